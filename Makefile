@@ -1,0 +1,91 @@
+# One command per task. Every task prepares what it needs: a virtual environment in .venv, from a bare Python with pip.
+#
+#   make run        the first agent of the examples
+#   make test       the suite on this Python             make test-all   on every Python from 3.11 found here
+#   make check      style, types, rooms, links           make bench      against the published kernel
+#   make format     let ruff format and sort imports     make docs       regenerate the reference pages
+#   make clean      remove everything made here
+#
+# PYTHON=... chooses the interpreter, ARGS=... is handed on to pytest: make test ARGS="-k hooks -x"
+
+PYTHON ?= $(shell .ci/find-python)
+ARGS ?=
+VERSIONS := 3.11 3.12 3.13 3.14
+
+ifdef CI
+export HYPOTHESIS_PROFILE ?= ci
+endif
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+BIN := .venv/bin
+READY := .venv/.ready
+CODE := src tests docs $(wildcard benchmarks examples)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test test-all check format bench docs clean
+.DELETE_ON_ERROR:
+.PRECIOUS: .venv-3.%/.ready
+
+help:
+	@sed -n '3,9s/^# \{0,1\}//p' Makefile
+
+setup: $(READY)
+
+# pip before 25.1 does not know dependency groups, so it goes first.
+define install
+	@test -n "$(1)" || { echo "amplifier needs Python 3.11 or newer and found none; name one with PYTHON=/path/to/python" >&2; exit 1; }
+	@"$(1)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "amplifier needs Python 3.11 or newer; $(1) is $$("$(1)" --version 2>&1)" >&2; exit 1; }
+	@test -x $(@D)/bin/python || "$(1)" -m venv $(@D)
+	@$(@D)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	@$(@D)/bin/python -m pip install --quiet --editable ".[all]" --group $(2)
+	@touch $@
+endef
+
+.venv/.ready: pyproject.toml
+	$(call install,$(PYTHON),dev)
+
+.venv-bench/.ready: pyproject.toml
+	$(call install,$(PYTHON),bench)
+
+.venv-3.%/.ready: pyproject.toml
+	$(call install,$(shell .ci/find-python 3.$*),test)
+
+run: $(READY)
+	$(BIN)/python examples/first_agent.py
+
+test: $(READY)
+	$(BIN)/python -m pytest $(ARGS)
+
+# Interpreters that are not installed here are left out; the one of .venv has had its turn.
+test-all: test
+	@for version in $(VERSIONS); do \
+	    $(BIN)/python --version | grep -q " $$version\." && continue; \
+	    .ci/find-python $$version >/dev/null || { echo "Python $$version: not found, left out"; continue; }; \
+	    $(MAKE) --no-print-directory test-$$version || exit 1; \
+	done
+
+test-3.%: .venv-3.%/.ready
+	.venv-3.$*/bin/python -m pytest $(ARGS)
+
+check: $(READY)
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m tests._support.prose
+
+format: $(READY)
+	$(BIN)/ruff check --fix-only --quiet $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+# amplifier-core brings a pytest plugin that does not load without pytest-asyncio; nothing here needs it.
+bench: .venv-bench/.ready
+	.venv-bench/bin/python -m pytest -p no:amplifier_module benchmarks $(ARGS)
+
+docs: $(READY)
+	$(BIN)/python docs/_generate.py
+	$(BIN)/python -m tests._support.prose
+
+clean:
+	rm -rf .venv .venv-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,40 @@
+"""JSON values: types, canonical text, and the walks that copy, cut, redact and show them.
+
+A word every room may use; it imports the standard library and `amplifier.errors`, nothing else.
+"""
+
+from ._redact import REDACTED, SENSITIVE_KEYS, redact_secrets, redact_text
+from ._text import canonical_dumps, sanitize_text, truncate_values, visible_text
+from ._walk import (
+    CIRCULAR,
+    TOO_DEEP,
+    Frame,
+    JSONArray,
+    JSONObject,
+    JSONScalar,
+    JSONValue,
+    copy_json,
+    format_path,
+    rebuild,
+)
+
+__all__ = [
+    "CIRCULAR",
+    "REDACTED",
+    "SENSITIVE_KEYS",
+    "TOO_DEEP",
+    "Frame",
+    "JSONArray",
+    "JSONObject",
+    "JSONScalar",
+    "JSONValue",
+    "canonical_dumps",
+    "copy_json",
+    "format_path",
+    "rebuild",
+    "redact_secrets",
+    "redact_text",
+    "sanitize_text",
+    "truncate_values",
+    "visible_text",
+]

@@ -1,0 +1,7 @@
+"""The command ``amplifier``: ``_main`` starts it, ``_app`` lists the commands, then one file per noun."""
+
+from __future__ import annotations
+
+from ._main import main
+
+__all__ = ["main"]

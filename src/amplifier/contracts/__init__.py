@@ -1,0 +1,50 @@
+"""What a module must be and what it may expect: Protocols with numbered clauses."""
+
+from ._approval import ApprovalProvider, ApprovalSystem
+from ._catalogue import COMMON_CLAUSES, CONTRACTS, Contract, clauses_for
+from ._clause import Clause, Level
+from ._context import ContextManager
+from ._display import DisplaySystem
+from ._hook import Handler, HandlerAnswer, HookHandler, OnFailure
+from ._host import DEFAULT, Cancellation, Cleanup, Coordinator, Hooks, Inherited, MountPoint, Session
+from ._mount import MountFunction, OnSessionReady, SimpleMount, StructuredMount
+from ._orchestrator import Orchestrator
+from ._provider import Provider
+from ._source import AsyncModuleSourceResolver, ModuleSource, ModuleSourceResolver
+from ._tool import Tool, tool_schema
+
+__all__ = [
+    "COMMON_CLAUSES",
+    "CONTRACTS",
+    "DEFAULT",
+    "ApprovalProvider",
+    "ApprovalSystem",
+    "AsyncModuleSourceResolver",
+    "Cancellation",
+    "Clause",
+    "Cleanup",
+    "ContextManager",
+    "Contract",
+    "Coordinator",
+    "DisplaySystem",
+    "Handler",
+    "HandlerAnswer",
+    "HookHandler",
+    "Hooks",
+    "Inherited",
+    "Level",
+    "ModuleSource",
+    "ModuleSourceResolver",
+    "MountFunction",
+    "MountPoint",
+    "OnFailure",
+    "OnSessionReady",
+    "Orchestrator",
+    "Provider",
+    "Session",
+    "SimpleMount",
+    "StructuredMount",
+    "Tool",
+    "clauses_for",
+    "tool_schema",
+]

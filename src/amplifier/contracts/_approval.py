@@ -1,0 +1,53 @@
+"""The approval contracts: who answers when a hook asks for permission.
+
+Two shapes of one thing are in use. The kernel talks to an `ApprovalSystem`, which the application gives to the session.
+Published approval hooks talk to an `ApprovalProvider`, which gets the whole request. Above stands the host; below stand
+the models.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from amplifier.models import ApprovalDefault, ApprovalRequest, ApprovalResponse
+
+
+@runtime_checkable
+class ApprovalProvider(Protocol):
+    """Answers a request from an approval hook."""
+
+    async def request_approval(self, request: ApprovalRequest) -> ApprovalResponse:
+        """Ask, wait, and tell.
+
+        Args:
+            request: The tool, the action, the risk and how long the asker will wait.
+        """
+        ...
+
+
+@runtime_checkable
+class ApprovalSystem(Protocol):
+    """Answers the questions of hooks on behalf of the application's user.
+
+    The kernel keeps the time itself and cancels a question that takes longer. A system that fails denies.
+    """
+
+    async def request_approval(
+        self,
+        prompt: str,
+        options: list[str],
+        timeout: float,
+        default: ApprovalDefault,
+    ) -> str:
+        """Ask, wait, and return the option that was chosen.
+
+        Args:
+            prompt: The question.
+            options: The answers on offer; "Allow", "Allow once" and "Allow always" in any case mean yes, all else no.
+            timeout: How many seconds the kernel will wait.
+            default: What the kernel will take for the answer after that.
+
+        Raises:
+            ApprovalTimeoutError: The system stopped waiting; the kernel applies the default.
+        """
+        ...

@@ -1,0 +1,69 @@
+"""Every contract in one table: the kind of module, where it is mounted, its shape and its promises.
+
+Above stand the loader, the kernel, the conformance kit and the documentation, which all go by this table; below stand
+the contracts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from attrs import frozen
+
+from amplifier.models import ModuleType
+
+from ._clause import Clause
+from ._context import CLAUSES as CONTEXT_CLAUSES
+from ._context import ContextManager
+from ._hook import CLAUSES as HOOK_CLAUSES
+from ._hook import HookHandler
+from ._host import MountPoint
+from ._mount import CLAUSES as MOUNT_CLAUSES
+from ._orchestrator import CLAUSES as ORCHESTRATOR_CLAUSES
+from ._orchestrator import Orchestrator
+from ._provider import CLAUSES as PROVIDER_CLAUSES
+from ._provider import Provider
+from ._source import CLAUSES as SOURCE_CLAUSES
+from ._source import ModuleSourceResolver
+from ._tool import CLAUSES as TOOL_CLAUSES
+from ._tool import Tool
+
+
+@frozen
+class Contract:
+    """What a module of one type must be.
+
+    Attributes:
+        module_type: The type of module.
+        mount_point: Where it is mounted.
+        protocol: Its shape; for hooks the shape of one handler.
+        clauses: The promises of this type; those of every module come on top.
+    """
+
+    module_type: ModuleType
+    mount_point: MountPoint
+    protocol: type
+    clauses: tuple[Clause, ...]
+
+
+COMMON_CLAUSES: Final = MOUNT_CLAUSES
+"""What every module promises, whatever its type."""
+
+_ALL: Final = (
+    Contract("orchestrator", "orchestrator", Orchestrator, ORCHESTRATOR_CLAUSES),
+    Contract("context", "context", ContextManager, CONTEXT_CLAUSES),
+    Contract("provider", "providers", Provider, PROVIDER_CLAUSES),
+    Contract("tool", "tools", Tool, TOOL_CLAUSES),
+    Contract("hook", "hooks", HookHandler, HOOK_CLAUSES),
+    Contract("resolver", "module-source-resolver", ModuleSourceResolver, SOURCE_CLAUSES),
+)
+
+CONTRACTS: Final[Mapping[ModuleType, Contract]] = MappingProxyType({each.module_type: each for each in _ALL})
+"""The contracts by module type."""
+
+
+def clauses_for(module_type: ModuleType) -> tuple[Clause, ...]:
+    """Return everything a module of this type promises: the common clauses, then its own."""
+    return COMMON_CLAUSES + CONTRACTS[module_type].clauses

@@ -1,0 +1,79 @@
+"""The context contract: the conversation's memory, and the view of it that a model is shown.
+
+`ContextManager` is the shape, `CLAUSES` are the promises. Messages are plain dicts with at least a ``role``. Above
+stand the orchestrator contract and all modules; below stands nothing but the clause record.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+from ._clause import Clause, recommended, required
+
+
+@runtime_checkable
+class ContextManager(Protocol):
+    """What the orchestrator needs of a context."""
+
+    async def add_message(self, message: dict[str, Any]) -> None:
+        """Store a message at the end; it is stored once this returns."""
+        ...
+
+    async def get_messages_for_request(
+        self, token_budget: int | None = None, provider: Any | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the messages for the next request, compacted to fit if need be.
+
+        Args:
+            token_budget: An explicit limit; it goes before anything the provider says.
+            provider: Whose ``get_info().defaults`` give the limit: context window less output less a margin.
+        """
+        ...
+
+    async def get_messages(self) -> list[dict[str, Any]]:
+        """Return everything that was stored, never compacted."""
+        ...
+
+    async def set_messages(self, messages: list[dict[str, Any]]) -> None:
+        """Replace everything that was stored, as on resuming a session."""
+        ...
+
+    async def clear(self) -> None:
+        """Forget everything that was stored."""
+        ...
+
+
+CLAUSES: tuple[Clause, ...] = (
+    required(
+        "C1", "The context has async add_message, get_messages_for_request, get_messages, set_messages and clear."
+    ),
+    required("C2", "After mount it stands at the mount point 'context'."),
+    required("C3", "Every message given is kept, in order, with all its fields, equal messages included.", law="L5"),
+    required(
+        "C4",
+        "Nothing given or returned is shared with the internal state: changing it changes nothing stored.",
+        law="L8",
+    ),
+    required(
+        "C5", "A message whose add_message has returned stays stored, whatever is cancelled afterwards.", law="L5"
+    ),
+    required(
+        "C6", "get_messages returns the whole history: compaction is a view and changes nothing stored.", law="L5"
+    ),
+    required("C7", "get_messages_for_request compacts by itself when the history does not fit."),
+    required(
+        "C8",
+        "The view fits the budget: the explicit one, else context window less output less a margin from the provider.",
+    ),
+    required("C9", "The view keeps a tool call and all its results together, or leaves all of them out.", law="L5"),
+    required("C10", "The view is in conversation order."),
+    required("C11", "The view keeps system messages wherever they stand."),
+    required("C12", "The view ends with the newest message."),
+    required("C13", "Messages whose content is None are accepted everywhere."),
+    required("C14", "clear and set_messages replace everything, counters and files included."),
+    required("C15", "Concurrent calls lose and mix nothing.", law="L8"),
+    recommended("C16", "Tokens are counted well enough that a history within the budget is returned whole."),
+    recommended("C17", "context:pre_compact and context:post_compact are emitted with message_count and token_count."),
+    recommended("C18", "The limit and the threshold of compaction are configurable."),
+    recommended("C19", "A message without a role is refused with a ValueError, and nothing is stored."),
+)

@@ -1,0 +1,90 @@
+"""The provider contract: a language model behind one interface.
+
+`Provider` is the shape, `CLAUSES` are the promises. Above stand the orchestrator contract and all modules; below stand
+the models.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+from amplifier.models import ChatRequest, ChatResponse, ModelInfo, ProviderInfo, ToolCall
+
+from ._clause import Clause, recommended, required
+
+
+@runtime_checkable
+class Provider(Protocol):
+    """What the orchestrator needs of a provider."""
+
+    @property
+    def name(self) -> str:
+        """The name it is mounted under, such as ``anthropic``."""
+        ...
+
+    def get_info(self) -> ProviderInfo:
+        """Describe the provider without asking its service.
+
+        Returns:
+            Identity, capabilities and ``defaults``; a context reads ``context_window`` and ``max_output_tokens`` there.
+        """
+        ...
+
+    async def list_models(self) -> list[ModelInfo]:
+        """List what can be asked, as far as that is known without credentials."""
+        ...
+
+    async def complete(self, request: ChatRequest, **kwargs: Any) -> ChatResponse:
+        """Ask the model.
+
+        Args:
+            request: The conversation and its options; not to be changed.
+            kwargs: Options of one provider; others ignore them.
+
+        Raises:
+            LLMError: The call failed; the fields say whether a retry may help.
+        """
+        ...
+
+    def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:
+        """Return the tool calls of a response, in order."""
+        ...
+
+
+CLAUSES: tuple[Clause, ...] = (
+    required("P1", "The provider has a name, get_info, async list_models, async complete and parse_tool_calls."),
+    required("P2", "After mount it stands at the mount point 'providers', unless mount declined by returning None."),
+    required("P3", "complete takes a ChatRequest and ignores keywords it does not know."),
+    required("P4", "complete returns a ChatResponse."),
+    required("P5", "Every response reports Usage, and total_tokens is input_tokens plus output_tokens."),
+    required(
+        "P6", "Block types, their order and their signatures survive, from the wire to the response and back.", law="L6"
+    ),
+    required("P7", "Every role and every block type is accepted in a request."),
+    required("P8", "complete does not change the request."),
+    required("P9", "Tool-call ids are non-empty and unique over the whole conversation.", law="L5"),
+    required(
+        "P10",
+        "parse_tool_calls returns exactly the calls of the response: same ids, names, arguments and order.",
+        law="L5",
+    ),
+    required(
+        "P11",
+        "Each call emits llm:response with usage under input_tokens, output_tokens and the documented cache keys.",
+    ),
+    required("P12", "list_models returns a list of ModelInfo, also without credentials.", law="L4"),
+    required("P13", "get_info returns a ProviderInfo and asks no service."),
+    required("P14", "Concurrent calls do not mix: each gets the answer to its own request.", law="L8"),
+    recommended(
+        "P15", "Without the configuration it needs, mount logs a warning and declines by returning None.", law="L4"
+    ),
+    recommended(
+        "P16", "A tool call without its result in a request is repaired and announced, or refused, never sent as it is."
+    ),
+    recommended(
+        "P17", "A flag in the configuration adds the raw request and response to llm:request and llm:response."
+    ),
+    recommended("P18", "mount returns a cleanup that closes the client.", law="L1"),
+    recommended("P19", "A failed call raises an LLMError whose fields say whether a retry may help.", law="L9"),
+    recommended("P20", "The defaults of get_info hold context_window and max_output_tokens."),
+)

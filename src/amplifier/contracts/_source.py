@@ -1,0 +1,75 @@
+"""The module source contract: from a module id to a place it can be imported from.
+
+Where modules come from is for the application to decide; the kernel only asks. Above stands the loader, which asks the
+resolver at the mount point ``module-source-resolver``; below stands nothing but the clause record.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from ._clause import Clause, recommended, required
+
+
+@runtime_checkable
+class ModuleSource(Protocol):
+    """A place one module can be had from."""
+
+    def resolve(self) -> Path:
+        """Return the directory that holds the importable package.
+
+        Raises:
+            ModuleNotFoundError: The source cannot be reached or holds no such module.
+            OSError: The filesystem refused.
+        """
+        ...
+
+
+@runtime_checkable
+class ModuleSourceResolver(Protocol):
+    """Decides where a module comes from.
+
+    `isinstance` looks at member names only, so a `ModuleSource` passes for a resolver. The hint is the plan's
+    ``source``; a resolver may call its parameter ``profile_hint`` or ``source_hint``.
+    """
+
+    def resolve(self, module_id: str, profile_hint: Any = None) -> ModuleSource:
+        """Choose a source.
+
+        Args:
+            module_id: What was asked for, such as ``tool-bash``.
+            profile_hint: What the plan says about the source, in whatever form the application defined.
+
+        Raises:
+            ModuleNotFoundError: This resolver knows no source for the id.
+        """
+        ...
+
+
+@runtime_checkable
+class AsyncModuleSourceResolver(Protocol):
+    """A resolver that waits for something, such as a download; asked instead of `ModuleSourceResolver.resolve`."""
+
+    async def async_resolve(self, module_id: str, profile_hint: Any = None) -> ModuleSource:
+        """Choose a source; see `ModuleSourceResolver.resolve`."""
+        ...
+
+
+CLAUSES: tuple[Clause, ...] = (
+    required("R1", "The resolver has resolve(module_id, hint) or an async async_resolve(module_id, hint)."),
+    required("R2", "It can be asked without a hint."),
+    required(
+        "R3", "It returns a ModuleSource, whose resolve() returns the Path of a directory with an importable package."
+    ),
+    required(
+        "R4",
+        "A module that cannot be found raises ModuleNotFoundError, from the resolver or from its source.",
+        law="L9",
+    ),
+    required("R5", "Trouble with the filesystem leaves as OSError.", law="L9"),
+    required("R6", "The same question gets the same answer."),
+    required("R7", "Resolving imports nothing, and leaves sys.path and the coordinator as they were.", law="L8"),
+    recommended("R8", "The error names the module asked for, where it was looked for, and what to do."),
+    recommended("R9", "A resolver that may wait for a network or a disk offers async_resolve.", law="L3"),
+)

@@ -1,0 +1,119 @@
+"""The tool contract: a capability that the model may call by name.
+
+`Tool` is the shape, `CLAUSES` are the promises. A schema is optional, so `isinstance` does not ask for it;
+`tool_schema` finds it under either of the two names in use. Above stand the orchestrator contract and all modules;
+below stand the models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from amplifier.errors import ContractError
+from amplifier.models import ToolResult
+
+from ._clause import Clause, recommended, required
+
+
+@runtime_checkable
+class Tool(Protocol):
+    """What the orchestrator needs of a tool.
+
+    A tool may also describe its input by ``get_schema() -> dict`` or by an attribute ``input_schema``. `isinstance`
+    looks at member names only: a tool passes for an orchestrator, since both have ``execute``. What a module is
+    follows from its declared type.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name the model calls it by."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """What it does and what it expects, written for the model."""
+        ...
+
+    async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 - published tools call it that
+        """Do the work.
+
+        Args:
+            input: The arguments as the model wrote them; checked by nobody yet.
+
+        Returns:
+            The result; a failure is a result too, with ``success=False`` and an ``error``.
+        """
+        ...
+
+
+def tool_schema(tool: object) -> dict[str, Any] | None:
+    """Return the JSON Schema of a tool's input, whichever way the tool gives it.
+
+    Args:
+        tool: A tool with ``input_schema`` (attribute, property or method) or ``get_schema()``.
+
+    Returns:
+        A copy of the outermost level, or None when the tool describes nothing.
+
+    Raises:
+        ContractError: The schema cannot be had or is not a dict; the message names the tool.
+    """
+    for member in ("input_schema", "get_schema"):
+        schema = _read_schema(tool, member)
+        if schema:
+            return schema
+    return None
+
+
+def _read_schema(tool: object, member: str) -> dict[str, Any]:
+    name = getattr(tool, "name", None) or type(tool).__name__
+    # Foreign code: a property or method of the tool's author, which may fail in any way.
+    try:
+        value = getattr(tool, member, None)
+        if callable(value):
+            value = value()
+    except Exception as error:
+        raise ContractError(
+            f"tool {name!r}: {member} raised {error!r}; expected a JSON Schema as a dict, or no {member} at all",
+            module=str(name),
+            clause="T7",
+        ) from error
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        # An async get_schema leaves a coroutine that nobody will await; closing it avoids a second, misleading warning.
+        close = getattr(value, "close", None)
+        if hasattr(value, "__await__") and callable(close):
+            close()
+        raise ContractError(
+            f"tool {name!r}: {member} gave {type(value).__name__}, expected a JSON Schema as a dict; "
+            f"return one from a plain (not async) {member}, or leave it out",
+            module=str(name),
+            clause="T7",
+        )
+    return dict(value)
+
+
+CLAUSES: tuple[Clause, ...] = (
+    required("T1", "The tool has a name, a description and an async execute(input)."),
+    required("T2", "The name is a non-empty string that stays the same for the life of the tool."),
+    required("T3", "The description is a non-empty string that stays the same for the life of the tool."),
+    required("T4", "After mount the tool stands at the mount point 'tools', unless mount declined by returning None."),
+    required(
+        "T5", "Any JSON object given to execute gets a ToolResult back, however wrong its keys and values.", law="L4"
+    ),
+    required("T6", "A failure is returned as success=False with an error, not raised.", law="L4"),
+    required("T7", "A schema, if get_schema() or input_schema gives one, is a valid JSON Schema of an object."),
+    required(
+        "T8", "A schema tells the truth: what it accepts is not refused for its shape, what it forbids is refused."
+    ),
+    required("T9", "The output of every result is JSON.", law="L6"),
+    required("T10", "Concurrent calls do not mix: each gets the result of its own input.", law="L8"),
+    recommended("T11", "The tool gives a JSON Schema of its input through get_schema()."),
+    recommended("T12", "Input is checked before any work begins, so that a refused input has no effect."),
+    recommended(
+        "T13", "Operations are logged through the logging module, never printed, and a failure no lower than INFO."
+    ),
+    recommended("T14", "The name is snake_case and at most 64 characters long."),
+)

@@ -1,0 +1,450 @@
+"""Every error of the project, in one tree.
+
+    AmplifierError
+    ├── SessionError
+    │   ├── SessionStateError (RuntimeError)      called at the wrong moment: not open, closed, wrong loop
+    │   └── SessionBusyError (RuntimeError)       a turn is already running in this session
+    ├── ExecutionCancelled                        the turn was stopped through its cancellation token
+    ├── ExecutionTimeout (TimeoutError)           the turn ran into its own deadline
+    ├── DeadlineExceeded (TimeoutError)           code of a module overran the deadline it was given
+    ├── HookRecursionError (RecursionError)       handlers emit events in a circle
+    ├── ApprovalTimeoutError                      raised by approval systems that gave up waiting
+    ├── PlanError (ValueError)                    the mount plan is wrong; carries every problem with its path
+    ├── ModelError (ValueError)                   data does not fit a model; carries every problem with its path
+    ├── ContractError                             a module broke the contract of its kind
+    ├── MissingExtraError (ImportError)           an optional dependency is not installed
+    ├── ModuleNotFoundError (ModuleNotFoundError) no module of that id anywhere we looked
+    ├── ModuleLoadError                           found, but it could not be imported, classified or mounted
+    │   └── ModuleConflictError                   two different sources claim one id or package name
+    └── LLMError                                  what providers raise; fields say whether a retry may help
+        ├── RateLimitError
+        │   └── QuotaExceededError
+        ├── AuthenticationError
+        │   └── AccessDeniedError
+        ├── ProviderUnavailableError
+        │   └── NetworkError
+        ├── LLMTimeoutError · StreamError
+        ├── ContextLengthError · ContentFilterError · InvalidRequestError · NotFoundError
+        └── AbortError · ConfigurationError · InvalidToolCallError
+
+A message says what was found, what was expected and what to do; the same facts are in the error's fields.
+This file imports nothing of ours.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterable, Sequence
+
+__all__ = [
+    "AbortError",
+    "AccessDeniedError",
+    "AmplifierError",
+    "ApprovalTimeoutError",
+    "AuthenticationError",
+    "ConfigurationError",
+    "ContentFilterError",
+    "ContextLengthError",
+    "ContractError",
+    "DeadlineExceeded",
+    "ExecutionCancelled",
+    "ExecutionTimeout",
+    "HookRecursionError",
+    "InvalidRequestError",
+    "InvalidToolCallError",
+    "LLMError",
+    "LLMTimeoutError",
+    "MissingExtraError",
+    "ModelError",
+    "ModuleConflictError",
+    "ModuleLoadError",
+    "ModuleNotFoundError",
+    "NetworkError",
+    "NotFoundError",
+    "PlanError",
+    "ProviderUnavailableError",
+    "QuotaExceededError",
+    "RateLimitError",
+    "SessionBusyError",
+    "SessionError",
+    "SessionStateError",
+    "StreamError",
+]
+
+Problem = tuple[str, str]
+"""Where (a path such as ``content[2].text`` or ``$.session.context``) and what is wrong there."""
+
+
+class AmplifierError(Exception):
+    """Base of everything this project raises on purpose."""
+
+
+# ── session ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class SessionError(AmplifierError):
+    """Something about a session's life; see the subclasses."""
+
+
+class SessionStateError(SessionError, RuntimeError):
+    """The call does not fit the session's state: not opened yet, already closed, or another event loop.
+
+    Unlike `SessionBusyError`, waiting does not help.
+    """
+
+
+class SessionBusyError(SessionError, RuntimeError):
+    """A turn is running in this session and a second writer was refused.
+
+    Attributes:
+        session_id: The session that is busy.
+    """
+
+    def __init__(self, message: str, *, session_id: str | None = None) -> None:
+        super().__init__(message)
+        self.session_id = session_id
+
+
+class ExecutionCancelled(AmplifierError):
+    """The turn was stopped through the session's cancellation token and has unwound completely.
+
+    Cancellation from outside (a surrounding scope, ``Task.cancel()``, Ctrl-C) is never turned into this error.
+
+    Attributes:
+        session_id: The session whose turn was stopped.
+        was_immediate: False when the turn ended during a graceful stop.
+        reason: What the requester gave as a reason, if anything.
+    """
+
+    def __init__(
+        self, message: str, *, session_id: str | None = None, was_immediate: bool = True, reason: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.session_id = session_id
+        self.was_immediate = was_immediate
+        self.reason = reason
+
+
+class ExecutionTimeout(AmplifierError, TimeoutError):
+    """The turn as a whole ran into its deadline and has unwound completely.
+
+    Attributes:
+        session_id: The session whose turn was stopped.
+        seconds: The deadline that fired.
+    """
+
+    def __init__(self, message: str, *, session_id: str | None = None, seconds: float | None = None) -> None:
+        super().__init__(message)
+        self.session_id = session_id
+        self.seconds = seconds
+
+
+class DeadlineExceeded(AmplifierError, TimeoutError):
+    """One call into a module overran its deadline and was cancelled.
+
+    Attributes:
+        operation: What was called: ``mount``, ``ready``, ``hook``, ``contribution``, ``cleanup``, …
+        module: The module's id, where it is known.
+        seconds: The deadline that fired.
+    """
+
+    def __init__(
+        self, message: str, *, operation: str = "", module: str | None = None, seconds: float = 0.0
+    ) -> None:
+        super().__init__(message)
+        self.operation = operation
+        self.module = module
+        self.seconds = seconds
+
+
+class HookRecursionError(AmplifierError, RecursionError):
+    """Handlers emit events that reach themselves again, deeper than the kernel allows.
+
+    Attributes:
+        chain: The events, outermost first.
+    """
+
+    def __init__(self, message: str, *, chain: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.chain = tuple(chain)
+
+
+class ApprovalTimeoutError(AmplifierError):
+    """An approval system raises this when it stopped waiting; the kernel then applies ``approval_default``."""
+
+
+# ── data ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _ProblemsError(AmplifierError, ValueError):
+    """Carries every problem at once, so that a person mends a file in one go."""
+
+    def __init__(self, problems: Iterable[Problem], *, subject: str) -> None:
+        self.problems: list[Problem] = list(problems)
+        self.subject = subject
+        lines = [f"{path}: {problem}" if path else problem for path, problem in self.problems]
+        if len(lines) == 1:
+            message = f"{subject}: {lines[0]}"
+        else:
+            message = f"{subject}: {len(lines)} problems\n" + "\n".join(f"  - {line}" for line in lines)
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_problems_error, (type(self), self.problems, self.subject))
+
+
+def _rebuild_problems_error(cls: type[_ProblemsError], problems: list[Problem], subject: str) -> _ProblemsError:
+    return cls(problems, subject=subject)
+
+
+class PlanError(_ProblemsError):
+    """The mount plan cannot be used.
+
+    Attributes:
+        problems: Pairs of ``$.path`` and what is wrong there, in reading order.
+    """
+
+    def __init__(self, problems: Iterable[Problem], *, subject: str = "invalid mount plan") -> None:
+        super().__init__(problems, subject=subject)
+
+
+class ModelError(_ProblemsError):
+    """Data does not fit a model, or a value cannot be written as JSON.
+
+    Attributes:
+        problems: Pairs of path (``content[2].text``; empty for the whole value) and what is wrong there.
+        subject: What was being read or written, usually the model's name.
+    """
+
+
+class ContractError(AmplifierError):
+    """A module broke the contract of its kind at run time, for example an orchestrator that returned no text.
+
+    Attributes:
+        module: The module's id or class name.
+        clause: The clause of the contract, where one is known.
+    """
+
+    def __init__(self, message: str, *, module: str | None = None, clause: str | None = None) -> None:
+        super().__init__(message)
+        self.module = module
+        self.clause = clause
+
+
+# ── modules ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class MissingExtraError(AmplifierError, ImportError):
+    """A feature needs a package that the base install does not bring.
+
+    Attributes:
+        feature: What was asked for.
+        extra: The extra that brings it: ``pip install 'amplifier[<extra>]'``.
+        missing: The package that could not be imported, where it is known.
+    """
+
+    def __init__(self, feature: str, *, extra: str, missing: str | None = None) -> None:
+        found = f" ({missing} is not installed)" if missing else ""
+        super().__init__(f"{feature} needs an optional part{found}; install it with: pip install 'amplifier[{extra}]'")
+        self.feature = feature
+        self.extra = extra
+        self.missing = missing
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_missing_extra, (self.feature, self.extra, self.missing))
+
+
+def _rebuild_missing_extra(feature: str, extra: str, missing: str | None) -> MissingExtraError:
+    return MissingExtraError(feature, extra=extra, missing=missing)
+
+
+class ModuleNotFoundError(AmplifierError, builtins.ModuleNotFoundError):
+    """No module of this id was found.
+
+    Attributes:
+        module_id: What was asked for.
+        searched: Where we looked, in order.
+        suggestion: The nearest id that does exist, if one is near.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        module_id: str | None = None,
+        searched: Sequence[str] = (),
+        suggestion: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.module_id = module_id
+        self.searched = tuple(searched)
+        self.suggestion = suggestion
+
+
+class ModuleLoadError(AmplifierError):
+    """The module was found but could not be imported, classified or mounted; ``__cause__`` says why.
+
+    Attributes:
+        module_id: The module that failed.
+        reason_code: One of ``missing_source``, ``invalid_package_layout``, ``invalid_entry_point``,
+            ``invalid_module_metadata``, ``validation_failed``, ``mount_failed``, ``deadline``, ``conflict``, ``unknown``.
+    """
+
+    def __init__(self, message: str = "", *, module_id: str | None = None, reason_code: str = "unknown") -> None:
+        super().__init__(message)
+        self.module_id = module_id
+        self.reason_code = reason_code
+
+
+class ModuleConflictError(ModuleLoadError):
+    """Two different sources claim one module id or one package name; the message names both."""
+
+    def __init__(self, message: str = "", *, module_id: str | None = None, reason_code: str = "conflict") -> None:
+        super().__init__(message, module_id=module_id, reason_code=reason_code)
+
+
+# ── language models ──────────────────────────────────────────────────────────────────────────────
+
+
+class LLMError(AmplifierError):
+    """Base of what providers raise.
+
+    Attributes:
+        provider: The provider's name.
+        model: The model that was asked.
+        status_code: The HTTP status, where there was one.
+        retryable: Whether the same request may succeed later.
+        retry_after: Seconds the server asked us to wait.
+        delay_multiplier: Factor on the backoff delay, for errors that need longer pauses.
+    """
+
+    _retryable_by_default = False
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        provider: str | None = None,
+        model: str | None = None,
+        status_code: int | None = None,
+        retryable: bool | None = None,
+        retry_after: float | None = None,
+        delay_multiplier: float = 1.0,
+    ) -> None:
+        super().__init__(message)
+        self.provider = provider
+        self.model = model
+        self.status_code = status_code
+        self.retryable = self._retryable_by_default if retryable is None else retryable
+        self.retry_after = retry_after
+        self.delay_multiplier = delay_multiplier
+
+    def _shown_fields(self) -> list[str]:
+        """What differs from a plain error, for `repr`."""
+        shown = [
+            f"{name}={value!r}"
+            for name in ("provider", "model", "status_code", "retry_after")
+            if (value := getattr(self, name)) is not None
+        ]
+        if self.retryable:
+            shown.append("retryable=True")
+        if self.delay_multiplier != 1.0:
+            shown.append(f"delay_multiplier={self.delay_multiplier!r}")
+        return shown
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join([repr(str(self)), *self._shown_fields()])})"
+
+
+class RateLimitError(LLMError):
+    """Too many requests; waiting helps, and `retry_after` often says how long."""
+
+    _retryable_by_default = True
+
+
+class QuotaExceededError(RateLimitError):
+    """The account's quota is used up; unlike a rate limit, waiting does not help."""
+
+    _retryable_by_default = False
+
+
+class AuthenticationError(LLMError):
+    """The credentials are missing or wrong."""
+
+
+class AccessDeniedError(AuthenticationError):
+    """The credentials are right but do not allow this."""
+
+
+class ContextLengthError(LLMError):
+    """The request is longer than the model's context window."""
+
+
+class ContentFilterError(LLMError):
+    """The provider's safety filter refused the request or the answer."""
+
+
+class InvalidRequestError(LLMError):
+    """The provider rejected the request as malformed."""
+
+
+class NotFoundError(LLMError):
+    """The model or endpoint does not exist."""
+
+
+class AbortError(LLMError):
+    """The caller aborted the request."""
+
+
+class ConfigurationError(LLMError):
+    """The provider is not configured well enough to be asked at all."""
+
+
+class ProviderUnavailableError(LLMError):
+    """The provider's service is down or overloaded."""
+
+    _retryable_by_default = True
+
+
+class NetworkError(ProviderUnavailableError):
+    """The provider could not be reached; unlike its base, the service itself may be well."""
+
+
+class LLMTimeoutError(LLMError):
+    """The provider did not answer in time."""
+
+    _retryable_by_default = True
+
+
+class StreamError(LLMError):
+    """The stream broke off in the middle of an answer."""
+
+    _retryable_by_default = True
+
+
+class InvalidToolCallError(LLMError):
+    """The model produced a tool call that cannot be understood.
+
+    Attributes:
+        tool_name: The tool it meant, if that much is known.
+        raw_arguments: The arguments as the model wrote them.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        tool_name: str | None = None,
+        raw_arguments: str | None = None,
+        provider: str | None = None,
+        model: str | None = None,
+        status_code: int | None = None,
+        retryable: bool | None = None,
+    ) -> None:
+        super().__init__(message, provider=provider, model=model, status_code=status_code, retryable=retryable)
+        self.tool_name = tool_name
+        self.raw_arguments = raw_arguments
+
+    def _shown_fields(self) -> list[str]:
+        own = [f"{name}={value!r}" for name in ("tool_name", "raw_arguments") if (value := getattr(self, name))]
+        return own + super()._shown_fields()

@@ -1,0 +1,105 @@
+"""Contribution channels: modules register callbacks, a consumer collects what they return.
+
+Sequential, in registration order, each contributor under its deadline and the whole collection under another; a failing or late
+one is logged by name and skipped, never the rest of the channel (L4). Sits on `_deadline`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from inspect import isawaitable
+from typing import Any
+
+import attrs
+
+from ._deadline import Overran, Series
+from ._watch import Watch
+
+logger = logging.getLogger("amplifier.coordinator")
+
+
+@attrs.define(eq=False)
+class Contributor:
+    """One callback on one channel."""
+
+    channel: str
+    name: str
+    callback: Callable[[], Any]
+    owner: str | None
+
+    def __str__(self) -> str:
+        module = f" of module {self.owner!r}" if self.owner and self.owner != self.name else ""
+        return f"Contributor {self.name!r}{module} on channel {self.channel!r}"
+
+
+class Channels:
+    """All contributors of one session."""
+
+    __slots__ = ("_channels",)
+
+    def __init__(self) -> None:
+        self._channels: dict[str, list[Contributor]] = {}
+
+    def register(self, channel: str, name: str, callback: Callable[[], Any], owner: str | None) -> None:
+        """Add a contributor; equal names are allowed.
+
+        Raises:
+            TypeError: Channel or name is not a non-empty string, or the callback cannot be called.
+        """
+        for what, value in (("channel", channel), ("name", name)):
+            if not isinstance(value, str) or not value:
+                raise TypeError(f"a contributor's {what} must be a non-empty str, got {value!r}")
+        if not callable(callback):
+            raise TypeError(f"contributor {name!r} on channel {channel!r} needs a callable, got {callback!r}")
+        self._channels.setdefault(channel, []).append(Contributor(channel, name, callback, owner))
+
+    def undo(self, owner: str) -> None:
+        """Remove one module's contributors."""
+        for channel, contributors in list(self._channels.items()):
+            kept = [c for c in contributors if c.owner != owner]
+            if kept:
+                self._channels[channel] = kept
+            else:
+                del self._channels[channel]
+
+    def clear_owned(self) -> None:
+        """Remove every module's contributors; the application's stay."""
+        owners = {c.owner for contributors in self._channels.values() for c in contributors if c.owner is not None}
+        for owner in owners:
+            self.undo(owner)
+
+    def as_dict(self) -> dict[str, list[dict[str, Any]]]:
+        """Channel → name and callback of each contributor, in order."""
+        return {
+            channel: [{"name": c.name, "callback": c.callback} for c in contributors]
+            for channel, contributors in self._channels.items()
+        }
+
+    async def collect(
+        self, channel: str, *, each: float | None, total: float | None, watch: Watch | None = None
+    ) -> list[Any]:
+        """Call every contributor of ``channel`` and return what is not None, in order."""
+        contributors = self._channels.get(channel)
+        if not contributors:
+            return []
+        collected: list[Any] = []
+        series = Series(watch, limit=total)
+        try:
+            for contributor in tuple(contributors):
+                try:
+                    value = contributor.callback()
+                    if isawaitable(value):
+                        value = await series.run(value, each, contributor)
+                except Overran as late:
+                    logger.warning("%s was skipped: %s", contributor, late)
+                except Exception as exc:  # a contributor is foreign code
+                    logger.warning("%s failed: %s", contributor, exc, exc_info=True)
+                else:
+                    if value is not None:
+                        collected.append(value)
+        finally:
+            series.close()
+        return collected
+
+

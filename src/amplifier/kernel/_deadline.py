@@ -1,0 +1,142 @@
+"""Deadlines for code we did not write: one cancel scope serves a whole series of calls, its deadline moving along.
+
+A fresh scope per call costs two to four times as much. The scope is opened when the first call of a series really has
+something to await, so a series of synchronous calls costs none. Sits on `_firewall`; used by dispatch, channels, opening and
+cleanup.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+
+from ._firewall import is_cancellation_type, is_real_cancellation, loop_clock
+from ._watch import Watch
+
+SLACK = 0.01
+"""A deadline is moved only when it is off by more than this part of it: a call may get 1 % less time than promised."""
+
+
+class Overran(Exception):
+    """A call was cut off, or came back late, at its deadline. Stays inside the kernel; reports say it in words."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"no answer within {seconds:g} s")
+        self.seconds = seconds
+
+
+class Series:
+    """Foreign calls, one after another, each under its own deadline.
+
+    Use `run` for one call. Dispatch, which is on the hot path, does the same by hand: `arm`, await, and `judge` what
+    was raised. `close` must be called at the end, in the same task.
+    """
+
+    __slots__ = ("_armed_for", "_limit", "_scope", "_seconds", "_watch", "awaited", "clock", "label", "started", "until")
+
+    def __init__(self, watch: Watch | None = None, limit: float | None = None) -> None:
+        self.clock: Callable[[], float] = loop_clock()
+        self.until = math.inf
+        self.started = 0.0
+        self.label: Any = None
+        self.awaited: Any = None
+        self._scope: anyio.CancelScope | None = None
+        self._armed_for = math.inf
+        self._seconds = math.inf
+        self._watch = watch
+        self._limit = math.inf if limit is None else self.clock() + limit
+
+    async def run(self, awaitable: Awaitable[Any], seconds: float | None, label: Any) -> Any:
+        """Await one call.
+
+        Raises:
+            Overran: Its deadline passed.
+        """
+        self.label = label
+        self.arm(seconds, self.clock(), awaitable)
+        try:
+            value = await awaitable
+        except BaseException as exc:
+            failure = self.judge(exc)
+            if failure is exc:
+                raise
+            raise failure from (exc if isinstance(exc, Exception) else None)
+        finally:
+            self.awaited = None
+        if self.clock() >= self.until:
+            raise self.renew()
+        return value
+
+    def arm(self, seconds: float | None, now: float, awaited: Any) -> None:
+        """Give the next call ``seconds`` from ``now``."""
+        self.started = now
+        self.awaited = awaited
+        self._seconds = math.inf if seconds is None else seconds
+        until = now + self._seconds
+        if until > self._limit:
+            until = self._limit
+            self._seconds = max(until - now, 0.0)
+        if self._scope is None:
+            self.until = until
+            self._armed_for = self._seconds
+            self._scope = anyio.CancelScope(deadline=until)
+            self._scope.__enter__()
+            if self._watch is not None:
+                self._watch.enter(self)
+        elif until != self.until and not 0 <= until - self.until <= self._armed_for * SLACK:
+            self.until = until
+            self._armed_for = self._seconds
+            self._scope.deadline = until
+
+    def judge(self, exc: BaseException) -> Exception:
+        """What an exception out of the current call means.
+
+        Returns:
+            `Overran` when our deadline cut the call off; otherwise the call's own failure, an invented cancellation
+            included.
+
+        Raises:
+            BaseException: ``exc`` itself when it is not the call's to keep: a real cancellation, Ctrl-C, exit.
+        """
+        scope = self._scope
+        if scope is not None and scope.cancel_called:
+            self._scope = None
+            try:
+                swallowed = scope.__exit__(type(exc), exc, exc.__traceback__)
+            except BaseException as rest:  # trio hands back what was in a group beside its Cancelled
+                if not isinstance(rest, Exception):
+                    raise
+                swallowed = True
+            finally:
+                self._leave_watch()
+            if swallowed or isinstance(exc, Exception):
+                return Overran(self._seconds)
+        if isinstance(exc, Exception):
+            return exc
+        if is_cancellation_type(exc) and not is_real_cancellation(exc):
+            return InventedCancellation(f"raised {type(exc).__name__} although nobody cancelled it")
+        raise exc
+
+    def renew(self) -> Overran:
+        """Leave a scope whose deadline has passed although its call came back; the next call opens a fresh one."""
+        self.close()
+        self.until = math.inf
+        return Overran(self._seconds)
+
+    def close(self) -> None:
+        """Leave the scope, if one was opened."""
+        if self._scope is not None:
+            scope, self._scope = self._scope, None
+            self._leave_watch()
+            scope.__exit__(None, None, None)
+
+    def _leave_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.leave(self)
+
+
+class InventedCancellation(Exception):
+    """A module raised the backend's cancellation by hand; it is a failure of that module, not a cancellation."""

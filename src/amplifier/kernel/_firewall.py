@@ -1,0 +1,258 @@
+"""Where the kernel meets the event loop: sections that hold under native cancellation, the loop's clock, its thread.
+
+Everything else in the kernel is written once on AnyIO. This is the only kernel file that knows which backend runs,
+because three things cannot be said in AnyIO alone:
+
+* On asyncio a ``CancelScope(shield=True)`` does not stop a native ``Task.cancel()`` (``asyncio.wait_for``, Ctrl-C, web
+  servers, an impatient second Ctrl-C). `run_shielded` and `run_guarded` therefore run their section as a child task
+  there and keep the caller waiting until it is done; native cancels hit only the waiting caller. On trio both are plain.
+* A request from another thread or from a signal handler must wake the loop (`Loop.soon`).
+* A timer without a task of its own, where the backend has one (`start_timer`).
+
+Neither backend is imported here: a backend that runs is already in ``sys.modules``.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import anyio
+
+if TYPE_CHECKING:
+    import asyncio
+
+T = TypeVar("T")
+
+_UNSET: Any = object()
+
+
+def _running_asyncio_loop() -> asyncio.AbstractEventLoop | None:
+    """The asyncio loop that runs this code, or None on trio."""
+    module = sys.modules.get("asyncio")
+    # get_running_loop() raises on trio; this is the same question without an exception per call.
+    return None if module is None else cast("asyncio.AbstractEventLoop | None", module._get_running_loop())
+
+
+# ── sections ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Section:
+    """A section in its own asyncio task; its outcome is carried to the waiting caller, never raised in the task.
+
+    (A KeyboardInterrupt raised inside an asyncio task would tear the loop down under everybody.)
+    """
+
+    __slots__ = ("error", "scope", "value")
+
+    def __init__(self, scope: anyio.CancelScope | None) -> None:
+        self.scope = scope
+        self.value: Any = _UNSET
+        self.error: BaseException | None = None
+
+    async def run(self, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:
+        try:
+            if self.scope is None:
+                self.value = await fn(*args)
+            else:
+                with self.scope:
+                    self.value = await fn(*args)
+        except BaseException as exc:  # carried over to the caller in _outcome()
+            self.error = exc
+
+
+async def _until_done(task: asyncio.Task[None], loop: asyncio.AbstractEventLoop) -> None:
+    """Wait for a task without passing our own cancellation on to it, which ``await task`` would do."""
+    waiter = loop.create_future()
+
+    def wake(_: asyncio.Task[None]) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    task.add_done_callback(wake)
+    try:
+        await waiter
+    finally:
+        task.remove_done_callback(wake)
+
+
+async def run_guarded(fn: Callable[..., Awaitable[T]], *args: Any, name: str) -> T:
+    """Run ``fn(*args)`` so that a cancellation of the caller reaches it once and its unwinding is left in peace.
+
+    Returns only when ``fn`` has finished. The first cancellation is passed on in its own kind: a native
+    ``Task.cancel()`` as one, a cancelled surrounding scope as a level-triggered scope. Later ones wait.
+    """
+    loop = _running_asyncio_loop()
+    if loop is None:
+        return await fn(*args)
+    scope = anyio.CancelScope()
+    section = _Section(scope)
+    task = loop.create_task(section.run(fn, args), name=name)
+    cancelled_error = cast("type[BaseException]", sys.modules["asyncio"].CancelledError)
+    held: BaseException | None = None
+    try:
+        while not task.done():
+            try:
+                if held is None:
+                    await _until_done(task, loop)
+                else:
+                    with anyio.CancelScope(shield=True):
+                        await _until_done(task, loop)
+            except cancelled_error as exc:
+                if held is None:
+                    held = exc
+                    if anyio.current_effective_deadline() == -math.inf:
+                        scope.cancel()
+                    else:
+                        task.cancel(*exc.args)
+        if section.error is not None and not (held is not None and isinstance(section.error, cancelled_error)):
+            raise section.error
+        if held is not None:
+            raise held
+        return cast(T, section.value)
+    finally:
+        # An exception that names its own frame is a reference cycle; sessions must be collectable at once.
+        held = None
+        section.error = None
+
+
+async def run_shielded(fn: Callable[..., Awaitable[T]], *args: Any, name: str) -> T:
+    """Run ``fn(*args)`` to its end whatever happens to the caller; cancellation is delivered afterwards.
+
+    The section must bound itself: everything foreign in it runs under a deadline of its own.
+    """
+    loop = _running_asyncio_loop()
+    if loop is None:
+        with anyio.CancelScope(shield=True):
+            return await fn(*args)
+    section = _Section(None)
+    task = loop.create_task(section.run(fn, args), name=name)
+    cancelled_error = cast("type[BaseException]", sys.modules["asyncio"].CancelledError)
+    held: BaseException | None = None
+    try:
+        # The shield keeps AnyIO's level-triggered delivery away, so what arrives here is native.
+        with anyio.CancelScope(shield=True):
+            while not task.done():
+                try:
+                    await _until_done(task, loop)
+                except cancelled_error as exc:
+                    held = exc
+        if section.error is not None:
+            if held is not None:
+                _deliver_later(held)
+            raise section.error
+        if held is not None:
+            raise held
+        return cast(T, section.value)
+    finally:
+        held = None
+        section.error = None
+
+
+def _deliver_later(held: BaseException) -> None:
+    """Give a held native cancel back to the current task, to be raised at its next await."""
+    task = sys.modules["asyncio"].current_task()
+    task.uncancel()
+    task.cancel(*held.args)
+
+
+def is_real_cancellation(exc: BaseException) -> bool:
+    """Whether the backend cancelled us, as opposed to somebody raising the exception by hand.
+
+    On asyncio anybody can raise ``CancelledError``, or meet it by awaiting a future that somebody else cancelled.
+    """
+    if not isinstance(exc, anyio.get_cancelled_exc_class()):
+        return False
+    if _running_asyncio_loop() is None:
+        return True
+    if anyio.current_effective_deadline() == -math.inf:
+        return True
+    return bool(sys.modules["asyncio"].current_task().cancelling())
+
+
+def is_cancellation_type(exc: BaseException) -> bool:
+    """Whether ``exc`` is any backend's cancellation, this one's or the other's."""
+    asyncio_module, trio_module = sys.modules.get("asyncio"), sys.modules.get("trio")
+    return (asyncio_module is not None and isinstance(exc, asyncio_module.CancelledError)) or (
+        trio_module is not None and isinstance(exc, trio_module.Cancelled)
+    )
+
+
+# ── the loop ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def loop_clock() -> Callable[[], float]:
+    """The running loop's clock as a bare function; AnyIO's looks the backend up at every call."""
+    loop = _running_asyncio_loop()
+    return loop.time if loop is not None else cast(Callable[[], float], sys.modules["trio"].current_time)
+
+
+def current_raw_task() -> Any:
+    """The backend's own task object, for reports."""
+    if _running_asyncio_loop() is not None:
+        return sys.modules["asyncio"].current_task()
+    return sys.modules["trio"].lowlevel.current_task()
+
+
+class Loop:
+    """The event loop a session lives on; the only door into it from threads and signal handlers."""
+
+    __slots__ = ("_asyncio_loop", "_trio_token")
+
+    def __init__(self) -> None:
+        self._asyncio_loop = _running_asyncio_loop()
+        self._trio_token: Any = None
+        if self._asyncio_loop is None:
+            self._trio_token = sys.modules["trio"].lowlevel.current_trio_token()
+
+    def is_running_here(self) -> bool:
+        """Whether the calling code runs on this loop."""
+        if self._asyncio_loop is not None:
+            return _running_asyncio_loop() is self._asyncio_loop
+        trio = sys.modules["trio"]
+        try:
+            return trio.lowlevel.current_trio_token() is self._trio_token
+        except RuntimeError:
+            return False
+
+    def soon(self, fn: Callable[[], object]) -> None:
+        """Call ``fn`` on the loop's thread at its next turn; does nothing once the loop has ended."""
+        if self._asyncio_loop is not None:
+            if not self._asyncio_loop.is_closed():
+                self._asyncio_loop.call_soon_threadsafe(fn)
+            return
+        trio = sys.modules["trio"]
+        try:
+            self._trio_token.run_sync_soon(fn)
+        except trio.RunFinishedError:
+            return
+
+
+Spawn = Callable[[Callable[[], Awaitable[None]]], None]
+
+
+def start_timer(seconds: float, fn: Callable[[], None], spawn: Spawn | None) -> Callable[[], None]:
+    """Call ``fn`` in ``seconds``, unless the returned function is called first.
+
+    Trio has no timer without a task, so it takes one from ``spawn``; without ``spawn`` there is no timer there.
+    """
+    loop = _running_asyncio_loop()
+    if loop is not None:
+        return loop.call_later(seconds, fn).cancel
+    if spawn is None:
+        return _nothing
+    scope = anyio.CancelScope(shield=True)
+
+    async def wait() -> None:
+        with scope:
+            await anyio.sleep(seconds)
+            fn()
+
+    spawn(wait)
+    return scope.cancel
+
+
+def _nothing() -> None:
+    return None

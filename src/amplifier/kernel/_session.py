@@ -1,0 +1,423 @@
+"""The session: open, mount the plan, execute, fork, close.
+
+    async with AmplifierSession(plan) as session:
+        text = await session.execute("prompt")
+
+After the block, however it was left, nothing of the session remains (L1). The order of opening is in `_opening`, a turn in `_turn`,
+the states in `_lifecycle`.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+import attrs
+
+from amplifier.contracts import DEFAULT, Inherited
+from amplifier.errors import SessionStateError
+from amplifier.events import CLEANUP_FAILED, SESSION_END, SESSION_FORK
+from amplifier.loading import ModuleLoader
+from amplifier.models import SessionStatus
+from amplifier.plan import MountPlan, merge_plans, parse_plan, validate_session_id
+
+from ._cleanup import CleanupFailure
+from ._coordinator import ModuleCoordinator
+from ._deadline import Overran
+from ._firewall import Loop, run_guarded, run_shielded
+from ._hooks import check_timeout
+from ._lifecycle import Lifecycle, State
+from ._opening import ModuleFailure, Opening
+from ._turn import Turns
+
+logger = logging.getLogger("amplifier.session")
+
+_inside_turn_of: ContextVar[tuple[str, ...]] = ContextVar("amplifier_inside_turn_of", default=())
+
+
+@attrs.frozen
+class SessionStatistics:
+    """A session at one moment."""
+
+    state: str
+    turn_running: bool
+    cleanups: int
+    handlers: int
+    failures: int
+
+
+class AmplifierSession:
+    """One agent: its modules, its turns, its life.
+
+    Args:
+        config: The mount plan.
+        loader: Finds modules; a `ModuleLoader` of the session's own if absent.
+        session_id: Generated if absent.
+        parent_id: The session this one was forked from.
+        approval_system: Answers hooks that ask the user; without one they are denied.
+        display_system: Shows messages of hooks.
+        is_resumed: Announce ``session:resume`` instead of ``session:start``.
+
+    Attributes:
+        status: Where the session and its latest turn stand.
+        failures: Modules of the plan that could not be used.
+        cleanup_failures: Steps of the closing that failed or were cut off.
+
+    Raises:
+        PlanError: The plan or an id is wrong; all problems at once.
+    """
+
+    def __init__(
+        self,
+        config: dict[str, Any],
+        loader: Any = None,
+        session_id: str | None = None,
+        parent_id: str | None = None,
+        approval_system: Any = None,
+        display_system: Any = None,
+        is_resumed: bool = False,
+    ) -> None:
+        self._plan = parse_plan(config)
+        self.config = config
+        self.session_id: str = str(uuid.uuid4()) if session_id is None else validate_session_id(session_id)
+        self.parent_id: str | None = None if parent_id is None else validate_session_id(parent_id)
+        self.is_resumed = is_resumed
+        self.status = SessionStatus(session_id=self.session_id)
+        self.failures: list[ModuleFailure] = []
+        self.cleanup_failures: list[CleanupFailure] = []
+        self.coordinator = ModuleCoordinator(self, approval_system, display_system)
+        self.loader: Any = ModuleLoader(self.coordinator) if loader is None else loader
+        self.coordinator.loader = self.loader
+        self._lifecycle = Lifecycle(self.session_id)
+        self._turns = Turns(self.coordinator, self.status, is_resumed)
+        self._parent: AmplifierSession | None = None
+        self._loop: Loop | None = None
+        self._settled: anyio.Event | None = None
+        self._turn_over: anyio.Event | None = None
+
+    def __repr__(self) -> str:
+        turn = ", turn running" if self._lifecycle.turn_running else ""
+        return f"<AmplifierSession {self.session_id!r} {self._lifecycle.state.value}{turn}>"
+
+    def statistics(self) -> SessionStatistics:
+        """The session's present state in numbers."""
+        return SessionStatistics(
+            state=self._lifecycle.state.value,
+            turn_running=self._lifecycle.turn_running,
+            cleanups=len(self.coordinator.cleanups.entries),
+            handlers=self.coordinator.hooks.statistics().handlers,
+            failures=len(self.failures),
+        )
+
+    @property
+    def initialized(self) -> bool:
+        """Whether the session is open."""
+        return self._lifecycle.state is State.OPEN
+
+    # ── opening ──
+
+    async def __aenter__(self) -> Self:
+        self._lifecycle.move(State.OPENING)
+        group = anyio.create_task_group()
+        await group.__aenter__()
+        self.coordinator.hosting.group = group
+        try:
+            await self._open()
+        except BaseException as exc:
+            await self._leave_group(exc)
+            raise
+        return self
+
+    async def initialize(self) -> None:
+        """Open the session by hand; `cleanup` must follow. Prefer ``async with``.
+
+        Modules that need background work or a task of their own cannot be mounted this way. A second call while the first is
+        under way waits for it.
+
+        Raises:
+            SessionStateError: It is being closed, or the other call that was opening it failed.
+        """
+        state = self._lifecycle.state
+        if state is State.OPEN:
+            return
+        if state is State.OPENING and self._settled is not None:
+            await self._settled.wait()
+            if not self.initialized:
+                raise SessionStateError(f"session {self.session_id!r} could not be opened by the call that was at it")
+            return
+        self._lifecycle.move(State.OPENING)
+        await self._open()
+
+    async def _open(self) -> None:
+        """Mount the plan; whatever goes wrong, what was mounted is cleaned up before it leaves here."""
+        settled = self._settled = anyio.Event()
+        try:
+            await run_guarded(self._mount_plan, name=f"amplifier open {self.session_id}")
+            self._lifecycle.move(State.OPEN)
+        except BaseException:
+            await run_shielded(self._close, False, name=f"amplifier close {self.session_id}")
+            raise
+        finally:
+            self._settled = None
+            settled.set()
+
+    async def _mount_plan(self) -> None:
+        coordinator = self.coordinator
+        self._plan = self._read_plan()
+        self._loop = Loop()
+        self.failures = []
+        self.cleanup_failures = []
+        self.status.status = "running"
+        self.status.ended_at = None
+        coordinator.deadlines = self._plan.deadlines
+        coordinator.hooks.set_default_timeout(self._plan.deadlines.hook)
+        coordinator.mounts.strict = self._plan.strict
+        hosting = coordinator.hosting
+        spawn = None if hosting.group is None else hosting.spawn
+        coordinator.watch.spawn = spawn
+        coordinator.cancellation.attach(self._loop, spawn, None if spawn is None else self._announce_cancel)
+        if self._parent is not None:
+            self._parent.coordinator.cancellation.register_child(coordinator.cancellation)
+        for warning in self._plan.warnings:
+            logger.warning("mount plan of session %r: %s", self.session_id, warning)
+        opening = Opening(self._plan, coordinator, coordinator.loader)
+        try:
+            await opening.run()
+        finally:
+            self._take_failures(opening.failures)
+        if self.parent_id:
+            await coordinator.hooks.emit(SESSION_FORK, self._lineage())
+
+    def _read_plan(self) -> MountPlan:
+        """The plan as it is now: between construction and opening the application may have changed its dict."""
+        return parse_plan(self.config, base_deadlines=None if self._parent is None else self._parent._plan.deadlines)
+
+    def _take_failures(self, failures: list[ModuleFailure]) -> None:
+        self.failures = failures
+        if failures:
+            last = failures[-1]
+            self.status.last_error = {
+                "type": type(last.error).__name__,
+                "message": str(last.error),
+                "module_id": last.module_id,
+                "failed_modules": [failure.module_id for failure in failures],
+            }
+
+    def _lineage(self) -> dict[str, Any]:
+        details: dict[str, Any] = {"parent": self.parent_id, "session_id": self.session_id}
+        metadata = (self.config.get("session") or {}).get("metadata")
+        if metadata:
+            details["metadata"] = metadata
+        return details
+
+    # ── turns ──
+
+    async def execute(self, prompt: str, *, timeout: float | Inherited | None = DEFAULT) -> str:
+        """Run one turn.
+
+        Args:
+            prompt: What the user says.
+            timeout: Seconds for the whole turn; None for no limit; left out, the plan's ``turn`` deadline.
+
+        Returns:
+            The orchestrator's final text.
+
+        Raises:
+            SessionBusyError: Another turn is running.
+            SessionStateError: The session is not open, or belongs to another event loop.
+            ExecutionCancelled: The session's token asked for an immediate stop.
+            ExecutionTimeout: The timeout passed.
+            ContractError: The orchestrator returned something else than text.
+        """
+        if not isinstance(prompt, str):
+            raise TypeError(f"a prompt must be a str, got {type(prompt).__name__}: {prompt!r:.80}")
+        seconds = self._plan.deadlines.turn if timeout is DEFAULT else check_timeout(timeout)
+        self._lifecycle.begin_turn()
+        inside = _inside_turn_of.set((*_inside_turn_of.get(), self.session_id))
+        try:
+            if self._loop is None or not self._loop.is_running_here():
+                raise SessionStateError(f"session {self.session_id!r} was opened on another event loop; use it there")
+            return await run_guarded(self._turns.run, prompt, seconds, name=f"amplifier turn {self.session_id}")
+        finally:
+            _inside_turn_of.reset(inside)
+            self._lifecycle.end_turn()
+            if self._turn_over is not None:
+                self._turn_over.set()
+
+    def _announce_cancel(self) -> None:
+        """A request arrived: tell the hooks beside the running turn."""
+        self.coordinator.hosting.spawn(self._announce_cancel_shielded)
+
+    async def _announce_cancel_shielded(self) -> None:
+        await run_shielded(self._turns.announce_requests, name="amplifier cancel:requested")
+
+    # ── children ──
+
+    def fork(self, overlay: dict[str, Any] | None = None, *, session_id: str | None = None) -> AmplifierSession:
+        """A child session with this one's plan under ``overlay``, not opened yet.
+
+        Once opened, the child is stopped with its parent and inherits the parent's deadlines.
+
+        Raises:
+            PlanError: The merged plan is wrong.
+        """
+        own = isinstance(self.loader, ModuleLoader)
+        child = AmplifierSession(
+            merge_plans(self.config, overlay or {}),
+            loader=None if own else self.loader,
+            session_id=session_id,
+            parent_id=self.session_id,
+            approval_system=self.coordinator.approval_system,
+            display_system=self.coordinator.display_system,
+        )
+        if own:
+            child.loader = child.coordinator.loader = self.loader.for_child(child.coordinator)
+        resolver = self.coordinator.get("module-source-resolver")
+        if resolver is not None:
+            child.coordinator.mount("module-source-resolver", resolver)
+        child._parent = self
+        return child
+
+    @staticmethod
+    def _merge_configs(base: dict[str, Any], overlay: dict[str, Any]) -> dict[str, Any]:
+        """Deep merge of two plans, the overlay winning; the older name of `amplifier.plan.merge_plans`."""
+        return merge_plans(base, overlay)
+
+    # ── closing ──
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        problem: BaseException | None = None
+        try:
+            await self.cleanup()
+        except BaseException as error:  # re-raised below, when the task group has been left
+            problem = error
+        try:
+            crashed = await self._leave_group(exc)
+        finally:
+            self.coordinator.hosting.group = None
+        if problem is not None:
+            raise problem
+        return crashed
+
+    async def cleanup(self) -> None:
+        """Close the session: ``session:end``, then all cleanups in reverse, then the loader's paths.
+
+        Shielded from cancellation; every step has a deadline. Calling it again, also at the same time, is fine.
+
+        Raises:
+            SessionStateError: Called from inside one of the session's own turns.
+            BaseException: The first Ctrl-C or exit that a cleanup raised, after all have run.
+        """
+        if self.session_id in _inside_turn_of.get():
+            raise SessionStateError(
+                f"session {self.session_id!r} cannot be closed from inside its own turn; "
+                "request_cancel() it and close it where it was opened"
+            )
+        state = self._lifecycle.state
+        if state is State.OPEN:
+            await run_shielded(self._close, True, name=f"amplifier close {self.session_id}")
+        elif self._settled is not None:
+            await self._settled.wait()
+        elif state in (State.NEW, State.CLOSED):
+            await self.coordinator.cleanup()
+
+    async def _close(self, was_open: bool) -> None:
+        """Inside a shielded section: end everything, whatever fails on the way."""
+        self._lifecycle.move(State.CLOSING)
+        settled = self._settled = anyio.Event()
+        coordinator = self.coordinator
+        try:
+            await self._end_running_turn()
+            if was_open:
+                await self._say_end()
+            failures, fatal = await coordinator.cleanups.unwind(
+                each=coordinator.deadlines.cleanup, total=coordinator.deadlines.teardown, watch=coordinator.watch
+            )
+            self.cleanup_failures = failures
+            for failure in failures:
+                await self._say_cleanup_failed(failure)
+        finally:
+            self._release()
+            self._lifecycle.move(State.CLOSED)
+            self._settled = None
+            settled.set()
+        if fatal is not None:
+            raise fatal
+
+    def _release(self) -> None:
+        """Let go of everything that reaches beyond the session."""
+        coordinator = self.coordinator
+        coordinator.forget_modules()
+        coordinator.cancellation.detach()
+        if self._parent is not None:
+            self._parent.coordinator.cancellation.unregister_child(coordinator.cancellation)
+        self.status.ended_at = datetime.now(UTC)
+        if (release := getattr(self.loader, "cleanup", None)) is not None:
+            try:
+                release()
+            except Exception:  # loaders of applications are foreign code
+                logger.exception("the loader of session %r failed to clean up", self.session_id)
+
+    async def _end_running_turn(self) -> None:
+        """A turn that runs in another task is cancelled and waited for: nothing may write into a closed session."""
+        if not self._lifecycle.turn_running:
+            return
+        self._turn_over = anyio.Event()
+        self._turns.closing = True
+        if self._turns.scope is not None:
+            self._turns.scope.cancel()
+        while self._lifecycle.turn_running:
+            with anyio.move_on_after(self.coordinator.deadlines.teardown):
+                await self._turn_over.wait()
+                return
+            logger.error("a turn of session %r does not end although it was cancelled; waiting", self.session_id)
+
+    async def _say_end(self) -> None:
+        if self.status.status == "running":
+            self.status.status = "completed"
+        await self.coordinator.hooks.emit(SESSION_END, {"session_id": self.session_id, "status": self.status.status})
+
+    async def _say_cleanup_failed(self, failure: CleanupFailure) -> None:
+        details = {
+            "module_id": failure.module,
+            "cleanup": failure.what,
+            "error": str(failure.error),
+            "error_type": type(failure.error).__name__,
+            "abandoned": failure.overran,
+        }
+        if isinstance(failure.error, Overran):
+            details["seconds"] = failure.error.seconds
+        await self.coordinator.hooks.emit(CLEANUP_FAILED, details)
+
+    async def _leave_group(self, exc: BaseException | None) -> bool:
+        """Leave the task group, in which nothing runs any more; True when ``exc`` was only our own way of stopping.
+
+        An exception is handed to the group only when the group's own scope was cancelled, by a crashed background task that
+        asked to end the session; otherwise the group would wrap it, and errors keep their type (L9).
+        """
+        hosting = self.coordinator.hosting
+        group = hosting.group
+        if group is None:
+            return False
+        if not group.cancel_scope.cancel_called:
+            await group.__aexit__(None, None, None)
+            return False
+        crashes, hosting.fatal = hosting.fatal, []
+        others: list[BaseException] = []
+        try:
+            if exc is None:
+                await group.__aexit__(None, None, None)
+            else:
+                await group.__aexit__(type(exc), exc, exc.__traceback__)
+        except BaseExceptionGroup as wrapped:
+            others = list(wrapped.exceptions)
+        if others or len(crashes) != 1:
+            raise BaseExceptionGroup(f"session {self.session_id!r} was ended by crashed background work", [*crashes, *others])
+        raise crashes[0]

@@ -1,0 +1,124 @@
+"""Notices calls that refuse to be cancelled.
+
+Nobody can end such code in Python. The kernel waits for it, never pretends it is gone, and says so: at the call's
+deadline (plus a second to unwind) and then at growing intervals, by module, task and await. One timer per session, armed
+only while calls with a deadline are active. Sits on `_firewall` and `_where`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import attrs
+
+from ._firewall import Spawn, current_raw_task, loop_clock, start_timer
+from ._where import where_suspended
+
+UNWINDING = 1.0
+"""Seconds a cancelled call is given to unwind before it is called unresponsive."""
+
+LONGEST_INTERVAL = 300.0
+
+
+class Watched(Protocol):
+    """What the watch needs to know of an active call."""
+
+    until: float
+    started: float
+    label: Any
+    awaited: Any
+
+
+@attrs.frozen
+class Unresponsive:
+    """One report about a call that goes on after its deadline."""
+
+    label: Any
+    task: str
+    where: str
+    seconds: float
+    overdue: float
+
+
+@attrs.define(eq=False)
+class _Entry:
+    call: Watched
+    task: Any
+    next_report: float = math.inf
+    interval: float = UNWINDING
+    reported_until: float = math.inf
+
+
+class Watch:
+    """Active calls of one session and the timer over them."""
+
+    __slots__ = ("_entries", "_report", "_stop_timer", "_wakes_at", "spawn")
+
+    def __init__(self, report: Callable[[Unresponsive], None]) -> None:
+        self._report = report
+        self._entries: dict[int, _Entry] = {}
+        self._stop_timer: Callable[[], None] | None = None
+        self._wakes_at = math.inf
+        self.spawn: Spawn | None = None
+
+    def enter(self, call: Watched) -> None:
+        """A call (or a series of them, its label changing) has become active in this task."""
+        self._entries[id(call)] = _Entry(call, current_raw_task())
+        due = call.until + UNWINDING
+        # Deadlines only ever move outwards inside a series, so a wake-up that comes too early just looks again.
+        if due < self._wakes_at:
+            self._arm(due)
+
+    def leave(self, call: Watched) -> None:
+        """The call is over."""
+        self._entries.pop(id(call), None)
+
+    def stop(self) -> None:
+        """Forget everything; the session is closed."""
+        self._entries.clear()
+        self._disarm()
+
+    def _arm(self, at: float) -> None:
+        self._disarm()
+        if at < math.inf:
+            self._wakes_at = at
+            self._stop_timer = start_timer(max(at - loop_clock()(), 0.0), self._look, self.spawn)
+
+    def _disarm(self) -> None:
+        if self._stop_timer is not None:
+            self._stop_timer()
+            self._stop_timer = None
+        self._wakes_at = math.inf
+
+    def _look(self) -> None:
+        self._stop_timer = None
+        self._wakes_at = math.inf
+        now = loop_clock()()
+        next_look = math.inf
+        for entry in list(self._entries.values()):
+            call = entry.call
+            if entry.reported_until != call.until:  # another call of the series, or its first look
+                entry.reported_until = call.until
+                entry.next_report = call.until + UNWINDING
+                entry.interval = UNWINDING
+            if now >= entry.next_report:
+                self._report(_describe(entry, now))
+                entry.interval = min(entry.interval * 2, LONGEST_INTERVAL)
+                entry.next_report = now + entry.interval
+            next_look = min(next_look, entry.next_report)
+        self._arm(next_look)
+
+
+def _describe(entry: _Entry, now: float) -> Unresponsive:
+    task = entry.task
+    name = task.get_name() if hasattr(task, "get_name") else getattr(task, "name", repr(task))
+    call = entry.call
+    return Unresponsive(
+        label=call.label,
+        task=str(name),
+        where=where_suspended(call.awaited),
+        seconds=call.until - call.started,
+        overdue=now - call.until,
+    )

@@ -1,0 +1,438 @@
+"""`ModuleLoader`: from a module id to a `LoadedModule`.
+
+Above: the session, which owns a loader, mounts what it returns and calls `cleanup` last. Below: the other files of
+this room; this one holds the order in which they are asked.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar, Final, final
+
+import attrs
+
+from amplifier.errors import (
+    DeadlineExceeded,
+    ModuleConflictError,
+    ModuleLoadError,
+    ModuleNotFoundError,
+)
+from amplifier.models import ModuleInfo
+
+from . import _syspath
+from ._blueprint import Blueprint, examine_imported, examine_registered, find_target
+from ._catalogue import describe, installed_modules, modules_in
+from ._discovery import (
+    ENTRY_POINT_GROUP,
+    SEARCH_PATH_VARIABLE,
+    EntryPoint,
+    effective_search_paths,
+    entry_points,
+    find_directory,
+    module_directories,
+)
+from ._importing import (
+    find_installed,
+    foreign_code,
+    import_lock,
+    installed_module,
+    is_from_directory,
+    package_from,
+    stdlib_neighbours,
+)
+from ._record import (
+    TYPE_TO_MOUNT_POINT,
+    LoadedModule,
+    check_module_id,
+    package_name,
+)
+from ._sources import (
+    find_package,
+    mounted_resolver,
+    path_from_hint,
+    resolve_with,
+    says_not_found,
+)
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class _KnownEntryPoint:
+    """An entry point that was loaded before in this process, and what it was then."""
+
+    module: ModuleType
+    target: object
+    blueprint: Blueprint
+
+
+_known_entry_points: Final[dict[EntryPoint, _KnownEntryPoint]] = {}
+
+
+@final
+@attrs.frozen(kw_only=True)
+class LoaderStatistics:
+    """A loader's state at one moment.
+
+    Attributes:
+        registered: Modules registered in process.
+        loaded: Different module ids loaded so far.
+        path_entries: sys.path entries this loader holds.
+    """
+
+    registered: int
+    loaded: int
+    path_entries: int
+
+
+@attrs.frozen
+class _Registration:
+    source: object
+    module_type: str | None
+
+
+@final
+class ModuleLoader:
+    """Finds modules, imports them, classifies them; never mounts one.
+
+    Without a resolver a module is looked for among those registered in process, then among the entry points of
+    installed distributions, then on the search paths, then as the importable package ``amplifier_module_<id>``.
+
+    One process holds one copy of a package: sessions that load the same module share its Python module object, and a
+    second source for the same package name is refused.
+
+    Args:
+        coordinator: Whose ``module-source-resolver`` to ask; the session sets it.
+        search_paths: Directories with ``amplifier-module-<id>`` directories in them; those named by the environment
+            variable AMPLIFIER_MODULES if there are none.
+        modules: Modules registered in process; see `register`.
+
+    Attributes:
+        import_hook: Called with the name of each package about to be imported for the first time, so that a layer
+            above can make other names importable first. To set it for all loaders, assign a ``staticmethod``.
+    """
+
+    TYPE_TO_MOUNT_POINT: ClassVar[Mapping[str, str]] = TYPE_TO_MOUNT_POINT
+    import_hook: Callable[[str], None] | None = None
+
+    def __init__(
+        self,
+        coordinator: Any = None,
+        search_paths: Iterable[str | os.PathLike[str]] | None = None,
+        *,
+        modules: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.coordinator = coordinator
+        self._search_paths = list(search_paths or ())
+        self._registered: dict[str, _Registration] = {}
+        self._registered_blueprints: dict[str, Blueprint] = {}
+        self._loaded: set[str] = set()
+        self._roots: list[str] = []
+        for module_id, module in (modules or {}).items():
+            self.register(module_id, module)
+
+    def __repr__(self) -> str:
+        now = self.statistics()
+        return (
+            f"<ModuleLoader {now.registered} registered, {now.loaded} loaded, {now.path_entries} sys.path entries held>"
+        )
+
+    def statistics(self) -> LoaderStatistics:
+        """Return the loader's present state."""
+        return LoaderStatistics(
+            registered=len(self._registered), loaded=len(self._loaded), path_entries=len(self._roots)
+        )
+
+    def register(self, module_id: str, module: Any, *, module_type: str | None = None) -> None:
+        """Make a module of this process loadable by id, from this loader.
+
+        Args:
+            module_id: The id to load it by.
+            module: A mount function; or a Python module, or any object, with a ``mount`` attribute and perhaps
+                ``on_session_ready`` and ``__amplifier_module_type__``.
+            module_type: Its kind, where neither the module nor the id's first word says it.
+
+        Raises:
+            ModuleConflictError: Something else is registered under this id.
+            ModuleLoadError: It is not a module id.
+        """
+        check_module_id(module_id)
+        present = self._registered.get(module_id)
+        if present is not None and present.source is not module:
+            raise ModuleConflictError(
+                f"module {module_id!r} is already registered as {present.source!r} and cannot also be {module!r}; "
+                "use another id or another loader",
+                module_id=module_id,
+            )
+        self._registered[module_id] = _Registration(module, module_type)
+        self._registered_blueprints.pop(module_id, None)
+
+    def for_child(self, coordinator: Any) -> ModuleLoader:
+        """A loader for a child session: the same search paths and in-process modules, paths held for itself."""
+        child = ModuleLoader(coordinator, self._search_paths)
+        child._registered = dict(self._registered)
+        child._registered_blueprints = dict(self._registered_blueprints)
+        return child
+
+    async def load(
+        self,
+        module_id: str,
+        config: Mapping[str, Any] | None = None,
+        source_hint: object = None,
+        profile_source: object = None,
+        coordinator: Any = None,
+    ) -> LoadedModule:
+        """Find and import a module; mounting it is up to the caller.
+
+        Importing is synchronous in Python: a module that takes long to import blocks the event loop meanwhile, and
+        neither a deadline nor cancellation reaches it before it is done. Only the resolver is awaited.
+
+        Args:
+            module_id: What to load.
+            config: What the mount plan says for this module.
+            source_hint: Where the mount plan says it comes from. Without a resolver this must be a filesystem path or
+                a ``file:`` URI, and only there is looked.
+            profile_source: The same, by its older name.
+            coordinator: Whose resolver to ask instead of this loader's own coordinator's.
+
+        Raises:
+            ModuleNotFoundError: There is no such module anywhere we looked.
+            ModuleLoadError: It was found but cannot be used.
+        """
+        check_module_id(module_id)
+        settings = _settings(module_id, config)
+        resolver = mounted_resolver(self.coordinator if coordinator is None else coordinator)
+        source = profile_source if source_hint is None else source_hint
+        if resolver is not None:
+            profile = source_hint if profile_source is None else profile_source
+            blueprint = await self._resolve(resolver, module_id, source, profile)
+        elif source is not None:
+            blueprint = self._blueprint_from(path_from_hint(source, module_id), module_id)
+        else:
+            return await self._load_direct(module_id, settings)
+        return self._finish(module_id, blueprint, settings)
+
+    async def discover(self) -> list[ModuleInfo]:
+        """List the modules that can be loaded without a resolver, in the order in which they are looked for.
+
+        Reads files only: no module is imported. What cannot be understood is logged and left out. A kind that is
+        neither declared nor named by the id's first word is listed as a tool.
+        """
+        found: dict[str, list[ModuleInfo]] = {}
+        for module_id, registration in self._registered.items():
+            declared = registration.module_type
+            if declared is None:
+                declared = getattr(registration.source, "__amplifier_module_type__", None)
+            try:
+                found[module_id] = [describe(module_id, declared=declared, origin="registered in process")]
+            except ModuleLoadError as exc:
+                logger.error("%s", exc)
+        for step in (installed_modules(), modules_in(effective_search_paths(self._search_paths))):
+            here: dict[str, list[ModuleInfo]] = {}
+            for info in step:
+                here.setdefault(info.id, []).append(info)
+            found = here | found
+        return [info for infos in found.values() for info in infos]
+
+    def cleanup(self) -> None:
+        """Give up the sys.path entries this loader holds; may be called any number of times."""
+        while self._roots:
+            _syspath.release(self._roots.pop())
+
+    # ── without a resolver ───────────────────────────────────────────────────────────────────────
+
+    async def _load_direct(self, module_id: str, config: Mapping[str, Any] | None = None) -> LoadedModule:
+        blueprint = self._find_directly(module_id)
+        if blueprint is None:
+            raise self._not_found(module_id)
+        return self._finish(module_id, blueprint, _settings(module_id, config))
+
+    def _load_entry_point(self, module_id: str, config: Mapping[str, Any] | None = None) -> LoadedModule | None:
+        blueprint = self._blueprint_from_entry_point(module_id)
+        return None if blueprint is None else self._finish(module_id, blueprint, _settings(module_id, config))
+
+    def _load_filesystem(self, module_id: str, config: Mapping[str, Any] | None = None) -> LoadedModule | None:
+        blueprint = self._blueprint_from_filesystem(module_id)
+        return None if blueprint is None else self._finish(module_id, blueprint, _settings(module_id, config))
+
+    def _find_directly(self, module_id: str) -> Blueprint | None:
+        return (
+            self._blueprint_from_registry(module_id)
+            or self._blueprint_from_entry_point(module_id)
+            or self._blueprint_from_filesystem(module_id)
+        )
+
+    def _finish(self, module_id: str, blueprint: Blueprint, config: dict[str, Any]) -> LoadedModule:
+        if blueprint.complaint is not None:
+            logger.warning("%s", blueprint.complaint)
+        self._loaded.add(module_id)
+        return blueprint.loaded(module_id, config)
+
+    def _blueprint_from_registry(self, module_id: str) -> Blueprint | None:
+        blueprint = self._registered_blueprints.get(module_id)
+        registration = self._registered.get(module_id)
+        if blueprint is not None or registration is None:
+            return blueprint
+        blueprint = examine_registered(module_id, registration.source, registration.module_type)
+        self._registered_blueprints[module_id] = blueprint
+        return blueprint
+
+    def _blueprint_from_entry_point(self, module_id: str) -> Blueprint | None:
+        claims = entry_points().get(module_id)
+        if claims is None:
+            return None
+        if len(claims) > 1:
+            named = " and by ".join(f"{claim} ({claim.metadata})" for claim in claims)
+            raise ModuleConflictError(
+                f"module {module_id!r} is claimed by {named}; uninstall all but one of them, or give the module's "
+                "source in the mount plan",
+                module_id=module_id,
+            )
+        claim = claims[0]
+        known = _known_entry_points.get(claim)
+        if (
+            known is not None
+            and sys.modules.get(claim.module) is known.module
+            and find_target(known.module, claim.attribute) is known.target
+        ):
+            return known.blueprint
+        origin = str(claim)
+        self._announce_import(claim.module)
+        with installed_module(claim.module, module_id, origin) as module:
+            blueprint = examine_imported(module_id, module, claim.attribute, origin=origin)
+        _known_entry_points[claim] = _KnownEntryPoint(module, find_target(module, claim.attribute), blueprint)
+        return blueprint
+
+    def _blueprint_from_filesystem(self, module_id: str) -> Blueprint | None:
+        root = find_directory(module_id, effective_search_paths(self._search_paths))
+        if root is not None:
+            return self._blueprint_from(root, module_id)
+        name = package_name(module_id)
+        with foreign_code(module_id, f"looking for {name!r}"):
+            installed = find_installed(name)
+            if installed is None:
+                importlib.invalidate_caches()  # a package installed a moment ago may be hidden by a stale listing
+                installed = find_installed(name)
+        if installed is None and (name not in sys.modules or is_from_directory(name)):
+            return None
+        self._announce_import(name)
+        with installed_module(name, module_id, f"package {name}") as module:
+            return examine_imported(module_id, module, origin=f"package {name}")
+
+    # ── from a directory ─────────────────────────────────────────────────────────────────────────
+
+    async def _resolve(self, resolver: Any, module_id: str, source_hint: object, profile_hint: object) -> Blueprint:
+        try:
+            path = await resolve_with(resolver, module_id, source_hint, profile_hint)
+        except Exception as exc:  # the application's resolver may raise anything; all but one meaning is passed on
+            if not says_not_found(exc):
+                raise
+            logger.info("resolver %r does not know module %r: %s", type(resolver).__name__, module_id, exc)
+            blueprint = self._find_directly(module_id)
+            if blueprint is None:
+                asked = f"resolver {type(resolver).__name__}: {exc}"
+                also = exc.searched if isinstance(exc, ModuleNotFoundError) else ()
+                raise self._not_found(module_id, (asked, *also)) from exc
+            return blueprint
+        return self._blueprint_from(path, module_id)
+
+    def _blueprint_from(self, path: Path, module_id: str) -> Blueprint:
+        root = Path(os.path.realpath(path))
+        name, directory = find_package(root, module_id)
+        self._announce_import(name)
+        with import_lock:
+            # A root that is a package needs no entry: its parent is none of our business.
+            newly_held, warning = (False, None) if directory == root else self._hold(root, module_id)
+            try:
+                with package_from(directory, name, module_id, root) as module:
+                    return examine_imported(module_id, module, origin=f"path {root}", path=directory)
+            except BaseException as exc:
+                if newly_held:
+                    _syspath.release(self._roots.pop())
+                if warning is not None:
+                    exc.add_note(warning)
+                raise
+
+    def _hold(self, root: Path, module_id: str) -> tuple[bool, str | None]:
+        """Put a root on sys.path, for packages beside the module's own.
+
+        Returns:
+            Whether this loader holds it now and did not before; and why it was kept off sys.path, if it was.
+        """
+        entry = str(root)
+        if entry in self._roots:
+            return False, None
+        shadowing = stdlib_neighbours(root)
+        if shadowing:
+            pairs = ", ".join(f"{file} has the name of {original}" for file, original in shadowing)
+            warning = (
+                f"module {module_id!r}: {root} is kept off sys.path because {pairs}; "
+                "the module cannot import what lies beside its package until that is renamed"
+            )
+            logger.warning("%s", warning)
+            return False, warning
+        if not _syspath.acquire(entry):
+            return False, None
+        self._roots.append(entry)
+        return True, None
+
+    def _announce_import(self, name: str) -> None:
+        if self.import_hook is not None and name not in sys.modules:
+            self.import_hook(name)
+
+    # ── nothing found ────────────────────────────────────────────────────────────────────────────
+
+    def _not_found(self, module_id: str, asked_before: Sequence[str] = ()) -> ModuleNotFoundError:
+        search_paths = effective_search_paths(self._search_paths)
+        name = package_name(module_id)
+        searched = list(asked_before)
+        if self._registered:
+            searched.append(f"{len(self._registered)} modules registered in process")
+        searched.append(f"entry points of group {ENTRY_POINT_GROUP!r}")
+        searched += [f"search path {path}" + ("" if path.is_dir() else " (no such directory)") for path in search_paths]
+        if not search_paths:
+            searched.append(f"search paths (none given, and {SEARCH_PATH_VARIABLE} names none)")
+        unused = " (imported from a source that another loader was given, so not used)" if name in sys.modules else ""
+        searched.append(f"package {name!r}{unused}")
+        known = {*self._registered, *entry_points()}
+        for path in search_paths:
+            known.update(found for found, _ in module_directories(path))
+        suggestion = next(iter(difflib.get_close_matches(module_id, sorted(known), n=1)), None)
+        nearest = f"; did you mean {suggestion!r}?" if suggestion else "."
+        places = "".join(f"\n  - {place}" for place in searched)
+        return ModuleNotFoundError(
+            f"no module {module_id!r} was found{nearest} Looked in:{places}\n"
+            "Install the distribution that provides it, add its directory to the search paths, or give its source "
+            "in the mount plan.",
+            module_id=module_id,
+            searched=searched,
+            suggestion=suggestion,
+        )
+
+
+AmplifierModuleLoader = ModuleLoader
+
+
+def module_failure_reason(exc: BaseException) -> str:
+    """Return the reason code of one of our own errors; foreign errors are ``unknown``, whatever they carry."""
+    if isinstance(exc, ModuleLoadError):
+        return exc.reason_code
+    if isinstance(exc, ModuleNotFoundError):
+        return "missing_source"
+    return "deadline" if isinstance(exc, DeadlineExceeded) else "unknown"
+
+
+def _settings(module_id: str, config: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A copy of a module's configuration, so that a module that changes it does not change the plan."""
+    if config is None:
+        return {}
+    if type(config) is not dict and not isinstance(config, Mapping):
+        raise TypeError(f"config of module {module_id!r} is {config!r}; expected a dict or None")
+    return dict(config)

@@ -1,0 +1,117 @@
+"""The values that cross a boundary: messages, requests, results, and what modules say about themselves.
+
+Models are built with keywords, may be changed, and compare by value. Those that keep unknown members hold them in
+`extra` (`OpenModel`). `to_json` and `from_json` are the only way to text and back.
+"""
+
+from ._approval import ApprovalRequest, ApprovalResponse
+from ._base import Model, OpenModel
+from ._chat import (
+    ChatRequest,
+    ChatResponse,
+    Degradation,
+    ResponseFormat,
+    ResponseFormatJson,
+    ResponseFormatJsonSchema,
+    ResponseFormatText,
+    Usage,
+)
+from ._content import (
+    ContentBlockUnion,
+    ImageBlock,
+    ReasoningBlock,
+    RedactedThinkingBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+    ToolResultBlock,
+    UnknownBlock,
+    Visibility,
+)
+from ._converter import from_dict, from_json, to_dict, to_json
+from ._info import (
+    ConfigField,
+    ConfigFieldType,
+    ModelInfo,
+    ModuleInfo,
+    ModuleType,
+    Pricing,
+    ProviderInfo,
+    SessionState,
+    SessionStatus,
+)
+from ._messages import Message, Role, ToolCall, ToolSpec
+from ._results import (
+    ApprovalDefault,
+    ApprovalGate,
+    ContextInjection,
+    ContextInjectionRole,
+    HookAction,
+    HookResult,
+    ToolResult,
+    UserMessageLevel,
+)
+from ._streaming import (
+    ContentBlock,
+    ContentBlockType,
+    TextContent,
+    ThinkingContent,
+    ToolCallContent,
+    ToolResultContent,
+)
+
+__all__ = [
+    "ApprovalDefault",
+    "ApprovalGate",
+    "ApprovalRequest",
+    "ApprovalResponse",
+    "ChatRequest",
+    "ChatResponse",
+    "ConfigField",
+    "ConfigFieldType",
+    "ContentBlock",
+    "ContentBlockType",
+    "ContentBlockUnion",
+    "ContextInjection",
+    "ContextInjectionRole",
+    "Degradation",
+    "HookAction",
+    "HookResult",
+    "ImageBlock",
+    "Message",
+    "Model",
+    "ModelInfo",
+    "ModuleInfo",
+    "ModuleType",
+    "OpenModel",
+    "Pricing",
+    "ProviderInfo",
+    "ReasoningBlock",
+    "RedactedThinkingBlock",
+    "ResponseFormat",
+    "ResponseFormatJson",
+    "ResponseFormatJsonSchema",
+    "ResponseFormatText",
+    "Role",
+    "SessionState",
+    "SessionStatus",
+    "TextBlock",
+    "TextContent",
+    "ThinkingBlock",
+    "ThinkingContent",
+    "ToolCall",
+    "ToolCallBlock",
+    "ToolCallContent",
+    "ToolResult",
+    "ToolResultBlock",
+    "ToolResultContent",
+    "ToolSpec",
+    "UnknownBlock",
+    "Usage",
+    "UserMessageLevel",
+    "Visibility",
+    "from_dict",
+    "from_json",
+    "to_dict",
+    "to_json",
+]

@@ -1,0 +1,349 @@
+"""Fast readers and writers, one function per class, written out from its fields.
+
+They take the straight road only: exact types, nothing odd. Anything else raises `Decline`, and `_converter` goes
+the careful way (`_reading`, `_plain`), which gives the same result or a proper error; a property test holds the two
+together (tests/models/test_compiled.py). Generated because a loop over the fields of 600 blocks costs four times as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, TypeVar
+
+from ._base import Model, ModelField, OpenModel, compile_function
+from ._plain import HIGHEST_SURE_FLOAT, LEAVES, LOWEST_SURE_FLOAT, MAX_DEPTH, Decline, vet, vetted
+from ._shapes import (
+    BoolShape,
+    CheckedShape,
+    DatetimeShape,
+    DecimalShape,
+    DictShape,
+    EitherShape,
+    FloatShape,
+    IntShape,
+    ListShape,
+    LiteralShape,
+    ModelShape,
+    OptionalShape,
+    Shape,
+    StrShape,
+    TaggedShape,
+    aware,
+    shape_of,
+)
+
+Convert = Callable[[Any], Any]
+KeyT = TypeVar("KeyT")
+
+_EXACT: dict[type[Shape], str] = {StrShape: "str", IntShape: "int", BoolShape: "bool"}
+_STR_ONLY = frozenset({str})
+
+
+class _Table(dict[Any, Convert]):
+    """Functions by class, made when first asked for."""
+
+    def __init__(self, make: Callable[[Any], Convert]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, key: Any) -> Convert:
+        made = self[key] = self._make(key)
+        return made
+
+
+def _decline(value: Any) -> Any:
+    raise Decline
+
+
+# ── reading ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _make_reader(annotation: Any) -> Convert:
+    if isinstance(annotation, type) and issubclass(annotation, Model):
+        return _model_reader(annotation)
+    return _reader(shape_of(annotation))
+
+
+READERS = _Table(_make_reader)
+"""From a class or type to the function that reads fresh JSON values into it. Values are kept, not copied."""
+
+
+def _reader(shape: Shape) -> Convert:
+    """A function for one shape; the commonest shapes are inlined instead, see `_read_lines`."""
+    if type(shape) is Shape:
+        return vetted
+    if isinstance(shape, FloatShape):
+        return _read_float
+    if isinstance(shape, ModelShape):
+        return READERS[shape.cls]
+    if isinstance(shape, TaggedShape):
+        return _tagged_reader(shape)
+    if isinstance(shape, ListShape) and isinstance(shape.inner, (ModelShape, TaggedShape)):
+        return _list_reader(_reader(shape.inner))
+    if isinstance(shape, ListShape) and isinstance(shape.inner, StrShape):
+        return _read_texts
+    if isinstance(shape, OptionalShape):
+        inner = _reader(shape.inner)
+        return lambda value: None if value is None else inner(value)
+    if isinstance(shape, EitherShape):
+        return _either_reader(shape)
+    if isinstance(shape, (StrShape, IntShape, BoolShape, DictShape, ListShape)):
+        return _exact_reader(shape)
+    return _decline
+
+
+def _read_float(value: Any) -> float:
+    if value.__class__ is float and LOWEST_SURE_FLOAT < value < HIGHEST_SURE_FLOAT:
+        return value  # type: ignore[no-any-return]  # its class was just tested
+    if value.__class__ is int and -(2**53) < value < 2**53:
+        return float(value)
+    raise Decline
+
+
+def _read_texts(value: Any) -> Any:
+    if value.__class__ is list and _STR_ONLY.issuperset(map(type, value)):
+        return value
+    raise Decline
+
+
+def _exact_reader(shape: Shape) -> Convert:
+    free = isinstance(shape, (DictShape, ListShape))
+    if free and type(shape.inner) is not Shape:  # type: ignore[attr-defined]
+        return _decline
+    kind: type = {StrShape: str, IntShape: int, BoolShape: bool, DictShape: dict, ListShape: list}[type(shape)]
+
+    def read(value: Any) -> Any:
+        if value.__class__ is not kind:
+            raise Decline
+        if free:
+            vet(value)
+        return value
+
+    return read
+
+
+def _either_reader(shape: EitherShape) -> Convert:
+    readers = [_reader(option) for option in shape.options]
+
+    def read(value: Any) -> Any:
+        for reader in readers:
+            try:
+                return reader(value)
+            except Decline:
+                continue
+        raise Decline
+
+    return read
+
+
+def _list_reader(member: Convert) -> Convert:
+    def read(value: Any) -> Any:
+        if value.__class__ is not list:
+            raise Decline
+        return [member(item) for item in value]
+
+    return read
+
+
+def _tagged_reader(shape: TaggedShape) -> Convert:
+    readers = {tag: READERS[cls] for tag, cls in shape.by_tag.items()}
+    fallback = _decline if shape.fallback is None else READERS[shape.fallback]
+
+    def read(value: Any) -> Any:
+        if value.__class__ is not dict:
+            raise Decline
+        tag = value.get("type")
+        if tag.__class__ is not str:
+            raise Decline
+        return readers.get(tag, fallback)(value)
+
+    return read
+
+
+def _model_reader(cls: type[Model]) -> Convert:
+    """Write the reader of one class: it fills a new instance directly, without `__init__`.
+
+    A class with rules of its own (a post-init, checked fields, remembered order) is left to the careful reader.
+    """
+    fields = cls.__model_fields_of__
+    has_rules = any(isinstance(field.shape, (CheckedShape, DatetimeShape)) for field in fields)
+    if has_rules or hasattr(cls, "__attrs_post_init__") or cls.__setattr__ is not object.__setattr__:
+        return _decline
+    if cls.__remembers_order__:
+        return _unknown_block_reader(cls)
+    names: dict[str, Any] = {"Decline": Decline, "new": cls.__new__, "cls": cls, "LEAVES": LEAVES}
+    names |= {"vet": vet, "vetted": vetted, "unknown": _unknown_members, "known": frozenset(f.name for f in fields)}
+    required = [(index, field) for index, field in enumerate(fields) if field.is_required]
+    optional = [(index, field) for index, field in enumerate(fields) if not field.is_required]
+    lines = ["if data.__class__ is not dict:", "    raise Decline", "made = new(cls)"]
+    if required:
+        lines += ["try:", *(f"    value{index} = data[{field.name!r}]" for index, field in required)]
+        lines += ["except KeyError:", "    raise Decline from None"]
+    for index, field in required:
+        lines += [*_read_lines(index, field.shape, names), f"made.{field.name} = value{index}"]
+    lines.append(f"left = len(data) - {len(required)}")
+    for index, field in optional:
+        lines += [f"if left and {field.name!r} in data:", f"    value{index} = data[{field.name!r}]", "    left -= 1"]
+        lines += ["    " + line for line in _read_lines(index, field.shape, names)]
+        lines += [f"    made.{field.name} = value{index}"]
+        lines += ["else:", f"    made.{field.name} = {_default_source(index, field, names)}"]
+    if issubclass(cls, OpenModel):
+        lines.append("made.extra = unknown(data, known) if left else {}")
+    lines.append("return made")
+    source = "def read(data):\n    " + "\n    ".join(lines) + "\n"
+    return compile_function(source, "read", names, f"{cls.__module__}.{cls.__qualname__}")
+
+
+def _read_lines(index: int, shape: Shape, names: dict[str, Any]) -> list[str]:
+    """Lines that test, and where needed replace, ``value<index>``."""
+    value = f"value{index}"
+    if isinstance(shape, OptionalShape):
+        inner = _read_lines(index, shape.inner, names)
+        return [f"if {value} is not None:", *("    " + line for line in inner)]
+    if type(shape) in _EXACT:
+        return [f"if {value}.__class__ is not {_EXACT[type(shape)]}:", "    raise Decline"]
+    if isinstance(shape, LiteralShape):
+        names[f"words{index}"] = shape.values
+        return [f"if {value}.__class__ is not str or {value} not in words{index}:", "    raise Decline"]
+    if type(shape) is Shape:
+        return [f"if {value}.__class__ not in LEAVES:", f"    vetted({value})"]
+    if isinstance(shape, DictShape) and type(shape.inner) is Shape:
+        return [f"if {value}.__class__ is not dict:", "    raise Decline", f"vet({value})"]
+    if isinstance(shape, EitherShape) and isinstance(shape.options[0], StrShape) and len(shape.options) == 2:
+        names[f"read{index}"] = _reader(shape.options[1])
+        return [f"if {value}.__class__ is not str:", f"    {value} = read{index}({value})"]
+    names[f"read{index}"] = _reader(shape)
+    return [f"{value} = read{index}({value})"]
+
+
+def _default_source(index: int, field: ModelField, names: dict[str, Any]) -> str:
+    if field.factory is None:
+        names[f"default{index}"] = field.default
+        return f"default{index}"
+    names[f"factory{index}"] = field.factory
+    return f"factory{index}()"
+
+
+def _unknown_members(data: dict[str, Any], known: frozenset[str]) -> dict[str, Any]:
+    unknown = {name: member for name, member in data.items() if name not in known}
+    vet(unknown, MAX_DEPTH + 1)
+    return unknown
+
+
+def _unknown_block_reader(cls: type[Model]) -> Convert:
+    def read(data: Any) -> Any:
+        if data.__class__ is not dict or data.get("type").__class__ is not str:
+            raise Decline
+        made: Any = cls(type=data["type"])
+        made.extra = _unknown_members(data, frozenset({"type"}))
+        made._remember_order(data)
+        return made
+
+    return read
+
+
+# ── writing ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def copied(value: Any) -> Any:
+    """A copy of a free-form value.
+
+    Raises:
+        Decline: There is something in it that is not an exact JSON value.
+    """
+    vet((value,), MAX_DEPTH + 1)
+    return _copy(value)
+
+
+def _copy(value: Any) -> Any:
+    if value.__class__ is dict:
+        return {key: member if member.__class__ in LEAVES else _copy(member) for key, member in value.items()}
+    if value.__class__ is list:
+        return [member if member.__class__ in LEAVES else _copy(member) for member in value]
+    return value
+
+
+WRITERS = _Table(lambda cls: _model_writer(cls, vetted))
+"""From a class to the function that gives an instance's JSON values. Free-form values are shared with the model."""
+
+COPYING_WRITERS = _Table(lambda cls: _model_writer(cls, copied))
+"""The same with everything copied, for callers that keep the result."""
+
+
+def _model_writer(cls: type[Any], through: Convert) -> Convert:
+    if not issubclass(cls, Model):
+        return _decline
+    writers = WRITERS if through is vetted else COPYING_WRITERS
+    fields = cls.__model_fields_of__
+    names: dict[str, Any] = {"Decline": Decline, "LEAVES": LEAVES, "through": through, "writers": writers, "vet": vet}
+    names |= {"known": frozenset(field.name for field in fields), "add_unknown": _add_unknown}
+    names |= {"lowest": LOWEST_SURE_FLOAT, "highest": HIGHEST_SURE_FLOAT, "Decimal": Decimal, "datetime": datetime}
+    names["aware"] = aware
+    lines: list[str] = []
+    # The leading fields that are always written go into one dict display; the others follow one by one.
+    leading = 0
+    while leading < len(fields) and not fields[leading].is_left_out_when_none:
+        leading += 1
+    for field in fields[:leading]:
+        lines += [f"{_local(field)} = self.{field.name}", *_write_lines(_local(field), field.shape, names)]
+    lines.append(f"plain = {{{', '.join(f'{field.name!r}: {_local(field)}' for field in fields[:leading])}}}")
+    for field in fields[leading:]:
+        lines.append(f"value = self.{field.name}")
+        if field.is_left_out_when_none:
+            shape = field.shape.inner if isinstance(field.shape, OptionalShape) else field.shape
+            written = [*_write_lines("value", shape, names), f"plain[{field.name!r}] = value"]
+            lines += ["if value is not None:", *("    " + line for line in written)]
+        else:
+            lines += [*_write_lines("value", field.shape, names), f"plain[{field.name!r}] = value"]
+    if issubclass(cls, OpenModel):
+        lines += ["if self.extra:", "    add_unknown(plain, self.extra, known, through)"]
+    lines.append("return self._in_order(plain)" if cls.__remembers_order__ else "return plain")
+    source = "def write(self):\n    " + "\n    ".join(lines) + "\n"
+    return compile_function(source, "write", names, f"{cls.__module__}.{cls.__qualname__}")
+
+
+def _local(field: ModelField) -> str:
+    return f"value_{field.name}"
+
+
+def _write_lines(value: str, shape: Shape, names: dict[str, Any]) -> list[str]:
+    """Lines that test, and where needed replace, the local variable called `value`."""
+    if isinstance(shape, CheckedShape):
+        shape = shape.inner
+    if isinstance(shape, OptionalShape):
+        return [f"if {value} is not None:", *("    " + line for line in _write_lines(value, shape.inner, names))]
+    if type(shape) in _EXACT or isinstance(shape, LiteralShape):
+        return [f"if {value}.__class__ is not {_EXACT.get(type(shape), 'str')}:", "    raise Decline"]
+    if isinstance(shape, FloatShape):
+        return [f"if {value}.__class__ is not float or not lowest < {value} < highest:", "    raise Decline"]
+    if isinstance(shape, DecimalShape):
+        return [
+            f"if {value}.__class__ is not Decimal or not {value}.is_finite():",
+            "    raise Decline",
+            f"{value} = str({value})",
+        ]
+    if isinstance(shape, DatetimeShape):
+        return [
+            f"if {value}.__class__ is not datetime or {value}.tzinfo is None:",
+            "    raise Decline",
+            f"{value} = {value}.isoformat()",
+        ]
+    if isinstance(shape, (ModelShape, TaggedShape)):
+        return [f"{value} = writers[{value}.__class__]({value})"]
+    if isinstance(shape, ListShape) and isinstance(shape.inner, (ModelShape, TaggedShape)):
+        members = f"{value} = [writers[member.__class__](member) for member in {value}]"
+        return [f"if {value}.__class__ is not list:", "    raise Decline", members]
+    if isinstance(shape, EitherShape) and isinstance(shape.options[0], StrShape) and len(shape.options) == 2:
+        inner = _write_lines(value, shape.options[1], names)
+        return [f"if {value}.__class__ is not str:", *("    " + line for line in inner)]
+    return [f"if {value}.__class__ not in LEAVES:", f"    {value} = through({value})"]
+
+
+def _add_unknown(plain: dict[str, Any], extra: Any, known: frozenset[str], through: Convert) -> None:
+    if extra.__class__ is not dict:
+        raise Decline
+    for name, member in extra.items():
+        if name not in known:
+            plain[name] = member if member.__class__ in LEAVES else through(member)

@@ -1,0 +1,217 @@
+"""The one converter between models and JSON: `to_json`, `from_json`, `to_dict`, `from_dict`.
+
+A model's JSON has its declared fields in order, then its unknown members in theirs; a field whose default is None is left out
+when it is None. Decimals are text, times are ISO 8601 with an offset. Integers are exact up to 4300 digits; NaN,
+infinities and halves of surrogate pairs are refused in both directions, and so are keys that are not str. Free-form values
+nest at most 100 levels. Of duplicate keys in a text the last one counts: telling them apart would cost more than the
+parsing. Writing what was read gives the same text, if that text was written here.
+
+orjson is the codec because it writes twice as fast as msgspec and reads as fast. What it cannot hold exactly (integers over
+64 bits) is noticed and done the careful way with the standard library.
+
+The cattrs converter knows our models, and everything cattrs knows besides (other attrs classes, dataclasses, enums), so a
+class of yours may hold a model of ours. Above: every room. Below: `_compiled` (fast), `_reading` and `_plain` (careful).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar, overload
+
+import orjson
+from cattrs import BaseValidationError, Converter
+from cattrs.errors import ClassValidationError, IterableValidationError, StructureHandlerNotFoundError
+
+from ..errors import ModelError
+from ._base import Model
+from ._compiled import COPYING_WRITERS, READERS, WRITERS, copied
+from ._plain import Decline, PlainWalk, vetted
+from ._problems import Building, Path, type_name
+from ._reading import read_carefully
+from ._shapes import MAX_DIGITS, DictShape, EitherShape, ListShape, OptionalShape, Shape, shape_of
+
+T = TypeVar("T")
+Text: TypeAlias = str | bytes | bytearray | memoryview
+
+# ── the public functions ─────────────────────────────────────────────────────────────────────────
+
+
+def to_json(obj: Any) -> str:
+    """The JSON text of a model, or of a JSON value with models anywhere inside it.
+
+    Raises:
+        ModelError: JSON cannot hold something in it; every such place is listed.
+    """
+    try:
+        return _encode(WRITERS[obj.__class__](obj) if isinstance(obj, Model) else vetted(obj))
+    except (Decline, TypeError, RecursionError):
+        # TypeError is orjson's: an integer over 64 bits, half a surrogate pair, a key that is not a str.
+        return _encode(_written_carefully(obj, large_int=orjson.Fragment))
+
+
+@overload
+def from_json(cls: type[T], text: Text) -> T: ...
+@overload
+def from_json(cls: Any, text: Text) -> Any: ...  # unions and the like, which are no classes
+def from_json(cls: Any, text: Text) -> Any:
+    """Read a model, or any type made of models such as ``list[Message]``, from JSON text.
+
+    Raises:
+        ModelError: The text is not JSON or does not fit; everything wrong with it is listed.
+    """
+    try:
+        return READERS[cls](orjson.loads(text))
+    except Decline:
+        return _structured(cls, _parsed_exactly(cls, text))
+    except orjson.JSONDecodeError as error:
+        return _structured(cls, _parsed_despite(cls, text, error))
+
+
+@overload
+def to_dict(obj: Model) -> dict[str, Any]: ...
+@overload
+def to_dict(obj: Any) -> Any: ...
+def to_dict(obj: Any) -> Any:
+    """The same as `to_json`, as JSON values instead of text; nothing in them is shared with the model.
+
+    Raises:
+        ModelError: JSON cannot hold something in it; every such place is listed.
+    """
+    try:
+        return COPYING_WRITERS[obj.__class__](obj) if isinstance(obj, Model) else copied(obj)
+    except (Decline, RecursionError):
+        return _written_carefully(obj, large_int=None)
+
+
+@overload
+def from_dict(cls: type[T], data: Any) -> T: ...
+@overload
+def from_dict(cls: Any, data: Any) -> Any: ...
+def from_dict(cls: Any, data: Any) -> Any:
+    """The same as `from_json`, from JSON values instead of text; nothing in them is shared with the model.
+
+    Raises:
+        ModelError: The values do not fit, or are no JSON values; everything wrong with them is listed.
+    """
+    return _structured(cls, data)
+
+
+# ── writing ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _encode(plain: Any) -> str:
+    return orjson.dumps(plain).decode()
+
+
+def _written_carefully(obj: Any, large_int: Callable[[str], Any] | None) -> Any:
+    building = Building()
+    plain = PlainWalk(building.problems, large_int=large_int, foreign=converter.unstructure).start(obj)
+    building.finish(f"{type_name(obj)} cannot be written as JSON")
+    return plain
+
+
+# ── reading ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _structured(cls: Any, data: Any) -> Any:
+    try:
+        return converter.structure(data, cls)
+    except (BaseValidationError, StructureHandlerNotFoundError) as error:
+        building = Building()
+        _note_cattrs(error, None, building)
+        raise ModelError(building.problems, subject=_type_text(cls)) from error
+    except RecursionError:
+        raise ModelError([("", "nested too deeply")], subject=_type_text(cls)) from None
+
+
+def _parsed_despite(cls: Any, text: Text, error: orjson.JSONDecodeError) -> Any:
+    """Text that orjson refuses: either not JSON, or JSON with an integer it cannot hold even as a float."""
+    if not isinstance(text, (str, bytes, bytearray, memoryview)):
+        raise ModelError([("", f"expected JSON text as str or bytes, got {type_name(text)}")], subject=_type_text(cls))
+    character = error.doc[error.pos : error.pos + 1]
+    if character and character in "-0123456789":
+        return _parsed_exactly(cls, text)
+    raise ModelError([("", f"not valid JSON: {error}")], subject=_type_text(cls)) from None
+
+
+def _parsed_exactly(cls: Any, text: Text) -> Any:
+    """Parse with the standard library, slower but with integers of any size."""
+    try:
+        decoded = text if isinstance(text, str) else str(text, "utf-8")
+        return json.loads(decoded, parse_int=_integer, parse_constant=_no_constant)
+    except RecursionError:
+        problem = "nested too deeply"
+    except ValueError as error:
+        problem = f"not valid JSON: {error}"
+    raise ModelError([("", problem)], subject=_type_text(cls))
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MAX_DIGITS + 1:
+        raise ValueError(f"an integer of {len(digits)} digits, more than {MAX_DIGITS}")
+    return int(digits)
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+# ── cattrs ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _is_understood(shape: Shape) -> bool:
+    """Whether our own rules cover the type completely, so that cattrs need not be asked."""
+    if isinstance(shape, OptionalShape):
+        return _is_understood(shape.inner)
+    if isinstance(shape, EitherShape):
+        return all(_is_understood(option) for option in shape.options)
+    if isinstance(shape, ListShape):
+        return _is_understood(shape.inner)
+    if isinstance(shape, DictShape):
+        return _is_understood(shape.inner)
+    return type(shape) is not Shape
+
+
+def _is_ours(cls: Any) -> bool:
+    return cls in (Any, dict, list) or _is_understood(shape_of(cls))
+
+
+def _structure_hook(cls: Any) -> Callable[[Any, Any], Any]:
+    shape, subject = shape_of(cls), _type_text(cls)
+    return lambda data, _: read_carefully(shape, data, subject)
+
+
+def _is_model(cls: Any) -> bool:
+    return isinstance(cls, type) and issubclass(cls, Model)
+
+
+def _new_converter() -> Converter:
+    made = Converter()
+    made.register_structure_hook_factory(_is_ours, _structure_hook)
+    made.register_unstructure_hook_factory(_is_model, lambda cls: to_dict)
+    return made
+
+
+converter = _new_converter()
+
+
+def _type_text(cls: Any) -> str:
+    return cls.__name__ if isinstance(cls, type) and not hasattr(cls, "__origin__") else str(cls)
+
+
+def _note_cattrs(error: BaseException, path: Path, building: Building) -> None:
+    """Turn what cattrs reports about somebody else's class into our list of problems."""
+    if isinstance(error, (ClassValidationError, IterableValidationError)):
+        placed, unplaced = error.group_exceptions()
+        for inner, note in placed:
+            key = note.name if isinstance(error, ClassValidationError) else note.index
+            _note_cattrs(inner, (path, key), building)
+        for inner in unplaced:
+            _note_cattrs(inner, path, building)
+    elif isinstance(error, ModelError):
+        building.adopt(error, path)
+    elif isinstance(error, KeyError):
+        building.note(path, "required, but missing")
+    else:
+        building.note(path, str(error) or type_name(error))

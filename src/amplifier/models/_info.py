@@ -1,0 +1,139 @@
+"""What modules, providers and models say about themselves, and what a session says about its state."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, Literal, TypeAlias
+
+import attrs
+
+from ._base import Model, checked, model
+from ._shapes import aware
+
+ModuleType: TypeAlias = Literal["orchestrator", "provider", "tool", "context", "hook", "resolver"]
+"""The kinds of modules."""
+
+ConfigFieldType: TypeAlias = Literal["text", "secret", "choice", "boolean"]
+"""How a configuration value is asked for."""
+
+SessionState: TypeAlias = Literal["running", "completed", "failed", "cancelled"]
+"""How a session, or its last turn, stands."""
+
+_CURRENCY = re.compile(r"[A-Z]{3}")
+
+
+def _currency(code: str) -> str:
+    if _CURRENCY.fullmatch(code) is None:
+        raise ValueError(f"expected a currency code of three capital letters (ISO 4217), got {code[:20]!r}")
+    return code
+
+
+@model
+class Pricing(Model):
+    """What a model costs, per million tokens."""
+
+    input_per_million: float
+    output_per_million: float
+    cache_read_per_million: float | None = None
+    cache_write_per_million: float | None = None
+    currency: str = checked(_currency, default="USD")
+
+
+@model
+class ModelInfo(Model):
+    """One language model a provider offers."""
+
+    id: str
+    display_name: str
+    context_window: int
+    max_output_tokens: int
+    capabilities: list[str] = attrs.field(factory=list)
+    defaults: dict[str, Any] = attrs.field(factory=dict)
+    pricing: Pricing | None = None
+
+
+@model
+class ConfigField(Model):
+    """One thing a provider must be told before it works.
+
+    Attributes:
+        show_when: Ask only if these other fields have these values.
+        requires_model: Ask only after a model was chosen.
+    """
+
+    id: str
+    display_name: str
+    field_type: ConfigFieldType = "text"
+    prompt: str
+    env_var: str | None = None
+    choices: list[str] | None = None
+    required: bool = True
+    default: str | None = None
+    show_when: dict[str, str] | None = None
+    requires_model: bool = False
+
+
+@model
+class ProviderInfo(Model):
+    """A provider: what it can do and what it needs to be told."""
+
+    id: str
+    display_name: str
+    credential_env_vars: list[str] = attrs.field(factory=list)
+    capabilities: list[str] = attrs.field(factory=list)
+    defaults: dict[str, Any] = attrs.field(factory=dict)
+    config_fields: list[ConfigField] = attrs.field(factory=list)
+
+
+@model
+class ModuleInfo(Model):
+    """A module that can be loaded."""
+
+    id: str
+    name: str
+    version: str
+    type: ModuleType
+    mount_point: str
+    description: str
+    config_schema: dict[str, Any] | None = None
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+@model
+class SessionStatus(Model):
+    """How a session stands and what it has done.
+
+    Times are aware: the default is now in UTC, and one given without a time zone is taken as local time.
+    """
+
+    session_id: str
+    started_at: datetime = attrs.field(factory=_now)
+    ended_at: datetime | None = None
+    status: SessionState = "running"
+    total_messages: int = 0
+    tool_invocations: int = 0
+    tool_successes: int = 0
+    tool_failures: int = 0
+    total_input_tokens: int = 0
+    total_output_tokens: int = 0
+    cost_usd: Decimal | None = None
+    last_activity: datetime | None = None
+    last_error: dict[str, Any] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields that are set, with times as ISO 8601 text and the cost as text."""
+        shown: dict[str, Any] = {}
+        for field in self.__model_fields_of__:
+            value = getattr(self, field.name)
+            if isinstance(value, datetime):
+                value = aware(value).isoformat()
+            elif isinstance(value, Decimal):
+                value = str(value)
+            if value is not None:
+                shown[field.name] = value.copy() if type(value) is dict else value
+        return shown

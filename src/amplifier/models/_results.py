@@ -1,0 +1,149 @@
+"""What tools and hooks give back."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import attrs
+
+from ._base import Model, checked, model
+from ._content import ImageBlock, TextBlock
+from ._problems import Building
+from ._tool_content import as_tool_content
+from ._tool_text import clean_text, json_text, json_value
+
+HookAction: TypeAlias = Literal["continue", "deny", "modify", "inject_context", "ask_user"]
+"""What a hook wants to happen."""
+
+ContextInjectionRole: TypeAlias = Literal["system", "user", "assistant"]
+"""In whose name a hook speaks to the model."""
+
+ApprovalDefault: TypeAlias = Literal["allow", "deny"]
+"""What an approval that nobody answered means."""
+
+UserMessageLevel: TypeAlias = Literal["info", "warning", "error"]
+"""How loud a hook's message to the user is."""
+
+_IMAGE_OMITTED = "[Image omitted from tool event; original retained for model request if unmodified.]"
+
+
+@model
+class ToolResult(Model):
+    """What a tool answered.
+
+    A failed result without output shows its error's message as output. Assignments are checked like the constructor's
+    arguments.
+
+    Attributes:
+        content: Text and images for the model, in order; empty is None.
+    """
+
+    success: bool = True
+    output: Any = None
+    error: dict[str, Any] | None = None
+    content: list[TextBlock | ImageBlock] | None = checked(as_tool_content, default=None, raw=True)
+
+    def __attrs_post_init__(self) -> None:
+        if not self.success and self.output is None and self.error and self.error.get("message"):
+            object.__setattr__(self, "output", self.error["message"])
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        for field in self.__model_fields_of__:
+            if field.name == name:
+                building = Building()
+                value = field.shape.coerce(value, (None, name), building)
+                building.finish(type(self).__name__)
+        object.__setattr__(self, name, value)
+
+    def __str__(self) -> str:
+        if self.success:
+            return str(self.output) if self.output else "Success"
+        return f"Error: {self.error.get('message', 'Unknown error')}" if self.error else "Failed"
+
+    def get_serialized_output(self) -> str:
+        """The output as the model should read it: JSON text for dicts and lists, else plain text.
+
+        Never raises, and the JSON is always valid: what JSON cannot say is shown as text (a set as a sorted list, bytes
+        as text, NaN as null, a value that contains itself as a marker).
+        """
+        if self.output is not None:
+            if isinstance(self.output, (dict, list)):
+                return json_text(self.output)
+            return clean_text(self.output)
+        if self.success:
+            return "Success"
+        return clean_text(f"Error: {self.error.get('message', 'Unknown error')}") if self.error else "Error: Failed"
+
+    def safe_hook_presentation(self) -> dict[str, Any]:
+        """The result as hooks may see it: JSON values only, with every image replaced by a note."""
+        shown = {"success": self.success, "output": json_value(self.output), "error": json_value(self.error)}
+        if self.content:
+            shown["content"] = [
+                {"type": "text", "text": _IMAGE_OMITTED if isinstance(block, ImageBlock) else block.text}
+                for block in self.content
+            ]
+        return shown
+
+
+@model
+class ContextInjection(Model):
+    """One text a hook puts before the model, and where it came from."""
+
+    content: str
+    role: ContextInjectionRole = "system"
+    ephemeral: bool = False
+    append_to_last_tool_result: bool = False
+    hook_name: str = "unknown"
+    event: str = ""
+
+
+@model
+class ApprovalGate(Model):
+    """One question of one hook; `HookResult.approval_gates` holds them in the order they must be asked."""
+
+    hook_name: str = "unknown"
+    prompt: str | None = None
+    options: list[str] | None = None
+    timeout: float = 300.0
+    default: ApprovalDefault = "deny"
+
+
+class _Merged(Model):
+    """What the kernel notes on a merged result beside its data: not a field, not compared, not written as JSON.
+
+    Attributes:
+        modified: Some handler changed the payload, whatever action won; unset on results that were not merged.
+    """
+
+    __slots__ = ("modified",)
+
+    modified: bool
+
+
+@model
+class HookResult(_Merged):
+    """What a hook answered, or what all hooks of one event answered together.
+
+    Attributes:
+        data: The whole new payload for ``modify``; in a merged result, the final payload.
+        context_injections: Every injection in order; the scalar fields are their joined form.
+        approval_gates: Every question in order; the scalar fields are the first one's.
+    """
+
+    action: HookAction = "continue"
+    data: dict[str, Any] | None = None
+    reason: str | None = None
+    context_injection: str | None = None
+    context_injection_role: ContextInjectionRole = "system"
+    ephemeral: bool = False
+    approval_prompt: str | None = None
+    approval_options: list[str] | None = None
+    approval_timeout: float = 300.0
+    approval_default: ApprovalDefault = "deny"
+    suppress_output: bool = False
+    user_message: str | None = None
+    user_message_level: UserMessageLevel = "info"
+    user_message_source: str | None = None
+    append_to_last_tool_result: bool = False
+    context_injections: list[ContextInjection] = attrs.field(factory=list)
+    approval_gates: list[ApprovalGate] = attrs.field(factory=list)

@@ -1,0 +1,64 @@
+"""The rules for `ToolResult.content`: text and base64 images only, reduced to what a model request may carry."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import ModelError
+from ._content import ImageBlock, TextBlock
+
+# RFC 6838's restricted name after a lower-case "image/"; no parameters, no wildcard.
+_IMAGE_MEDIA_TYPE = re.compile(r"image/[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]*")
+
+
+def as_tool_content(value: Any) -> list[TextBlock | ImageBlock] | None:
+    """Return fresh blocks without visibility and unknown members; nothing at all is None.
+
+    Raises:
+        ModelError: With paths relative to the list.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, (list, tuple)):
+        raise ModelError([("", f"invalid tool result content: expected list, got {type(value).__name__}")], subject="")
+    blocks = []
+    for index, given in enumerate(value):
+        try:
+            blocks.append(_as_block(given))
+        except ValueError as error:
+            raise ModelError([(f"[{index}]", str(error))], subject="") from None
+    return blocks or None
+
+
+def _as_block(given: Any) -> TextBlock | ImageBlock:
+    member = given.get if isinstance(given, Mapping) else lambda name: getattr(given, name, None)
+    kind = member("type")
+    if kind == "text" and isinstance(member("text"), str):
+        return TextBlock(text=member("text"))
+    if kind == "image":
+        return ImageBlock(source=_as_image_source(member("source")))
+    raise ValueError("invalid tool result content: expected a text block with a text, or an image block")
+
+
+def _as_image_source(source: Any) -> dict[str, Any]:
+    if not isinstance(source, Mapping) or source.get("type") != "base64":
+        raise ValueError("invalid tool result image source: expected a dict with type 'base64'")
+    media_type, data = source.get("media_type"), source.get("data")
+    if not isinstance(media_type, str) or _IMAGE_MEDIA_TYPE.fullmatch(media_type) is None:
+        raise ValueError("invalid tool result image media type: expected something like 'image/png'")
+    if not isinstance(data, str) or not _is_strict_base64(data):
+        raise ValueError("invalid tool result image data: expected non-empty standard base64 with padding")
+    return {"type": "base64", "media_type": media_type, "data": data}
+
+
+def _is_strict_base64(data: str) -> bool:
+    try:
+        decoded = base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    # Encoding again catches what the decoder lets pass: stray bits in the last character.
+    return bool(data) and base64.b64encode(decoded).decode("ascii") == data

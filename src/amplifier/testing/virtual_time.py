@@ -1,0 +1,229 @@
+"""Time that passes only when nothing else can: an hour of timers in a test costs no hour.
+
+`VirtualTimeLoop` is the asyncio side, `virtual_clock` the trio side, and `virtual_backend` / `virtual_backends` give
+both in the form that `anyio.run` and the ``anyio_backend`` fixture take. Above this file sits the cancellation sweep
+(`_sweep.py`); below it only the standard library, so importing it needs neither trio nor pytest. trio is imported when
+its clock is asked for.
+
+    @pytest.fixture(params=["asyncio", "trio"])
+    def anyio_backend(request):
+        return virtual_backend(request.param)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import selectors
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, final
+
+from amplifier.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorLike
+    from trio.testing import MockClock
+
+__all__ = ["VIRTUAL_ASYNCIO", "Backend", "VirtualTimeLoop", "virtual_backend", "virtual_backends", "virtual_clock"]
+
+Backend = tuple[str, dict[str, Any]]
+"""A backend's name and its options, as `anyio.run` and the ``anyio_backend`` fixture take them."""
+
+_SLICE = 0.01
+"""Real seconds between two looks at whether work outside the loop is still going on."""
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """An asyncio loop whose clock starts at 0 and jumps to the next timer when nothing is runnable.
+
+    The clock jumps only when the loop is alone. While a worker thread (`anyio.to_thread`, `asyncio.to_thread`,
+    ``run_in_executor``) or a child process is running, or a socket or pipe is open, time passes as it does on the wall,
+    because what those will do next cannot be known. Without any timer the loop sleeps until a thread or a file
+    descriptor wakes it.
+
+    A thread you started yourself is invisible to the loop: wrap the part that depends on it in `real_time`.
+
+    Attributes:
+        io_patience: Real seconds of silence after which open sockets and pipes no longer hold the clock. For ever by
+            default; a subclass that sets 0.05 can jump over idle connections, at the price of false timeouts on a busy
+            machine.
+    """
+
+    io_patience: float = math.inf
+
+    def __init__(self) -> None:
+        self._virtual_now = 0.0
+        self._real_time_holds = 0
+        self._executor_calls: set[asyncio.Future[Any]] = set()
+        # asyncio's subprocess transports are weakly referable and nobody else keeps a list of them.
+        self._children: weakref.WeakSet[asyncio.SubprocessTransport] = weakref.WeakSet()
+        self._jumping_selector = _JumpingSelector(self)
+        super().__init__(self._jumping_selector)
+        # From here on the loop's own wake-up pipe is registered; whatever is added later is somebody's I/O.
+        self._own_descriptors = len(self._jumping_selector.get_map())
+
+    def time(self) -> float:
+        """Virtual seconds since the loop was made."""
+        return self._virtual_now
+
+    @contextmanager
+    def real_time(self) -> Iterator[None]:
+        """Let time pass as on the wall inside the block, for threads the loop cannot see."""
+        self._real_time_holds += 1
+        try:
+            yield
+        finally:
+            self._real_time_holds -= 1
+
+    def run_in_executor(  # type: ignore[override]  # typeshed spells the arguments with a TypeVarTuple
+        self, executor: Executor | None, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        """As the base class, and remember that a thread is at work."""
+        call = super().run_in_executor(executor, func, *args)
+        self._executor_calls.add(call)
+        call.add_done_callback(self._executor_calls.discard)
+        return call
+
+    async def subprocess_exec(self, *args: Any, **kwargs: Any) -> Any:
+        """As the base class, and remember that a child process is at work."""
+        return self._watch_child(await super().subprocess_exec(*args, **kwargs))
+
+    async def subprocess_shell(self, *args: Any, **kwargs: Any) -> Any:
+        """As the base class, and remember that a child process is at work."""
+        return self._watch_child(await super().subprocess_shell(*args, **kwargs))
+
+    async def shutdown_default_executor(self, *args: Any, **kwargs: Any) -> None:
+        """As the base class, in real time: it joins threads under a timeout that a jump would make fire at once."""
+        with self.real_time():
+            await super().shutdown_default_executor(*args, **kwargs)
+
+    def _watch_child(self, pair: tuple[asyncio.SubprocessTransport, Any]) -> tuple[asyncio.SubprocessTransport, Any]:
+        self._children.add(pair[0])
+        return pair
+
+    def _advance(self, seconds: float) -> None:
+        self._virtual_now += seconds
+
+    def _work_outside(self) -> bool:
+        """Whether a thread or a child process that can wake this loop is known to be busy."""
+        return (
+            self._real_time_holds > 0
+            or bool(self._executor_calls)
+            or any(child.get_returncode() is None for child in self._children)
+            or any(self._is_busy_worker(thread) for thread in threading.enumerate())
+        )
+
+    def _is_busy_worker(self, thread: threading.Thread) -> bool:
+        """Whether this is one of AnyIO's worker threads with a call in hand.
+
+        AnyIO hands work over through a queue it marks done only after reporting the result, so a count of zero means
+        the loop has been told already. The names are AnyIO's own and read with care: should they vanish, the clock
+        merely jumps too early, and `tests/testing/test_virtual_time.py` notices.
+        """
+        if getattr(thread, "loop", None) is not self:
+            return False
+        return bool(getattr(getattr(thread, "queue", None), "unfinished_tasks", 0))
+
+    def _open_io(self) -> bool:
+        return len(self._jumping_selector.get_map()) > self._own_descriptors
+
+
+@final
+class _JumpingSelector(selectors.BaseSelector):
+    """The system's selector, except that waiting for a timer moves the virtual clock instead of sleeping."""
+
+    def __init__(self, loop: VirtualTimeLoop) -> None:
+        self._loop_ref = weakref.ref(loop)  # the loop owns this object; a strong reference would be a cycle
+        self._real = selectors.DefaultSelector()
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        events = self._real.select(0)
+        if events or (timeout is not None and timeout <= 0):
+            return events
+        loop = self._loop_ref()
+        if timeout is None or loop is None:
+            return self._real.select(timeout)
+        return self._wait_for_timer(loop, timeout)
+
+    def _wait_for_timer(self, loop: VirtualTimeLoop, timeout: float) -> list[tuple[selectors.SelectorKey, int]]:
+        """Let real work go first, in real time; jump over whatever is left once the loop is alone."""
+        started = time.monotonic()
+        elapsed = 0.0
+        events: list[tuple[selectors.SelectorKey, int]] = []
+        while elapsed < timeout and self._must_wait(loop, elapsed):
+            events = self._real.select(min(_SLICE, timeout - elapsed))
+            elapsed = time.monotonic() - started
+            if events:
+                break
+        else:
+            # Work that ended since the last look has already written to the wake-up pipe: its news come first.
+            events = self._real.select(0)
+        loop._advance(min(elapsed, timeout) if events else timeout)
+        return events
+
+    @staticmethod
+    def _must_wait(loop: VirtualTimeLoop, silent_for: float) -> bool:
+        return loop._work_outside() or (silent_for < loop.io_patience and loop._open_io())
+
+    # ── the rest is the system's selector, unchanged ──
+
+    def register(self, fileobj: FileDescriptorLike, events: int, data: Any = None) -> selectors.SelectorKey:
+        return self._real.register(fileobj, events, data)
+
+    def unregister(self, fileobj: FileDescriptorLike) -> selectors.SelectorKey:
+        return self._real.unregister(fileobj)
+
+    def modify(self, fileobj: FileDescriptorLike, events: int, data: Any = None) -> selectors.SelectorKey:
+        return self._real.modify(fileobj, events, data)
+
+    def get_map(self) -> Mapping[FileDescriptorLike, selectors.SelectorKey]:
+        return self._real.get_map()
+
+    def close(self) -> None:
+        self._real.close()
+
+
+VIRTUAL_ASYNCIO: Backend = ("asyncio", {"loop_factory": VirtualTimeLoop})
+"""asyncio on virtual time. trio has no such constant: its clock is an object and every run wants a fresh one."""
+
+
+def virtual_clock() -> MockClock:
+    """A trio clock that starts at 0 and jumps to the next deadline when every task is blocked.
+
+    Unlike `VirtualTimeLoop`, trio's clock does not wait for worker threads, child processes or sockets.
+
+    Raises:
+        MissingExtraError: trio is not installed.
+    """
+    try:
+        from trio.testing import MockClock
+    except ImportError as error:
+        raise MissingExtraError("virtual time on trio", extra="trio", missing="trio") from error
+    return MockClock(autojump_threshold=0)
+
+
+def virtual_backend(name: str) -> Backend:
+    """One backend on virtual time, with a fresh clock.
+
+    Args:
+        name: ``"asyncio"`` or ``"trio"``.
+
+    Raises:
+        ValueError: The name is neither.
+        MissingExtraError: trio was asked for and is not installed.
+    """
+    if name == "asyncio":
+        return ("asyncio", dict(VIRTUAL_ASYNCIO[1]))
+    if name == "trio":
+        return ("trio", {"clock": virtual_clock()})
+    raise ValueError(f"unknown backend {name!r}: expected 'asyncio' or 'trio'")
+
+
+def virtual_backends() -> tuple[Backend, Backend]:
+    """Both backends on virtual time, with fresh clocks; asyncio first."""
+    return virtual_backend("asyncio"), virtual_backend("trio")

@@ -1,0 +1,1 @@
+"""The suite; one folder per room of ``src/amplifier``, helpers in ``_support``."""

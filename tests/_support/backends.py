@@ -1,0 +1,23 @@
+"""Every async test runs on asyncio and on trio; with the marker ``virtual_time`` no test waits for a clock.
+
+The ini option ``anyio_mode = "auto"`` makes each ``async def test_…`` use the fixture below, property tests included,
+so a test needs neither a marker nor a decorator to run on both.
+
+Under ``virtual_time`` the clock jumps to the next deadline whenever every task is waiting. All examples of one
+Hypothesis test share a trio clock: measure differences of `anyio.current_time`, not its value.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from amplifier.testing.virtual_time import Backend, virtual_backend
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str | Backend:
+    """The backend this test runs on, in the form AnyIO's plugin takes."""
+    name: str = request.param
+    if request.node.get_closest_marker("virtual_time"):
+        return virtual_backend(name)
+    return name

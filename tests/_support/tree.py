@@ -1,0 +1,72 @@
+"""Readers of the source tree, for the tests that hold its shape."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src" / "amplifier"
+TESTS = ROOT / "tests"
+
+MIRROR = "amplifier.compat.amplifier_core"
+"""A mirror of somebody else's names; our rules about names do not hold inside."""
+
+_NOT_OURS = {"__pycache__", "build", "dist", "node_modules", "results"}
+
+
+def python_files(folder: Path) -> list[Path]:
+    """All Python files below a folder, sorted."""
+    return sorted(path for path in folder.rglob("*.py") if "__pycache__" not in path.parts)
+
+
+def text_files() -> Iterator[tuple[Path, str]]:
+    """Every text file of the project with its content; neither environments nor caches."""
+    for path in sorted(_files_below(ROOT)):
+        try:
+            yield path, path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    for path in folder.iterdir():
+        if path.is_file():
+            yield path
+        elif path.is_dir() and path.name not in _NOT_OURS and (not path.name.startswith(".") or path.name == ".ci"):
+            yield from _files_below(path)
+
+
+def relative(path: Path) -> str:
+    """The path as a reader of the repository would write it."""
+    return path.relative_to(ROOT).as_posix()
+
+
+def parse(path: Path) -> ast.Module:
+    """The syntax tree of one file."""
+    return ast.parse(path.read_text(encoding="utf-8"), filename=relative(path))
+
+
+def module_name(path: Path) -> str:
+    """The dotted name under which a source file is imported."""
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def is_public(name: str) -> bool:
+    """Whether users may import the module: no part of its name starts with an underscore, and it is no mirror."""
+    return not any(part.startswith("_") for part in name.split(".")) and not name.startswith(MIRROR)
+
+
+def public_module_paths() -> dict[str, Path]:
+    """Every module users may import, except the façade, by name."""
+    names = {module_name(path): path for path in python_files(SOURCE)}
+    return {name: path for name, path in sorted(names.items()) if is_public(name) and name != "amplifier"}
+
+
+def load(name: str) -> ModuleType:
+    """Import a module by name."""
+    return importlib.import_module(name)

@@ -1,0 +1,101 @@
+"""Public names: `__all__` is exact, and every name has one spelling besides the façade's.
+
+The order of `__all__` is ruff's business (RUF022): constants, classes, the rest.
+"""
+
+from __future__ import annotations
+
+import ast
+import typing
+from collections import defaultdict
+
+import attrs
+import pytest
+
+from tests._support.tree import load, parse, public_module_paths
+
+PUBLIC = public_module_paths()
+
+UNLISTED = {
+    "amplifier.errors": {"Problem"},  # the alias explains a field; nobody needs to import it
+}
+"""Public-looking names that stay out of `__all__`. This list may only shrink."""
+
+
+def bound_names(tree: ast.Module, *, is_door: bool) -> set[str]:
+    """Public names a file binds itself at its top level; for a door, those it imports."""
+    names: set[str] = set()
+    for node in tree.body:
+        if is_door and isinstance(node, ast.ImportFrom) and node.module != "__future__":
+            names.update(alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names.update(target.id for target in node.targets if isinstance(target, ast.Name))
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+    return {name for name in names if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_all_lists_exactly_the_public_names(name):
+    path = PUBLIC[name]
+    expected = bound_names(parse(path), is_door=path.name == "__init__.py") - UNLISTED.get(name, set())
+    assert sorted(load(name).__all__) == sorted(expected)
+
+
+@pytest.mark.parametrize("name", UNLISTED)
+def test_an_exception_is_still_needed(name):
+    assert UNLISTED[name] <= bound_names(parse(PUBLIC[name]), is_door=False)
+
+
+def test_every_public_name_exists():
+    missing = [
+        f"{name}.{public}" for name in PUBLIC for public in load(name).__all__ if not hasattr(load(name), public)
+    ]
+    assert missing == []
+
+
+def test_every_class_and_function_has_one_spelling():
+    spellings: defaultdict[int, set[str]] = defaultdict(set)
+    names: dict[int, str] = {}
+    for module in PUBLIC:
+        for public in load(module).__all__:
+            thing = getattr(load(module), public)
+            if isinstance(thing, type) or callable(thing):  # equal constants may be one object by accident
+                spellings[id(thing)].add(module)
+                names[id(thing)] = public
+    assert {names[key]: modules for key, modules in spellings.items() if len(modules) > 1} == {}
+
+
+def test_the_facade_only_repeats_names_of_its_rooms():
+    facade = load("amplifier")
+    in_rooms = {id(getattr(load(module), public)) for module in PUBLIC for public in load(module).__all__}
+    listed = getattr(facade, "__all__", [])
+    assert len(listed) == len(set(listed))
+    assert [name for name in listed if id(getattr(facade, name)) not in in_rooms] == []
+
+
+def test_type_hints_of_every_model_can_be_read_at_run_time():
+    models = PUBLIC.get("amplifier.models")
+    if models is None:
+        pytest.fail("amplifier.models is gone; this test has lost its subject")
+    things = [getattr(load("amplifier.models"), public) for public in load("amplifier.models").__all__]
+    classes = [thing for thing in things if isinstance(thing, type) and attrs.has(thing)]
+    assert classes
+    for cls in classes:
+        hints = typing.get_type_hints(cls)
+        assert {field.name for field in attrs.fields(cls)} <= set(hints), cls
+
+
+@pytest.mark.parametrize(
+    ("code", "is_door", "expected"),
+    [
+        ("from ._a import B, _c\nfrom .d import e as F", True, {"B", "F"}),
+        ("from x import y\nimport z\nA = 1\nb: int = 2\n_c = 3", False, {"A", "b"}),
+        ("async def f(): ...\nclass G: ...\ndef _h(): ...", False, {"f", "G"}),
+        ("from __future__ import annotations", True, set()),
+    ],
+)
+def test_the_reader_of_names_reads_them(code, is_door, expected):
+    assert bound_names(ast.parse(code), is_door=is_door) == expected

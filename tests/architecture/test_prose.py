@@ -1,0 +1,57 @@
+"""Text of the repository: links lead somewhere, and nothing names the machine it was written on."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests._support.prose import broken_links, machine_paths, problems_in_tree
+from tests._support.tree import ROOT
+
+README = ROOT / "README.md"
+
+
+def test_every_link_leads_somewhere_and_no_file_names_a_machine():
+    assert problems_in_tree() == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[gone](docs/no-such-page.md)",
+        "[gone](<no such page.md>)".replace(" such ", "-such-"),
+        "![picture](no-such.png)",
+        "[anchor](#no-such-heading)",
+        "see [a](README.md) and [gone](no-such.md#part)",
+        '[titled](no-such.md "a title")',
+    ],
+)
+def test_a_planted_broken_link_is_seen(text):
+    assert len(broken_links(README, text)) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[self](README.md)",
+        "[up](./tests/../README.md)",
+        "[web](https://example.org/x) [mail](mailto:a@example.org)",
+        "# A heading, with `code`\n[here](#a-heading-with-code)",
+        "```md\n[in a fence](no-such.md)\n```",
+        "`[in code](no-such.md)`",
+    ],
+)
+def test_a_good_link_is_left_alone(text):
+    assert broken_links(README, text) == []
+
+
+@pytest.mark.parametrize("folder", ["ro" + "ot", "wo" + "rk", "tm" + "p", "ho" + "me/anna", "Us" + "ers/anna"])
+@pytest.mark.parametrize("template", ['path = "/{}/x"', "see /{}/notes.md", "cd /{}/repo && make", "(/{}/a)"])
+def test_a_planted_machine_path_is_seen(folder, template):
+    assert len(machine_paths(README, template.format(folder))) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["https://example.org/work/x", "src/work/x", "$.root/x", "~/tmp/x", "${HOME}/work/x", "/home/user/x"]
+)
+def test_what_only_looks_like_a_machine_path_is_left_alone(text):
+    assert machine_paths(README, text) == []

@@ -1,0 +1,235 @@
+"""The set-up keeps its own promises: planted faults must fail, on a run of pytest with this project's configuration."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests._support.tree import ROOT
+
+_PLUGINS = """
+pytest_plugins = ["tests._support.backends", "tests._support.leaks", "tests._support.profiles"]
+"""
+
+_PLANTED = """
+import asyncio, os, socket, subprocess, sys, threading, time
+import anyio, pytest
+from anyio.lowlevel import checkpoint, current_token
+from hypothesis import given, strategies as st
+import sniffio
+
+kept = []
+release = threading.Event()
+ran_on = []
+
+async def test_runs(anyio_backend_name):
+    assert sniffio.current_async_library() == anyio_backend_name
+    await checkpoint()
+
+async def test_really_awaits():
+    await checkpoint()
+    assert False
+
+@pytest.mark.virtual_time
+async def test_virtual_hour():
+    started, real = anyio.current_time(), time.monotonic()
+    await anyio.sleep(3600)
+    assert anyio.current_time() - started == pytest.approx(3600)
+    assert time.monotonic() - real < 10
+
+@given(st.integers())
+async def test_property_holds(n):
+    ran_on.append(sniffio.current_async_library())
+    await checkpoint()
+
+def test_property_ran_on_both():
+    assert set(ran_on) == {"asyncio", "trio"}
+    assert len(ran_on) > 20
+
+@given(st.integers())
+async def test_property_fails(n):
+    await checkpoint()
+    assert n < 100
+
+@given(st.integers())
+@pytest.mark.virtual_time
+async def test_property_virtual(n):
+    started = anyio.current_time()
+    await anyio.sleep(3600)
+    assert anyio.current_time() - started == pytest.approx(3600)
+
+async def leave_a_task():
+    async def wait():
+        await anyio.sleep_forever()
+    if sniffio.current_async_library() == "asyncio":
+        kept.append(asyncio.create_task(wait(), name="forgotten"))
+    else:
+        import trio
+        trio.lowlevel.spawn_system_task(wait, name="forgotten")
+    await checkpoint()
+
+async def test_leaks_task():
+    await leave_a_task()
+
+@given(st.integers())
+async def test_property_leaks_task(n):
+    await leave_a_task()
+
+def test_leaks_thread():
+    threading.Thread(target=release.wait, name="forgotten", daemon=True).start()
+
+async def test_leaks_busy_worker_thread():
+    with anyio.move_on_after(0.05):
+        await anyio.to_thread.run_sync(release.wait, abandon_on_cancel=True)
+
+async def test_idle_worker_thread_is_no_leak():
+    await anyio.to_thread.run_sync(time.monotonic)
+
+def test_leaks_process():
+    kept.append(subprocess.Popen(["sleep", "60"]))
+
+def test_leaks_forked_process():
+    if os.fork() == 0:
+        time.sleep(60)
+        os._exit(0)
+
+def test_leaks_unwaited_process():
+    pid = os.posix_spawnp("true", ["true"], os.environ)
+
+def test_leaks_orphaned_grandchild():
+    subprocess.run(["sh", "-c", "sleep 60 &"], check=True, stdout=subprocess.DEVNULL)
+
+def test_leaks_file():
+    kept.append(open(os.devnull))
+
+def test_leaks_socket():
+    kept.append(socket.socket())
+
+def test_leaks_path():
+    sys.path.append("/nowhere")
+
+async def test_subprocess_is_no_leak():
+    await anyio.run_process(["true"])
+
+@pytest.fixture
+async def loop_wide():
+    async with anyio.create_task_group() as tg:
+        tg.start_soon(anyio.sleep_forever)
+        yield
+        tg.cancel_scope.cancel()
+
+async def test_fixture_tasks_are_no_leak(loop_wide):
+    await checkpoint()
+
+def test_failing_is_blamed_once():
+    kept.append(open(os.devnull))
+    assert False
+
+def test_next_is_clean():
+    pass
+
+def test_release():
+    release.set()
+"""
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """What became of every planted test: its name to outcomes with reasons, from one run for all."""
+    folder: Path = tmp_path_factory.mktemp("planted")
+    (folder / "conftest.py").write_text(_PLUGINS)
+    (folder / "test_planted.py").write_text(_PLANTED)
+    command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), f"--rootdir={folder}", "-rA"]
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "COLUMNS": "300",  # the summary keeps the whole reason
+        "HYPOTHESIS_PROFILE": "ci",
+        "LEAK_GUARD_PATIENCE": "0.5",
+    }
+    finished = subprocess.run(
+        [*command, "--tb=short", "-p", "no:cacheprovider", "test_planted.py"],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    found: dict[str, list[str]] = {}
+    for outcome, name, reason in re.findall(
+        r"^(PASSED|FAILED|ERROR) \S*test_planted\.py::(\S+)(.*)$", finished.stdout, re.MULTILINE
+    ):
+        found.setdefault(name, []).append(outcome + reason)
+    assert found, finished.stdout + finished.stderr
+    return found
+
+
+BOTH = ("asyncio", "trio")
+
+
+@pytest.mark.parametrize("backend", BOTH)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "test_runs",
+        "test_virtual_hour",
+        "test_property_holds",
+        "test_property_virtual",
+        "test_idle_worker_thread_is_no_leak",
+        "test_subprocess_is_no_leak",
+        "test_fixture_tasks_are_no_leak",
+    ],
+)
+def test_a_well_behaved_async_test_passes_on_both_backends(outcomes, name, backend):
+    assert outcomes[f"{name}[{backend}]"] == ["PASSED"]
+
+
+@pytest.mark.parametrize("backend", BOTH)
+@pytest.mark.parametrize("name", ["test_really_awaits", "test_property_fails"])
+def test_a_wrong_async_test_fails_on_both_backends(outcomes, name, backend):
+    (outcome,) = outcomes[f"{name}[{backend}]"]
+    assert outcome.startswith("FAILED")
+
+
+def test_a_property_draws_examples_on_each_backend(outcomes):
+    assert outcomes["test_property_ran_on_both"] == ["PASSED"]
+
+
+@pytest.mark.parametrize("backend", BOTH)
+@pytest.mark.parametrize("name", ["test_leaks_task", "test_property_leaks_task"])
+def test_a_leaked_task_fails_its_test(outcomes, name, backend):
+    (outcome,) = outcomes[f"{name}[{backend}]"]
+    assert outcome.startswith("FAILED")
+    assert "left behind: task 'forgotten'" in outcome
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("test_leaks_thread", "thread 'forgotten'"),
+        ("test_leaks_busy_worker_thread[asyncio]", "thread "),
+        ("test_leaks_busy_worker_thread[trio]", "thread "),
+        ("test_leaks_process", "sleep 60"),
+        ("test_leaks_forked_process", "process "),
+        ("test_leaks_unwaited_process", "nobody waited for it"),
+        ("test_leaks_orphaned_grandchild", "sleep 60"),
+        ("test_leaks_file", os.devnull),
+        ("test_leaks_socket", "socket:"),
+        ("test_leaks_path", "sys.path entry '/nowhere'"),
+    ],
+)
+def test_a_leaked_resource_fails_its_test_by_name(outcomes, name, what):
+    passed, error = outcomes[name]
+    assert passed == "PASSED"
+    assert error.startswith("ERROR")
+    assert "left behind" in error
+    assert what in error
+
+
+def test_a_failing_test_is_not_blamed_twice(outcomes):
+    (outcome,) = outcomes["test_failing_is_blamed_once"]
+    assert outcome.startswith("FAILED")
+
+
+def test_a_leak_is_not_blamed_on_the_next_test(outcomes):
+    assert outcomes["test_next_is_clean"] == ["PASSED"]

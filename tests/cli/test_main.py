@@ -1,0 +1,49 @@
+"""The command line starts, reports its version, and says in one line what is missing when it cannot."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+
+from amplifier.cli import main
+
+
+def run_python(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+
+
+def test_the_version_is_the_installed_one(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"amplifier, version {version('amplifier')}\n"
+
+
+def test_the_package_runs_as_a_program():
+    finished = run_python("-m", "amplifier", "--version")
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert version("amplifier") in finished.stdout
+
+
+def test_an_unknown_command_is_a_usage_error(capsys):
+    assert main(["no-such-command"]) == 2
+    assert "No such command 'no-such-command'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--version"], ["plan", "check", "x.yaml"], []])
+def test_without_click_one_line_says_what_to_install(words):
+    program = f"import sys; sys.modules['click'] = None; from amplifier.cli import main; sys.exit(main({words!r}))"
+    finished = run_python("-c", program)
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert finished.stderr == (
+        "amplifier: the command line needs an optional part (click is not installed); "
+        "install it with: pip install 'amplifier[cli]'\n"
+    )
+
+
+def test_another_module_missing_is_not_blamed_on_click():
+    program = "import sys; sys.modules['amplifier.plan'] = None; from amplifier.cli import main; main(['--version'])"
+    finished = run_python("-c", program)
+    assert finished.returncode == 1
+    assert "amplifier.plan" in finished.stderr.splitlines()[-1]

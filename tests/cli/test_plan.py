@@ -1,0 +1,106 @@
+"""`amplifier plan check` reads three formats, prints every problem and tells good from bad by its exit code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from amplifier.cli import main
+from amplifier.plan import check_plan
+
+GOOD = {"session": {"orchestrator": {"module": "loop-basic"}, "context": {"module": "context-simple"}}}
+
+GOOD_FILES = {
+    "plan.json": json.dumps(GOOD),
+    "plan.toml": '[session.orchestrator]\nmodule = "loop-basic"\n[session.context]\nmodule = "context-simple"\n',
+    "plan.yaml": "session:\n  orchestrator: {module: loop-basic}\n  context: {module: context-simple}\n",
+    "plan.YML": "session:\n  orchestrator: {module: loop-basic}\n  context: {module: context-simple}\n",
+}
+
+
+@pytest.mark.parametrize("name", GOOD_FILES)
+def test_a_good_plan_passes_in_every_format(name, tmp_path, capsys):
+    file = tmp_path / name
+    file.write_text(GOOD_FILES[name])
+    assert main(["plan", "check", str(file)]) == 0
+    assert capsys.readouterr().out == f"{file}: ok\n"
+
+
+def test_every_problem_is_printed_with_its_path(tmp_path, capsys):
+    bad = {"session": {"context": {"module": 7}}, "tools": [{"config": {}}, {"module": ""}]}
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(bad))
+    assert main(["plan", "check", str(file)]) == 1
+    expected = [f"{file}: {path}: {problem}" for path, problem in check_plan(bad)[0]]
+    assert len(expected) >= 3
+    assert capsys.readouterr().out.splitlines() == expected
+
+
+def test_a_warning_is_printed_aside_and_fails_nothing(tmp_path, capsys):
+    odd = GOOD | {"no_such_section": []}
+    _, warnings = check_plan(odd)
+    assert warnings
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(odd))
+    assert main(["plan", "check", str(file)]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"{file}: ok\n"
+    assert said.err.splitlines() == [f"{file}: warning: {warning}" for warning in warnings]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "7", "null"])
+def test_a_file_without_a_mapping_is_a_problem_and_not_a_crash(text, tmp_path, capsys):
+    file = tmp_path / "plan.yaml"
+    file.write_text(text)
+    assert main(["plan", "check", str(file)]) == 1
+    assert str(file) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("plan.json", b"{", "not valid JSON"),
+        ("plan.toml", b"= 1", "not valid TOML"),
+        ("plan.yaml", b"a: [", "not valid YAML"),
+        ("plan.yaml", b"\xff\xfe", "not valid YAML"),
+        ("plan.json", b"[" * 100_000, "nested too deeply"),
+        ("plan.yaml", b"[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_a_file_that_cannot_be_parsed_is_named_with_the_reason(name, content, said, tmp_path, capsys):
+    file = tmp_path / name
+    file.write_bytes(content)
+    assert main(["plan", "check", str(file)]) == 1
+    reported = capsys.readouterr().err
+    assert str(file) in reported
+    assert said in reported
+
+
+def test_a_file_of_another_kind_is_a_usage_error(tmp_path, capsys):
+    file = tmp_path / "plan.ini"
+    file.write_text("")
+    assert main(["plan", "check", str(file)]) == 2
+    assert "'plan.ini' ends in '.ini'; expected one of .yaml, .yml, .toml, .json" in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_there_is_a_usage_error(tmp_path, capsys):
+    assert main(["plan", "check", str(tmp_path / "plan.yaml")]) == 2
+    assert "does not exist" in capsys.readouterr().err
+
+
+def test_without_pyyaml_one_line_says_what_to_install(tmp_path):
+    file = tmp_path / "plan.yaml"
+    file.write_text(GOOD_FILES["plan.yaml"])
+    program = (
+        "import sys; sys.modules['yaml'] = None; from amplifier.cli import main; "
+        f"sys.exit(main(['plan', 'check', {str(file)!r}]))"
+    )
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert finished.stderr == (
+        "amplifier: reading YAML plans needs an optional part (pyyaml is not installed); "
+        "install it with: pip install 'amplifier[cli]'\n"
+    )

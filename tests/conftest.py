@@ -1,0 +1,13 @@
+"""What every test gets without asking: both backends, virtual time by marker, Hypothesis profiles, the leak guard.
+
+Each line below is a plugin of its own, so that `tests/architecture/test_setup.py` can put the same ones over tests
+with planted faults.
+"""
+
+from __future__ import annotations
+
+pytest_plugins = [
+    "tests._support.backends",
+    "tests._support.leaks",
+    "tests._support.profiles",
+]

@@ -1,0 +1,79 @@
+"""What holds for every Protocol alike: checkable at run time, readable by tools, one door."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Iterator
+
+import pytest
+
+from amplifier import contracts
+
+PROTOCOLS = [value for value in vars(contracts).values() if getattr(value, "_is_protocol", False)]
+
+
+def members(protocol: type) -> Iterator[tuple[str, object]]:
+    for name, value in vars(protocol).items():
+        function = value.fget if isinstance(value, property) else value
+        if inspect.isfunction(function) and function.__doc__ is not None:
+            yield name, function
+
+
+MEMBERS = [(protocol, name, function) for protocol in PROTOCOLS for name, function in members(protocol)]
+
+
+def test_the_door_shows_exactly_these_protocols() -> None:
+    assert sorted(protocol.__name__ for protocol in PROTOCOLS) == [
+        "ApprovalProvider",
+        "ApprovalSystem",
+        "AsyncModuleSourceResolver",
+        "Cancellation",
+        "ContextManager",
+        "Coordinator",
+        "DisplaySystem",
+        "HookHandler",
+        "Hooks",
+        "ModuleSource",
+        "ModuleSourceResolver",
+        "Orchestrator",
+        "Provider",
+        "Session",
+        "Tool",
+    ]
+
+
+def test_the_door_lists_exactly_what_it_shows() -> None:
+    public = {name for name in vars(contracts) if name.isidentifier() and not name.startswith("_")}
+    assert public == set(contracts.__all__)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_protocol_can_be_asked_for_at_run_time_and_refuses_strangers(protocol: type) -> None:
+    assert not isinstance(object(), protocol)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_type_hints_of_a_protocol_resolve(protocol: type) -> None:
+    assert isinstance(typing.get_type_hints(protocol), dict)
+
+
+@pytest.mark.parametrize(("protocol", "name", "function"), MEMBERS)
+def test_type_hints_of_a_member_resolve_and_are_complete(protocol: type, name: str, function: object) -> None:
+    hints = typing.get_type_hints(function)
+    parameters = [parameter for parameter in inspect.signature(function).parameters if parameter != "self"]  # type: ignore[arg-type]
+    assert set(hints) == {*parameters, "return"}, f"{protocol.__name__}.{name}"
+
+
+def test_type_hints_of_named_types_resolve() -> None:
+    simple, structured = typing.get_args(contracts.MountFunction)
+    assert (simple, structured) == (contracts.SimpleMount, contracts.StructuredMount)
+    assert typing.get_args(simple)[0][0] is contracts.Coordinator
+    assert set(typing.get_args(contracts.MountPoint)) == {
+        "orchestrator",
+        "context",
+        "providers",
+        "tools",
+        "hooks",
+        "module-source-resolver",
+    }

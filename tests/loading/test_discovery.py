@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+import zipfile
+
+import pytest
+
+from amplifier.loading import _syspath
+from amplifier.loading._discovery import effective_search_paths, entry_points, find_directory, module_directories
+from tests.loading._forge import distribution, package, root, run_python, write
+
+
+def claims(module_id):
+    return [f"{claim.module}:{claim.attribute}" for claim in entry_points().get(module_id, ())]
+
+
+def settle(*directories):
+    """Make directories look as if nothing had happened to them for an hour."""
+    hour_ago = time.time() - 3600
+    for directory in directories:
+        os.utime(directory, (hour_ago, hour_ago))
+
+
+# ── entry points ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_installed_distribution_is_found(site):
+    metadata = distribution(site, "acme_tools", {"tool-acme": "acme.tools:mount", "tool-bare": "acme"}, version="2.1")
+    (claim,) = entry_points()["tool-acme"]
+    assert str(claim) == "entry point tool-acme of acme_tools 2.1"
+    assert claim.metadata == str(metadata)
+    assert claims("tool-acme") == ["acme.tools:mount"]
+    assert claims("tool-bare") == ["acme:"]
+    assert "ignored" not in entry_points()
+    assert "a" not in entry_points()
+
+
+def test_an_added_and_a_removed_distribution_are_noticed_at_once(site):
+    assert claims("tool-acme") == []
+    metadata = distribution(site, "acme", {"tool-acme": "acme:mount"})
+    assert claims("tool-acme") == ["acme:mount"]
+    shutil.rmtree(metadata)
+    assert claims("tool-acme") == []
+
+
+def test_a_change_is_noticed_in_a_directory_that_had_been_quiet(site):
+    settle(site)
+    assert claims("tool-acme") == []
+    metadata = distribution(site, "acme", {"tool-acme": "acme:mount"})
+    assert claims("tool-acme") == ["acme:mount"]
+    settle(site)
+    assert claims("tool-acme") == ["acme:mount"]
+    shutil.rmtree(metadata)
+    assert claims("tool-acme") == []
+
+
+def test_a_directory_that_joins_or_leaves_the_path_is_noticed(tmp_path, monkeypatch):
+    distribution(tmp_path, "acme", {"tool-acme": "acme:mount"})
+    settle(tmp_path)
+    assert claims("tool-acme") == []
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    assert claims("tool-acme") == ["acme:mount"]
+    monkeypatch.undo()
+    assert claims("tool-acme") == []
+
+
+def test_an_unchanged_path_is_read_once(tmp_path, monkeypatch):
+    quiet = tmp_path / "quiet"
+    distribution(quiet, "acme", {"tool-acme": "acme:mount"})
+    settle(quiet)
+    monkeypatch.setattr(sys, "path", [str(quiet), str(tmp_path / "absent")])
+    assert entry_points() is entry_points()
+
+
+def test_a_directory_that_was_just_changed_is_read_again(tmp_path, monkeypatch):
+    distribution(tmp_path, "acme", {"tool-acme": "acme:mount"})
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    now = time.time_ns()
+    os.utime(tmp_path, ns=(now, now))
+    assert claims("tool-acme") == ["acme:mount"]
+    distribution(tmp_path, "bert", {"tool-bert": "bert:mount"})
+    os.utime(tmp_path, ns=(now, now))  # as a file system with a coarse clock would show it
+    assert claims("tool-bert") == ["bert:mount"]
+
+
+def test_the_working_directory_may_change(tmp_path, monkeypatch):
+    distribution(tmp_path / "a", "acme", {"tool-acme": "acme:mount"})
+    (tmp_path / "b").mkdir()
+    settle(tmp_path / "a", tmp_path / "b")
+    monkeypatch.setattr(sys, "path", [""])
+    monkeypatch.chdir(tmp_path / "a")
+    assert claims("tool-acme") == ["acme:mount"]
+    monkeypatch.chdir(tmp_path / "b")
+    assert claims("tool-acme") == []
+
+
+def test_two_distributions_with_one_id_are_both_reported(site):
+    distribution(site, "acme", {"tool-x": "acme:mount"})
+    distribution(site, "evil", {"tool-x": "evil:mount"})
+    assert claims("tool-x") == ["acme:mount", "evil:mount"]
+
+
+def test_one_distribution_found_twice_counts_once(site, tmp_path, monkeypatch):
+    distribution(site, "acme_tools", {"tool-x": "acme:mount"})
+    checkout = tmp_path / "checkout"
+    write(checkout / "Acme.Tools.egg-info" / "entry_points.txt", "[amplifier.modules]\ntool-x = other:mount\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(checkout)])
+    assert claims("tool-x") == ["acme:mount"]
+
+
+def test_roots_that_loaders_hold_are_not_searched(tmp_path):
+    distribution(tmp_path, "acme", {"tool-acme": "acme:mount"})
+    assert _syspath.acquire(str(tmp_path))
+    try:
+        assert claims("tool-acme") == []
+    finally:
+        _syspath.release(str(tmp_path))
+
+
+def test_an_archive_on_the_path_is_searched(tmp_path, monkeypatch):
+    archive = tmp_path / "bundle.zip"
+    with zipfile.ZipFile(archive, "w") as bundle:
+        bundle.writestr("acme-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n\n")
+        bundle.writestr("acme-1.0.dist-info/entry_points.txt", "[amplifier.modules]\ntool-acme = acme:mount\n")
+    monkeypatch.setattr(sys, "path", [str(archive)])
+    assert claims("tool-acme") == ["acme:mount"]
+
+
+def test_damaged_metadata_disturbs_nobody(site, caplog):
+    distribution(site, "acme", {"tool-acme": "acme:mount", "tool-bad": "not a reference", "tool-extra": "x:y [extra]"})
+    (site / "broken-1.dist-info").mkdir()
+    (site / "broken-1.dist-info" / "entry_points.txt").write_bytes(b"[amplifier.modules]\n\xff = x:y\n")
+    write(site / "file-1.0.dist-info", "not a directory")
+    assert claims("tool-acme") == ["acme:mount"]
+    assert claims("tool-extra") == ["x:y"]
+    assert claims("tool-bad") == []
+    assert "is not a reference to an object" in caplog.text
+
+
+def test_strange_entries_of_the_path_are_left_out(monkeypatch, site):
+    distribution(site, "acme", {"tool-acme": "acme:mount"})
+    monkeypatch.setattr(sys, "path", [str(site), "/absent", "nul\0byte", site, None])
+    assert claims("tool-acme") == ["acme:mount"]
+
+
+def test_importing_and_searching_leave_the_metadata_library_alone(tmp_path):
+    distribution(tmp_path, "acme", {"tool-acme": "acme:mount"})
+    printed = run_python(
+        """
+        import sys
+        from amplifier.loading._discovery import entry_points
+        print("tool-acme" in entry_points(), "importlib.metadata" in sys.modules)
+        """,
+        tmp_path,
+    )
+    assert printed == "True False"
+
+
+# ── search paths ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_environment_names_search_paths_only_when_none_are_given(monkeypatch, tmp_path):
+    monkeypatch.setenv("AMPLIFIER_MODULES", f"/a{os.pathsep}{os.pathsep}/b")
+    assert [str(path) for path in effective_search_paths(None)] == ["/a", "/b"]
+    assert effective_search_paths([str(tmp_path)]) == [tmp_path]
+    monkeypatch.delenv("AMPLIFIER_MODULES")
+    assert effective_search_paths([]) == []
+
+
+def test_the_first_search_path_that_has_the_module_wins(tmp_path):
+    second = root(tmp_path / "2", "tool-x")
+    paths = [tmp_path / "1", tmp_path / "2", tmp_path / "3"]
+    root(tmp_path / "3", "tool-x")
+    assert find_directory("tool-x", paths) == second
+    first = package(tmp_path / "1", "amplifier_module_tool_x")
+    assert find_directory("tool-x", paths) == first
+    assert find_directory("tool-y", paths) is None
+
+
+def test_module_directories_are_listed_by_name(tmp_path, caplog):
+    root(tmp_path, "tool-b")
+    root(tmp_path, "tool-a")
+    write(tmp_path / "amplifier-module-file", "")
+    (tmp_path / "amplifier-module-Bad.Name").mkdir()
+    (tmp_path / "other").mkdir()
+    assert [module_id for module_id, _ in module_directories(tmp_path)] == ["tool-a", "tool-b"]
+    assert "'Bad.Name' is not a module id" in caplog.text
+
+
+def test_an_unreadable_search_path_is_logged(tmp_path, caplog):
+    assert list(module_directories(tmp_path / "absent")) == []
+    assert "absent cannot be read" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("directory", "name", "version"),
+    [
+        ("acme-1.0.dist-info", "acme", "1.0"),
+        ("acme_tools-2.0rc1+local.dist-info", "acme_tools", "2.0rc1+local"),
+        ("acme-tools-2.0.dist-info", "acme-tools", "2.0"),
+        ("acme.egg-info", "acme", ""),
+        ("acme-1.0-py3.11.egg-info", "acme", "1.0"),
+    ],
+)
+def test_name_and_version_are_read_off_the_metadata_directory(site, directory, name, version):
+    write(site / directory / "entry_points.txt", "[amplifier.modules]\ntool-x = acme:mount\n")
+    (claim,) = entry_points()["tool-x"]
+    assert (claim.distribution, claim.version) == (name, version)

@@ -1,0 +1,321 @@
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from amplifier.errors import ModuleConflictError, ModuleLoadError
+from amplifier.loading import _syspath
+from amplifier.loading._importing import find_installed, installed_module, package_from, stdlib_neighbours
+from tests.loading._forge import MOUNT, package, root, run_python, write
+
+
+def import_from(directory: Path, module_id="tool-x", beside: Path | None = None):
+    with package_from(directory, directory.name, module_id, beside or directory) as module:
+        return module
+
+
+def import_by_name(name, module_id="tool-x"):
+    with installed_module(name, module_id, "somewhere") as module:
+        return module
+
+
+# ── from a directory ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_package_is_imported_under_its_own_name_and_finds_its_submodules(tmp_path):
+    directory = package(
+        tmp_path,
+        "amplifier_module_tool_x",
+        "from amplifier_module_tool_x.part import value\nfrom .other import value as second\n",
+        part="value = 1\n",
+        other="value = 2\n",
+    )
+    before = list(sys.path), list(sys.meta_path)
+    module = import_from(directory)
+    assert (module.value, module.second, module.__name__) == (1, 2, "amplifier_module_tool_x")
+    assert sys.modules["amplifier_module_tool_x"] is module
+    assert (list(sys.path), list(sys.meta_path)) == before
+
+
+def test_the_same_package_is_imported_once(tmp_path):
+    directory = package(tmp_path, "amplifier_module_tool_x")
+    link = tmp_path / "link"
+    link.symlink_to(directory)
+    first = import_from(directory)
+    assert import_from(directory) is first
+    assert import_from(link.resolve()) is first
+
+
+def test_a_name_that_is_imported_from_elsewhere_is_refused_with_both_places(tmp_path):
+    first = package(tmp_path / "a", "amplifier_module_tool_x")
+    second = package(tmp_path / "b", "amplifier_module_tool_x")
+    module = import_from(first)
+    with pytest.raises(ModuleConflictError, match="already imported") as caught:
+        import_from(second)
+    assert str(first) in str(caught.value)
+    assert str(second) in str(caught.value)
+    assert caught.value.reason_code == "conflict"
+    assert sys.modules["amplifier_module_tool_x"] is module
+
+
+def test_a_submodule_left_from_elsewhere_is_refused(tmp_path, monkeypatch):
+    elsewhere = package(tmp_path / "a", "amplifier_module_tool_x", part="")
+    import_from(elsewhere)
+    importlib.import_module("amplifier_module_tool_x.part")
+    del sys.modules["amplifier_module_tool_x"]
+    with pytest.raises(ModuleConflictError, match=r"'amplifier_module_tool_x\.part' is already imported"):
+        import_from(package(tmp_path / "b", "amplifier_module_tool_x"))
+
+
+def test_a_package_named_like_the_standard_library_is_refused_with_both_places(tmp_path):
+    import colorsys
+
+    directory = package(tmp_path, "colorsys")
+    with pytest.raises(ModuleConflictError, match="belongs to the standard library") as caught:
+        import_from(directory)
+    assert str(directory) in str(caught.value)
+    assert str(colorsys.__file__) in str(caught.value)
+    assert sys.modules["colorsys"] is colorsys
+
+
+def test_a_package_named_like_a_builtin_module_is_refused(tmp_path):
+    with pytest.raises(ModuleConflictError, match=r"from the interpreter \(built in\)"):
+        import_from(package(tmp_path, "sys"))
+
+
+def test_a_package_named_like_an_installed_one_is_refused_with_both_places(tmp_path, site):
+    installed = package(site, "popular")
+    with pytest.raises(ModuleConflictError, match="'popular' is installed") as caught:
+        import_from(package(tmp_path / "checkout", "popular"))
+    assert str(installed) in str(caught.value)
+    assert "popular" not in sys.modules
+
+
+def test_a_checkout_may_replace_an_installed_module_that_is_not_imported_yet(tmp_path, site):
+    package(site, "amplifier_module_tool_x", "where = 'installed'\n")
+    assert (
+        import_from(package(tmp_path / "checkout", "amplifier_module_tool_x", "where = 'checkout'\n")).where
+        == "checkout"
+    )
+
+
+def test_other_threads_wait_for_a_package_that_is_half_way_in(tmp_path):
+    directory = package(
+        tmp_path,
+        "amplifier_module_tool_x",
+        "import threading\nimport tests.loading.test_importing as test\ntest.meet()\ncomplete = True\n",
+    )
+    seen = []
+
+    def look():
+        half_way.wait(10)
+        going_on.set()
+        seen.append(hasattr(importlib.import_module("amplifier_module_tool_x"), "complete"))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    import_from(directory)
+    thread.join()
+    assert seen == [True]
+
+
+half_way = threading.Event()
+going_on = threading.Event()
+
+
+def meet():
+    half_way.set()
+    assert going_on.wait(10)
+
+
+# ── failures ─────────────────────────────────────────────────────────────────────────────────────
+
+FAILING = {
+    "an error": ("raise RuntimeError('broken')", RuntimeError),
+    "a syntax error": ("def (:", SyntaxError),
+    "a missing dependency": ("import surely_not_installed", ModuleNotFoundError),
+    "sys.exit": ("import sys\nsys.exit(3)", SystemExit),
+    "endless recursion": ("def f(): f()\nf()", RecursionError),
+    "an exotic exception": ("class Odd(BaseException): pass\nraise Odd", BaseException),
+    "a generator's exit": ("raise GeneratorExit", GeneratorExit),
+}
+
+
+@pytest.mark.parametrize(("body", "cause"), FAILING.values(), ids=FAILING)
+async def test_whatever_is_raised_at_import_is_the_modules_failure(tmp_path, body, cause):
+    directory = package(tmp_path, "amplifier_module_tool_x", f"from . import part\n{body}\n", part="")
+    before = set(sys.modules), list(sys.meta_path)
+    with pytest.raises(ModuleLoadError, match="importing 'amplifier_module_tool_x' from") as caught:
+        import_from(directory)
+    assert isinstance(caught.value.__cause__, cause)
+    assert caught.value.module_id == "tool-x"
+    assert (set(sys.modules) - before[0], list(sys.meta_path)) == (set(), before[1])
+
+
+async def test_a_keyboard_interrupt_at_import_is_not_the_modules(tmp_path):
+    directory = package(tmp_path, "amplifier_module_tool_x", "from . import part\nraise KeyboardInterrupt\n", part="")
+    with pytest.raises(KeyboardInterrupt):
+        import_from(directory)
+    assert not [name for name in sys.modules if name.startswith("amplifier_module_tool_x")]
+
+
+async def test_cancellation_at_import_is_not_the_modules(tmp_path):
+    # Raised by hand: synchronous code cannot be cancelled in earnest. Trio's class has no public constructor.
+    body = "import asyncio\nraise asyncio.CancelledError\n"
+    directory = package(tmp_path, "amplifier_module_tool_x", body)
+    import anyio
+
+    expected = anyio.get_cancelled_exc_class()
+    with pytest.raises(BaseException) as caught:  # noqa: PT011 — the class depends on the backend
+        import_from(directory)
+    foreign_here = expected.__module__.startswith("trio")
+    assert isinstance(caught.value, ModuleLoadError if foreign_here else expected)
+
+
+def test_a_missing_dependency_is_named(tmp_path):
+    with pytest.raises(ModuleLoadError, match="the package 'surely_not_installed' it needs is not installed"):
+        import_from(package(tmp_path, "amplifier_module_tool_x", "import surely_not_installed\n"))
+
+
+def test_a_failed_import_can_be_repaired_and_repeated(tmp_path):
+    directory = package(
+        tmp_path, "amplifier_module_tool_x", "from .part import value\nraise RuntimeError\n", part="value = 1\n"
+    )
+    with pytest.raises(ModuleLoadError):
+        import_from(directory)
+    write(directory / "__init__.py", "from .part import value  # repaired\n")
+    write(directory / "part.py", "value = 'after the repair'\n")
+    assert import_from(directory).value == "after the repair"
+
+
+def test_what_was_examined_and_found_wanting_is_forgotten_too(tmp_path):
+    directory = package(tmp_path, "amplifier_module_tool_x")
+    with pytest.raises(LookupError), package_from(directory, "amplifier_module_tool_x", "tool-x", directory):
+        raise LookupError
+    assert "amplifier_module_tool_x" not in sys.modules
+
+
+def test_neighbours_imported_from_the_root_are_forgotten_with_a_failed_import(tmp_path, monkeypatch):
+    checkout = root(tmp_path, "tool-x", "import neighbour_of_x\nraise RuntimeError\n", neighbour_of_x="")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(checkout)])
+    with pytest.raises(ModuleLoadError):
+        import_from(checkout / "amplifier_module_tool_x", beside=checkout)
+    assert "neighbour_of_x" not in sys.modules
+
+
+def test_a_package_that_was_there_before_keeps_its_submodules(site):
+    package(site, "hostapp", "", util="", plugin="import hostapp.util\nraise RuntimeError\n")
+    importlib.import_module("hostapp")
+    with pytest.raises(ModuleLoadError):
+        import_by_name("hostapp.plugin")
+    assert "hostapp.plugin" not in sys.modules
+    assert "hostapp.util" in sys.modules
+
+
+# ── by name ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_installed_module_is_imported_by_name(site):
+    package(site, "acme", "", sub="value = 1\n")
+    assert import_by_name("acme.sub").value == 1
+
+
+def test_a_package_of_a_named_source_does_not_stand_in_for_the_installed_one(site, tmp_path):
+    installed = package(site, "amplifier_module_tool_x", "where = 'installed'\n")
+    checkout = package(tmp_path / "checkout", "amplifier_module_tool_x")
+    import_from(checkout)
+    with pytest.raises(ModuleConflictError, match="already imported") as caught:
+        import_by_name("amplifier_module_tool_x")
+    assert str(installed) in str(caught.value)
+    assert str(checkout) in str(caught.value)
+
+
+def test_a_package_of_a_named_source_does_not_stand_in_for_an_absent_one(tmp_path):
+    import_from(package(tmp_path, "amplifier_module_tool_x"))
+    with pytest.raises(ModuleConflictError, match="already imported"):
+        import_by_name("amplifier_module_tool_x")
+
+
+def test_a_held_root_does_not_hide_what_stands_behind_it_on_the_path(tmp_path, monkeypatch):
+    checkout = root(tmp_path, "tool-x")
+    installed = package(tmp_path / "late", "amplifier_module_tool_x")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert _syspath.acquire(str(checkout))
+    sys.path.append(str(tmp_path / "late"))
+    try:
+        spec = find_installed("amplifier_module_tool_x")
+    finally:
+        _syspath.release(str(checkout))
+    assert spec is not None
+    assert spec.origin == str(installed / "__init__.py")
+
+
+def test_finding_imports_nothing_and_ignores_held_roots_and_plain_directories(tmp_path, site):
+    package(site, "acme", "raise SystemExit\n")
+    (site / "plain").mkdir()
+    checkout = root(tmp_path, "tool-x")
+    assert _syspath.acquire(str(checkout))
+    try:
+        assert find_installed("amplifier_module_tool_x") is None
+        spec = find_installed("acme")
+        assert spec is not None
+        assert spec.origin == str(site / "acme" / "__init__.py")
+        assert find_installed("plain") is None
+        assert find_installed("surely_not_installed") is None
+    finally:
+        _syspath.release(str(checkout))
+    assert "acme" not in sys.modules
+
+
+# ── the standard library ─────────────────────────────────────────────────────────────────────────
+
+
+def test_files_named_like_standard_modules_are_listed_with_the_originals(tmp_path):
+    import colorsys
+
+    checkout = root(tmp_path, "tool-x", MOUNT, colorsys="", helper="")
+    package(checkout, "json")
+    write(checkout / "code" / "data.txt")
+    write(checkout / "msvcrt" / "data.txt")
+    write(checkout / "secrets.txt")
+    write(checkout / "types.cpython-311-x86_64-linux-gnu.so")
+    found = dict(stdlib_neighbours(checkout))
+    names = {Path(file).name.partition(".")[0] for file in found}
+    absent_here = {"msvcrt"} if sys.platform != "win32" else set()
+    assert names == {"colorsys", "json", "types", *absent_here}
+    assert found[str(checkout / "colorsys.py")] == colorsys.__file__
+
+
+def test_loading_a_root_with_standard_names_hijacks_nothing(tmp_path):
+    search = tmp_path / "search"
+    hijack = "raise SystemExit('hijacked')\n"
+    root(search, "tool-x", "import colorsys\nwhere = colorsys.__file__\n" + MOUNT, colorsys=hijack, msvcrt=hijack)
+    printed = run_python(
+        f"""
+        import sys, logging
+        before = list(sys.path)
+        import anyio, anyio.to_thread
+        from amplifier.loading import ModuleLoader
+        loader = ModuleLoader(search_paths=[{str(search)!r}])
+        async def main():
+            loaded = await loader.load("tool-x")
+            import colorsys, subprocess
+            module = sys.modules["amplifier_module_tool_x"]
+            stdlib = {str(search)!r} not in colorsys.__file__ and module.where == colorsys.__file__
+            print(loaded.module_type, stdlib, sys.path == before)
+            try:
+                import msvcrt
+            except ImportError:
+                print("no msvcrt")
+        anyio.run(main)
+        loader.cleanup()
+        print(sys.path == before)
+        """,
+        tmp_path,
+    )
+    expected = ["tool True True", "no msvcrt", "True"] if sys.platform != "win32" else ["tool True True", "True"]
+    assert printed.splitlines() == expected

@@ -1,0 +1,201 @@
+"""The event catalogue: canonical names and order, our additions, and what the table promises about each."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from typing import get_args
+
+import pytest
+
+from amplifier import events
+
+CANONICAL = [
+    "session:start",
+    "session:end",
+    "session:fork",
+    "session:resume",
+    "prompt:submit",
+    "prompt:complete",
+    "plan:start",
+    "plan:end",
+    "provider:request",
+    "provider:response",
+    "provider:retry",
+    "provider:error",
+    "provider:throttle",
+    "provider:tool_sequence_repaired",
+    "provider:resolve",
+    "llm:request",
+    "llm:response",
+    "content_block:start",
+    "content_block:delta",
+    "content_block:end",
+    "thinking:delta",
+    "thinking:final",
+    "tool:pre",
+    "tool:post",
+    "tool:error",
+    "context:pre_compact",
+    "context:post_compact",
+    "context:compaction",
+    "context:include",
+    "orchestrator:complete",
+    "execution:start",
+    "execution:end",
+    "user:notification",
+    "artifact:write",
+    "artifact:read",
+    "policy:violation",
+    "approval:required",
+    "approval:granted",
+    "approval:denied",
+    "cancel:requested",
+    "cancel:completed",
+    "module:on_session_ready_failed",
+    "module:load_failed",
+]
+
+OURS = [
+    "session:config",
+    "module:unresponsive",
+    "hook:timeout",
+    "hook:failed",
+    "module:crashed",
+    "cleanup:failed",
+]
+
+
+def test_all_events_are_the_canonical_names_in_canonical_order() -> None:
+    assert events.ALL_EVENTS == CANONICAL
+    assert len(events.ALL_EVENTS) == 43
+
+
+def test_our_events_stay_out_of_the_canonical_list() -> None:
+    assert events.OUR_EVENTS == OURS
+    assert not set(events.OUR_EVENTS) & set(events.ALL_EVENTS)
+
+
+def test_the_catalogue_holds_every_event_once_canonical_ones_first() -> None:
+    assert list(events.CATALOGUE) == CANONICAL + OURS
+    assert all(name == event.name for name, event in events.CATALOGUE.items())
+
+
+@pytest.mark.parametrize("name", CANONICAL + OURS)
+def test_every_event_has_a_constant_named_after_it(name: str) -> None:
+    constant = name.replace(":", "_").upper()
+    assert getattr(events, constant) == name
+    assert constant in events.__all__
+
+
+def test_dunder_all_is_complete() -> None:
+    public = {name for name, value in vars(events).items() if not name.startswith("_") and name.isupper()}
+    assert public | {"Emitter", "Event", "Verdict"} == set(events.__all__)
+
+
+def test_terminal_events_are_those_delivered_while_a_turn_unwinds() -> None:
+    assert (
+        frozenset(
+            {
+                "cancel:requested",
+                "cancel:completed",
+                "session:end",
+                "execution:end",
+                "orchestrator:complete",
+                "tool:error",
+            }
+        )
+        == events.TERMINAL_EVENTS
+    )
+
+
+def test_the_kernel_emits_its_own_events_and_leaves_the_rest_to_modules() -> None:
+    assert set(events.KERNEL_EVENTS) == {
+        "session:start",
+        "session:end",
+        "session:fork",
+        "session:resume",
+        "approval:required",
+        "approval:granted",
+        "approval:denied",
+        "cancel:requested",
+        "cancel:completed",
+        "module:on_session_ready_failed",
+        "module:load_failed",
+        *OURS,
+    }
+
+
+@pytest.mark.parametrize("name", CANONICAL + OURS)
+def test_every_row_is_well_formed(name: str) -> None:
+    event = events.CATALOGUE[name]
+    assert event.keys
+    assert all(key.isidentifier() and key == key.lower() for key in event.keys)
+    assert len(set(event.keys)) == len(event.keys)
+    assert not set(event.keys) & set(events.COMMON_KEYS)
+    assert event.emitted_by in get_args(events.Emitter)
+    assert set(event.verdict) <= set(get_args(events.Verdict))
+    assert len(set(event.verdict)) == len(event.verdict)
+    assert event.summary.endswith(".")
+    assert "\n" not in event.summary
+
+
+def test_verdicts_count_only_where_something_can_still_be_prevented_or_changed() -> None:
+    assert {name: event.verdict for name, event in events.CATALOGUE.items() if event.verdict} == {
+        "prompt:submit": ("deny", "ask_user", "inject_context", "modify"),
+        "provider:request": ("deny", "ask_user", "inject_context"),
+        "tool:pre": ("deny", "ask_user", "inject_context", "modify"),
+        "tool:post": ("deny", "inject_context", "modify"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("prompt:submit", {"prompt"}),
+        ("execution:start", {"prompt"}),
+        ("execution:end", {"response", "status"}),
+        ("orchestrator:complete", {"orchestrator", "turn_count", "status"}),
+        ("provider:request", {"provider", "messages", "model"}),
+        ("provider:response", {"provider", "response", "usage"}),
+        ("llm:response", {"usage"}),
+        ("tool:pre", {"tool_name", "tool_call_id", "tool_input"}),
+        ("tool:post", {"tool_name", "tool_call_id", "tool_input", "tool_result", "result"}),
+        ("tool:error", {"tool_name", "tool_call_id", "error"}),
+        ("context:pre_compact", {"message_count", "token_count"}),
+        ("context:post_compact", {"message_count", "token_count"}),
+        ("session:end", {"status"}),
+        ("session:fork", {"parent", "metadata", "raw"}),
+        ("cancel:completed", {"was_immediate", "error"}),
+        ("module:load_failed", {"module_type", "module_id", "error", "reason_code", "instance_id"}),
+        ("module:on_session_ready_failed", {"module_id", "error"}),
+        ("artifact:write", {"path", "bytes"}),
+        ("session:config", {"raw"}),
+    ],
+)
+def test_the_keys_that_modules_read_are_documented(name: str, keys: set[str]) -> None:
+    assert keys <= set(events.CATALOGUE[name].keys)
+
+
+def test_rows_and_the_catalogue_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        events.CATALOGUE["tool:pre"].name = "other"  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        events.CATALOGUE["other"] = events.CATALOGUE["tool:pre"]  # type: ignore[index]
+    assert not hasattr(events.CATALOGUE["tool:pre"], "__dict__")
+
+
+def test_importing_the_file_pulls_in_no_other_package() -> None:
+    # Loaded by path, so that the package's door is not opened first.
+    program = (
+        "import importlib.util, sys\n"
+        f"spec = importlib.util.spec_from_file_location('alone', {events.__file__!r})\n"
+        "module = importlib.util.module_from_spec(spec)\n"
+        "sys.modules['alone'] = module\n"
+        "spec.loader.exec_module(module)\n"
+        "print([name for name in ('amplifier', 'attr', 'attrs', 'anyio', 'cattrs', 'asyncio') if name in sys.modules])\n"
+    )
+    # Isolated and without site, so that nothing an environment preloads is counted.
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

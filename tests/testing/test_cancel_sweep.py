@@ -1,0 +1,512 @@
+"""The sweep itself: what it counts, that it repeats, how it reports, what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import json
+import random
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import pytest
+
+from amplifier.errors import MissingExtraError
+from amplifier.testing import MODES, SweepReport, Violation, cancel_at, cancel_everywhere
+from amplifier.testing.virtual_time import Backend, virtual_backend
+
+ON_ASYNCIO = ("asyncio-scope", "asyncio-native", "asyncio-native-twice")
+
+Scenario = Callable[[], Awaitable[object]]
+
+
+async def three_steps() -> None:
+    for _ in range(3):
+        await anyio.lowlevel.checkpoint()
+
+
+async def leaves_value_error() -> None:
+    try:
+        await three_steps()
+    except BaseException as error:
+        raise ValueError(f"boom {id(error):#x}") from error
+
+
+# ── counting ──
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_yield_of_every_task_is_one_point_and_finishing_is_none(mode: str) -> None:
+    async def parent() -> None:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(4):
+                tasks.start_soon(three_steps)
+            await tasks_are_running()
+
+    async def tasks_are_running() -> None:
+        await anyio.sleep(1)
+
+    async def no_yield() -> None:
+        return
+
+    async def childless() -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(no_yield)
+            await anyio.sleep(1)
+
+    crowd = cancel_everywhere(lambda: parent, modes=(mode,), only=None)
+    alone = cancel_everywhere(lambda: childless, modes=(mode,))
+    assert crowd.points[mode] - alone.points[mode] == 4 * 3
+    assert crowd.ok, str(crowd)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_point_is_hit_exactly_once_and_in_order(mode: str) -> None:
+    reached: list[int] = []
+
+    def make() -> Scenario:
+        async def scenario() -> None:
+            step = 0
+            try:
+                for step in range(1, 6):  # noqa: B007
+                    await anyio.lowlevel.checkpoint()
+                step = 0
+            finally:
+                reached.append(step)
+                await anyio.lowlevel.cancel_shielded_checkpoint()
+
+        return scenario
+
+    report = cancel_everywhere(make, modes=(mode,), second_after=(1,))
+    undisturbed, *cancelled = reached
+    assert undisturbed == 0
+    assert [step for step in cancelled if step] == [1, 2, 3, 4, 5]
+    assert report.points[mode] == 6, "five steps and the shielded one"
+
+
+def test_a_scenario_without_suspensions_is_noted() -> None:
+    async def scenario() -> None:
+        return
+
+    report = cancel_everywhere(lambda: scenario, modes=("trio",))
+    assert report.points == {"trio": 0}
+    assert "nothing to cancel" in report.notes[0]
+
+
+def test_the_place_of_a_suspension_inside_async_context_managers_is_the_innermost_user_line() -> None:
+    @asynccontextmanager
+    async def resource() -> AsyncIterator[None]:
+        await opening()
+        yield
+
+    async def opening() -> None:
+        await anyio.sleep(1)
+
+    async def numbers() -> AsyncIterator[int]:
+        await anyio.sleep(1)
+        yield 1
+
+    async def scenario() -> None:
+        async with resource():
+            async for _ in numbers():
+                pass
+
+    report = cancel_everywhere(lambda: scenario)
+    for mode in MODES:
+        functions = [spot.rpartition(" ")[2] for spot in report.traces[mode]]
+        assert functions == ["opening", "numbers"]
+
+
+def test_the_scopes_around_the_suspension_are_described_innermost_first() -> None:
+    async def scenario() -> None:
+        try:
+            with anyio.CancelScope(), anyio.CancelScope(shield=True), anyio.move_on_after(30):
+                await three_steps()
+        finally:
+            raise ValueError("look")
+
+    for mode in ("trio", "asyncio-scope", "asyncio-native"):
+        report = cancel_everywhere(lambda: scenario, modes=(mode,), only=1)
+        assert report.violations[0].scopes == ("30 s left", "shielded", "plain")
+
+
+# ── two cancels ──
+
+
+def test_the_second_cancel_comes_so_many_suspensions_after_the_first() -> None:
+    seen: list[list[int]] = []
+
+    def make() -> Scenario:
+        hits: list[int] = []
+        seen.append(hits)
+
+        async def scenario() -> None:
+            for step in range(8):
+                try:
+                    await anyio.lowlevel.checkpoint()
+                except asyncio.CancelledError:
+                    hits.append(step)
+
+        return scenario
+
+    report = cancel_everywhere(make, modes=("asyncio-native-twice",), only=2, second_after=(3, 1, 20))
+    assert seen == [[1, 2], [1, 4], [1]]
+    assert sorted((violation.k, violation.second) for violation in report.violations) == [(2, 1), (2, 3)]
+    assert "second_after=(1,)" in str(report)
+
+
+# ── repeating ──
+
+
+class Siblings:
+    """Eight tasks, each in a scope of its own: who hears of a cancellation first is up to a set."""
+
+    def __init__(self, logs: list[tuple[str, ...]]) -> None:
+        self.logs = logs
+        self.log: list[str] = []
+
+    async def scenario(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            for number in range(8):
+                tasks.start_soon(self.sibling, f"task {number}")
+
+    async def sibling(self, name: str) -> None:
+        try:
+            with anyio.move_on_after(60):
+                await anyio.sleep(30)
+        except BaseException:
+            self.log.append(name)
+            raise
+
+    def check(self) -> Iterator[str]:
+        self.logs.append(tuple(self.log))
+        yield from ()
+
+
+def order_of_unwinding(mode: str, seed: int) -> list[tuple[str, ...]]:
+    logs: list[tuple[str, ...]] = []
+    keep: list[object] = []
+
+    def make() -> Siblings:
+        keep.append([object() for _ in range(random.randrange(50))])  # move memory addresses about
+        return Siblings(logs)
+
+    assert cancel_everywhere(make, modes=(mode,), seed=seed).ok
+    return logs
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_one_seed_gives_one_order_of_siblings(mode: str) -> None:
+    random.seed()
+    assert order_of_unwinding(mode, 5) == order_of_unwinding(mode, 5)
+
+
+@pytest.mark.parametrize("mode", ["trio", "asyncio-scope"])
+def test_seeds_give_different_orders_of_siblings(mode: str) -> None:
+    orders = {tuple(order_of_unwinding(mode, seed)) for seed in range(4)}
+    assert len(orders) > 1
+
+
+def test_the_random_module_is_seeded_for_the_scenario_and_given_back() -> None:
+    drawn: list[float] = []
+
+    async def scenario() -> None:
+        drawn.append(random.random())
+        await three_steps()
+
+    random.seed(1234)
+    expected = random.Random(1234).random()
+    cancel_everywhere(lambda: scenario, seed=7)
+    assert set(drawn) == {random.Random(7).random()}
+    assert random.random() == expected
+
+
+def test_another_process_reports_the_same() -> None:
+    program = (
+        "import sys, json; sys.path.insert(0, sys.argv[1])\n"
+        "from test_cancel_sweep_toy_session import sweep\n"
+        "print(json.dumps(sweep('unshielded cleanup', 'late register').as_dict()))\n"
+    )
+    here = str(__file__).rpartition("/")[0]
+    texts = {
+        subprocess.run(
+            [sys.executable, "-c", program, here], capture_output=True, text=True, check=True, timeout=120
+        ).stdout
+        for _ in range(2)
+    }
+    assert len(texts) == 1
+    assert json.loads(texts.pop())["violations"]
+
+
+def test_a_scenario_that_is_not_deterministic_is_noted() -> None:
+    turns = itertools.chain([3], itertools.repeat(4))
+
+    def make() -> Scenario:
+        steps = next(turns)
+
+        async def scenario() -> None:
+            for _ in range(steps):
+                await anyio.lowlevel.checkpoint()
+
+        return scenario
+
+    report = cancel_everywhere(make, modes=("trio",))
+    assert report.ok
+    assert "not deterministic" in report.notes[0]
+
+
+@pytest.mark.parametrize("mode", MODES[:3])
+def test_only_repeats_exactly_the_trial_it_names(mode: str) -> None:
+    runs: list[int] = []
+
+    def make() -> Scenario:
+        runs.append(1)
+        return leaves_value_error
+
+    whole = cancel_everywhere(make, modes=(mode,))
+    runs.clear()
+    for violation in whole.violations:
+        again = cancel_everywhere(make, modes=(violation.mode,), only=violation.k)
+        assert again.violations == [violation]
+        assert again.trials == {mode: 1}
+    assert len(runs) == len(whole.violations) == 3
+
+
+def test_only_repeats_a_trial_with_two_cancels() -> None:
+    async def scenario() -> None:
+        try:
+            await three_steps()
+        finally:
+            await three_steps()
+            raise ValueError("never when cancelled twice")
+
+    async def mended() -> None:
+        try:
+            await three_steps()
+        finally:
+            try:
+                await three_steps()
+            except BaseException as error:
+                raise KeyError("when cancelled twice") from error
+
+    assert not cancel_everywhere(lambda: scenario, modes=("asyncio-native",)).ok
+    whole = cancel_everywhere(lambda: mended, modes=("asyncio-native-twice",))
+    assert whole.violations
+    for violation in whole.violations:
+        assert violation.second is not None
+        again = cancel_everywhere(
+            lambda: mended, modes=(violation.mode,), only=violation.k, second_after=(violation.second,)
+        )
+        assert again.violations == [violation]
+
+
+def test_max_points_draws_by_seed_and_says_so() -> None:
+    async def long() -> None:
+        for _ in range(50):
+            await anyio.lowlevel.checkpoint()
+
+    report = cancel_everywhere(lambda: long, modes=("asyncio-scope",), max_points=5)
+    assert report.trials == {"asyncio-scope": 6}
+    assert report.points == {"asyncio-scope": 50}
+    assert report.notes == ["asyncio-scope: only 5 of 50 points were tried (max_points)"]
+
+
+# ── reporting ──
+
+
+def test_the_report_reads_as_text_with_place_count_and_a_line_to_reproduce() -> None:
+    report = cancel_everywhere(lambda: leaves_value_error, modes=("trio", "asyncio-native"), seed=3)
+    lines = str(report).splitlines()
+    assert lines[0] == "cancellation sweep: 6 violations in 10 trials (seed 3)"
+    assert lines[1] == "  trio: 3 suspension points, 5 trials, 3 violations"
+    assert lines[2].startswith("    ERROR x3: ValueError: boom 0x… (raised at testing/test_cancel_sweep.py:")
+    assert lines[2].endswith(" leaves_value_error)")
+    assert lines[3].startswith("      k=1 at testing/test_cancel_sweep.py:")
+    assert lines[3].endswith(" three_steps")
+    assert "leaves_value_error > " in lines[6]
+    assert lines[7] == '      reproduce: cancel_everywhere(make, modes=("trio",), seed=3, only=1)'
+    assert "  asyncio-native: 3 suspension points, 5 trials, 3 violations" in lines
+
+
+def test_a_clean_report_is_short_and_raises_nothing() -> None:
+    report = cancel_everywhere(lambda: three_steps, modes=("trio",))
+    report.raise_if_broken()
+    assert report.ok
+    assert str(report) == (
+        "cancellation sweep: no violation in 5 trials (seed 0)\n  trio: 3 suspension points, 5 trials, 0 violations"
+    )
+
+
+def test_a_broken_report_raises_an_assertion_with_its_whole_text() -> None:
+    report = cancel_everywhere(lambda: leaves_value_error, modes=("trio",))
+    with pytest.raises(AssertionError) as caught:
+        report.raise_if_broken()
+    assert str(caught.value) == str(report)
+
+
+def test_the_report_is_json() -> None:
+    report = cancel_everywhere(lambda: leaves_value_error)
+    data = json.loads(json.dumps(report.as_dict()))
+    assert data == report.as_dict()
+    assert data["ok"] is False
+    assert set(data) == {"ok", "seed", "clock", "points", "trials", "violations", "notes"}
+    assert set(data["violations"][0]) == {"mode", "k", "second", "kind", "detail", "where", "stack", "scopes"}
+
+
+def test_a_violation_reads_as_one_line() -> None:
+    facts: dict[str, Any] = {"kind": "HANG", "detail": "not finished", "where": "a.py:3 f"}
+    assert str(Violation(mode="trio", k=2, second=None, **facts)) == "HANG [trio] k=2 at a.py:3 f: not finished"
+    twice = Violation(mode="asyncio-native-twice", k=2, second=3, **facts)
+    assert str(twice) == "HANG [asyncio-native-twice] k=2 and again 3 later at a.py:3 f: not finished"
+    assert str(Violation(mode="trio", k=0, second=None, **facts)) == (
+        "HANG [trio] without any cancellation: not finished"
+    )
+    assert SweepReport(seed=0).ok
+
+
+# ── behaving in its process ──
+
+
+def test_the_process_is_left_as_it_was() -> None:
+    def state() -> tuple[object, ...]:
+        return (
+            sys.unraisablehook,
+            threading.excepthook,
+            list(warnings.filters),
+            gc.isenabled(),
+            gc.get_freeze_count(),
+            anyio_scope_class().__hash__,
+            anyio_scope_class().__init__,
+        )
+
+    def anyio_scope_class() -> type[Any]:
+        async def ask() -> type[Any]:
+            return type(anyio.CancelScope())
+
+        return anyio.run(ask)
+
+    before = state()
+    cancel_everywhere(lambda: leaves_value_error)
+    assert state() == before
+
+
+def test_it_can_be_called_from_async_code_in_a_thread() -> None:
+    async def outside() -> bool:
+        report = await anyio.to_thread.run_sync(lambda: cancel_everywhere(lambda: three_steps))
+        return report.ok
+
+    assert anyio.run(outside)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_it_refuses_to_run_inside_a_loop(backend: str) -> None:
+    async def inside() -> None:
+        cancel_everywhere(lambda: three_steps)
+
+    with pytest.raises(RuntimeError, match="call it from synchronous code, or with anyio"):
+        anyio.run(inside, backend=backend)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"modes": ("trio", "curio")}, r"modes: found \['curio'\]"),
+        ({"modes": "trio"}, "modes: found 'trio', expected a sequence"),
+        ({"modes": ()}, "modes: found"),
+        ({"second_after": ()}, "second_after: found"),
+        ({"second_after": (0,)}, "second_after: found"),
+        ({"budget": 0}, "budget: found 0"),
+        ({"only": -1}, "only: found -1"),
+        ({"clock": "wall"}, "clock: found 'wall'"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(arguments: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        cancel_everywhere(lambda: three_steps, **arguments)
+
+
+def test_the_trio_mode_without_trio_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("trio", "trio.testing", "amplifier.testing._trio_trial"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingExtraError) as caught:
+        cancel_everywhere(lambda: three_steps, modes=("trio",))
+    assert caught.value.extra == "trio"
+    assert cancel_everywhere(lambda: three_steps, modes=ON_ASYNCIO).ok
+
+
+@pytest.mark.parametrize("name", ["_ALLOW_DETERMINISTIC_SCHEDULING", "_r"])
+def test_a_trio_that_lost_a_private_name_is_reported_by_that_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import trio
+
+    monkeypatch.delattr(trio._core._run, name)
+    with pytest.raises(RuntimeError, match=f"trio {trio.__version__} has no '{name}'"):
+        cancel_everywhere(lambda: three_steps, modes=("trio",))
+
+
+def test_a_keyboard_interrupt_ends_the_sweep() -> None:
+    async def scenario() -> None:
+        await three_steps()
+        raise KeyboardInterrupt
+
+    for mode in MODES:
+        with pytest.raises(KeyboardInterrupt):
+            cancel_everywhere(lambda: scenario, modes=(mode,))
+
+
+# ── cancel_at ──
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def virtual(request: pytest.FixtureRequest) -> Backend:
+    return virtual_backend(request.param)
+
+
+def test_cancel_at_tries_each_suspension_of_a_call_in_a_running_loop(virtual: Backend) -> None:
+    async def call(log: list[int]) -> str:
+        for step in range(3):
+            log.append(step)
+            await anyio.sleep(1)
+        return "done"
+
+    async def check() -> None:
+        for k in (1, 2, 3):
+            log: list[int] = []
+            result = await cancel_at(k, call, log)
+            assert (result.fired, result.returned, log) == (True, False, list(range(k)))
+            assert result.where.endswith(" call")
+        result = await cancel_at(4, call, [])
+        assert (result.fired, result.returned, result.value, result.where) == (False, True, "done", "")
+
+    anyio.run(check, backend=virtual[0], backend_options=virtual[1])
+
+
+def test_cancel_at_lets_other_exceptions_through(virtual: Backend) -> None:
+    async def check() -> None:
+        with pytest.raises(ValueError, match="boom"):
+            await cancel_at(2, leaves_value_error)
+        with pytest.raises(ValueError, match="k: found 0"):
+            await cancel_at(0, leaves_value_error)
+
+    anyio.run(check, backend=virtual[0], backend_options=virtual[1])
+
+
+def test_cancel_at_reports_a_call_that_completes_inside_a_shield(virtual: Backend) -> None:
+    async def shielded() -> str:
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(1)
+        return "kept"
+
+    async def check() -> None:
+        result = await cancel_at(1, shielded)
+        assert (result.fired, result.returned, result.value) == (True, True, "kept")
+
+    anyio.run(check, backend=virtual[0], backend_options=virtual[1])

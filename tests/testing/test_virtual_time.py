@@ -1,0 +1,296 @@
+"""Virtual time: timers cost nothing, real work is waited for, and both backends look the same to AnyIO."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import pytest
+
+from amplifier.errors import MissingExtraError
+from amplifier.testing.virtual_time import (
+    VIRTUAL_ASYNCIO,
+    Backend,
+    VirtualTimeLoop,
+    virtual_backend,
+    virtual_backends,
+    virtual_clock,
+)
+
+AN_HOUR = 3600.0
+
+
+def run_on(backend: Backend, function: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+    name, options = backend
+    return anyio.run(function, *args, backend=name, backend_options=options)
+
+
+def run_virtual(function: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+    return run_on(VIRTUAL_ASYNCIO, function, *args)
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def virtual(request: pytest.FixtureRequest) -> Backend:
+    return virtual_backend(request.param)
+
+
+def test_an_hour_of_sleep_passes_on_the_clock_but_not_on_the_wall(virtual: Backend) -> None:
+    async def sleeper() -> float:
+        await anyio.sleep(AN_HOUR)
+        return anyio.current_time()
+
+    started = time.monotonic()
+    assert run_on(virtual, sleeper) == pytest.approx(AN_HOUR)
+    assert time.monotonic() - started < AN_HOUR / 10
+
+
+def test_the_clock_starts_at_zero_in_every_run(virtual: Backend) -> None:
+    async def now() -> float:
+        return anyio.current_time()
+
+    assert run_on(virtual_backend(virtual[0]), now) == pytest.approx(0.0)
+    assert run_on(virtual_backend(virtual[0]), now) == pytest.approx(0.0)
+
+
+def test_timers_fire_in_order_of_their_deadlines_and_not_of_their_creation(virtual: Backend) -> None:
+    fired: list[tuple[float, float]] = []
+
+    async def fire_after(seconds: float) -> None:
+        await anyio.sleep(seconds)
+        fired.append((seconds, anyio.current_time()))
+
+    async def race() -> None:
+        async with anyio.create_task_group() as tasks:
+            for seconds in (300.0, 5.0, 86_400.0 * 3, 0.25):
+                tasks.start_soon(fire_after, seconds)
+
+    run_on(virtual, race)
+    assert [seconds for seconds, _ in fired] == [0.25, 5.0, 300.0, 86_400.0 * 3]
+    assert all(at == pytest.approx(seconds) for seconds, at in fired)
+
+
+def test_a_deadline_far_away_cuts_a_wait_that_never_ends(virtual: Backend) -> None:
+    async def wait_for_nobody() -> tuple[bool, float]:
+        with anyio.move_on_after(AN_HOUR) as scope:
+            await anyio.Event().wait()
+        return scope.cancelled_caught, anyio.current_time()
+
+    cut, at = run_on(virtual, wait_for_nobody)
+    assert cut
+    assert at == pytest.approx(AN_HOUR)
+
+
+def test_runnable_work_goes_before_any_jump(virtual: Backend) -> None:
+    async def busy_then_look() -> float:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.sleep, AN_HOUR)
+            for _ in range(50):
+                await anyio.lowlevel.checkpoint()
+            now = anyio.current_time()
+            tasks.cancel_scope.cancel()
+        return now
+
+    assert run_on(virtual, busy_then_look) == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize("through", ["anyio", "asyncio", "executor"])
+def test_a_worker_thread_in_flight_holds_the_clock(through: str) -> None:
+    """Were the clock to jump, the deadline would fire before the thread could answer."""
+
+    def work() -> str:
+        time.sleep(0.05)
+        return "done"
+
+    async def call() -> tuple[str | None, float]:
+        with anyio.move_on_after(AN_HOUR):
+            if through == "anyio":
+                answer = await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+            elif through == "asyncio":
+                answer = await asyncio.to_thread(work)
+            else:
+                answer = await asyncio.get_running_loop().run_in_executor(None, work)
+            return answer, anyio.current_time()
+        return None, anyio.current_time()
+
+    answer, at = run_virtual(call)
+    assert answer == "done"
+    assert 0.04 < at < 60, "the clock went with the wall while the thread worked"
+
+
+def test_the_clock_jumps_again_once_the_worker_thread_is_idle() -> None:
+    async def call_then_sleep() -> float:
+        await anyio.to_thread.run_sync(lambda: None)
+        await anyio.sleep(AN_HOUR)
+        return anyio.current_time()
+
+    assert run_virtual(call_then_sleep) == pytest.approx(AN_HOUR, abs=60)
+
+
+def test_a_child_process_holds_the_clock() -> None:
+    async def run_child() -> tuple[int | None, float]:
+        with anyio.move_on_after(AN_HOUR):
+            result = await anyio.run_process([sys.executable, "-c", "print('x')"])
+            return result.returncode, anyio.current_time()
+        return None, anyio.current_time()
+
+    code, at = run_virtual(run_child)
+    assert code == 0
+    assert at < AN_HOUR
+
+
+def test_a_child_process_without_any_pipe_holds_the_clock() -> None:
+    async def run_child() -> int | None:
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", "pass", stdin=subprocess.DEVNULL)
+        with anyio.move_on_after(AN_HOUR):
+            return await process.wait()
+        return None
+
+    assert run_virtual(run_child) == 0
+
+
+def test_open_input_holds_the_clock_until_it_speaks() -> None:
+    async def read_before_deadline() -> str:
+        reader, writer = os.pipe()
+        news = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(reader, news.set)
+        threading.Timer(0.03, os.write, (writer, b"x")).start()
+        try:
+            with anyio.move_on_after(AN_HOUR):
+                await news.wait()
+                return "news"
+            return "deadline"
+        finally:
+            loop.remove_reader(reader)
+            os.close(reader)
+            os.close(writer)
+
+    assert run_virtual(read_before_deadline) == "news"
+
+
+def test_a_loop_with_little_patience_jumps_over_silent_input() -> None:
+    class Impatient(VirtualTimeLoop):
+        io_patience = 0.001
+
+    async def sleep_beside_idle_pipe() -> float:
+        reader, writer = os.pipe()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(reader, lambda: None)
+        try:
+            await anyio.sleep(AN_HOUR)
+            return loop.time()
+        finally:
+            loop.remove_reader(reader)
+            os.close(reader)
+            os.close(writer)
+
+    assert run_on(("asyncio", {"loop_factory": Impatient}), sleep_beside_idle_pipe) == pytest.approx(AN_HOUR)
+    assert VirtualTimeLoop.io_patience == math.inf
+
+
+def test_real_time_waits_for_a_thread_the_loop_cannot_see() -> None:
+    async def call(*, held: bool) -> bool:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        news = asyncio.Event()
+        thread = threading.Timer(0.03, loop.call_soon_threadsafe, (news.set,))
+        thread.start()
+        try:
+            with anyio.move_on_after(AN_HOUR) as scope:
+                if held:
+                    with loop.real_time():
+                        await news.wait()
+                else:
+                    await news.wait()
+            return not scope.cancelled_caught
+        finally:
+            thread.join()
+
+    async def held_call() -> bool:
+        return await call(held=True)
+
+    async def free_call() -> bool:
+        return await call(held=False)
+
+    assert run_virtual(held_call)
+    assert not run_virtual(free_call), "an unseen thread does not hold the clock"
+
+
+def test_a_loop_without_timers_sleeps_until_a_thread_wakes_it() -> None:
+    """CPU time, not wall time, tells sleeping from spinning."""
+
+    async def wait_for_thread() -> float:
+        news = asyncio.Event()
+        thread = threading.Timer(0.3, asyncio.get_running_loop().call_soon_threadsafe, (news.set,))
+        thread.start()
+        before = time.thread_time()
+        await news.wait()
+        thread.join()
+        return time.thread_time() - before
+
+    assert run_virtual(wait_for_thread) < 0.15
+
+
+def test_waiting_for_a_thread_beside_a_timer_does_not_spin() -> None:
+    async def wait_for_worker() -> float:
+        before = time.thread_time()
+        with anyio.fail_after(AN_HOUR):
+            await anyio.to_thread.run_sync(time.sleep, 0.3)
+        return time.thread_time() - before
+
+    assert run_virtual(wait_for_worker) < 0.15
+
+
+def test_a_loop_can_be_collected_after_use() -> None:
+    import gc
+    import weakref
+
+    loops: list[weakref.ref[asyncio.AbstractEventLoop]] = []
+
+    async def remember_loop() -> None:
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+        await anyio.sleep(1)
+
+    run_virtual(remember_loop)
+    gc.collect()
+    assert loops[0]() is None
+
+
+def test_virtual_backends_are_asyncio_and_trio_with_a_fresh_clock_each_time() -> None:
+    first, second = virtual_backends(), virtual_backends()
+    assert [name for name, _ in first] == ["asyncio", "trio"]
+    assert first[0][1]["loop_factory"] is VirtualTimeLoop
+    assert first[1][1]["clock"] is not second[1][1]["clock"]
+
+
+def test_an_unknown_backend_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="unknown backend 'curio': expected 'asyncio' or 'trio'"):
+        virtual_backend("curio")
+
+
+def test_asking_for_the_trio_clock_without_trio_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "trio", None)
+    monkeypatch.setitem(sys.modules, "trio.testing", None)
+    with pytest.raises(MissingExtraError) as caught:
+        virtual_clock()
+    assert caught.value.extra == "trio"
+    assert caught.value.missing == "trio"
+
+
+def test_importing_the_testing_room_brings_neither_trio_nor_pytest_nor_hypothesis() -> None:
+    probe = (
+        "import sys, amplifier.testing, amplifier.testing.virtual_time\n"
+        "print(sorted({'trio', 'pytest', '_pytest', 'hypothesis', 'unittest.mock'} & set(sys.modules)))"
+    )
+    shown = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=60)
+    assert shown.stdout.strip() == "[]"
