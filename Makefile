@@ -22,7 +22,7 @@ READY := .venv/.ready
 CODE := src tests docs $(wildcard benchmarks examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all check format bench docs clean
+.PHONY: help setup run test test-all check check-style check-format check-types check-rooms check-prose format bench docs clean
 .DELETE_ON_ERROR:
 .PRECIOUS: .venv-3.%/.ready
 
@@ -67,11 +67,22 @@ test-all: test
 test-3.%: .venv-3.%/.ready
 	.venv-3.$*/bin/python -m pytest $(ARGS)
 
-check: $(READY)
+# One target each, so that `make -k check` reports everything at once.
+check: check-style check-format check-types check-rooms check-prose
+
+check-style: $(READY)
 	$(BIN)/ruff check $(CODE)
-	$(BIN)/ruff format --check $(CODE)
+
+check-format: $(READY)
+	$(BIN)/ruff format --check --quiet $(CODE)
+
+check-types: $(READY)
 	$(BIN)/mypy
+
+check-rooms: $(READY)
 	$(BIN)/lint-imports --no-logo
+
+check-prose: $(READY)
 	$(BIN)/python -m tests._support.prose
 
 format: $(READY)
@@ -84,7 +95,6 @@ bench: .venv-bench/.ready
 
 docs: $(READY)
 	$(BIN)/python docs/_generate.py
-	$(BIN)/python -m tests._support.prose
 
 clean:
 	rm -rf .venv .venv-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -188,14 +188,14 @@ def _open_descriptors() -> Iterator[tuple[int, str]]:
     folder = _PROC / "self" / "fd"
     if not folder.is_dir():
         return
-    for name in os.listdir(folder):  # noqa: PTH208  # Path.iterdir would be slower on a path read for every test
+    for name in os.listdir(folder):
         with suppress(FileNotFoundError):  # the descriptor of this very listing
-            yield int(name), os.readlink(folder / name)  # noqa: PTH115  # as above
+            yield int(name), os.readlink(folder / name)
 
 
 def _process_ids() -> Iterator[int]:
     if _PROC.is_dir():
-        yield from (int(name) for name in os.listdir(_PROC) if name.isdigit())  # noqa: PTH208  # as above
+        yield from (int(name) for name in os.listdir(_PROC) if name.isdigit())
 
 
 def _is_ours(pid: int) -> bool:

@@ -22,6 +22,11 @@ def test_importing_brings_nothing_that_was_not_asked_for(module):
     assert sorted(loaded_after(f"import {module}").intersection(UNWANTED)) == []
 
 
+def test_the_kernel_brings_no_event_loop():
+    # AnyIO imports a backend when it runs one, so an application on trio never pays for asyncio.
+    assert "asyncio" not in loaded_after("import amplifier")
+
+
 def test_the_pytest_plugin_brings_pytest_and_nothing_else_of_weight():
     brought = loaded_after("import amplifier.pytest_plugin")
     assert "pytest" in brought

@@ -40,7 +40,7 @@ def test_every_problem_is_printed_with_its_path(tmp_path, capsys):
 
 
 def test_a_warning_is_printed_aside_and_fails_nothing(tmp_path, capsys):
-    odd = GOOD | {"no_such_section": []}
+    odd = {**GOOD, "no_such_section": {}}
     _, warnings = check_plan(odd)
     assert warnings
     file = tmp_path / "plan.json"

@@ -5,11 +5,18 @@ import shutil
 import sys
 import time
 import zipfile
+from pathlib import Path
 
 import pytest
 
 from amplifier.loading import _syspath
-from amplifier.loading._discovery import effective_search_paths, entry_points, find_directory, module_directories
+from amplifier.loading._discovery import (
+    _STANDARD_LIBRARY,
+    effective_search_paths,
+    entry_points,
+    find_directory,
+    module_directories,
+)
 from tests.loading._forge import distribution, package, root, run_python, write
 
 
@@ -118,6 +125,14 @@ def test_roots_that_loaders_hold_are_not_searched(tmp_path):
         assert claims("tool-acme") == []
     finally:
         _syspath.release(str(tmp_path))
+
+
+def test_the_standard_library_is_not_searched():
+    skipped = {entry for entry in sys.path if entry in _STANDARD_LIBRARY}
+    assert str(Path(os.__file__).parent) in skipped
+    assert not [entry for entry in skipped if "site-packages" in entry]
+    entry_points()
+    assert skipped.isdisjoint(entry_points._last.scans)
 
 
 def test_an_archive_on_the_path_is_searched(tmp_path, monkeypatch):

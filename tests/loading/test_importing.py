@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,17 @@ def test_the_same_package_is_imported_once(tmp_path):
     first = import_from(directory)
     assert import_from(directory) is first
     assert import_from(link.resolve()) is first
+
+
+def test_a_package_may_lie_behind_symbolic_links(tmp_path):
+    package(tmp_path / "store", "thing", part="value = 1\n")
+    (tmp_path / "checkout").mkdir()
+    link = tmp_path / "checkout" / "thing"
+    link.symlink_to(tmp_path / "store" / "thing")
+    module = import_from(link)
+    assert importlib.import_module("thing.part").value == 1
+    del sys.modules["thing"]
+    assert import_from(link) is not module
 
 
 def test_a_name_that_is_imported_from_elsewhere_is_refused_with_both_places(tmp_path):
@@ -177,7 +189,7 @@ async def test_cancellation_at_import_is_not_the_modules(tmp_path):
 
 
 def test_a_missing_dependency_is_named(tmp_path):
-    with pytest.raises(ModuleLoadError, match="the package 'surely_not_installed' it needs is not installed"):
+    with pytest.raises(ModuleLoadError, match="it needs 'surely_not_installed', which cannot be found"):
         import_from(package(tmp_path, "amplifier_module_tool_x", "import surely_not_installed\n"))
 
 
@@ -252,6 +264,20 @@ def test_a_held_root_does_not_hide_what_stands_behind_it_on_the_path(tmp_path, m
         _syspath.release(str(checkout))
     assert spec is not None
     assert spec.origin == str(installed / "__init__.py")
+
+
+def test_a_finder_that_reads_the_whole_path_does_not_bring_held_roots_back(tmp_path, monkeypatch):
+    class Rewriting:
+        def find_spec(self, name, path=None, target=None):
+            return PathFinder.find_spec(name, path)
+
+    monkeypatch.setattr(sys, "meta_path", [Rewriting(), *sys.meta_path])
+    checkout = root(tmp_path, "tool-x")
+    assert _syspath.acquire(str(checkout))
+    try:
+        assert find_installed("amplifier_module_tool_x") is None
+    finally:
+        _syspath.release(str(checkout))
 
 
 def test_finding_imports_nothing_and_ignores_held_roots_and_plain_directories(tmp_path, site):

@@ -386,9 +386,18 @@ ForeignNotFound.__name__ = "ModuleNotFoundError"
 
 
 @pytest.mark.parametrize("error", [ModuleNotFoundError, builtins.ModuleNotFoundError, ForeignNotFound])
-async def test_what_a_resolver_does_not_know_is_looked_for_directly(error):
+async def test_what_a_resolver_does_not_know_is_looked_for_directly(error, caplog):
     loader = ModuleLoader(Coordinator(Resolver(error("unknown here"))), modules={"tool-x": mount_example})
     assert (await loader.load("tool-x", None, "git+https://example.org/x")).mount is mount_example
+    assert "WARNING" not in caplog.text
+
+
+async def test_a_resolver_that_lacks_a_package_itself_is_warned_about(caplog):
+    error = builtins.ModuleNotFoundError("No module named 'git'", name="git")
+    loader = ModuleLoader(Coordinator(Resolver(error)), modules={"tool-x": mount_example})
+    assert (await loader.load("tool-x")).mount is mount_example
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "No module named 'git'" in caplog.text
 
 
 async def test_what_nobody_knows_names_the_places_of_both(tmp_path):
@@ -495,7 +504,7 @@ async def test_a_root_with_standard_names_stays_off_the_path_and_both_files_are_
 
 async def test_a_module_that_needs_what_lies_beside_a_standard_name_is_told_why(tmp_path):
     checkout = root(tmp_path, "tool-x", "import beside_x\n" + MOUNT, colorsys="", beside_x="")
-    with pytest.raises(ModuleLoadError, match="'beside_x' it needs") as caught:
+    with pytest.raises(ModuleLoadError, match="it needs 'beside_x'") as caught:
         await ModuleLoader().load("tool-x", source_hint=checkout)
     assert "is kept off sys.path because" in caught.value.__notes__[0]
 

@@ -41,7 +41,7 @@ HOSTILE_IDS = [
     "tool\u202ex",
     "a" * 65,
     "a" * 100_000,
-    "file:///tmp",
+    "file:///etc",
     "$HOME",
     "tool*",
     None,

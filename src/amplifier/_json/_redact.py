@@ -72,7 +72,7 @@ def _name_matcher(keys: frozenset[str]) -> Callable[[str], bool]:
                     return not (phrase == ("token",) and start and words[start - 1] in _TOKENIZER_WORDS)
                 if phrase in _STRONG and _DESCRIBES.isdisjoint(rest):
                     return True
-        return bool(words) and bool(run_together) and words[-1].endswith(run_together)
+        return "".join(words).endswith(run_together)
 
     return is_sensitive
 
@@ -336,9 +336,7 @@ class _Redaction:
             key = frame.keys[at]
             if self._sensitive(key):
                 return True
-            return key in _VALUE_FIELDS and any(
-                self._sensitive(dict.get(frame.source, name)) for name in _NAME_FIELDS
-            )
+            return key in _VALUE_FIELDS and any(self._sensitive(dict.get(frame.source, name)) for name in _NAME_FIELDS)
         if at == 0 or issubclass(frame.kind, (set, frozenset)):
             return False
         before = values[at - 1]
@@ -391,14 +389,14 @@ def _readable(value: Any) -> Any:
     """An object as something the walk can search."""
     kind = type(value)
     try:
-        if isinstance(value, BaseException):
+        if issubclass(kind, BaseException):
             return f"{kind.__name__}: {redact_text(str(value))}"
         names = [field.name for field in getattr(kind, "__attrs_attrs__", ())] or list(
             getattr(kind, "__dataclass_fields__", ())
         )
         if names:
             return {name: getattr(value, name, None) for name in names}
-        if isinstance(value, Mapping):
+        if issubclass(kind, Mapping):
             return dict(value)
         shown = repr(value)
         redacted = redact_text(shown)

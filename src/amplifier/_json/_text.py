@@ -43,7 +43,7 @@ _NOT_JSON = "value cannot be written as JSON"
 def _check_jsonable(value: Any, frames: Sequence[Frame]) -> Any:
     problem, kind = "", type(value)  # not isinstance(): a test double may claim to be of any class
     if frames and frames[-1].keys is not None:
-        key = frames[-1].key()
+        key: Any = frames[-1].key()
         if not issubclass(type(key), str):
             problem = f"expected a str as key, got {type(key).__name__}"
         elif not key.isascii() and _SURROGATES.search(key):

@@ -8,6 +8,7 @@ finished and knows what it is inside of, so no value — ten thousand levels dee
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -30,6 +31,7 @@ _MANY_CONTAINERS = 20_000  # from here on the copy remembers what it has seen (s
 
 _IDENTIFIER = re.compile(r"[^\W\d]\w*")
 _PLAIN = (dict, list, tuple)
+_LONGEST_PATH = 300
 
 
 def format_path(parts: Iterable[object], root: str = "") -> str:
@@ -42,7 +44,7 @@ def format_path(parts: Iterable[object], root: str = "") -> str:
             text += f".{part}" if text else part
         else:
             text += f"[{ascii(part)[:80] if type(part) in LEAVES else type(part).__name__}]"
-    return text
+    return text if len(text) <= _LONGEST_PATH else f"{text[:200]}…{text[-80:]}"
 
 
 class Frame:
@@ -55,12 +57,13 @@ class Frame:
         self.source, self.kind, self.at = source, kind, 0
         self.keys: list[Any] | None = None
         # Unbound methods of the base class: a subclass with methods of its own is read without running them.
-        # OrderedDict is the one exception, because only its own iterator knows about move_to_end().
-        if issubclass(kind, dict):
-            plain = dict.copy(source) if kind.__module__ != "collections" else dict(source.items())
-            self.keys, self.values = list(plain), list(plain.values())
+        if issubclass(kind, OrderedDict):  # only its own iterator knows about move_to_end()
+            self.keys = list(OrderedDict.__iter__(source))
+            self.values = [dict.__getitem__(source, key) for key in self.keys]
+        elif issubclass(kind, dict):
+            self.keys, self.values = list(dict.keys(source)), list(dict.values(source))
         elif issubclass(kind, list):
-            self.values = list.copy(source)
+            self.values = list(list.__iter__(source))
         elif issubclass(kind, tuple):
             self.values = list(tuple.__iter__(source))
         else:
@@ -179,7 +182,7 @@ def copy_json(value: Any) -> Any:
         ModelError: The value contains itself or is nested deeper than 1000 levels.
     """
     if type(value) is not dict:
-        return value if type(value) in LEAVES else copy_json({"": value})[""] if type(value) is list else _care(value)
+        return value if type(value) in LEAVES else _copy_other(value)
     copied = value.copy()
     dicts: list[Any] | None = None
     lists: list[Any] | None = None
@@ -207,7 +210,7 @@ def copy_json(value: Any) -> Any:
             elif _is_container(child):
                 raise _NeedsCare
         if dicts is not None and lists is not None:
-            _copy_levels(dicts, lists)
+            _copy_levels(dicts, lists, 2)
     except _NeedsCare:
         return _care(value)
     return copied
@@ -219,18 +222,29 @@ def _is_container(value: Any) -> bool:
     return issubclass(kind, _PLAIN) and (kind is not tuple or not LEAVES.issuperset(map(type, value)))
 
 
-def _copy_levels(dicts: list[dict[Any, Any]], lists: list[list[Any]]) -> None:
+def _copy_other(value: Any) -> Any:
+    if type(value) is not list:
+        return _care(value)
+    copied = value.copy()
+    try:
+        _copy_levels([], [copied], 1)
+    except _NeedsCare:
+        return _care(value)
+    return copied
+
+
+def _copy_levels(dicts: list[dict[Any, Any]], lists: list[list[Any]], depth: int) -> None:
     """Copy below these (already copied) containers, level by level, which counts the depth for nothing.
 
     One flat loop per level beats a recursive call per container by a tenth on large payloads. It does not notice that
     a container is reached twice, so it gives up when the tree unrolls into suspiciously many.
     """
-    depth, seen = 2, 0
+    seen = 0
     while dicts or lists:
-        depth += 1
         seen += len(dicts) + len(lists)
-        if depth > _MAX_COPY_DEPTH + 1 or seen > _MANY_CONTAINERS:
+        if depth > _MAX_COPY_DEPTH or seen > _MANY_CONTAINERS:
             raise _NeedsCare
+        depth += 1
         next_dicts: list[dict[Any, Any]] = []
         next_lists: list[list[Any]] = []
         for parent in dicts:

@@ -16,7 +16,7 @@ import attrs
 from amplifier.errors import ApprovalTimeoutError
 from amplifier.models import ApprovalGate
 
-from ._deadline import Overran, Series
+from ._deadline import Overran, Series, call_foreign
 from ._watch import Watch
 
 logger = logging.getLogger("amplifier.coordinator")
@@ -87,7 +87,7 @@ class Approvals:
         shown = _shorten(prompt)
         series = Series(self.watch)
         try:
-            answer = system.request_approval(prompt, options, gate.timeout, gate.default)
+            answer = call_foreign(system.request_approval, prompt, options, gate.timeout, gate.default)
             if isawaitable(answer):
                 answer = await series.run(answer, gate.timeout, f"approval for hook {gate.hook_name!r}")
         except (Overran, ApprovalTimeoutError):

@@ -18,7 +18,7 @@ from typing import Any, final
 import anyio
 import attrs
 
-from ._deadline import Overran, Series
+from ._deadline import Overran, Series, call_foreign
 from ._firewall import Loop, Spawn, run_shielded, start_timer
 
 logger = logging.getLogger("amplifier.cancellation")
@@ -113,8 +113,7 @@ class CancellationToken:
         Raises:
             ValueError: ``grace`` is not a positive number.
         """
-        if grace is not None and not (isinstance(grace, int | float) and 0 < grace < math.inf):
-            raise ValueError(f"grace must be a positive number of seconds or None, not {grace!r}")
+        _check_grace(grace)
         if self._claims:
             return False
         changed = self._claim(CancelRequest(CancellationState.GRACEFUL, grace, reason))
@@ -212,7 +211,7 @@ class CancellationToken:
         try:
             for callback in list(self._callbacks):
                 try:
-                    answer = callback()
+                    answer = call_foreign(callback)
                     if inspect.isawaitable(answer):
                         await series.run(answer, CALLBACK_SECONDS, callback)
                 except Overran as late:
@@ -273,3 +272,8 @@ class CancellationToken:
             self._stop_grace = None
 
 
+def _check_grace(grace: Any) -> None:
+    if grace is not None and not (
+        isinstance(grace, int | float) and not isinstance(grace, bool) and 0 < grace < math.inf
+    ):
+        raise ValueError(f"grace must be a positive, finite number of seconds or None, got {grace!r}")

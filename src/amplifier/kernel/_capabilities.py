@@ -18,7 +18,7 @@ class Capabilities:
         self._owners: dict[str, str] = {}
         self._replaced: dict[str, tuple[Any, str | None]] = {}
 
-    def register(self, name: str, value: Any, owner: str | None) -> None:
+    def register(self, name: Any, value: Any, owner: str | None) -> None:
         """Offer ``value`` under ``name``; the last registration wins, over another module's with a warning.
 
         Raises:

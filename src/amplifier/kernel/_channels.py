@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from ._deadline import Overran, Series
+from ._deadline import Overran, Series, call_foreign
 from ._watch import Watch
 
 logger = logging.getLogger("amplifier.coordinator")
@@ -41,7 +41,7 @@ class Channels:
     def __init__(self) -> None:
         self._channels: dict[str, list[Contributor]] = {}
 
-    def register(self, channel: str, name: str, callback: Callable[[], Any], owner: str | None) -> None:
+    def register(self, channel: Any, name: Any, callback: Any, owner: str | None) -> None:
         """Add a contributor; equal names are allowed.
 
         Raises:
@@ -88,7 +88,7 @@ class Channels:
         try:
             for contributor in tuple(contributors):
                 try:
-                    value = contributor.callback()
+                    value = call_foreign(contributor.callback)
                     if isawaitable(value):
                         value = await series.run(value, each, contributor)
                 except Overran as late:
@@ -101,5 +101,3 @@ class Channels:
         finally:
             series.close()
         return collected
-
-

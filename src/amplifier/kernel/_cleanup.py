@@ -46,7 +46,7 @@ class CleanupFailure:
     overran: bool
 
     def __str__(self) -> str:
-        return f"{self.what} of {self.module or 'the application'}: {self.error or type(self.error).__name__}"
+        return f"{self.what} of {self.module or 'the application'}: {str(self.error) or type(self.error).__name__}"
 
 
 class CleanupStack:

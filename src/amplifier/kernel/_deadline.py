@@ -35,7 +35,18 @@ class Series:
     was raised. `close` must be called at the end, in the same task.
     """
 
-    __slots__ = ("_armed_for", "_limit", "_scope", "_seconds", "_watch", "awaited", "clock", "label", "started", "until")
+    __slots__ = (
+        "_armed_for",
+        "_limit",
+        "_scope",
+        "_seconds",
+        "_watch",
+        "awaited",
+        "clock",
+        "label",
+        "started",
+        "until",
+    )
 
     def __init__(self, watch: Watch | None = None, limit: float | None = None) -> None:
         self.clock: Callable[[], float] = loop_clock()
@@ -86,7 +97,9 @@ class Series:
             self._scope.__enter__()
             if self._watch is not None:
                 self._watch.enter(self)
-        elif until != self.until and not 0 <= until - self.until <= self._armed_for * SLACK:
+        elif until != self.until and not 0 <= until - self.until <= min(self._armed_for, self._seconds) * SLACK:
+            if self._watch is not None and until < self.until:
+                self._watch.hasten(until)
             self.until = until
             self._armed_for = self._seconds
             self._scope.deadline = until
@@ -114,11 +127,7 @@ class Series:
                 self._leave_watch()
             if swallowed or isinstance(exc, Exception):
                 return Overran(self._seconds)
-        if isinstance(exc, Exception):
-            return exc
-        if is_cancellation_type(exc) and not is_real_cancellation(exc):
-            return InventedCancellation(f"raised {type(exc).__name__} although nobody cancelled it")
-        raise exc
+        return _own_failure(exc)
 
     def renew(self) -> Overran:
         """Leave a scope whose deadline has passed although its call came back; the next call opens a fresh one."""
@@ -140,3 +149,27 @@ class Series:
 
 class InventedCancellation(Exception):
     """A module raised the backend's cancellation by hand; it is a failure of that module, not a cancellation."""
+
+
+def call_foreign(fn: Callable[..., Any], *args: Any) -> Any:
+    """Call foreign code that may be sync; a cancellation that it makes up itself leaves as a failure.
+
+    Raises:
+        InventedCancellation: It raised a cancellation although nobody had cancelled it.
+    """
+    try:
+        return fn(*args)
+    except BaseException as exc:
+        failure = _own_failure(exc)
+        if failure is exc:
+            raise
+        raise failure from None
+
+
+def _own_failure(exc: BaseException) -> Exception:
+    """The failure of foreign code that ``exc`` stands for; what is not its to keep is raised."""
+    if isinstance(exc, Exception):
+        return exc
+    if is_cancellation_type(exc) and not is_real_cancellation(exc):
+        return InventedCancellation(f"raised {type(exc).__name__} although nobody cancelled it")
+    raise exc

@@ -32,7 +32,18 @@ SLOW = 5.0
 class Registration:
     """One handler for one event."""
 
-    __slots__ = ("event", "handler", "live", "module", "name", "on_failure", "priority", "seq", "slow_logged", "timeout")
+    __slots__ = (
+        "event",
+        "handler",
+        "live",
+        "module",
+        "name",
+        "on_failure",
+        "priority",
+        "seq",
+        "slow_logged",
+        "timeout",
+    )
 
     def __init__(
         self,
@@ -114,7 +125,7 @@ class Dispatch:
                         series.arm(registration.timeout, now, answer)
                         armed = True
                         answer = await answer
-                except BaseException as exc:  # handlers are foreign code; judge() lets through what is not theirs
+                except BaseException as exc:  # noqa: BLE001 — handlers are foreign code; judge() lets through what is not theirs
                     if self._failed(registration, series.judge(exc)):
                         break
                     now = clock()
@@ -176,37 +187,55 @@ class Dispatch:
 
 
 def _words(error: Exception) -> str:
-    return str(error) if isinstance(error, Overran) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, Overran) else f"{type(error).__name__}: {text_of(error)}"
+
+
+def text_of(error: Exception) -> str:
+    """What an exception says, even if its own ``__str__`` fails: it is foreign code like the handler that raised it."""
+    try:
+        return str(error)
+    except Exception as broken:  # noqa: BLE001 — see above
+        return f"(its text cannot be shown: {type(broken).__name__})"
 
 
 async def collect(
-    event: str, payload: dict[str, Any], handlers: tuple[Registration, ...], timeout: float
+    event: str,
+    payload: dict[str, Any],
+    handlers: tuple[Registration, ...],
+    timeout: float,
+    watch: Watch | None = None,
 ) -> list[dict[str, Any]]:
     """Call all handlers at once, with one deadline, and return the data of their results in handler order."""
     answers: list[Any] = [None] * len(handlers)
-    finished = [False] * len(handlers)
+    fatal: list[BaseException] = []
+    until = loop_clock()() + timeout
 
     async def ask(index: int, registration: Registration) -> None:
+        if not registration.live:  # unregistered by a handler that was faster
+            return
+        series = Series(watch)
         try:
             answer = registration.handler(event, copy_json(payload))
             if isawaitable(answer):
-                answer = await answer
+                answer = await series.run(answer, until - series.clock(), registration)
+            answers[index] = answer
+        except Overran:
+            logger.warning("%s gave no answer within %g s: skipped", registration, timeout)
         except Exception as exc:  # handlers are foreign code
             logger.error("%s failed with %s: skipped", registration, _words(exc), exc_info=exc)
-        except BaseException as exc:
-            Series().judge(exc)  # raises what is not the handler's own
-            logger.error("%s raised %s by itself: skipped", registration, type(exc).__name__)
-        else:
-            answers[index] = answer
-        finished[index] = True
+        except (KeyboardInterrupt, SystemExit) as exc:
+            # Raised in the emitter's task below: in a task of its own, asyncio would tear the loop down.
+            fatal.append(exc)
+            group.cancel_scope.cancel()
+        except BaseException as exc:  # noqa: BLE001 — judge() raises what is not the handler's own
+            logger.error("%s failed with %s: skipped", registration, _words(series.judge(exc)))
+        finally:
+            series.close()
 
-    with anyio.CancelScope(deadline=loop_clock()() + timeout):
-        async with anyio.create_task_group() as group:
-            for index, registration in enumerate(handlers):
-                if registration.live:
-                    group.start_soon(ask, index, registration)
-    for registration, done in zip(handlers, finished, strict=True):
-        if not done and registration.live:
-            logger.warning("%s gave no answer within %g s: skipped", registration, timeout)
+    async with anyio.create_task_group() as group:
+        for index, registration in enumerate(handlers):
+            group.start_soon(ask, index, registration, name=str(registration))
+    if fatal:
+        raise fatal[0]
     results = [parse_answer(answer) for answer in answers]
     return [result.data for result in results if result is not None and result.data is not None]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import anyio
@@ -59,7 +59,7 @@ class _Section:
             else:
                 with self.scope:
                     self.value = await fn(*args)
-        except BaseException as exc:  # carried over to the caller in _outcome()
+        except BaseException as exc:  # noqa: BLE001 — carried over to the waiting caller
             self.error = exc
 
 
@@ -82,7 +82,8 @@ async def run_guarded(fn: Callable[..., Awaitable[T]], *args: Any, name: str) ->
     """Run ``fn(*args)`` so that a cancellation of the caller reaches it once and its unwinding is left in peace.
 
     Returns only when ``fn`` has finished. The first cancellation is passed on in its own kind: a native
-    ``Task.cancel()`` as one, a cancelled surrounding scope as a level-triggered scope. Later ones wait.
+    ``Task.cancel()`` as one, a cancelled surrounding scope as a level-triggered scope. Later ones wait; they are not lost
+    when ``fn`` answers the first one with an error of its own.
     """
     loop = _running_asyncio_loop()
     if loop is None:
@@ -92,6 +93,7 @@ async def run_guarded(fn: Callable[..., Awaitable[T]], *args: Any, name: str) ->
     task = loop.create_task(section.run(fn, args), name=name)
     cancelled_error = cast("type[BaseException]", sys.modules["asyncio"].CancelledError)
     held: BaseException | None = None
+    late: BaseException | None = None
     try:
         while not task.done():
             try:
@@ -101,20 +103,25 @@ async def run_guarded(fn: Callable[..., Awaitable[T]], *args: Any, name: str) ->
                     with anyio.CancelScope(shield=True):
                         await _until_done(task, loop)
             except cancelled_error as exc:
-                if held is None:
-                    held = exc
-                    if anyio.current_effective_deadline() == -math.inf:
+                by_scope = anyio.current_effective_deadline() == -math.inf
+                if held is None and not task.done():
+                    if by_scope:
                         scope.cancel()
                     else:
                         task.cancel(*exc.args)
+                elif not by_scope:  # a cancelled scope comes again by itself
+                    late = exc
+                held = held or exc
         if section.error is not None and not (held is not None and isinstance(section.error, cancelled_error)):
+            if late is not None:
+                _deliver_later(late)
             raise section.error
         if held is not None:
             raise held
         return cast(T, section.value)
     finally:
         # An exception that names its own frame is a reference cycle; sessions must be collectable at once.
-        held = None
+        held = late = None
         section.error = None
 
 
@@ -124,9 +131,16 @@ async def run_shielded(fn: Callable[..., Awaitable[T]], *args: Any, name: str) -
     The section must bound itself: everything foreign in it runs under a deadline of its own.
     """
     loop = _running_asyncio_loop()
-    if loop is None:
-        with anyio.CancelScope(shield=True):
-            return await fn(*args)
+    if loop is not None:
+        return await _shielded_on_asyncio(loop, fn, args, name)
+    with anyio.CancelScope(shield=True):
+        return await fn(*args)
+    raise AssertionError("a scope that nobody cancels swallows nothing")
+
+
+async def _shielded_on_asyncio(
+    loop: asyncio.AbstractEventLoop, fn: Callable[..., Awaitable[T]], args: tuple[Any, ...], name: str
+) -> T:
     section = _Section(None)
     task = loop.create_task(section.run(fn, args), name=name)
     cancelled_error = cast("type[BaseException]", sys.modules["asyncio"].CancelledError)
@@ -220,8 +234,11 @@ class Loop:
     def soon(self, fn: Callable[[], object]) -> None:
         """Call ``fn`` on the loop's thread at its next turn; does nothing once the loop has ended."""
         if self._asyncio_loop is not None:
-            if not self._asyncio_loop.is_closed():
+            try:
                 self._asyncio_loop.call_soon_threadsafe(fn)
+            except RuntimeError:
+                if not self._asyncio_loop.is_closed():
+                    raise
             return
         trio = sys.modules["trio"]
         try:
@@ -230,7 +247,7 @@ class Loop:
             return
 
 
-Spawn = Callable[[Callable[[], Awaitable[None]]], None]
+Spawn = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
 
 
 def start_timer(seconds: float, fn: Callable[[], None], spawn: Spawn | None) -> Callable[[], None]:

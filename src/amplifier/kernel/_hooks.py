@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import math
+import sys
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import Any, ClassVar, cast, final
+from typing import Any, ClassVar, final
 
 import attrs
 
@@ -20,7 +20,7 @@ from amplifier.events import HOOK_FAILED, HOOK_TIMEOUT, TERMINAL_EVENTS
 from amplifier.models import HookResult
 
 from ._deadline import Overran
-from ._dispatch import Dispatch, Failure, Registration, collect
+from ._dispatch import Dispatch, Failure, Registration, collect, text_of
 from ._firewall import run_shielded
 from ._stamp import timestamp
 from ._watch import Watch
@@ -33,7 +33,33 @@ TERMINAL_SECONDS = 5.0
 DEEPEST = 32
 """How many dispatches may stand inside each other."""
 
-_chain: ContextVar[tuple[str, ...]] = ContextVar("amplifier_event_chain", default=())
+
+class _Link:
+    """One dispatch under way and those it stands inside of.
+
+    Tasks that a handler starts inherit the link; once its dispatch is over, what they emit stands inside nothing.
+    """
+
+    __slots__ = ("depth", "event", "is_over", "outer")
+
+    depth: int
+    outer: _Link | None
+    is_over: bool
+
+    def __init__(self, event: str, outer: _Link | None) -> None:
+        while outer is not None and outer.is_over:
+            outer = outer.outer
+        self.event = event
+        self.outer = outer
+        self.depth = 1 if outer is None else outer.depth + 1
+        self.is_over = False
+
+    def events(self) -> tuple[str, ...]:
+        """The chain of events, outermost first."""
+        return (*(() if self.outer is None else self.outer.events()), self.event)
+
+
+_innermost: ContextVar[_Link | None] = ContextVar("amplifier_innermost_dispatch", default=None)
 
 
 @attrs.frozen
@@ -155,11 +181,17 @@ class HookRegistry:
         return unregister
 
     def unregister(self, name: str) -> None:
-        """Remove the newest registration made under ``name``; nothing happens if there is none."""
+        """Remove the newest registration made under ``name``; nothing happens if there is none.
+
+        Raises:
+            TypeError: ``name`` is not a str.
+        """
         self.unregister_as(None, name)
 
     def unregister_as(self, module: str | None, name: str) -> None:
         """Remove the newest registration of that name, for a module only among its own."""
+        if not isinstance(name, str):
+            raise TypeError(f"unregister takes the name a handler was registered under, a str; got {name!r}")
         candidates = [
             r
             for handlers in self._handlers.values()
@@ -172,6 +204,8 @@ class HookRegistry:
     def list_handlers(self, event: str | None = None) -> dict[str, list[str]]:
         """Names of handlers by event, in running order; an asked-for event is always there."""
         if event is not None:
+            if not isinstance(event, str):
+                raise TypeError(f"list_handlers takes an event's name or None; got {event!r}")
             return {event: [r.name for r in self._handlers.get(event, ())]}
         return {name: [r.name for r in handlers] for name, handlers in self._handlers.items()}
 
@@ -239,27 +273,32 @@ class HookRegistry:
             HookRecursionError: Handlers emit events in a circle.
             ModelError: The payload is circular or too deep.
         """
+        given = _payload(event, data)
         handlers = self._ready.get(event) or self._ready_for(event)
         if not handlers:
-            return HookResult(action="continue", data=_payload(event, data))
+            return HookResult(action="continue", data=given)
+        if event in TERMINAL_EVENTS:
+            return await run_shielded(
+                self._dispatch, event, given, handlers, TERMINAL_SECONDS, name=f"amplifier event {event}"
+            )
+        return await self._dispatch(event, given, handlers, None)
+
+    async def _dispatch(
+        self, event: str, given: dict[str, Any], handlers: tuple[Registration, ...], limit: float | None
+    ) -> HookResult:
+        """Run the handlers, then tell observers about those that failed; ``limit`` bounds both, each by itself."""
         owned = {"timestamp": timestamp(), **self._identity}
-        payload = {**self._defaults, **_payload(event, data), **owned}
-        chain = _chain.get()
-        if len(chain) >= DEEPEST:
-            raise _too_deep(chain, event)
-        token = _chain.set((*chain, event))
+        dispatch = Dispatch(event, {**self._defaults, **given, **owned}, owned, self._watch, limit)
+        link = _begin(event)
+        token = _innermost.set(link)
         try:
-            if event in TERMINAL_EVENTS:
-                dispatch = Dispatch(event, payload, owned, self._watch, limit=TERMINAL_SECONDS)
-                result = await run_shielded(dispatch.run, handlers, name=f"amplifier event {event}")
-            else:
-                dispatch = Dispatch(event, payload, owned, self._watch)
-                result = await dispatch.run(handlers)
-            if dispatch.failures is not None:
-                await self._report(dispatch.event, dispatch.failures)
-            return result
+            result = await dispatch.run(handlers)
         finally:
-            _chain.reset(token)
+            link.is_over = True
+            _innermost.reset(token)
+        if dispatch.failures is not None:
+            await self._report(event, dispatch.failures, limit)
+        return result
 
     async def emit_and_collect(
         self, event: str, data: Mapping[str, Any] | None = None, timeout: float = 1.0
@@ -278,23 +317,22 @@ class HookRegistry:
         handlers = self._ready.get(event) or self._ready_for(event)
         if not handlers:
             return []
-        chain = _chain.get()
-        if len(chain) >= DEEPEST:
-            raise _too_deep(chain, event)
-        token = _chain.set((*chain, event))
+        link = _begin(event)
+        token = _innermost.set(link)
         try:
-            return await collect(event, payload, handlers, checked)
+            return await collect(event, payload, handlers, checked, self._watch)
         finally:
-            _chain.reset(token)
+            link.is_over = True
+            _innermost.reset(token)
 
-    async def _report(self, event: str, failures: list[Failure]) -> None:
+    async def _report(self, event: str, failures: list[Failure], limit: float | None) -> None:
         """Tell observers which handlers failed; failures of those observers are only logged."""
         if event.startswith("hook:"):
             return
         for failure in failures:
             registration, error = failure.registration, failure.error
             name = HOOK_TIMEOUT if isinstance(error, Overran) else HOOK_FAILED
-            if self._handlers.get(name) or self._handlers.get(EVERY_EVENT):
+            if observers := self._ready.get(name) or self._ready_for(name):
                 details: dict[str, Any] = {
                     "module_id": registration.module,
                     "hook_name": registration.name,
@@ -304,8 +342,8 @@ class HookRegistry:
                 if isinstance(error, Overran):
                     details["seconds"] = error.seconds
                 else:
-                    details.update(error=str(error), error_type=type(error).__name__)
-                await self.emit(name, details)
+                    details.update(error=text_of(error), error_type=type(error).__name__)
+                await self._dispatch(name, details, observers, limit)
 
 
 def _order(registration: Registration) -> tuple[int, int]:
@@ -335,9 +373,11 @@ def check_timeout(seconds: Any) -> float | None:
         return None
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise TypeError(f"a timeout must be a number of seconds or None, got {seconds!r}")
-    if not 0 < seconds < math.inf:
-        raise ValueError(f"a timeout must be a positive, finite number of seconds, got {seconds!r}; None means no limit")
-    return cast(float, seconds)
+    if not 0 < seconds <= sys.float_info.max:  # an int can be larger than any float
+        raise ValueError(
+            f"a timeout must be a positive, finite number of seconds, got {seconds!r:.40}; None means no limit"
+        )
+    return float(seconds)
 
 
 def _check_registration(event: Any, handler: Any, priority: Any, name: Any, on_failure: Any) -> None:
@@ -346,17 +386,27 @@ def _check_registration(event: Any, handler: Any, priority: Any, name: Any, on_f
     if not callable(handler):
         raise TypeError(f"the handler for {event!r} must be callable as handler(event, data); got {handler!r}")
     if isinstance(priority, bool) or not isinstance(priority, int):
-        raise TypeError(f"the priority of a handler for {event!r} must be an int (lower runs earlier); got {priority!r}")
+        raise TypeError(
+            f"the priority of a handler for {event!r} must be an int (lower runs earlier); got {priority!r}"
+        )
     if name is not None and not isinstance(name, str):
         raise TypeError(f"the name of a handler for {event!r} must be a str or None; got {name!r}")
     if on_failure not in (None, "continue", "deny"):
         raise ValueError(f"on_failure must be 'continue' or 'deny'; got {on_failure!r}")
 
 
-def _too_deep(chain: tuple[str, ...], event: str) -> HookRecursionError:
-    shown = " → ".join((*chain[-6:], event))
-    return HookRecursionError(
-        f"handlers emit events inside each other more than {DEEPEST} deep (… {shown}); "
-        "a handler must not emit an event that leads back to itself",
-        chain=(*chain, event),
-    )
+def _begin(event: str) -> _Link:
+    """A link for a dispatch that begins.
+
+    Raises:
+        HookRecursionError: It would stand inside too many others.
+    """
+    link = _Link(event, _innermost.get())
+    if link.depth > DEEPEST:
+        chain = link.events()
+        raise HookRecursionError(
+            f"handlers emit events inside each other more than {DEEPEST} deep (… {' → '.join(chain[-7:])}); "
+            "a handler must not emit an event that leads back to itself",
+            chain=chain,
+        )
+    return link

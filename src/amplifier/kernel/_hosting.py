@@ -8,7 +8,7 @@ the session: they are ended in the order of the cleanup stack, users before serv
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -16,6 +16,7 @@ import anyio
 import anyio.abc
 
 from amplifier.errors import SessionStateError
+
 from ._cleanup import CleanupStack
 from ._deadline import InventedCancellation
 from ._firewall import is_cancellation_type
@@ -37,7 +38,7 @@ class Hosting:
         self.fatal: list[BaseException] = []
         """Crashes of background tasks that asked to end the session."""
 
-    def spawn(self, fn: Callable[[], Awaitable[None]]) -> None:
+    def spawn(self, fn: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Start kernel work beside the turn; the caller sees to it that it ends."""
         self._require_group("background work").start_soon(fn)
 
@@ -63,7 +64,7 @@ class Hosting:
             try:
                 with scope:
                     await fn(*args)
-            except BaseException as exc:  # foreign code: a crash ends this task, not its neighbours
+            except BaseException as exc:  # noqa: BLE001 — foreign code: a crash ends this task, not its neighbours
                 await self._crashed(name, owner, exc, fatal)
             finally:
                 if entry is not None:
@@ -150,7 +151,7 @@ class _Host:
                 async with self._manager as self.value:
                     self.entered.set()
                     await self._left.wait()
-        except BaseException as exc:  # foreign code: handed to whoever waits for it
+        except BaseException as exc:  # noqa: BLE001 — foreign code: handed to whoever waits for it
             if is_cancellation_type(exc):  # shielded: the module made it up
                 exc = InventedCancellation(f"{self._name!r} raised {type(exc).__name__} although nobody cancelled it")
             if self.entered.is_set() and not self._left.is_set():

@@ -1,8 +1,7 @@
 """A session's states and the legal moves between them, pure.
 
-    new ──► opening ──► open ──► closing ──► closed
-             │                      ▲           │
-             └──────────────────────┘           └──► opening   (by hand only: initialize() after cleanup())
+new → opening → open → closing → closed; a failed opening goes straight to closing; a session opened by hand may be
+opened again after it was closed (`initialize` after `cleanup`).
 """
 
 from __future__ import annotations

@@ -103,20 +103,21 @@ class Mounts:
         point, name = self._resolve(point, name)
         if point == "hooks":
             return
-        key = (point, None if point in SINGLE_POINTS else name)
-        if point not in SINGLE_POINTS and name is None:
-            self._named(point)
+        single = point in SINGLE_POINTS
+        named = {} if single else self._named(point)
+        if not single and name is None:
             raise ValueError(f"Name required to unmount from {point}")
+        key = (point, None if single else name)
         holder = self._owners.get(key)
         if owner is not None and holder is not None and holder != owner:
             raise ContractError(
                 f"module {owner!r} may not unmount {name or point!r}: it was mounted by {holder!r}", module=owner
             )
         self._owners.pop(key, None)
-        if point in SINGLE_POINTS:
+        if single:
             self.points[point] = None
-        else:
-            self._named(point).pop(name, None)
+        elif name is not None:
+            named.pop(name, None)
 
     def get(self, point: str, name: str | None = None) -> Any:
         """The module, the dict of modules, or None.
@@ -171,7 +172,7 @@ class Mounts:
         for owner in set(self._owners.values()):
             self.undo(owner)
 
-    def _resolve(self, point: str, name: str | None) -> tuple[str, str | None]:
+    def _resolve(self, point: Any, name: str | None) -> tuple[str, str | None]:
         if point == _SESSION_SYNONYM and name in ("orchestrator", "context"):
             return name, None
         if not isinstance(point, str) or point not in self.points:
@@ -182,7 +183,9 @@ class Mounts:
     def _named(self, point: str) -> dict[str, Any]:
         named = self.points[point]
         if not isinstance(named, dict):
-            raise ValueError(f"mount point {point!r} was replaced by {type(named).__name__}; expected a dict of modules")
+            raise ValueError(
+                f"mount point {point!r} was replaced by {type(named).__name__}; expected a dict of modules"
+            )
         return named
 
     def _take_slot(self, point: str, name: str | None, present: Any, owner: str | None) -> None:

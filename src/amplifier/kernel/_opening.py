@@ -22,7 +22,7 @@ from amplifier.loading import LoadedModule, module_failure_reason
 from amplifier.plan import ModuleSpec, MountPlan
 
 from ._coordinator import ModuleCoordinator
-from ._deadline import Overran, Series
+from ._deadline import Overran, Series, call_foreign
 from ._view import ModuleView
 
 logger = logging.getLogger("amplifier.session")
@@ -85,6 +85,7 @@ class Opening:
         try:
             for kind, spec in self._modules():
                 await self._mount(kind, spec)
+            self._series.close()  # what follows is not part of the last mount and its deadline
             self._raise_in_strict_mode()
             for failure in self.failures:
                 await self._announce(failure)
@@ -129,7 +130,7 @@ class Opening:
             if kind in ("orchestrator", "context") and not self._plan.strict:
                 if error is exc:
                     raise
-                raise error from exc
+                raise error from (error.__cause__ or exc)
             error.__cause__ = error.__cause__ or (exc if error is not exc else None)
             _log_failure(kind, spec, error)
         else:
@@ -156,10 +157,10 @@ class Opening:
     ) -> Callable[..., Any] | None:
         """Mount one module; returns its on_session_ready."""
         if isinstance(loaded, LoadedModule):
-            answer = loaded.mount(view, loaded.config)
+            answer = call_foreign(loaded.mount, view, loaded.config)
             ready = loaded.on_session_ready
         elif callable(loaded):  # loaders of applications may return a bare mount function of the coordinator
-            answer = loaded(view)
+            answer = call_foreign(loaded, view)
             ready = None
         else:
             raise ModuleLoadError(
@@ -233,6 +234,7 @@ class Opening:
             )
             self.failures.append(ModuleFailure(spec.module, mounted.kind, "ready", error, "ready_failed"))
             logger.warning("on_session_ready of module %r failed: %s", spec.module, error, exc_info=error)
+            self._series.close()
             await self._coordinator.hooks.emit(
                 MODULE_ON_SESSION_READY_FAILED, {"module_id": spec.module, "error": redact_text(str(error))}
             )

@@ -33,6 +33,7 @@ from ._firewall import Loop, run_guarded, run_shielded
 from ._hooks import check_timeout
 from ._lifecycle import Lifecycle, State
 from ._opening import ModuleFailure, Opening
+from ._stream import TurnStream
 from ._turn import Turns
 
 logger = logging.getLogger("amplifier.session")
@@ -129,7 +130,10 @@ class AmplifierSession:
         try:
             await self._open()
         except BaseException as exc:
-            await self._leave_group(exc)
+            try:
+                await self._leave_group(exc)
+            finally:
+                self.coordinator.hosting.group = None
             raise
         return self
 
@@ -160,6 +164,7 @@ class AmplifierSession:
             await run_guarded(self._mount_plan, name=f"amplifier open {self.session_id}")
             self._lifecycle.move(State.OPEN)
         except BaseException:
+            self._begin_closing()
             await run_shielded(self._close, False, name=f"amplifier close {self.session_id}")
             raise
         finally:
@@ -170,6 +175,7 @@ class AmplifierSession:
         coordinator = self.coordinator
         self._plan = self._read_plan()
         self._loop = Loop()
+        self._turns.closing = False
         self.failures = []
         self.cleanup_failures = []
         self.status.status = "running"
@@ -179,7 +185,7 @@ class AmplifierSession:
         coordinator.mounts.strict = self._plan.strict
         hosting = coordinator.hosting
         spawn = None if hosting.group is None else hosting.spawn
-        coordinator.watch.spawn = spawn
+        coordinator.watch.start(spawn)
         coordinator.cancellation.attach(self._loop, spawn, None if spawn is None else self._announce_cancel)
         if self._parent is not None:
             self._parent.coordinator.cancellation.register_child(coordinator.cancellation)
@@ -249,6 +255,13 @@ class AmplifierSession:
             if self._turn_over is not None:
                 self._turn_over.set()
 
+    def stream(self, prompt: str, *, timeout: float | Inherited | None = DEFAULT) -> TurnStream:
+        """Run one turn and watch it: ``async with session.stream(prompt) as events: async for event in events``.
+
+        Leaving the block early cancels the turn. What `execute` would raise is raised from the iteration.
+        """
+        return TurnStream(lambda: self.execute(prompt, timeout=timeout), self.coordinator.hooks)
+
     def _announce_cancel(self) -> None:
         """A request arrived: tell the hooks beside the running turn."""
         self.coordinator.hosting.spawn(self._announce_cancel_shielded)
@@ -279,7 +292,7 @@ class AmplifierSession:
             child.loader = child.coordinator.loader = self.loader.for_child(child.coordinator)
         resolver = self.coordinator.get("module-source-resolver")
         if resolver is not None:
-            child.coordinator.mount("module-source-resolver", resolver)
+            child.coordinator.mount_as(None, "module-source-resolver", resolver)
         child._parent = self
         return child
 
@@ -296,7 +309,7 @@ class AmplifierSession:
         problem: BaseException | None = None
         try:
             await self.cleanup()
-        except BaseException as error:  # re-raised below, when the task group has been left
+        except BaseException as error:  # noqa: BLE001 — re-raised below, when the task group has been left
             problem = error
         try:
             crashed = await self._leave_group(exc)
@@ -322,16 +335,22 @@ class AmplifierSession:
             )
         state = self._lifecycle.state
         if state is State.OPEN:
+            self._begin_closing()
             await run_shielded(self._close, True, name=f"amplifier close {self.session_id}")
         elif self._settled is not None:
             await self._settled.wait()
         elif state in (State.NEW, State.CLOSED):
             await self.coordinator.cleanup()
 
+    def _begin_closing(self) -> None:
+        """In the caller's own step, before the shielded section gets its task: a second caller must see it at once."""
+        self._lifecycle.move(State.CLOSING)
+        self._settled = anyio.Event()
+
     async def _close(self, was_open: bool) -> None:
         """Inside a shielded section: end everything, whatever fails on the way."""
-        self._lifecycle.move(State.CLOSING)
-        settled = self._settled = anyio.Event()
+        settled = self._settled
+        assert settled is not None
         coordinator = self.coordinator
         try:
             await self._end_running_turn()
@@ -359,7 +378,7 @@ class AmplifierSession:
         if self._parent is not None:
             self._parent.coordinator.cancellation.unregister_child(coordinator.cancellation)
         self.status.ended_at = datetime.now(UTC)
-        if (release := getattr(self.loader, "cleanup", None)) is not None:
+        if (release := getattr(coordinator.loader, "cleanup", None)) is not None:
             try:
                 release()
             except Exception:  # loaders of applications are foreign code
@@ -385,7 +404,7 @@ class AmplifierSession:
         await self.coordinator.hooks.emit(SESSION_END, {"session_id": self.session_id, "status": self.status.status})
 
     async def _say_cleanup_failed(self, failure: CleanupFailure) -> None:
-        details = {
+        details: dict[str, Any] = {
             "module_id": failure.module,
             "cleanup": failure.what,
             "error": str(failure.error),
@@ -418,6 +437,10 @@ class AmplifierSession:
                 await group.__aexit__(type(exc), exc, exc.__traceback__)
         except BaseExceptionGroup as wrapped:
             others = list(wrapped.exceptions)
+        if not crashes and not others:
+            return True
         if others or len(crashes) != 1:
-            raise BaseExceptionGroup(f"session {self.session_id!r} was ended by crashed background work", [*crashes, *others])
+            raise BaseExceptionGroup(
+                f"session {self.session_id!r} was ended by crashed background work", [*crashes, *others]
+            )
         raise crashes[0]

@@ -13,7 +13,7 @@ _cached = (-1, "")  # one tuple, so that threads never see a second with another
 
 def timestamp() -> str:
     """The current time, such as ``2026-01-31T12:00:00.000001+00:00``."""
-    global _cached
+    global _cached  # noqa: PLW0603 — a cache of one tuple; every value it can hold is right
     nanoseconds = time.time_ns()
     second = nanoseconds // 1_000_000_000
     cached = _cached

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from amplifier._json import copy_json
-from amplifier.errors import ModelError
-from amplifier.models import ApprovalGate, ContextInjection, HookResult
+from amplifier.models import ApprovalGate, ContextInjection, HookAction, HookResult, UserMessageLevel
 
 INVALID_RESPONSE = "Hook handler returned invalid response"
 
@@ -49,6 +48,7 @@ def is_plain_continue(result: HookResult) -> bool:
         and result.reason is None
         and not result.context_injections
         and not result.approval_gates
+        and (result.data is None or type(result.data) is dict)
     )
 
 
@@ -59,29 +59,36 @@ def parse_answer(answer: Any) -> HookResult | None:
     """
     if answer is None:
         return None
-    if isinstance(answer, HookResult):
-        return answer if _is_valid(answer) else HookResult(action="deny", reason=INVALID_RESPONSE)
-    if isinstance(answer, Mapping):
-        if not answer:
-            return None
-        known = {key: value for key, value in answer.items() if key in _KNOWN_KEYS}
-        if known:
-            try:
-                result = HookResult(**known)
-            except (ModelError, TypeError):
-                return HookResult(action="deny", reason=INVALID_RESPONSE)
-            if _is_valid(result):
-                return result
+    try:
+        if isinstance(answer, HookResult):
+            if _is_valid(answer):
+                return answer
+        elif isinstance(answer, Mapping):
+            if not answer:
+                return None
+            known = {key: value for key, value in answer.items() if key in _KNOWN_KEYS}
+            if known:
+                return HookResult(**known)
+    except Exception:  # noqa: BLE001 — the answer is a foreign object: values no model takes, mappings that raise
+        return HookResult(action="deny", reason=INVALID_RESPONSE)
     return HookResult(action="deny", reason=INVALID_RESPONSE)
 
 
-def _is_valid(result: HookResult) -> bool:
-    """HookResults are mutable, so what was right at construction is looked at again."""
+def _is_valid(result: Any) -> bool:
+    """HookResults are mutable, so what was right at construction is looked at again; `Verdict.add` sees to the rest."""
     return (
         result.action in _ACTIONS
         and (result.data is None or isinstance(result.data, dict))
-        and (result.reason is None or isinstance(result.reason, str))
+        and _is_text(result.reason)
+        and _is_text(result.user_message)
+        and result.user_message_level in _LEVELS
+        and _is_text(result.user_message_source)
+        and isinstance(result.suppress_output, bool)
     )
+
+
+def _is_text(value: Any) -> bool:
+    return value is None or isinstance(value, str)
 
 
 class Verdict:
@@ -117,7 +124,7 @@ class Verdict:
         self._gates: list[ApprovalGate] = []
         self._injections: list[ContextInjection] = []
         self._messages: list[str] = []
-        self._levels: list[str] = []
+        self._levels: list[UserMessageLevel] = []
         self._sources: list[str | None] = []
         self._reasons: list[str] = []
 
@@ -127,21 +134,25 @@ class Verdict:
         Returns:
             True when the dispatch is over because it was denied.
         """
-        action = result.action
-        if action == "deny":
+        if result.action == "deny":
             self._denial = result
             return True
-        if action == "modify" and result.data is not None:
-            try:
-                self.payload = {**copy_json(result.data), **self._owned}
-            except ModelError:  # circular or bottomless: not a payload
-                self._denial = HookResult(action="deny", reason=INVALID_RESPONSE)
-                return True
-            self._modified = True
+        try:
+            self._take(result, hook_name)
+        except Exception:  # noqa: BLE001 — a foreign object: lists changed after construction, circular or bottomless data
+            self._denial = HookResult(action="deny", reason=INVALID_RESPONSE)
+            return True
+        return False
+
+    def _take(self, result: HookResult, hook_name: str) -> None:
+        action = result.action
         if action == "ask_user" or result.approval_gates:
             self._gates.extend(_gates_asked_by(result, hook_name))
         if action == "inject_context" or result.context_injections:
             self._injections.extend(_injections_of(result, hook_name, self._event))
+        if was_modified(result) and result.data is not None:
+            self.payload = {**copy_json(result.data), **self._owned}
+            self._modified = True
         if result.user_message is not None:
             self._messages.append(result.user_message)
             self._levels.append(result.user_message_level)
@@ -150,13 +161,12 @@ class Verdict:
             self._reasons.append(result.reason)
         if result.suppress_output:
             self._suppress = True
-        return False
 
     def result(self) -> HookResult:
         """The one result that stands for all."""
         if self._denial is not None:
             return _with_data(self._denial, self.payload)
-        action = "continue"
+        action: HookAction = "continue"
         if self._modified:
             action = "modify"
         if self._injections:
@@ -176,7 +186,7 @@ class Verdict:
             merged.approval_timeout, merged.approval_default = first.timeout, first.default
         if self._messages:
             merged.user_message = "\n".join(self._messages)
-            merged.user_message_level = max(self._levels, key=lambda level: _LEVELS.get(level, 0))  # type: ignore[assignment]
+            merged.user_message_level = max(self._levels, key=lambda level: _LEVELS.get(level, 0))
             merged.user_message_source = ", ".join(dict.fromkeys(s for s in self._sources if s)) or None
         return merged
 

@@ -68,6 +68,10 @@ class ModuleView:
 
     __slots__ = ("__weakref__", "_core", "_hooks_view", "_owner")
 
+    _core: ModuleCoordinator
+    _hooks_view: HooksView
+    _owner: str
+
     def __init__(self, core: ModuleCoordinator, owner: str, on_failure: OnFailure) -> None:
         object.__setattr__(self, "_core", core)
         object.__setattr__(self, "_owner", owner)

@@ -54,7 +54,7 @@ class _Entry:
 class Watch:
     """Active calls of one session and the timer over them."""
 
-    __slots__ = ("_entries", "_report", "_stop_timer", "_wakes_at", "spawn")
+    __slots__ = ("_entries", "_report", "_stop_timer", "_wakes_at", "is_stopped", "spawn")
 
     def __init__(self, report: Callable[[Unresponsive], None]) -> None:
         self._report = report
@@ -62,13 +62,24 @@ class Watch:
         self._stop_timer: Callable[[], None] | None = None
         self._wakes_at = math.inf
         self.spawn: Spawn | None = None
+        self.is_stopped = False
+
+    def start(self, spawn: Spawn | None) -> None:
+        """The session has opened; timers that need a task take it from ``spawn``."""
+        self.spawn = spawn
+        self.is_stopped = False
 
     def enter(self, call: Watched) -> None:
         """A call (or a series of them, its label changing) has become active in this task."""
+        if self.is_stopped:  # a timer would keep a closed session alive
+            return
         self._entries[id(call)] = _Entry(call, current_raw_task())
-        due = call.until + UNWINDING
-        # Deadlines only ever move outwards inside a series, so a wake-up that comes too early just looks again.
-        if due < self._wakes_at:
+        self.hasten(call.until)
+
+    def hasten(self, until: float) -> None:
+        """An active call has got this deadline. Later ones need no word: a wake-up that comes too early just looks again."""
+        due = until + UNWINDING
+        if due < self._wakes_at and not self.is_stopped:
             self._arm(due)
 
     def leave(self, call: Watched) -> None:
@@ -77,6 +88,8 @@ class Watch:
 
     def stop(self) -> None:
         """Forget everything; the session is closed."""
+        self.is_stopped = True
+        self.spawn = None
         self._entries.clear()
         self._disarm()
 

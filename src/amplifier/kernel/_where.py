@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
-_MACHINERY = tuple(f"{os.sep}{name}{os.sep}" for name in ("anyio", "trio", "asyncio", "outcome"))
+_MACHINERY = frozenset({"anyio", "trio", "asyncio", "outcome"})
+"""Top-level packages, not folders: a module may well live in a folder of that name."""
 
 _FRAMES = ("cr_frame", "gi_frame", "ag_frame")
 _NEXT = ("cr_await", "gi_yieldfrom", "ag_await")
@@ -19,8 +19,8 @@ def where_suspended(awaitable: Any) -> str:
         seen += 1
         frame = next((f for attr in _FRAMES if (f := getattr(awaitable, attr, None)) is not None), None)
         if frame is not None:
-            path = frame.f_code.co_filename
-            if not any(part in path for part in _MACHINERY):
-                best = f"{path}:{frame.f_lineno} in {frame.f_code.co_qualname}"
+            package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+            if package not in _MACHINERY:
+                best = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}"
         awaitable = next((n for attr in _NEXT if (n := getattr(awaitable, attr, None)) is not None), None)
     return best

@@ -40,6 +40,18 @@ _SEPARATORS: Final = re.compile(r"[-_.]+")
 _SETTLED_AFTER_NS: Final = 2_000_000_000
 
 
+def _standard_library() -> frozenset[str]:
+    """The entries of sys.path that hold Python itself: no distribution is installed there, so none is looked for."""
+    if getattr(sys, "frozen", False):  # a bundled application may keep everything in one directory
+        return frozenset()
+    directory = Path(os.__file__).parent
+    archive = f"python{sys.version_info.major}{sys.version_info.minor}.zip"
+    return frozenset(map(str, (directory, directory / "lib-dynload", directory.parent / archive)))
+
+
+_STANDARD_LIBRARY: Final = _standard_library()
+
+
 @attrs.frozen(cache_hash=True)
 class EntryPoint:
     """One distribution's claim to a module id.
@@ -104,7 +116,11 @@ class _EntryPoints:
         last = self._last
         held = _syspath.held_roots()
         entries: list[object] = [*sys.path]  # nothing stops people from putting a Path there; Python skips it, too
-        stamps = [(entry, _stamp(entry)) for entry in entries if isinstance(entry, str) and entry not in held]
+        stamps = [
+            (entry, _stamp(entry))
+            for entry in entries
+            if isinstance(entry, str) and entry not in _STANDARD_LIBRARY and entry not in held
+        ]
         if last.settled and last.stamps == stamps:
             return last.index
         scans: dict[str, _Scan] = {}
@@ -143,16 +159,17 @@ def _indexed(scans: Mapping[str, _Scan]) -> _Index:
 
 def _read_directory(entry: str) -> Iterator[EntryPoint]:
     try:
-        directories = sorted(Path(entry).iterdir())
+        names = os.listdir(entry or ".")  # noqa: PTH208 — thousands of names, of which a few become paths
     except NotADirectoryError:
         yield from _read_archive(entry)
         return
     except OSError:
         return
-    for directory in directories:
-        match = _METADATA_DIRECTORY.fullmatch(directory.name)
+    for name in sorted(name for name in names if name.endswith("-info")):
+        match = _METADATA_DIRECTORY.fullmatch(name)
         if match is None:
             continue
+        directory = Path(entry, name)
         try:
             text = (directory / "entry_points.txt").read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):

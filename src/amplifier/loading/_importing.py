@@ -47,7 +47,7 @@ def foreign_code(module_id: str, doing: str) -> Iterator[None]:
         if isinstance(exc, KeyboardInterrupt) or _is_cancellation(exc):
             raise
         missing = exc.name if isinstance(exc, ModuleNotFoundError) else None
-        advice = f"; the package {missing!r} it needs is not installed" if missing else ""
+        advice = f"; it needs {missing!r}, which cannot be found" if missing else ""
         raise ModuleLoadError(
             f"module {module_id!r}: {doing} failed with {type(exc).__name__}: {exc}{advice}",
             module_id=module_id,
@@ -69,7 +69,7 @@ def package_from(directory: Path, name: str, module_id: str, root: Path) -> Iter
     The import is undone if it fails or if the block raises, which is where the module is examined.
 
     Args:
-        directory: The package itself, with its ``__init__.py``; symbolic links resolved.
+        directory: The package itself, with its ``__init__.py``.
         name: The name it is imported by.
         module_id: For whom.
         root: What was given as the module's source; neighbours of the package that were imported from there are
@@ -211,17 +211,18 @@ def _refuse_taken_name(name: str, init: Path, module_id: str) -> None:
         raise _conflict(module_id, name, init, _stdlib_location(name), "belongs to the standard library")
     if sys.modules.get(name) is not None:
         return  # importing will give that one, and whether it is the right one is looked at then
+    inside = os.path.realpath(init.parent) + os.sep
     for other, module in tuple(sys.modules.items()):
         if other.startswith(f"{name}."):
             file = getattr(module, "__file__", None)
-            if isinstance(file, str) and not os.path.realpath(file).startswith(f"{init.parent}{os.sep}"):
+            if isinstance(file, str) and not os.path.realpath(file).startswith(inside):
                 raise _conflict(module_id, other, init, file)
     # A checkout may replace an installed module of the same name, that is what naming a source is for. A package
     # with a name of its own choice may not become everybody's `requests`.
     if not name.startswith(MODULE_PREFIX):
         with foreign_code(module_id, f"looking for {name!r}"):
             spec = find_installed(name)
-        if spec is not None and spec.origin is not None and os.path.realpath(spec.origin) != str(init):
+        if spec is not None and spec.origin is not None and not _same_file(spec.origin, init):
             raise _conflict(module_id, name, init, spec.origin, "is installed")
 
 
@@ -238,7 +239,11 @@ def _conflict(
 
 def _is_from(module: ModuleType, file: Path) -> bool:
     loaded = getattr(module, "__file__", None)
-    return isinstance(loaded, str) and os.path.realpath(loaded) == os.path.realpath(file)
+    return isinstance(loaded, str) and _same_file(loaded, file)
+
+
+def _same_file(one: str, other: Path) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def _location(module: ModuleType) -> str:

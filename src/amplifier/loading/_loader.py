@@ -334,7 +334,9 @@ class ModuleLoader:
         except Exception as exc:  # the application's resolver may raise anything; all but one meaning is passed on
             if not says_not_found(exc):
                 raise
-            logger.info("resolver %r does not know module %r: %s", type(resolver).__name__, module_id, exc)
+            # An ImportError that names a package is not an answer: the resolver itself lacks something.
+            level = logging.WARNING if isinstance(exc, ImportError) and exc.name else logging.INFO
+            logger.log(level, "resolver %r did not find module %r: %s", type(resolver).__name__, module_id, exc)
             blueprint = self._find_directly(module_id)
             if blueprint is None:
                 asked = f"resolver {type(resolver).__name__}: {exc}"
@@ -355,7 +357,8 @@ class ModuleLoader:
                     return examine_imported(module_id, module, origin=f"path {root}", path=directory)
             except BaseException as exc:
                 if newly_held:
-                    _syspath.release(self._roots.pop())
+                    self._roots.remove(str(root))
+                    _syspath.release(str(root))
                 if warning is not None:
                     exc.add_note(warning)
                 raise

@@ -51,6 +51,7 @@ from ._results import (
     ToolResult,
     UserMessageLevel,
 )
+from ._stream import StreamChunk, StreamKind
 from ._streaming import (
     ContentBlock,
     ContentBlockType,
@@ -59,6 +60,7 @@ from ._streaming import (
     ToolCallContent,
     ToolResultContent,
 )
+from ._turn_events import TextDelta, ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
 
 __all__ = [
     "ApprovalDefault",
@@ -95,17 +97,24 @@ __all__ = [
     "Role",
     "SessionState",
     "SessionStatus",
+    "StreamChunk",
+    "StreamKind",
     "TextBlock",
     "TextContent",
+    "TextDelta",
     "ThinkingBlock",
     "ThinkingContent",
+    "ThinkingDelta",
     "ToolCall",
     "ToolCallBlock",
     "ToolCallContent",
+    "ToolFinished",
     "ToolResult",
     "ToolResultBlock",
     "ToolResultContent",
     "ToolSpec",
+    "ToolStarted",
+    "TurnEvent",
     "UnknownBlock",
     "Usage",
     "UserMessageLevel",

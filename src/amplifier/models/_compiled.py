@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import Any, TypeVar
 
 from ._base import Model, ModelField, OpenModel, compile_function
-from ._plain import HIGHEST_SURE_FLOAT, LEAVES, LOWEST_SURE_FLOAT, MAX_DEPTH, Decline, vet, vetted
+from ._plain import HIGHEST_SURE_FLOAT, LEAVES, LOWEST_SURE_FLOAT, Decline, are_sane, only_word, vet, vetted
 from ._shapes import (
     BoolShape,
     CheckedShape,
@@ -53,7 +53,7 @@ class _Table(dict[Any, Convert]):
         return made
 
 
-def _decline(value: Any) -> Any:
+def _decline(*arguments: Any) -> Any:
     raise Decline
 
 
@@ -138,17 +138,20 @@ def _either_reader(shape: EitherShape) -> Convert:
     return read
 
 
-def _list_reader(member: Convert) -> Convert:
+def _list_reader(read_member: Convert) -> Convert:
     def read(value: Any) -> Any:
         if value.__class__ is not list:
             raise Decline
-        return [member(item) for item in value]
+        members = []
+        for member in value:
+            members.append(read_member(member))  # noqa: PERF401  # a comprehension is a call of its own before 3.12
+        return members
 
     return read
 
 
 def _tagged_reader(shape: TaggedShape) -> Convert:
-    readers = {tag: READERS[cls] for tag, cls in shape.by_tag.items()}
+    readers = {tag: _TAGGED_READERS[cls] for tag, cls in shape.by_tag.items()}
     fallback = _decline if shape.fallback is None else READERS[shape.fallback]
 
     def read(value: Any) -> Any:
@@ -162,10 +165,13 @@ def _tagged_reader(shape: TaggedShape) -> Convert:
     return read
 
 
-def _model_reader(cls: type[Model]) -> Convert:
+def _model_reader(cls: type[Model], *, tag_was_read: bool = False) -> Convert:
     """Write the reader of one class: it fills a new instance directly, without `__init__`.
 
     A class with rules of its own (a post-init, checked fields, remembered order) is left to the careful reader.
+
+    Args:
+        tag_was_read: The caller has seen that the data is a dict with the right ``type``.
     """
     fields = cls.__model_fields_of__
     has_rules = any(isinstance(field.shape, (CheckedShape, DatetimeShape)) for field in fields)
@@ -175,33 +181,39 @@ def _model_reader(cls: type[Model]) -> Convert:
         return _unknown_block_reader(cls)
     names: dict[str, Any] = {"Decline": Decline, "new": cls.__new__, "cls": cls, "LEAVES": LEAVES}
     names |= {"vet": vet, "vetted": vetted, "unknown": _unknown_members, "known": frozenset(f.name for f in fields)}
-    required = [(index, field) for index, field in enumerate(fields) if field.is_required]
-    optional = [(index, field) for index, field in enumerate(fields) if not field.is_required]
-    lines = ["if data.__class__ is not dict:", "    raise Decline", "made = new(cls)"]
+    numbered = list(enumerate(fields))
+    required = [(index, field) for index, field in numbered if field.is_required]
+    lines = ["made = new(cls)"]
+    if not tag_was_read:
+        lines = ["if data.__class__ is not dict:", "    raise Decline", *lines]
     if required:
         lines += ["try:", *(f"    value{index} = data[{field.name!r}]" for index, field in required)]
         lines += ["except KeyError:", "    raise Decline from None"]
     for index, field in required:
         lines += [*_read_lines(index, field.shape, names), f"made.{field.name} = value{index}"]
-    lines.append(f"left = len(data) - {len(required)}")
-    for index, field in optional:
-        lines += [f"if left and {field.name!r} in data:", f"    value{index} = data[{field.name!r}]", "    left -= 1"]
-        lines += ["    " + line for line in _read_lines(index, field.shape, names)]
-        lines += [f"    made.{field.name} = value{index}"]
-        lines += ["else:", f"    made.{field.name} = {_default_source(index, field, names)}"]
+    lines.append(f"left = len(data) - {len(required) + tag_was_read}")
+    for index, field in numbered:
+        if tag_was_read and field.name == "type":
+            lines.append(f"made.type = {only_word(field.shape)!r}")
+        elif not field.is_required:
+            lines += [f"if left and {field.name!r} in data:", f"    value{index} = data[{field.name!r}]", "    left -= 1"]
+            lines += _indented([*_read_lines(index, field.shape, names), f"made.{field.name} = value{index}"])
+            lines += ["else:", f"    made.{field.name} = {_default_source(index, field, names)}"]
     if issubclass(cls, OpenModel):
         lines.append("made.extra = unknown(data, known) if left else {}")
     lines.append("return made")
-    source = "def read(data):\n    " + "\n    ".join(lines) + "\n"
+    source = "def read(data):\n" + "\n".join(_indented(lines)) + "\n"
     return compile_function(source, "read", names, f"{cls.__module__}.{cls.__qualname__}")
+
+
+_TAGGED_READERS = _Table(lambda cls: _model_reader(cls, tag_was_read=True))
 
 
 def _read_lines(index: int, shape: Shape, names: dict[str, Any]) -> list[str]:
     """Lines that test, and where needed replace, ``value<index>``."""
     value = f"value{index}"
     if isinstance(shape, OptionalShape):
-        inner = _read_lines(index, shape.inner, names)
-        return [f"if {value} is not None:", *("    " + line for line in inner)]
+        return [f"if {value} is not None:", *_indented(_read_lines(index, shape.inner, names))]
     if type(shape) in _EXACT:
         return [f"if {value}.__class__ is not {_EXACT[type(shape)]}:", "    raise Decline"]
     if isinstance(shape, LiteralShape):
@@ -227,8 +239,10 @@ def _default_source(index: int, field: ModelField, names: dict[str, Any]) -> str
 
 
 def _unknown_members(data: dict[str, Any], known: frozenset[str]) -> dict[str, Any]:
-    unknown = {name: member for name, member in data.items() if name not in known}
-    vet(unknown, MAX_DEPTH + 1)
+    unknown = {}
+    for name, member in data.items():
+        if name not in known:
+            unknown[name] = member if member.__class__ in LEAVES else vetted(member)
     return unknown
 
 
@@ -253,8 +267,7 @@ def copied(value: Any) -> Any:
     Raises:
         Decline: There is something in it that is not an exact JSON value.
     """
-    vet((value,), MAX_DEPTH + 1)
-    return _copy(value)
+    return _copy(vetted(value))
 
 
 def _copy(value: Any) -> Any:
@@ -265,85 +278,100 @@ def _copy(value: Any) -> Any:
     return value
 
 
-WRITERS = _Table(lambda cls: _model_writer(cls, vetted))
-"""From a class to the function that gives an instance's JSON values. Free-form values are shared with the model."""
+def write(model: Model, *, copying: bool) -> dict[str, Any]:
+    """The JSON values of a model: its own copy of everything, or free-form values shared with the model.
 
-COPYING_WRITERS = _Table(lambda cls: _model_writer(cls, copied))
-"""The same with everything copied, for callers that keep the result."""
+    Raises:
+        Decline: Something is odd.
+    """
+    if copying:
+        return _COPYING_WRITERS[model.__class__](model, copied)  # type: ignore[no-any-return]
+    free: list[Any] = []
+    plain: dict[str, Any] = _WRITERS[model.__class__](model, free.append)
+    if free and not are_sane(free):
+        for value in free:
+            vetted(value)
+    return plain
 
 
-def _model_writer(cls: type[Any], through: Convert) -> Convert:
+_WRITERS = _Table(lambda cls: _model_writer(cls, copying=False))
+_COPYING_WRITERS = _Table(lambda cls: _model_writer(cls, copying=True))
+
+
+def _model_writer(cls: type[Any], *, copying: bool) -> Callable[[Any, Any], Any]:
+    """Write the writer of one class; its second argument takes free-form values, to note them or to copy them."""
     if not issubclass(cls, Model):
         return _decline
-    writers = WRITERS if through is vetted else COPYING_WRITERS
     fields = cls.__model_fields_of__
-    names: dict[str, Any] = {"Decline": Decline, "LEAVES": LEAVES, "through": through, "writers": writers, "vet": vet}
-    names |= {"known": frozenset(field.name for field in fields), "add_unknown": _add_unknown}
-    names |= {"lowest": LOWEST_SURE_FLOAT, "highest": HIGHEST_SURE_FLOAT, "Decimal": Decimal, "datetime": datetime}
-    names["aware"] = aware
-    lines: list[str] = []
+    names: dict[str, Any] = {"Decline": Decline, "LEAVES": LEAVES, "Decimal": Decimal, "datetime": datetime}
+    names |= {"lowest": LOWEST_SURE_FLOAT, "highest": HIGHEST_SURE_FLOAT}
+    names |= {"writers": _COPYING_WRITERS if copying else _WRITERS, "known": frozenset(field.name for field in fields)}
     # The leading fields that are always written go into one dict display; the others follow one by one.
     leading = 0
     while leading < len(fields) and not fields[leading].is_left_out_when_none:
         leading += 1
+    lines: list[str] = []
+    members = []
     for field in fields[:leading]:
-        lines += [f"{_local(field)} = self.{field.name}", *_write_lines(_local(field), field.shape, names)]
-    lines.append(f"plain = {{{', '.join(f'{field.name!r}: {_local(field)}' for field in fields[:leading])}}}")
+        local = f"value_{field.name}"
+        if (tag := only_word(field.shape)) is not None:
+            members.append(f"{field.name!r}: {tag!r}")
+            continue
+        members.append(f"{field.name!r}: {local}")
+        lines += [f"{local} = self.{field.name}", *_write_lines(local, field.shape, copying)]
+    lines.append(f"plain = {{{', '.join(members)}}}")
     for field in fields[leading:]:
         lines.append(f"value = self.{field.name}")
+        written = [*_write_lines("value", field.shape, copying), f"plain[{field.name!r}] = value"]
         if field.is_left_out_when_none:
             shape = field.shape.inner if isinstance(field.shape, OptionalShape) else field.shape
-            written = [*_write_lines("value", shape, names), f"plain[{field.name!r}] = value"]
-            lines += ["if value is not None:", *("    " + line for line in written)]
-        else:
-            lines += [*_write_lines("value", field.shape, names), f"plain[{field.name!r}] = value"]
+            written = [*_write_lines("value", shape, copying), f"plain[{field.name!r}] = value"]
+            written = ["if value is not None:", *_indented(written)]
+        lines += written
     if issubclass(cls, OpenModel):
-        lines += ["if self.extra:", "    add_unknown(plain, self.extra, known, through)"]
+        member = ["plain[name] = member", *_write_lines("plain[name]", Shape(), copying)]
+        lines += ["unknown = self.extra", "if unknown:"]
+        lines += ["    if unknown.__class__ is not dict:", "        raise Decline", "    for name, member in unknown.items():"]
+        lines += ["        if name not in known:", *("            " + line for line in member)]
     lines.append("return self._in_order(plain)" if cls.__remembers_order__ else "return plain")
-    source = "def write(self):\n    " + "\n    ".join(lines) + "\n"
+    source = "def write(self, free):\n" + "\n".join(_indented(lines)) + "\n"
     return compile_function(source, "write", names, f"{cls.__module__}.{cls.__qualname__}")
 
 
-def _local(field: ModelField) -> str:
-    return f"value_{field.name}"
+def _indented(lines: list[str]) -> list[str]:
+    return ["    " + line for line in lines]
 
 
-def _write_lines(value: str, shape: Shape, names: dict[str, Any]) -> list[str]:
-    """Lines that test, and where needed replace, the local variable called `value`."""
+def _write_lines(value: str, shape: Shape, copying: bool) -> list[str]:
+    """Lines that test, and where needed replace, the variable called `value`."""
     if isinstance(shape, CheckedShape):
         shape = shape.inner
     if isinstance(shape, OptionalShape):
-        return [f"if {value} is not None:", *("    " + line for line in _write_lines(value, shape.inner, names))]
+        return [f"if {value} is not None:", *_indented(_write_lines(value, shape.inner, copying))]
     if type(shape) in _EXACT or isinstance(shape, LiteralShape):
         return [f"if {value}.__class__ is not {_EXACT.get(type(shape), 'str')}:", "    raise Decline"]
     if isinstance(shape, FloatShape):
         return [f"if {value}.__class__ is not float or not lowest < {value} < highest:", "    raise Decline"]
     if isinstance(shape, DecimalShape):
-        return [
-            f"if {value}.__class__ is not Decimal or not {value}.is_finite():",
-            "    raise Decline",
-            f"{value} = str({value})",
-        ]
+        test = f"if {value}.__class__ is not Decimal or not {value}.is_finite():"
+        return [test, "    raise Decline", f"{value} = str({value})"]
     if isinstance(shape, DatetimeShape):
-        return [
-            f"if {value}.__class__ is not datetime or {value}.tzinfo is None:",
-            "    raise Decline",
-            f"{value} = {value}.isoformat()",
-        ]
+        test = f"if {value}.__class__ is not datetime or {value}.utcoffset() is None:"
+        return [test, "    raise Decline", f"{value} = {value}.isoformat()"]
     if isinstance(shape, (ModelShape, TaggedShape)):
-        return [f"{value} = writers[{value}.__class__]({value})"]
+        return [f"{value} = writers[{value}.__class__]({value}, free)"]
     if isinstance(shape, ListShape) and isinstance(shape.inner, (ModelShape, TaggedShape)):
-        members = f"{value} = [writers[member.__class__](member) for member in {value}]"
-        return [f"if {value}.__class__ is not list:", "    raise Decline", members]
+        # A loop, because a comprehension is a function call of its own before Python 3.12.
+        return [
+            f"if {value}.__class__ is not list:",
+            "    raise Decline",
+            "written = []",
+            f"for member in {value}:",
+            "    written.append(writers[member.__class__](member, free))",
+            f"{value} = written",
+        ]
     if isinstance(shape, EitherShape) and isinstance(shape.options[0], StrShape) and len(shape.options) == 2:
-        inner = _write_lines(value, shape.options[1], names)
-        return [f"if {value}.__class__ is not str:", *("    " + line for line in inner)]
-    return [f"if {value}.__class__ not in LEAVES:", f"    {value} = through({value})"]
-
-
-def _add_unknown(plain: dict[str, Any], extra: Any, known: frozenset[str], through: Convert) -> None:
-    if extra.__class__ is not dict:
-        raise Decline
-    for name, member in extra.items():
-        if name not in known:
-            plain[name] = member if member.__class__ in LEAVES else through(member)
+        inner = _write_lines(value, shape.options[1], copying)
+        return [f"if {value}.__class__ is not str:", *_indented(inner)]
+    taken = f"{value} = free({value})" if copying else f"free({value})"
+    return [f"if {value}.__class__ not in LEAVES:", f"    {taken}"]

@@ -25,8 +25,8 @@ from cattrs.errors import ClassValidationError, IterableValidationError, Structu
 
 from ..errors import ModelError
 from ._base import Model
-from ._compiled import COPYING_WRITERS, READERS, WRITERS, copied
-from ._plain import Decline, PlainWalk, vetted
+from ._compiled import READERS, copied, write
+from ._plain import STRICTLY, Decline, PlainWalk, vetted
 from ._problems import Building, Path, type_name
 from ._reading import read_carefully
 from ._shapes import MAX_DIGITS, DictShape, EitherShape, ListShape, OptionalShape, Shape, shape_of
@@ -44,7 +44,7 @@ def to_json(obj: Any) -> str:
         ModelError: JSON cannot hold something in it; every such place is listed.
     """
     try:
-        return _encode(WRITERS[obj.__class__](obj) if isinstance(obj, Model) else vetted(obj))
+        return _encode(write(obj, copying=False) if isinstance(obj, Model) else vetted(obj))
     except (Decline, TypeError, RecursionError):
         # TypeError is orjson's: an integer over 64 bits, half a surrogate pair, a key that is not a str.
         return _encode(_written_carefully(obj, large_int=orjson.Fragment))
@@ -79,7 +79,7 @@ def to_dict(obj: Any) -> Any:
         ModelError: JSON cannot hold something in it; every such place is listed.
     """
     try:
-        return COPYING_WRITERS[obj.__class__](obj) if isinstance(obj, Model) else copied(obj)
+        return write(obj, copying=True) if isinstance(obj, Model) else copied(obj)
     except (Decline, RecursionError):
         return _written_carefully(obj, large_int=None)
 
@@ -101,7 +101,7 @@ def from_dict(cls: Any, data: Any) -> Any:
 
 
 def _encode(plain: Any) -> str:
-    return orjson.dumps(plain).decode()
+    return orjson.dumps(plain, None, STRICTLY).decode()
 
 
 def _written_carefully(obj: Any, large_int: Callable[[str], Any] | None) -> Any:

@@ -12,15 +12,27 @@ import math
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time
 from decimal import Decimal
+from gc import get_referents, is_tracked
 from typing import Any
 from uuid import UUID
 
 import attrs
+import orjson
 
 from ..errors import Problem
 from ._base import Model, ModelField, OpenModel
 from ._problems import Path, path_text, short, type_name
-from ._shapes import MAX_DIGITS, EitherShape, ListShape, ModelShape, OptionalShape, Shape, TaggedShape, aware
+from ._shapes import (
+    MAX_DIGITS,
+    EitherShape,
+    ListShape,
+    LiteralShape,
+    ModelShape,
+    OptionalShape,
+    Shape,
+    TaggedShape,
+    aware,
+)
 
 MAX_DEPTH = 100
 """How many dicts and lists a free-form value may nest; the declared structure around it does not count."""
@@ -34,6 +46,11 @@ HIGHEST_SURE_FLOAT = 2.0**64
 
 LEAVES = frozenset({str, int, bool, type(None)})
 """Exact types that need no look inside; what the codec refuses of them (huge ints, surrogates), it reports itself."""
+
+STRICTLY = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+"""The codec refuses what it would otherwise write by rules of its own."""
+
+_DICT_OR_LIST = frozenset({dict, list})
 
 # A value may be one list reachable by 2**50 routes. No honest one unrolls into this many containers and is small.
 _MANY_CONTAINERS = 100_000
@@ -49,25 +66,28 @@ class _TooManyContainers(Exception):
 
 
 def vet(value: Any, room: int = MAX_DEPTH) -> int:
-    """Check that a dict, list or tuple holds exact JSON values, and return how many containers it has.
+    """Check that a dict or list holds exact JSON values, and return how many containers are inside it.
 
     Raises:
         Decline: It does not, or it is too deep, or suspiciously large.
     """
     if not room:
         raise Decline
-    containers = 1
+    inside = 0
     for member in value.values() if value.__class__ is dict else value:
         kind = member.__class__
-        if kind in LEAVES:
+        if kind is str or kind is int:
             continue
         if kind is dict or kind is list:
-            containers += vet(member, room - 1)
-        elif kind is not float or not LOWEST_SURE_FLOAT < member < HIGHEST_SURE_FLOAT:
+            inside += 1 + vet(member, room - 1)
+        elif kind is float:
+            if not LOWEST_SURE_FLOAT < member < HIGHEST_SURE_FLOAT:
+                raise Decline
+        elif kind not in LEAVES:
             raise Decline
-    if containers > _MANY_CONTAINERS:
+    if inside > _MANY_CONTAINERS:
         raise Decline
-    return containers
+    return inside
 
 
 def vetted(value: Any) -> Any:
@@ -76,8 +96,36 @@ def vetted(value: Any) -> Any:
     Raises:
         Decline: It is not.
     """
-    vet((value,), MAX_DEPTH + 1)
+    if value.__class__ is dict or value.__class__ is list:
+        vet(value)
+    elif value.__class__ not in LEAVES:
+        vet((value,))
     return value
+
+
+def are_sane(values: list[Any]) -> bool:
+    """Whether dicts, lists and floats from anywhere may be handed to the codec: not too deep, not exploding, no NaN.
+
+    For writing, where the codec itself refuses what is not JSON, three questions remain, and this asks them of all
+    free-form values of a model at once, without looking at each leaf in Python. A False means only: look closer.
+    """
+    level = list(filter(is_tracked, values))
+    room, containers = MAX_DEPTH - 1, 0
+    while level:
+        room -= 1
+        containers += len(level)
+        if not room or containers > _MANY_CONTAINERS or not _DICT_OR_LIST.issuperset(map(type, level)):
+            return False
+        # CPython does not track a dict that holds nothing but atoms, so flat dicts drop out of the walk here. Where
+        # it does track them (3.14), the answer is the same and takes a little longer.
+        level = list(filter(is_tracked, get_referents(*level)))
+    # The codec writes NaN and the infinities as null. Backwards, because Python searches that way twice as fast.
+    return orjson.dumps(values, None, STRICTLY).rfind(b"null") < 0
+
+
+def only_word(shape: Shape) -> str | None:
+    """The word of a field that can hold only one; it is written whatever was assigned, because the class decides."""
+    return next(iter(shape.values)) if isinstance(shape, LiteralShape) and len(shape.values) == 1 else None
 
 
 def list_of_models(shape: Shape) -> ListShape | None:
@@ -119,7 +167,9 @@ class PlainWalk:
         try:
             return self._walk(value, path, MAX_DEPTH)
         except _TooManyContainers:
-            self.note(path, f"uses the same parts so often that its JSON would hold over {_MANY_CONTAINERS:,} containers")
+            self.note(
+                path, f"uses the same parts so often that its JSON would hold over {_MANY_CONTAINERS:,} containers"
+            )
         except RecursionError:
             self.note(path, "nested too deeply")
         return None
@@ -255,7 +305,7 @@ class PlainWalk:
         try:
             plain: dict[str, Any] = {}
             for field in value.__model_fields_of__:
-                member = getattr(value, field.name, None)
+                member = only_word(field.shape) or getattr(value, field.name, None)
                 if member is not None or not field.is_left_out_when_none:
                     plain[field.name] = self._field(member, field, (path, field.name), room)
             if isinstance(value, OpenModel) and value.extra:

@@ -2,13 +2,47 @@
 
     cancel_everywhere    cancel a scenario at every one of its suspension points, on trio and asyncio
     cancel_at            cancel one call at one suspension, inside a running loop
+    TestCoordinator      a real coordinator without a session; create_test_coordinator() furnishes one
+    MockTool · MockProvider · MockContextManager · ScriptedOrchestrator · MockApprovalSystem · MockDisplaySystem
+                         fakes that keep the contracts; those with a script fail on steps too many and on steps unused
+    EventRecorder        remembers events
+    wait_for             looks until something is true
 
 Virtual time has a door of its own, `amplifier.testing.virtual_time`. Importing this package imports neither pytest nor
 Hypothesis nor trio.
 """
 
+from amplifier.testing._approvals import MockApprovalSystem
 from amplifier.testing._cancel_at import CancelledAt, cancel_at
+from amplifier.testing._contexts import MockContextManager
+from amplifier.testing._displays import MockDisplaySystem
+from amplifier.testing._harness import MockCoordinator, TestCoordinator, create_test_coordinator
+from amplifier.testing._orchestrators import ScriptedOrchestrator
+from amplifier.testing._providers import Delayed, MockProvider
+from amplifier.testing._recorder import EventRecorder
 from amplifier.testing._sweep import MODES, World, cancel_everywhere
 from amplifier.testing._sweep_report import SweepReport, Violation
+from amplifier.testing._tools import MockTool
+from amplifier.testing._waiting import wait_for
 
-__all__ = ["MODES", "CancelledAt", "SweepReport", "Violation", "World", "cancel_at", "cancel_everywhere"]
+__all__ = [
+    "MODES",
+    "CancelledAt",
+    "Delayed",
+    "EventRecorder",
+    "MockApprovalSystem",
+    "MockContextManager",
+    "MockCoordinator",
+    "MockDisplaySystem",
+    "MockProvider",
+    "MockTool",
+    "ScriptedOrchestrator",
+    "SweepReport",
+    "TestCoordinator",
+    "Violation",
+    "World",
+    "cancel_at",
+    "cancel_everywhere",
+    "create_test_coordinator",
+    "wait_for",
+]

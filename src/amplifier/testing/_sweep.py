@@ -255,16 +255,18 @@ def _refuse_nonsense(
 
 
 def _refuse_running_loop() -> None:
-    trio: Any = sys.modules.get("trio")
-    in_trio = trio is not None and trio.lowlevel.in_trio_run()
-    with contextlib.suppress(RuntimeError):
-        asyncio.get_running_loop()
-        in_trio = True
-    if in_trio:
-        raise RuntimeError(
-            "cancel_everywhere runs event loops of its own and was called inside one; "
-            "call it from synchronous code, or with anyio.to_thread.run_sync"
-        )
+    trio: Any = sys.modules.get("trio")  # a trio that was never imported is not running
+    askers = [asyncio.get_running_loop] if trio is None else [asyncio.get_running_loop, trio.lowlevel.current_task]
+    for ask in askers:
+        with contextlib.suppress(RuntimeError):
+            ask()
+            break
+    else:
+        return
+    raise RuntimeError(
+        "cancel_everywhere runs event loops of its own and was called inside one; "
+        "call it from synchronous code, or with anyio.to_thread.run_sync"
+    )
 
 
 @contextlib.contextmanager
@@ -272,18 +274,18 @@ def _steady_process() -> Iterator[None]:
     """Collect garbage when we say so and nowhere else, and give `random` back as it was.
 
     What exists already is set aside: collecting after each trial then costs microseconds instead of walking the heap.
+    Unfreezing cannot be done in part, so objects somebody froze before us become ordinary again; Python 3.12 starts
+    with some, which is why an empty freezer is no condition here.
     """
-    enabled, frozen_before = gc.isenabled(), gc.get_freeze_count()
+    enabled = gc.isenabled()
     state = random.getstate()
     gc.collect()
     gc.disable()
-    if not frozen_before:
-        gc.freeze()
+    gc.freeze()
     try:
         yield
     finally:
-        if not frozen_before:
-            gc.unfreeze()
+        gc.unfreeze()
         if enabled:
             gc.enable()
         random.setstate(state)

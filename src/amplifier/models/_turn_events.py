@@ -1,0 +1,52 @@
+"""What an embedder sees of a running turn: ``async for event in events`` inside ``session.stream``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ._base import Model, model
+
+
+@model
+class TurnEvent(Model):
+    """Any event of the turn.
+
+    Attributes:
+        name: The event's name in the catalogue.
+        data: Its whole payload.
+    """
+
+    name: str
+    data: dict[str, Any]
+
+
+@model
+class TextDelta(TurnEvent):
+    """New words of the answer."""
+
+    text: str
+
+
+@model
+class ThinkingDelta(TurnEvent):
+    """New words of the model's thinking."""
+
+    text: str
+
+
+@model
+class ToolStarted(TurnEvent):
+    """A tool call is about to run."""
+
+    tool_name: str
+    tool_call_id: str
+    tool_input: dict[str, Any]
+
+
+@model
+class ToolFinished(TurnEvent):
+    """A tool call has its result; exactly one comes for every call."""
+
+    tool_name: str
+    tool_call_id: str
+    success: bool

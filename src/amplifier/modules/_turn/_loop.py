@@ -1,0 +1,175 @@
+"""The turn itself: model, tools, model, … until there is an answer in words, the limit is reached, or somebody says stop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+
+from amplifier.contracts import ContextManager, Coordinator, Hooks, Provider, Tool
+from amplifier.errors import ContractError
+from amplifier.events import (
+    EXECUTION_END,
+    EXECUTION_START,
+    ORCHESTRATOR_COMPLETE,
+    PROMPT_COMPLETE,
+    PROMPT_SUBMIT,
+    PROVIDER_REQUEST,
+    PROVIDER_RESPONSE,
+)
+from amplifier.models import ChatRequest, ChatResponse, ToolCall, to_dict
+
+from ._exchange import Exchange, choose_provider
+from ._options import TurnOptions
+from ._schema import Schemas
+from ._tools import ToolRunner
+from ._transcript import Transcript, as_request_messages, text_of
+from ._verdicts import Verdicts
+
+_PREVIEW = 200
+
+
+class Turn:
+    """One turn of a loop; made anew for every prompt."""
+
+    def __init__(
+        self,
+        options: TurnOptions,
+        *,
+        context: ContextManager,
+        providers: dict[str, Provider],
+        tools: dict[str, Tool],
+        hooks: Hooks,
+        coordinator: Coordinator | None = None,
+    ) -> None:
+        self._options = options
+        self._context = context
+        self._providers = providers
+        self._hooks = hooks
+        self._coordinator = coordinator
+        self._cancellation = None if coordinator is None else coordinator.cancellation
+        self._verdicts = Verdicts(coordinator, context)
+        self._transcript = Transcript(context)
+        self._schemas = Schemas(tools)
+        self._runner = ToolRunner(tools, self._schemas, hooks, self._verdicts, self._cancellation, options)
+        self._text = ""
+        self._iterations = 0
+        self._finished = False
+
+    async def run(self, prompt: str) -> str:
+        """Run the turn and return the model's final words.
+
+        Raises:
+            LLMError: What the provider raised, unchanged.
+        """
+        status = "error"
+        try:
+            await self._hooks.emit(EXECUTION_START, {"prompt": prompt})
+            await self._converse(prompt)
+            status = "cancelled" if self._is_stopping() else "completed"
+            return self._text
+        except anyio.get_cancelled_exc_class():
+            status = "cancelled"
+            raise
+        finally:
+            await self._leave(status)
+
+    async def _leave(self, status: str) -> None:
+        """Every way out: no call without a result, and the closing events."""
+        try:
+            await self._transcript.settle(self._runner.results)
+        finally:
+            await self._hooks.emit(EXECUTION_END, {"response": self._text, "status": status})
+            outcome = {"completed": "success" if self._finished else "incomplete"}.get(status, status)
+            details = {"orchestrator": self._options.orchestrator, "turn_count": self._iterations, "status": outcome}
+            await self._hooks.emit(ORCHESTRATOR_COMPLETE, details)
+
+    def _is_stopping(self) -> bool:
+        return self._cancellation is not None and self._cancellation.is_cancelled
+
+    async def _converse(self, prompt: str) -> None:
+        verdict = await self._verdicts.honour(await self._hooks.emit(PROMPT_SUBMIT, {"prompt": prompt}), PROMPT_SUBMIT)
+        if verdict.action == "deny":
+            self._text = f"Operation denied: {verdict.reason or 'no reason given'}"
+            return
+        if verdict.action == "modify" and verdict.data is not None:
+            prompt = str(verdict.data.get("prompt", prompt))
+        name, provider = choose_provider(self._providers, self._options.default_provider)
+        exchange = Exchange(name, provider, self._hooks, self._options)
+        if self._options.system_prompt and not await self._context.get_messages():
+            await self._transcript.add({"role": "system", "content": self._options.system_prompt})
+        await self._transcript.add({"role": "user", "content": prompt})
+        while not self._is_stopping():
+            if self._iterations >= self._options.max_iterations:
+                limit = f"stopped after {self._iterations} model calls, the loop's max_iterations"
+                self._text = f"{self._text}\n\n[{limit}]" if self._text else f"[{limit}]"
+                return
+            self._iterations += 1
+            if not await self._step(exchange):
+                return
+
+    async def _step(self, exchange: Exchange) -> bool:
+        """One model call and the tools it asks for; False when the turn is over."""
+        messages = await self._request_messages(exchange)
+        if messages is None:
+            return False
+        request = ChatRequest(
+            messages=as_request_messages(messages),
+            tools=self._schemas.specs() or None,
+            model=self._options.model,
+            stream=self._options.streaming,
+        )
+        response = await exchange.ask(request)
+        calls = self._calls_of(exchange, response)
+        self._text = text_of(response)
+        await self._transcript.add_answer(response, calls)
+        await self._hooks.emit(
+            PROVIDER_RESPONSE,
+            {
+                "provider": exchange.name,
+                "model": request.model,
+                "response": to_dict(response),
+                "usage": None if response.usage is None else to_dict(response.usage),
+                "tool_calls": bool(calls),
+                "iteration": self._iterations,
+            },
+        )
+        if not calls:
+            self._finished = True
+            preview = {"response_preview": self._text[:_PREVIEW], "length": len(self._text)}
+            await self._hooks.emit(PROMPT_COMPLETE, preview)
+            return False
+        results = await self._runner.run(calls)
+        await self._transcript.add_results(calls, results)
+        await self._verdicts.store_deferred()
+        return True
+
+    async def _request_messages(self, exchange: Exchange) -> list[dict[str, Any]] | None:
+        """The messages of the next request, or None when a hook forbids it."""
+        messages = await self._context.get_messages_for_request(provider=exchange.provider)
+        emitted = await self._hooks.emit(
+            PROVIDER_REQUEST,
+            {
+                "provider": exchange.name,
+                "model": self._options.model,
+                "messages": messages,
+                "iteration": self._iterations,
+            },
+        )
+        injects = bool(emitted.context_injections or emitted.context_injection)
+        verdict = await self._verdicts.honour(emitted, PROVIDER_REQUEST)
+        if verdict.action == "deny":
+            self._text = f"Operation denied: {verdict.reason or 'no reason given'}"
+            return None
+        if injects:
+            messages = await self._context.get_messages_for_request(provider=exchange.provider)
+        return self._verdicts.into_request(messages)
+
+    def _calls_of(self, exchange: Exchange, response: ChatResponse) -> list[ToolCall]:
+        calls: Any = exchange.provider.parse_tool_calls(response)
+        if not isinstance(calls, list) or not all(isinstance(call, ToolCall) for call in calls):
+            raise ContractError(
+                f"provider {exchange.name!r} parsed {calls!r:.80} as tool calls; expected a list of ToolCall",
+                module=exchange.name,
+            )
+        return calls

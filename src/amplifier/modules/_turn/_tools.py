@@ -1,0 +1,189 @@
+"""Running the tool calls of one answer: gates, validation, the call itself, and one result each, whatever happens."""
+
+from __future__ import annotations
+
+import copy
+import uuid
+from typing import Any
+
+import anyio
+
+from amplifier.contracts import Cancellation, Hooks, Tool
+from amplifier.events import TOOL_ERROR, TOOL_POST, TOOL_PRE
+from amplifier.models import HookResult, ToolCall, ToolResult
+
+from ._options import TurnOptions
+from ._schema import Schemas
+from ._verdicts import Verdicts
+
+TOOL_SELECTING = "tool:selecting"
+TOOL_SELECTED = "tool:selected"
+
+
+def refusal(message: str, kind: str) -> ToolResult:
+    """A result that tells the model why a call was not carried out."""
+    return ToolResult(success=False, error={"message": message, "type": kind})
+
+
+class ToolRunner:
+    """Runs tool calls for one turn.
+
+    Attributes:
+        results: Results so far by call id; read when a turn is cut short.
+    """
+
+    def __init__(
+        self,
+        tools: dict[str, Tool],
+        schemas: Schemas,
+        hooks: Hooks,
+        verdicts: Verdicts,
+        cancellation: Cancellation | None,
+        options: TurnOptions,
+    ) -> None:
+        self._tools = tools
+        self._schemas = schemas
+        self._hooks = hooks
+        self._verdicts = verdicts
+        self._cancellation = cancellation
+        self._options = options
+        self.results: dict[str, ToolResult] = {}
+
+    async def run(self, calls: list[ToolCall]) -> list[ToolResult]:
+        """Run the calls, at the same time where there are several, and return their results in order."""
+        self.results = {}
+        group_id = str(uuid.uuid4())
+        if len(calls) == 1:
+            await self._run_one(calls[0], group_id)
+        else:
+            limiter = anyio.CapacityLimiter(self._options.max_parallel_tools)
+
+            async def run_limited(call: ToolCall) -> None:
+                async with limiter:
+                    await self._run_one(call, group_id)
+
+            async with anyio.create_task_group() as group:
+                for call in calls:
+                    group.start_soon(run_limited, call)
+        return [self.results[call.id] for call in calls]
+
+    async def _run_one(self, call: ToolCall, group_id: str) -> None:
+        about = {"tool_name": call.name, "tool_call_id": call.id, "parallel_group_id": group_id}
+        given = call.arguments
+        try:
+            if self._cancellation is not None and self._cancellation.is_cancelled:
+                refused: ToolResult | None = refusal("not started: the turn is being stopped", "Cancelled")
+            else:
+                given, about, refused = await self._admit(call, about)
+            if refused is not None:
+                self.results[call.id] = refused
+                await self._say_error(about, given, refused)
+                return
+            await self._execute(call, about, given)
+        except anyio.get_cancelled_exc_class():
+            if call.id not in self.results:
+                self.results[call.id] = refusal("cancelled while it was running", "Cancelled")
+                await self._say_error(about, given, self.results[call.id])  # a terminal event: delivered all the same
+            raise
+
+    async def _admit(
+        self, call: ToolCall, about: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any], ToolResult | None]:
+        """Whether the call may run and with which input: what it is about, its input, a refusal or None."""
+        given: Any = call.arguments
+        if self._options.select_tools:
+            about = {**about, "tool_name": await self._select(call)}
+        name = about["tool_name"]
+        if name not in self._tools:
+            known = ", ".join(self._tools) or "none"
+            return given, about, refusal(f"there is no tool named {name!r}; available: {known}", "UnknownTool")
+        emitted = await self._hooks.emit(TOOL_PRE, {**about, "tool_input": given})
+        verdict = await self._verdicts.honour(emitted, TOOL_PRE, defer=True)
+        if verdict.action == "deny":
+            return given, about, refusal(f"denied: {verdict.reason or 'no reason given'}", "Denied")
+        if verdict.action == "modify" and verdict.data is not None:
+            given = verdict.data.get("tool_input", given)
+        if not isinstance(given, dict):
+            return {}, about, refusal(f"arguments must be a JSON object, got {type(given).__name__}", "BadArguments")
+        if (problem := self._schemas.problem(name, given)) is not None:
+            return given, about, refusal(f"arguments do not fit the tool's schema: {problem}", "BadArguments")
+        return given, about, None
+
+    async def _select(self, call: ToolCall) -> str:
+        """Let hooks choose the tool for a call: the event-driven loop's decision."""
+        asked = {
+            "tool_name": call.name,
+            "tool_call_id": call.id,
+            "tool_input": call.arguments,
+            "available_tools": list(self._tools),
+        }
+        chosen = await self._verdicts.honour(await self._hooks.emit(TOOL_SELECTING, asked), TOOL_SELECTING, defer=True)
+        name = call.name
+        source = "model"
+        if chosen.action == "modify" and chosen.data is not None:
+            selected = chosen.data.get("selected_tool") or chosen.data.get("tool_name") or call.name
+            if isinstance(selected, str) and selected != call.name:
+                name, source = selected, "hook"
+        await self._hooks.emit(TOOL_SELECTED, {"tool_name": name, "tool_call_id": call.id, "source": source})
+        return name
+
+    async def _execute(self, call: ToolCall, about: dict[str, Any], given: dict[str, Any]) -> None:
+        if self._cancellation is not None:
+            self._cancellation.register_tool_start(call.id, about["tool_name"])
+        try:
+            result, failed = await self._call(about["tool_name"], given)
+        finally:
+            if self._cancellation is not None:
+                self._cancellation.register_tool_complete(call.id)
+        self.results[call.id] = result  # before the hooks: a result is never lost to a cancelled observer
+        if failed:
+            await self._say_error(about, given, result)
+        else:
+            self.results[call.id] = await self._after(about, given, result)
+
+    async def _call(self, name: str, given: dict[str, Any]) -> tuple[ToolResult, bool]:
+        """Call the tool; the flag says that it raised or overran instead of returning a result."""
+        seconds = self._options.tool_timeout
+        with anyio.CancelScope() as scope:
+            if seconds is not None:
+                scope.deadline = anyio.current_time() + seconds
+            try:
+                # A tool gets input of its own: it may keep or change it without changing the transcript.
+                result: Any = await self._tools[name].execute(copy.deepcopy(given))
+            except Exception as exc:  # noqa: BLE001 — a tool is foreign code; its failure is an answer for the model
+                return refusal(str(exc) or type(exc).__name__, type(exc).__name__), True
+            if isinstance(result, ToolResult):
+                return result, False
+            return refusal(f"the tool returned {type(result).__name__} instead of a ToolResult", "ContractError"), True
+        return refusal(f"the tool did not return within {seconds:g} s and was cancelled", "Timeout"), True
+
+    async def _after(self, about: dict[str, Any], given: dict[str, Any], result: ToolResult) -> ToolResult:
+        shown = result.safe_hook_presentation()
+        emitted = await self._hooks.emit(
+            TOOL_POST, {**about, "tool_input": given, "tool_result": shown, "result": shown}
+        )
+        verdict = await self._verdicts.honour(emitted, TOOL_POST, defer=True)
+        if verdict.action == "deny":
+            return refusal(f"the result was withheld: {verdict.reason or 'no reason given'}", "Withheld")
+        return _modified_result(result, shown, verdict)
+
+    async def _say_error(self, about: dict[str, Any], given: Any, result: ToolResult) -> None:
+        await self._hooks.emit(TOOL_ERROR, {**about, "tool_input": given, "error": result.error})
+
+
+def _modified_result(result: ToolResult, shown: dict[str, Any], verdict: HookResult) -> ToolResult:
+    """The result as a hook rewrote it; hooks of either vocabulary write under ``result`` or ``tool_result``."""
+    if verdict.action != "modify" or verdict.data is None:
+        return result
+    for key in ("result", "tool_result"):
+        new = verdict.data.get(key, shown)
+        if new == shown:
+            continue
+        if isinstance(new, ToolResult):
+            return new
+        if isinstance(new, dict) and new.keys() <= {"success", "output", "error", "content"}:
+            return ToolResult(
+                **{**new, "content": result.content if new.get("content") == shown.get("content") else None}
+            )
+        return ToolResult(success=result.success, output=new, error=result.error)
+    return result

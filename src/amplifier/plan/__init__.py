@@ -1,0 +1,27 @@
+"""The mount plan: what it may say, reading it, checking it, laying one over another.
+
+A plan is a dict, as the embedder built it or a file gave it; nothing here reads files or environment variables.
+`parse_plan` turns it into a `MountPlan` for the kernel above; below are the errors and the JSON walk. All problems of a
+plan are reported at once, each with its ``$.path``, in the order session, providers, tools, hooks; what is merely odd
+(an unknown section) is a warning.
+"""
+
+from ._names import is_module_id, validate_module_id, validate_session_id
+from ._overlay import expand_variables, merge_plans
+from ._reading import check_plan, parse_plan
+from ._schema import plan_schema
+from ._spec import Deadlines, ModuleSpec, MountPlan
+
+__all__ = [
+    "Deadlines",
+    "ModuleSpec",
+    "MountPlan",
+    "check_plan",
+    "expand_variables",
+    "is_module_id",
+    "merge_plans",
+    "parse_plan",
+    "plan_schema",
+    "validate_module_id",
+    "validate_session_id",
+]

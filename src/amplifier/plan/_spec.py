@@ -1,0 +1,60 @@
+"""The mount plan as the kernel sees it: plain records, keyword-only."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, final
+
+import attrs
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Deadlines:
+    """Seconds the kernel waits for code it did not write; None means no limit, on purpose."""
+
+    mount: float | None = 120.0  # mounting one module
+    ready: float | None = 60.0  # on_session_ready of one module
+    hook: float | None = 300.0  # one handler; long, because an approval may wait inside one
+    contribution: float | None = 10.0  # one contributor of a channel
+    collection: float | None = 30.0  # all contributors of a channel together
+    cleanup: float | None = 10.0  # one cleanup
+    teardown: float | None = 30.0  # the whole closing of a session
+    turn: float | None = None  # one turn
+
+
+@final
+@attrs.define(kw_only=True)
+class ModuleSpec:
+    """One module the plan asks for."""
+
+    module: str
+    source: Any = None  # for the source resolver; opaque to the kernel
+    config: dict[str, Any] = attrs.Factory(dict)  # the very dict the plan holds, or an empty one
+    instance_id: str | None = None  # the name a provider is mounted under, when one module is mounted several times
+    on_failure: Literal["continue", "deny"] = "continue"  # what a failing handler of this hook module means
+    path: str = "$"  # where in the plan it stands: $.tools[0]
+
+
+@final
+@attrs.define(kw_only=True)
+class MountPlan:
+    """A plan that was read without problems; modules stand in the order they are mounted."""
+
+    orchestrator: ModuleSpec
+    context: ModuleSpec
+    providers: list[ModuleSpec]
+    tools: list[ModuleSpec]
+    hooks: list[ModuleSpec]
+    agents: Any = None  # the application's own data, passed through
+    strict: bool = False  # any failing module is fatal
+    deadlines: Deadlines = Deadlines()
+    injection_budget_per_turn: int | None = None  # tokens per turn before a warning; None is no limit
+    injection_size_limit: int | None = None  # characters in one injection before an error; None is no limit
+    metadata: Any = None  # the application's own data, sent along with session events
+    raw: bool = False  # session events carry the (redacted) plan
+    warnings: list[str] = attrs.Factory(list)  # what is odd but not wrong, each beginning with its path
+
+
+DEFAULT_DEADLINES: Final = Deadlines()
+DEADLINE_NAMES: Final = tuple(field.name for field in attrs.fields(Deadlines))
+LONGEST_DEADLINE: Final = 1e10  # 300 years: above it the clocks of event loops lose their precision or overflow

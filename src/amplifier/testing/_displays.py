@@ -1,0 +1,29 @@
+"""A display for tests: remembers what it was told to show.
+
+Above: `_harness`. Below: the display contract, which it keeps.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from amplifier.models import UserMessageLevel
+
+
+@final
+class MockDisplaySystem:
+    """Shows nothing and remembers everything.
+
+    Attributes:
+        messages: Triples of text, level and source, in order.
+    """
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[str, str, str]] = []
+
+    def __repr__(self) -> str:
+        return f"<MockDisplaySystem {len(self.messages)} messages>"
+
+    def show_message(self, message: str, level: UserMessageLevel, source: str = "hook") -> None:
+        """Remember a message."""
+        self.messages.append((message, level, source))

@@ -1,0 +1,55 @@
+"""MockApprovalSystem and MockDisplaySystem: scripted answers, remembered questions and messages."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from amplifier.contracts import ApprovalSystem, DisplaySystem
+from amplifier.errors import ApprovalTimeoutError
+from amplifier.testing import MockApprovalSystem, MockDisplaySystem
+
+
+def test_they_keep_their_contracts() -> None:
+    approval: ApprovalSystem = MockApprovalSystem()
+    display: DisplaySystem = MockDisplaySystem()
+    assert isinstance(approval, ApprovalSystem)
+    assert isinstance(display, DisplaySystem)
+
+
+async def test_without_a_script_every_question_gets_its_own_default() -> None:
+    system = MockApprovalSystem()
+    assert await system.request_approval("May I?", ["Allow", "Deny"], 300, "deny") == "Deny"
+    assert await system.request_approval("May I?", ["Allow", "Deny"], 300, "allow") == "Allow"
+    system.assert_exhausted()
+
+
+async def test_a_script_is_answered_in_order_and_questions_are_remembered() -> None:
+    with MockApprovalSystem(["Allow once", ApprovalTimeoutError("too late")]) as system:
+        assert await system.request_approval("A?", ["Allow once"], 1.5, "deny") == "Allow once"
+        with pytest.raises(ApprovalTimeoutError):
+            await system.request_approval("B?", [], 2, "allow")
+    assert [request["prompt"] for request in system.requests] == ["A?", "B?"]
+    assert system.requests[0] == {"prompt": "A?", "options": ["Allow once"], "timeout": 1.5, "default": "deny"}
+    assert repr(system) == "<MockApprovalSystem asked 2 times>"
+
+
+async def test_a_question_too_many_fails() -> None:
+    system = MockApprovalSystem([])
+    with pytest.raises(AssertionError, match=r"unexpected call 1, request_approval\('A\?'\)"):
+        await system.request_approval("A?", [], 1, "allow")
+
+
+@pytest.mark.virtual_time
+async def test_an_answer_may_take_its_time() -> None:
+    began = anyio.current_time()
+    await MockApprovalSystem(["Allow"], delay=60).request_approval("A?", [], 300, "deny")
+    assert anyio.current_time() - began == pytest.approx(60)
+
+
+def test_messages_are_remembered() -> None:
+    display = MockDisplaySystem()
+    display.show_message("careful", "warning", "hook:linter")
+    display.show_message("hello", "info")
+    assert display.messages == [("careful", "warning", "hook:linter"), ("hello", "info", "hook")]
+    assert repr(display) == "<MockDisplaySystem 2 messages>"
