@@ -156,16 +156,7 @@ def test_an_error_survives_pickling_and_copying_with_all_its_fields(name, transp
     assert {key: getattr(twin, key) for key in fields} == fields
 
 
-LOSES_NOTES = pytest.mark.xfail(reason="its __reduce__ hands over no state; give it self.__dict__ as the third part")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=LOSES_NOTES) if name in {"MissingExtraError", "ModelError", "PlanError"} else name
-        for name in errors.__all__
-    ],
-)
+@pytest.mark.parametrize("name", errors.__all__)
 @pytest.mark.parametrize("transport", [pickled, copy.copy, copy.deepcopy])
 def test_notes_added_on_the_way_survive_pickling_and_copying(name, transport):
     error, _ = sample(name)

@@ -148,9 +148,7 @@ class DeadlineExceeded(AmplifierError, TimeoutError):
         seconds: The deadline that fired.
     """
 
-    def __init__(
-        self, message: str, *, operation: str = "", module: str | None = None, seconds: float = 0.0
-    ) -> None:
+    def __init__(self, message: str, *, operation: str = "", module: str | None = None, seconds: float = 0.0) -> None:
         super().__init__(message)
         self.operation = operation
         self.module = module
@@ -190,7 +188,7 @@ class _ProblemsError(AmplifierError, ValueError):
         super().__init__(message)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_problems_error, (type(self), self.problems, self.subject))
+        return (_rebuild_problems_error, (type(self), self.problems, self.subject), self.__dict__)
 
 
 def _rebuild_problems_error(cls: type[_ProblemsError], problems: list[Problem], subject: str) -> _ProblemsError:
@@ -251,7 +249,7 @@ class MissingExtraError(AmplifierError, ImportError):
         self.missing = missing
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_missing_extra, (self.feature, self.extra, self.missing))
+        return (_rebuild_missing_extra, (self.feature, self.extra, self.missing), self.__dict__)
 
 
 def _rebuild_missing_extra(feature: str, extra: str, missing: str | None) -> MissingExtraError:

@@ -39,9 +39,13 @@ def misplaced_in_door(tree: ast.Module) -> list[str]:
 def _belongs_in_door(node: ast.stmt) -> bool:
     if isinstance(node, ast.ImportFrom):
         return True
-    return isinstance(node, ast.Assign) and all(
-        isinstance(target, ast.Name) and target.id.startswith("__") for target in node.targets
-    )
+    if isinstance(node, ast.Assign):
+        targets = node.targets
+    elif isinstance(node, ast.AnnAssign):
+        targets = [node.target]
+    else:
+        return False
+    return all(isinstance(target, ast.Name) and target.id.startswith("__") for target in targets)
 
 
 @pytest.mark.parametrize(("folder", "budget"), [(SOURCE, SOURCE_FILE_LINES), (TESTS, TEST_FILE_LINES)])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -91,14 +93,14 @@ async def test_callbacks_may_be_sync_async_or_return_a_coroutine(coordinator: Te
 
     coordinator.register_contributor(CHANNEL, "a", lambda: "function")
     coordinator.register_contributor(CHANNEL, "b", later)
-    coordinator.register_contributor(CHANNEL, "c", lambda: later())
+    coordinator.register_contributor(CHANNEL, "c", lambda: later())  # noqa: PLW0108 - a function that returns a coroutine
     assert await coordinator.collect_contributions(CHANNEL) == ["function", "async function", "async function"]
 
 
 async def test_none_is_filtered_out_and_everything_else_is_passed_as_it_is(coordinator: TestCoordinator) -> None:
     marker = object()
     for value in (None, marker, [], 0, None, {"a": 1}):
-        coordinator.register_contributor(CHANNEL, "x", lambda value=value: value)
+        coordinator.register_contributor(CHANNEL, "x", partial(getattr, SimpleNamespace(value=value), "value"))
     assert await coordinator.collect_contributions(CHANNEL) == [marker, [], 0, {"a": 1}]
 
 

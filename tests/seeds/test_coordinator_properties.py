@@ -1,5 +1,7 @@
 """Coordinator API, first part: how a coordinator is made and the seven properties it shows to modules."""
 
+# ruff: noqa: G004, RET504 - the snippets as the document writes them
+
 from __future__ import annotations
 
 import logging

@@ -305,7 +305,7 @@ class AmplifierSession:
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
+    ) -> bool | None:  # a plain bool tells type checkers that `return await session.execute(…)` may not be reached
         problem: BaseException | None = None
         try:
             await self.cleanup()

@@ -10,10 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, TypeVar
+from typing import Any
+
+import orjson
 
 from ._base import Model, ModelField, OpenModel, compile_function
-from ._plain import HIGHEST_SURE_FLOAT, LEAVES, LOWEST_SURE_FLOAT, Decline, are_sane, only_word, vet, vetted
+from ._plain import (
+    HIGHEST_SURE_FLOAT,
+    LEAVES,
+    LOWEST_SURE_FLOAT,
+    STRICTLY,
+    Decline,
+    is_writable_size,
+    may_hide_nan,
+    only_word,
+    vet,
+    vetted,
+)
 from ._shapes import (
     BoolShape,
     CheckedShape,
@@ -30,12 +43,10 @@ from ._shapes import (
     Shape,
     StrShape,
     TaggedShape,
-    aware,
     shape_of,
 )
 
-Convert = Callable[[Any], Any]
-KeyT = TypeVar("KeyT")
+Convert = Callable[..., Any]
 
 _EXACT: dict[type[Shape], str] = {StrShape: "str", IntShape: "int", BoolShape: "bool"}
 _STR_ONLY = frozenset({str})
@@ -278,20 +289,32 @@ def _copy(value: Any) -> Any:
     return value
 
 
-def write(model: Model, *, copying: bool) -> dict[str, Any]:
-    """The JSON values of a model: its own copy of everything, or free-form values shared with the model.
+def write(model: Model) -> dict[str, Any]:
+    """The JSON values of a model, with nothing shared.
 
     Raises:
         Decline: Something is odd.
     """
-    if copying:
-        return _COPYING_WRITERS[model.__class__](model, copied)  # type: ignore[no-any-return]
+    return _COPYING_WRITERS[model.__class__](model, copied)  # type: ignore[no-any-return]
+
+
+def encode(model: Model) -> bytes:
+    """The JSON text of a model.
+
+    Raises:
+        Decline: Something is odd.
+        TypeError: The codec met something it does not write.
+    """
     free: list[Any] = []
-    plain: dict[str, Any] = _WRITERS[model.__class__](model, free.append)
-    if free and not are_sane(free):
-        for value in free:
-            vetted(value)
-    return plain
+    plain = _WRITERS[model.__class__](model, free.append)
+    if free:
+        if not is_writable_size(free):
+            raise Decline
+        # Twice through the codec costs a third of looking at every number in Python.
+        if may_hide_nan(orjson.dumps(free, None, STRICTLY)):
+            for value in free:
+                vetted(value)
+    return orjson.dumps(plain, None, STRICTLY)
 
 
 _WRITERS = _Table(lambda cls: _model_writer(cls, copying=False))

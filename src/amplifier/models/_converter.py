@@ -25,7 +25,7 @@ from cattrs.errors import ClassValidationError, IterableValidationError, Structu
 
 from ..errors import ModelError
 from ._base import Model
-from ._compiled import READERS, copied, write
+from ._compiled import READERS, copied, encode, write
 from ._plain import STRICTLY, Decline, PlainWalk, vetted
 from ._problems import Building, Path, type_name
 from ._reading import read_carefully
@@ -44,10 +44,11 @@ def to_json(obj: Any) -> str:
         ModelError: JSON cannot hold something in it; every such place is listed.
     """
     try:
-        return _encode(write(obj, copying=False) if isinstance(obj, Model) else vetted(obj))
+        text = encode(obj) if isinstance(obj, Model) else orjson.dumps(vetted(obj), None, STRICTLY)
     except (Decline, TypeError, RecursionError):
         # TypeError is orjson's: an integer over 64 bits, half a surrogate pair, a key that is not a str.
-        return _encode(_written_carefully(obj, large_int=orjson.Fragment))
+        text = orjson.dumps(_written_carefully(obj, large_int=orjson.Fragment), None, STRICTLY)
+    return text.decode()
 
 
 @overload
@@ -79,7 +80,7 @@ def to_dict(obj: Any) -> Any:
         ModelError: JSON cannot hold something in it; every such place is listed.
     """
     try:
-        return write(obj, copying=True) if isinstance(obj, Model) else copied(obj)
+        return write(obj) if isinstance(obj, Model) else copied(obj)
     except (Decline, RecursionError):
         return _written_carefully(obj, large_int=None)
 
@@ -94,14 +95,14 @@ def from_dict(cls: Any, data: Any) -> Any:
     Raises:
         ModelError: The values do not fit, or are no JSON values; everything wrong with them is listed.
     """
-    return _structured(cls, data)
+    try:
+        # The codec's round trip checks and copies faster than any walk in Python. It raises TypeError for what it refuses.
+        return READERS[cls](orjson.loads(orjson.dumps(vetted(data), None, STRICTLY)))
+    except (Decline, TypeError, RecursionError):
+        return _structured(cls, data)
 
 
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def _encode(plain: Any) -> str:
-    return orjson.dumps(plain, None, STRICTLY).decode()
 
 
 def _written_carefully(obj: Any, large_int: Callable[[str], Any] | None) -> Any:

@@ -103,11 +103,11 @@ def vetted(value: Any) -> Any:
     return value
 
 
-def are_sane(values: list[Any]) -> bool:
-    """Whether dicts, lists and floats from anywhere may be handed to the codec: not too deep, not exploding, no NaN.
+def is_writable_size(values: list[Any]) -> bool:
+    """Whether free-form values are neither too deep nor, by sharing their parts, exponentially larger as text.
 
-    For writing, where the codec itself refuses what is not JSON, three questions remain, and this asks them of all
-    free-form values of a model at once, without looking at each leaf in Python. A False means only: look closer.
+    For writing, where the codec itself refuses what is not JSON. It asks about all free-form values of a model at once
+    and never looks at a leaf in Python, which makes it six times as fast as `vet`. A False means only: look closer.
     """
     level = list(filter(is_tracked, values))
     room, containers = MAX_DEPTH - 1, 0
@@ -119,8 +119,20 @@ def are_sane(values: list[Any]) -> bool:
         # CPython does not track a dict that holds nothing but atoms, so flat dicts drop out of the walk here. Where
         # it does track them (3.14), the answer is the same and takes a little longer.
         level = list(filter(is_tracked, get_referents(*level)))
-    # The codec writes NaN and the infinities as null. Backwards, because Python searches that way twice as fast.
-    return orjson.dumps(values, None, STRICTLY).rfind(b"null") < 0
+    return True
+
+
+def may_hide_nan(text: bytes) -> bool:
+    """Whether the codec's text holds a null; it writes NaN and the infinities that way.
+
+    A null in the middle of a sentence or of a quoted JSON text does not count.
+    """
+    found = text.rfind(b"null")  # backwards, because Python searches that way twice as fast
+    while found > 0:
+        if text[found - 1] in b"[,:" and text[found - 3 : found - 1] != b'\\"':
+            return True
+        found = text.rfind(b"null", 0, found)
+    return False
 
 
 def only_word(shape: Shape) -> str | None:

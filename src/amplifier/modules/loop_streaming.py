@@ -8,6 +8,8 @@ from amplifier.contracts import ContextManager, Coordinator, Hooks, Provider, To
 
 from ._turn import Turn, TurnOptions, read_options
 
+__all__ = ["StreamingLoop", "mount"]
+
 __amplifier_module_type__ = "orchestrator"
 
 

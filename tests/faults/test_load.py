@@ -1,0 +1,201 @@
+"""Faults F90–F92, F95, F96: many sessions, many events, large payloads, the other backend, the other loop.
+
+Counted in calls, scopes and objects; seconds on a shared machine say nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from amplifier import ExecutionCancelled, HookRegistry, SessionStateError
+from tests._support.leaks import Resources
+from tests._support.small_agent import Echo, agent, counted_calls, heard, mounting
+
+
+async def one_life(remember):
+    async def turn(t):
+        await t.hooks.emit("x", {})
+        return str((await t.tools["echo"].execute({"a": 1})).output)
+
+    session = agent(turn, tools={"tool-echo": mounting(Echo())})
+    heard(session)
+    async with session:
+        assert await session.execute("hi") == "{'a': 1}"
+    remember(session)
+
+
+async def test_f90_three_hundred_sessions_leave_nothing_and_cost_the_same_each():
+    living: weakref.WeakSet = weakref.WeakSet()
+    await one_life(living.add)
+    gc.collect()
+    before = Resources()
+    tasks = len(anyio.get_running_tasks())
+    costs = []
+    for _ in range(3):
+        with counted_calls() as calls:
+            for _ in range(100):
+                await one_life(living.add)
+        costs.append(calls.count)
+    gc.collect()
+    assert list(living) == []
+    assert before.leaks() == []
+    assert len(anyio.get_running_tasks()) == tasks
+    assert max(costs) / min(costs) < 1.05
+
+
+async def test_f90_sessions_that_live_at_the_same_time_do_not_make_each_other_slower():
+    costs = []
+    for crowd in (1, 100):
+        sessions = [agent() for _ in range(crowd)]
+        for session in sessions:
+            await session.initialize()
+        with counted_calls() as calls:
+            assert await sessions[-1].execute("hi") == "hi"
+        costs.append(calls.count)
+        for session in sessions:
+            await session.cleanup()
+    assert costs[1] / costs[0] < 1.05
+
+
+async def calls_for_emits(hooks, number):
+    with counted_calls() as calls:
+        for _ in range(number):
+            await hooks.emit("x", {"tool_name": "bash", "list": [1, 2]})
+    return calls.count
+
+
+async def test_f91_five_thousand_emits_cost_five_thousand_times_one():
+    hooks = HookRegistry()
+
+    async def handler(event, data):
+        return None
+
+    hooks.register("x", handler)
+    one, many = await calls_for_emits(hooks, 100), await calls_for_emits(hooks, 5_000)
+    assert many / one == pytest.approx(50, rel=0.02)
+    assert one / 100 < 100
+
+
+async def test_f91_event_opens_one_scope_with_a_handler_that_waits_and_none_otherwise(monkeypatch):
+    scopes = []
+    real = anyio.CancelScope
+    monkeypatch.setattr(anyio, "CancelScope", lambda *a, **k: scopes.append(1) or real(*a, **k))
+    hooks = HookRegistry()
+    cost = await calls_for_emits(hooks, 1)
+    assert cost < 20
+    hooks.register("x", lambda event, data: None)
+    await hooks.emit("x", {})
+    assert len(scopes) == 0
+
+    async def handler(event, data):
+        return None
+
+    hooks.register("x", handler)
+    hooks.register("x", handler)
+    await hooks.emit("x", {})
+    assert len(scopes) == 1
+
+
+async def test_f92_large_text_passes_handlers_without_being_copied():
+    """There is no cap: leaves are shared, so the size of a text costs nothing and cannot be an attack on its own."""
+    hooks = HookRegistry()
+    seen = []
+    for _ in range(3):
+        hooks.register("x", lambda event, data: seen.append(data["text"]))
+    costs = []
+    for size in (10, 20_000_000):
+        text = "x" * size
+        seen.clear()
+        with counted_calls() as calls:
+            result = await hooks.emit("x", {"text": text})
+        costs.append(calls.count)
+        assert all(found is text for found in seen)
+        assert result.data is not None
+        assert result.data["text"] is text
+    assert costs[0] == costs[1]
+
+
+async def test_f92_payload_of_many_containers_is_copied_in_linear_work():
+    hooks = HookRegistry()
+    hooks.register("x", lambda event, data: None)
+    costs = []
+    for number in (1_000, 10_000):
+        with counted_calls() as calls:
+            await hooks.emit("x", {"rows": [{"row": row} for row in range(number)]})
+        costs.append(calls.count)
+    assert costs[1] / costs[0] < 11
+
+
+async def test_f95_whole_life_of_a_session_is_the_same_on_both_backends():
+    """This test, like every other one here, runs on asyncio and on trio, and the story must be word for word the same."""
+    story = []
+
+    async def turn(t):
+        await t.hooks.emit("execution:start", {"prompt": t.prompt})
+        answer = (await t.tools["echo"].execute(t.prompt)).output
+        await t.context.add_message(answer)
+        await t.hooks.emit("execution:end", {"response": answer, "status": "completed"})
+        return answer
+
+    session = agent(turn, tools={"tool-echo": mounting(Echo(), lambda: story.append("tool closed"))})
+    session.coordinator.hooks.register("*", lambda event, data: story.append(event))
+    async with session:
+        story.append(await session.execute("hello"))
+        async with session.fork() as child:
+            story.append(await child.execute("child"))
+        session.coordinator.request_cancel(immediate=True)
+        with pytest.raises(ExecutionCancelled):
+            await session.execute("too late")
+    assert story == [
+        *("session:start", "execution:start", "execution:end", "hello"),
+        *("child", "tool closed"),  # the child has hooks of its own
+        *("cancel:requested", "session:end", "tool closed"),
+    ]
+
+
+@pytest.mark.parametrize("elsewhere", ["asyncio", "trio"])
+async def test_f96_session_belongs_to_its_loop_and_says_so_elsewhere(elsewhere):
+    async with agent() as session:
+
+        def use_it():
+            with pytest.raises(SessionStateError, match="another event loop"):
+                anyio.run(session.execute, "hi", backend=elsewhere)
+
+        await anyio.to_thread.run_sync(use_it)
+        assert await session.execute("hi") == "hi"
+
+
+async def test_f96_turn_can_be_stopped_from_another_thread():
+    async def turn(t):
+        threading.Thread(target=t.coordinator.request_cancel, args=(True,)).start()
+        await anyio.sleep_forever()
+
+    async with agent(turn) as session:
+        with pytest.raises(ExecutionCancelled):
+            await session.execute("go")
+
+
+async def test_f96_registry_alone_is_bound_to_no_loop():
+    hooks = HookRegistry()
+    seen = []
+
+    async def handler(event, data):
+        await anyio.sleep(0)
+        seen.append(threading.get_ident())
+
+    hooks.register("x", handler)
+    await hooks.emit("x", {})
+
+    def elsewhere():
+        for backend in ("asyncio", "trio"):
+            anyio.run(hooks.emit, "x", {}, backend=backend)
+
+    await anyio.to_thread.run_sync(elsewhere)
+    assert len(seen) == 3
+    assert len(set(seen)) == 2

@@ -1,0 +1,137 @@
+"""Faults F97–F99: how a whole process ends. Real interpreters, real signals.
+
+The kernel is a library and installs no signal handlers. It promises that Ctrl-C unwinds in the right order, and that an
+application's own handler may call the session's cancellation token.
+"""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests._support.child_process import run_child
+
+_ENDING = """
+async def hang(event, data):
+    say("handler hangs")
+    try:
+        await anyio.sleep_forever()
+    finally:
+        say("handler left")
+
+async def main():
+    async with anyio.create_task_group() as group:
+        session = await_hook(agent())
+        await session.initialize()
+        session.coordinator.hooks.register("x", hang)
+        group.start_soon(session.coordinator.hooks.emit, "x", {})
+        await anyio.wait_all_tasks_blocked()
+        ENDING
+
+def await_hook(session):
+    return session
+
+try:
+    anyio.run(main, backend=backend)
+except BaseExceptionGroup as group:
+    raise SystemExit(group.exceptions[0].code)
+"""
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize(("ending", "code"), [("sys.exit(3)", 3), ("group.cancel_scope.cancel()", 0)])
+def test_f97_process_ends_under_a_hanging_handler_with_its_own_exit_code(backend, ending, code):
+    ended = run_child(_ENDING.replace("ENDING", ending), backend)
+    assert ended.lines == ["handler hangs", "handler left"]
+    assert ended.code == code
+    assert ended.errors == ""
+
+
+_INTERRUPTED = """
+async def turn(t):
+    try:
+        say("ready")
+        await anyio.sleep_forever()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(0.01)
+        say("turn unwound")
+
+async def cleanup():
+    await anyio.sleep(0.01)
+    say("cleanup")
+
+async def main():
+    session = agent(turn, context=mounting(Memory(), cleanup))
+    for event in ("cancel:completed", "session:end"):
+        session.coordinator.hooks.register(event, lambda event, data: say(event))
+    try:
+        async with session:
+            await session.execute("go")
+            say("the block went on")
+    finally:
+        say(session.status.status)
+
+try:
+    anyio.run(main, backend=backend)
+except KeyboardInterrupt:
+    say("KeyboardInterrupt")
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_f98_interrupt_unwinds_the_turn_first_and_closes_then(backend):
+    ended = run_child(_INTERRUPTED, backend, signal=signal.SIGINT)
+    # Natively cancelled on asyncio, KeyboardInterrupt raised in the turn itself on trio: the order is the same.
+    told = [line for line in ended.lines if line not in ("cancel:completed", "cancelled", "failed")]
+    assert told == ["ready", "turn unwound", "session:end", "cleanup", "KeyboardInterrupt"]
+    assert ended.code == 130
+
+
+_TERMINATED = """
+import signal
+
+async def turn(t):
+    stopped = anyio.Event()
+    t.coordinator.cancellation.on_cancel(stopped.set)
+    try:
+        say("ready")
+        await (stopped.wait() if sys.argv[3] == "polite" else anyio.sleep_forever())
+        return "stopped in time"
+    finally:
+        say("turn unwound")
+
+async def cleanup():
+    say("cleanup")
+
+async def main():
+    async with agent(turn, context=mounting(Memory(), cleanup)) as session:
+        def stop(number, frame):
+            session.coordinator.cancellation.request_graceful(grace=float(sys.argv[4]), reason="asked to end")
+        signal.signal(getattr(signal, sys.argv[2]), stop)
+        try:
+            say(await session.execute("go"))
+        except ExecutionCancelled as exc:
+            say("cancelled:", exc.reason)
+    return 0
+
+sys.exit(anyio.run(main, backend=backend))
+"""
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_f99_applications_handler_can_ask_for_a_graceful_stop(backend, name):
+    ended = run_child(_TERMINATED, backend, name, "polite", "60", signal=signal.Signals[name])
+    assert ended.lines == ["ready", "turn unwound", "stopped in time", "cleanup"]
+    assert (ended.code, ended.errors) == (0, "")
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_f99_turn_that_ignores_a_graceful_stop_is_ended_when_its_grace_runs_out(backend, name):
+    ended = run_child(_TERMINATED, backend, name, "deaf", "0.05", signal=signal.Signals[name])
+    assert ended.lines == ["ready", "turn unwound", "cancelled: asked to end", "cleanup"]
+    assert (ended.code, ended.errors) == (0, "")

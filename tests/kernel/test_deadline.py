@@ -1,0 +1,270 @@
+"""`Series`: many foreign calls, one scope, a deadline that moves. Time is virtual in all of these tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amplifier.kernel._deadline import InventedCancellation, Overran, Series
+from tests._support.backends_alone import loop_turns, run_on_asyncio
+
+pytestmark = pytest.mark.virtual_time
+
+
+async def answer_after(seconds: float) -> str:
+    await anyio.sleep(seconds)
+    return f"after {seconds:g}"
+
+
+async def outcome(series: Series, call: Awaitable[Any], seconds: float | None) -> str:
+    try:
+        return str(await series.run(call, seconds, "call"))
+    except Overran as late:
+        return f"cut off: {late}"
+
+
+async def test_a_call_within_its_deadline_gives_its_value():
+    series = Series()
+    assert await outcome(series, answer_after(2), 3) == "after 2"
+    series.close()
+
+
+async def test_a_call_past_its_deadline_is_cancelled_there():
+    series = Series()
+    began = anyio.current_time()
+    assert await outcome(series, answer_after(100), 3) == "cut off: no answer within 3 s"
+    assert anyio.current_time() - began == pytest.approx(3)
+    series.close()
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 400), st.sampled_from([0.5, 1.5, 2.5, 60.5, 300.5, 1000, None])), min_size=1, max_size=6
+    )
+)
+async def test_every_call_of_a_series_gets_its_own_time_and_only_the_late_ones_are_blamed(calls):
+    series = Series()
+    try:
+        for duration, seconds in calls:
+            began = anyio.current_time()
+            got = await outcome(series, answer_after(duration), seconds)
+            took = anyio.current_time() - began
+            # Moving a deadline costs something, so a call may get one hundredth less than it was promised.
+            if got.startswith("cut off"):
+                assert seconds is not None
+                assert got == f"cut off: no answer within {seconds:g} s"
+                assert duration >= seconds * 0.99
+                assert seconds * 0.99 - 1e-6 <= took <= seconds + 1e-6
+            else:
+                assert (got, took) == (f"after {duration:g}", pytest.approx(duration))
+                assert seconds is None or duration <= seconds
+    finally:
+        series.close()
+
+
+async def test_a_short_call_after_a_long_one_is_not_robbed_of_its_time():
+    # The deadline of the first is 0.4 s before what the second should get: within 1 % of 300, not of 0.5.
+    series = Series()
+    assert await outcome(series, answer_after(299.9), 300) == "after 299.9"
+    assert await outcome(series, answer_after(0.45), 0.5) == "after 0.45"
+    series.close()
+
+
+async def test_a_call_without_a_limit_may_follow_one_with_a_limit():
+    series = Series()
+    await outcome(series, answer_after(1), 2)
+    assert await outcome(series, answer_after(10_000), None) == "after 10000"
+    assert await outcome(series, answer_after(10_000), 2) == "cut off: no answer within 2 s"
+    series.close()
+
+
+async def test_a_limit_is_shared_by_all_calls_of_the_series():
+    series = Series(limit=5)
+    began = anyio.current_time()
+    assert await outcome(series, answer_after(3), 4) == "after 3"
+    assert await outcome(series, answer_after(3), 4) == "cut off: no answer within 2 s"
+    assert await outcome(series, answer_after(3), None) == "cut off: no answer within 0 s"
+    assert anyio.current_time() - began == pytest.approx(5)
+    series.close()
+
+
+async def test_a_call_that_comes_back_late_without_noticing_its_cancellation_has_overrun():
+    async def stubborn() -> str:
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(10)
+        return "late"
+
+    series = Series()
+    assert await outcome(series, stubborn(), 3) == "cut off: no answer within 3 s"
+    assert await outcome(series, answer_after(2), 3) == "after 2"
+    series.close()
+
+
+async def test_a_call_that_turns_its_cancellation_into_an_error_has_overrun():
+    async def translating() -> None:
+        try:
+            await anyio.sleep(10)
+        except BaseException as exc:
+            raise ValueError("gave up") from exc
+
+    series = Series()
+    assert await outcome(series, translating(), 3) == "cut off: no answer within 3 s"
+    series.close()
+
+
+async def test_a_call_that_overran_inside_a_task_group_of_its_own_has_overrun():
+    async def grouping() -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(anyio.sleep, 10)
+            try:
+                await anyio.sleep(10)
+            finally:
+                raise ValueError("beside the cancellation")
+
+    series = Series()
+    assert await outcome(series, grouping(), 3) == "cut off: no answer within 3 s"
+    series.close()
+
+
+async def test_the_error_of_a_call_keeps_its_identity():
+    error = KeyError("mine")
+
+    async def failing() -> None:
+        raise error
+
+    series = Series()
+    with pytest.raises(KeyError) as caught:
+        await series.run(failing(), 3, "call")
+    assert caught.value is error
+    series.close()
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
+async def test_what_is_no_failure_of_the_call_passes_through(kind):
+    async def leaving() -> None:
+        await anyio.lowlevel.checkpoint()
+        raise kind
+
+    series = Series()
+    with pytest.raises(kind):
+        await series.run(leaving(), 3, "call")
+    series.close()
+
+
+async def test_the_callers_own_cancellation_passes_through_and_leaves_the_series_usable():
+    series = Series()
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        try:
+            await series.run(answer_after(1), 3, "call")
+        finally:
+            series.close()
+    assert scope.cancelled_caught
+    assert await outcome(series, answer_after(1), 3) == "after 1"
+    series.close()
+
+
+async def test_the_callers_deadline_is_not_taken_for_the_calls_own():
+    with anyio.move_on_after(1) as scope:
+        series = Series()
+        try:
+            await outcome(series, answer_after(10), 3)
+        finally:
+            series.close()
+    assert scope.cancelled_caught
+
+
+async def test_both_deadlines_at_the_same_moment_are_the_callers_cancellation():
+    with anyio.move_on_after(3) as scope:
+        series = Series()
+        try:
+            await outcome(series, answer_after(10), 3)
+        finally:
+            series.close()
+        await anyio.lowlevel.checkpoint()
+    assert scope.cancelled_caught
+
+
+async def test_a_closed_series_leaves_no_deadline_behind():
+    series = Series()
+    await outcome(series, answer_after(1), 2)
+    series.close()
+    series.close()
+    await anyio.sleep(10)
+
+
+async def test_a_series_without_an_awaiting_call_opens_no_scope():
+    effective = anyio.current_effective_deadline()
+    series = Series()
+    assert anyio.current_effective_deadline() == effective
+    series.close()
+
+
+# ── asyncio only ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_cancelled_error_that_nobody_sent_is_a_failure_of_the_call():
+    async def main() -> None:
+        async def inventing() -> None:
+            raise asyncio.CancelledError
+
+        series = Series()
+        with pytest.raises(InventedCancellation, match="raised CancelledError although nobody cancelled it"):
+            await series.run(inventing(), 3, "call")
+        series.close()
+
+    run_on_asyncio(main)
+
+
+def test_awaiting_a_future_that_somebody_else_cancelled_is_a_failure_of_the_call():
+    async def main() -> None:
+        future = asyncio.get_running_loop().create_future()
+        future.cancel()
+        series = Series()
+        with pytest.raises(InventedCancellation):
+            await series.run(future, 3, "call")
+        series.close()
+
+    run_on_asyncio(main)
+
+
+@pytest.mark.parametrize("at", [0.0, 3.0])
+def test_a_native_cancel_passes_through_also_at_the_very_deadline(at):
+    async def main() -> tuple[bool, int]:
+        async def calling() -> None:
+            series = Series()
+            try:
+                await series.run(answer_after(10), 3, "call")
+            except Overran:
+                await asyncio.sleep(0)  # were the cancel lost, this would go on
+            finally:
+                series.close()
+
+        task = asyncio.get_running_loop().create_task(calling())
+        await loop_turns()
+        asyncio.get_running_loop().call_at(at, task.cancel)
+        await asyncio.wait([task])
+        return task.cancelled(), task.cancelling()
+
+    assert run_on_asyncio(main) == (True, 1)
+
+
+def test_an_overrun_leaves_no_cancellation_pending_in_the_task():
+    async def main() -> tuple[int, str]:
+        series = Series()
+        await outcome(series, answer_after(10), 3)
+        series.close()
+        task = asyncio.current_task()
+        assert task is not None
+        return task.cancelling(), await answer_after(1)
+
+    assert run_on_asyncio(main) == (0, "after 1")
+
+
