@@ -305,6 +305,7 @@ def test_sanitizing_is_idempotent_and_leaves_clean_text_alone(text: str) -> None
 
 def test_visible_text_spells_out_what_a_terminal_obeys_or_hides() -> None:
     assert visible_text("a\x1b[31m\u202eb\x9b\ud800\r") == r"a\x1b[31m\u202eb\x9b\ud800\r"
+    assert visible_text("a\rb") == r"a\rb"
     assert visible_text("a\tb\nc") == "a\tb\nc"
     assert visible_text("a\tb\nc", multiline=False) == r"a\tb\nc"
     assert visible_text("\u200b\u2066\ufeff\U000e0041\xad") == r"\u200b\u2066\ufeff\U000e0041\xad"

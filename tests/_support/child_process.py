@@ -14,7 +14,7 @@ from tests._support.tree import ROOT
 _PATIENCE = 60.0
 """Seconds after which a child that should have ended is killed; the test then fails by its output."""
 
-_PREAMBLE = """
+_PREAMBLE = '''
 import sys
 backend = sys.argv[1]
 import anyio
@@ -23,7 +23,15 @@ from tests._support.small_agent import Echo, Loop, Memory, agent, heard, mountin
 
 def say(*words):
     print(*words, flush=True)
-"""
+
+def run_natively(main):
+    """As an application does that has never heard of AnyIO."""
+    if backend == "trio":
+        import trio
+        return trio.run(main)
+    import asyncio
+    return asyncio.run(main())
+'''
 
 
 @attrs.frozen

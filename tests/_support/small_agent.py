@@ -10,12 +10,15 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import attrs
 
 from amplifier import AmplifierSession, ModuleLoader, ToolResult
+
+if TYPE_CHECKING:
+    import pytest  # for its type only: child processes use this file, too, and start faster without
 
 Mount = Any
 """What `ModuleLoader.register` takes: a mount function, or an object that has one."""
@@ -181,15 +184,29 @@ def let_time_pass(seconds: float) -> None:
 
 
 @attrs.define
-class Calls:
-    """How many calls of Python and C functions were made; unlike seconds, the same on every machine."""
+class Count:
+    """How often something happened; unlike seconds, the same on every machine."""
 
     count: int = 0
 
 
+def counted_scopes(monkeypatch: pytest.MonkeyPatch) -> Count:
+    """Counts the cancel scopes that are made from now on."""
+    scopes = Count()
+    real = anyio.CancelScope
+
+    def counting(*args: Any, **kwargs: Any) -> anyio.CancelScope:
+        scopes.count += 1
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(anyio, "CancelScope", counting)
+    return scopes
+
+
 @contextmanager
-def counted_calls() -> Iterator[Calls]:
-    calls = Calls()
+def counted_calls() -> Iterator[Count]:
+    """Counts the calls of Python and C functions in this thread."""
+    calls = Count()
 
     def note(frame: FrameType, what: str, argument: Any) -> None:
         if what in ("call", "c_call"):

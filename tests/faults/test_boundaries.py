@@ -151,8 +151,12 @@ async def test_f19_deadline_that_is_none_is_refused_wherever_one_is_taken(second
 async def test_f19_very_long_deadlines_and_large_priorities_work():
     hooks = HookRegistry()
     order = []
+
+    def noting(priority):
+        return lambda event, data: order.append(priority)
+
     for priority in (2**40, -(2**40), 0):
-        hooks.register("x", lambda event, data, priority=priority: order.append(priority), priority, timeout=1e300)
+        hooks.register("x", noting(priority), priority, timeout=1e300)
     hooks.register("y", lambda event, data: HookResult(data={"answer": 1}))
     await hooks.emit("x", {})
     assert order == [-(2**40), 0, 2**40]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import anyio
-import anyio.lowlevel
 import pytest
 
 from amplifier import ContractError, ExecutionCancelled, NetworkError, RateLimitError
@@ -12,8 +13,8 @@ from tests._support.small_agent import agent, give_up_after, heard
 pytestmark = pytest.mark.virtual_time
 
 
-async def stop_when_blocked(session, log=None):
-    """Wait until everything has come to rest, then ask for an immediate stop."""
+async def stop_after_a_second(session):
+    """Ask for an immediate stop."""
     await anyio.sleep(1)
     session.coordinator.request_cancel(immediate=True)
 
@@ -22,7 +23,7 @@ async def stop_when_blocked(session, log=None):
 
 
 async def test_f32_stopping_a_parent_stops_its_working_child():
-    log = []
+    log: list[str] = []
 
     async def body(turn):
         session = turn.coordinator.session
@@ -39,7 +40,7 @@ async def test_f32_stopping_a_parent_stops_its_working_child():
 
     async with agent(body) as session:
         async with anyio.create_task_group() as group:
-            group.start_soon(stop_when_blocked, session)
+            group.start_soon(stop_after_a_second, session)
             began = anyio.current_time()
             with pytest.raises(ExecutionCancelled):
                 await session.execute("go")
@@ -80,7 +81,7 @@ async def test_f32_closed_child_is_let_go_and_a_late_one_is_born_stopped():
 
 
 async def test_f33_immediate_stop_interrupts_a_waiting_turn_at_once():
-    log = []
+    log: list[str] = []
 
     async def body(turn):
         turn.coordinator.cancellation.on_cancel(lambda: log.append("callback"))
@@ -93,7 +94,7 @@ async def test_f33_immediate_stop_interrupts_a_waiting_turn_at_once():
     events = heard(session, "cancel:requested", "cancel:completed")
     async with session:
         async with anyio.create_task_group() as group:
-            group.start_soon(stop_when_blocked, session)
+            group.start_soon(stop_after_a_second, session)
             began = anyio.current_time()
             with pytest.raises(ExecutionCancelled) as caught:
                 await session.execute("go")
@@ -109,12 +110,10 @@ async def test_f33_graceful_stop_whose_grace_runs_out_becomes_immediate():
         await anyio.sleep_forever()
 
     async with agent(body) as session:
-        async with anyio.create_task_group() as group:
-            group.start_soon(anyio.lowlevel.checkpoint)
-            session.coordinator.cancellation.request_graceful(grace=30)
-            began = anyio.current_time()
-            with pytest.raises(ExecutionCancelled):
-                await session.execute("go")
+        session.coordinator.cancellation.request_graceful(grace=30)
+        began = anyio.current_time()
+        with pytest.raises(ExecutionCancelled):
+            await session.execute("go")
         assert anyio.current_time() - began == pytest.approx(30)
 
 
@@ -140,7 +139,7 @@ def working(log):
 
 @pytest.mark.parametrize("how", ["scope", "native"])
 async def test_f34_cancelled_execute_returns_only_when_the_turn_has_left(how):
-    log = []
+    log: list[str] = []
     async with agent(working(log)) as session:
         await give_up_after(3.5, how, session.execute, "go")
         log.append("execute left")
@@ -165,7 +164,7 @@ async def test_f34_cancelled_session_can_run_another_turn(how):
 
 @pytest.mark.parametrize("how", ["scope", "native"])
 async def test_f34b_nothing_is_written_after_the_session_closed(how):
-    log = []
+    log: list[str] = []
     session = agent(working(log))
     await session.initialize()
     context = session.coordinator.get("context")
@@ -178,7 +177,7 @@ async def test_f34b_nothing_is_written_after_the_session_closed(how):
 
 
 async def test_f34b_closing_under_a_running_turn_ends_that_turn_first():
-    log = []
+    log: list[str] = []
     session = agent(working(log))
     await session.initialize()
     session.coordinator.register_cleanup(lambda: log.append("cleanup"))
@@ -221,7 +220,7 @@ async def test_f35_typed_error_crosses_the_kernel_unchanged():
 
 async def test_f36_exception_group_passes_and_can_be_taken_apart():
     group = ExceptionGroup("g", [ValueError("a"), NetworkError("b")])
-    handled = []
+    handled: list[Any] = []
     async with agent(ending_with(group)) as session:
         try:
             await session.execute("go")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import anyio
 import pytest
@@ -46,7 +47,7 @@ def raising(exception, log=None):
 
 
 async def test_f25_cleanup_that_hangs_is_cut_off_and_the_others_run(caplog):
-    log = []
+    log: list[Any] = []
 
     async def hang():
         try:
@@ -68,7 +69,7 @@ async def test_f25_cleanup_that_hangs_is_cut_off_and_the_others_run(caplog):
 
 
 async def test_f25_closing_as_a_whole_is_bounded_and_still_reaches_every_cleanup():
-    log = []
+    log: list[Any] = []
 
     def hanging(name):
         async def cleanup():
@@ -89,7 +90,7 @@ async def test_f25_closing_as_a_whole_is_bounded_and_still_reaches_every_cleanup
 
 async def test_f26_cleanups_that_raise_are_all_run_named_and_collected(caplog):
     """Not raised as a group: leaving a block must not replace the caller's own error. They are kept, and announced."""
-    log = []
+    log: list[Any] = []
     session = with_cleanups(
         a=noting(log, "a"), b=raising(ValueError("b broke"), log), c=raising(asyncio.CancelledError(), log), d=None
     )
@@ -105,7 +106,7 @@ async def test_f26_cleanups_that_raise_are_all_run_named_and_collected(caplog):
 
 @pytest.mark.parametrize("exception", [KeyboardInterrupt(), SystemExit(3)], ids=["interrupt", "exit"])
 async def test_f26_interrupt_or_exit_out_of_a_cleanup_leaves_after_the_last_one(exception):
-    log = []
+    log: list[Any] = []
     session = with_cleanups(a=noting(log, "a"), b=raising(exception, log), c=noting(log, "c"))
     with pytest.raises(type(exception)) as caught:
         async with session:
@@ -126,7 +127,7 @@ async def test_f26_error_of_the_block_is_not_replaced_by_errors_of_cleanups():
 
 
 async def test_f27_closing_twice_runs_each_cleanup_once():
-    log = []
+    log: list[Any] = []
     session = with_cleanups(a=noting(log, "a"))
     await session.initialize()
     await session.cleanup()
@@ -136,7 +137,7 @@ async def test_f27_closing_twice_runs_each_cleanup_once():
 
 
 async def test_f27_second_closer_waits_for_the_first():
-    log = []
+    log: list[Any] = []
     session = with_cleanups(a=noting(log, "a", seconds=5))
     await session.initialize()
 
@@ -153,7 +154,7 @@ async def test_f27_second_closer_waits_for_the_first():
 
 @pytest.mark.parametrize("how", ["scope", "native"])
 async def test_f28_cancelled_caller_waits_until_everything_is_closed(how):
-    log = []
+    log: list[Any] = []
     session = with_cleanups(a=noting(log, "a", 2), b=noting(log, "b", 2), c=noting(log, "c", 2))
 
     async def use():
@@ -168,7 +169,7 @@ async def test_f28_cancelled_caller_waits_until_everything_is_closed(how):
 
 
 async def test_f28_second_native_cancel_does_not_pierce_the_closing_either(anyio_backend_name):
-    log = []
+    log: list[Any] = []
     session = with_cleanups(a=noting(log, "a", 2), b=noting(log, "b", 2))
     if anyio_backend_name == "trio":
         with anyio.CancelScope() as scope:
@@ -241,7 +242,7 @@ def counting_mounts(mounted, fail=False):
 
 
 async def test_f30_session_opened_twice_at_once_mounts_its_modules_once():
-    mounted = []
+    mounted: list[int] = []
     session = agent(orchestrator=counting_mounts(mounted))
     async with anyio.create_task_group() as group:
         for _ in range(3):
@@ -281,7 +282,7 @@ async def test_f31_turn_before_opening_or_after_closing_is_refused_with_advice()
 
 
 async def test_f31_session_opened_again_by_hand_runs_each_cleanup_once_per_opening():
-    log = []
+    log: list[Any] = []
     numbers = iter((1, 2))
 
     async def mount(coordinator, config):

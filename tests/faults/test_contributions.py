@@ -51,7 +51,7 @@ async def test_f40_collection_as_a_whole_is_bounded():
 
 @pytest.mark.parametrize("how", ["scope", "native"])
 async def test_f41_cancelled_collection_is_cancelled_not_cut_short(how):
-    log = []
+    log: list[Any] = []
     async with agent() as session:
         session.coordinator.register_contributor("c", "first", lambda: 1)
         session.coordinator.register_contributor("c", "sleeper", hang)

@@ -21,7 +21,7 @@ import pytest
 
 from amplifier import HookRegistry, HookResult, ModelError
 from amplifier.errors import HookRecursionError
-from tests._support.small_agent import agent, counted_calls, let_time_pass, mounting
+from tests._support.small_agent import agent, counted_calls, counted_scopes, let_time_pass, mounting
 
 pytestmark = pytest.mark.virtual_time
 
@@ -166,13 +166,11 @@ async def test_f11_ten_thousand_handlers_run_in_order_under_one_scope(monkeypatc
     for number in range(10_000):
         priority = -number % 7
         hooks.register("x", handler_of(priority, number), priority)
-    scopes = []
-    real = anyio.CancelScope
-    monkeypatch.setattr(anyio, "CancelScope", lambda *a, **k: scopes.append(1) or real(*a, **k))
+    scopes = counted_scopes(monkeypatch)
     await hooks.emit("x", {})
     assert len(order) == 10_000
     assert order == sorted(order)
-    assert len(scopes) == 1
+    assert scopes.count == 1
 
 
 async def test_f13_two_thousand_concurrent_emits_lose_nothing_and_keep_each_emitters_order():
@@ -242,7 +240,8 @@ def test_f13b_one_seed_gives_one_interleaving(backend, monkeypatch):
 
 async def test_f12_event_that_leads_back_to_itself_is_stopped_with_its_chain_named(caplog):
     hooks = HookRegistry()
-    depth, errors = [], []
+    depth: list[int] = []
+    errors: list[HookRecursionError] = []
 
     async def handler(event, data):
         depth.append(len(depth) + 1)

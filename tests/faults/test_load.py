@@ -10,12 +10,13 @@ import threading
 import weakref
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
 from amplifier import ExecutionCancelled, HookRegistry, SessionStateError
 from tests._support.leaks import Resources
-from tests._support.small_agent import Echo, agent, counted_calls, heard, mounting
+from tests._support.small_agent import Echo, agent, counted_calls, counted_scopes, heard, mounting
 
 
 async def one_life(remember):
@@ -79,19 +80,17 @@ async def test_f91_five_thousand_emits_cost_five_thousand_times_one():
     hooks.register("x", handler)
     one, many = await calls_for_emits(hooks, 100), await calls_for_emits(hooks, 5_000)
     assert many / one == pytest.approx(50, rel=0.02)
-    assert one / 100 < 100
+    assert one / 100 < 200  # most of them the backend's, for its cancel scope
 
 
 async def test_f91_event_opens_one_scope_with_a_handler_that_waits_and_none_otherwise(monkeypatch):
-    scopes = []
-    real = anyio.CancelScope
-    monkeypatch.setattr(anyio, "CancelScope", lambda *a, **k: scopes.append(1) or real(*a, **k))
+    scopes = counted_scopes(monkeypatch)
     hooks = HookRegistry()
     cost = await calls_for_emits(hooks, 1)
     assert cost < 20
     hooks.register("x", lambda event, data: None)
     await hooks.emit("x", {})
-    assert len(scopes) == 0
+    assert scopes.count == 0
 
     async def handler(event, data):
         return None
@@ -99,7 +98,7 @@ async def test_f91_event_opens_one_scope_with_a_handler_that_waits_and_none_othe
     hooks.register("x", handler)
     hooks.register("x", handler)
     await hooks.emit("x", {})
-    assert len(scopes) == 1
+    assert scopes.count == 1
 
 
 async def test_f92_large_text_passes_handlers_without_being_copied():
@@ -108,6 +107,7 @@ async def test_f92_large_text_passes_handlers_without_being_copied():
     seen = []
     for _ in range(3):
         hooks.register("x", lambda event, data: seen.append(data["text"]))
+    await hooks.emit("x", {"text": ""})
     costs = []
     for size in (10, 20_000_000):
         text = "x" * size
@@ -133,7 +133,7 @@ async def test_f92_payload_of_many_containers_is_copied_in_linear_work():
 
 
 async def test_f95_whole_life_of_a_session_is_the_same_on_both_backends():
-    """This test, like every other one here, runs on asyncio and on trio, and the story must be word for word the same."""
+    """Like every test here this one runs on asyncio and on trio, and the story must be the same word for word."""
     story = []
 
     async def turn(t):
@@ -186,7 +186,7 @@ async def test_f96_registry_alone_is_bound_to_no_loop():
     seen = []
 
     async def handler(event, data):
-        await anyio.sleep(0)
+        await anyio.lowlevel.checkpoint()
         seen.append(threading.get_ident())
 
     hooks.register("x", handler)

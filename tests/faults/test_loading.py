@@ -228,7 +228,7 @@ async def test_f76_sessions_that_use_one_module_share_its_code_and_nothing_the_k
         for own, other in ((one, "two"), (two, "one")):
             coordinator = own.coordinator
             assert coordinator.session_state == {"secret": own.session_id}
-            assert coordinator.get_capability("secret") == coordinator.note == own.session_id  # type: ignore[attr-defined]
+            assert coordinator.get_capability("secret") == coordinator.note == own.session_id
             assert await coordinator.collect_contributions("secrets") == [own.session_id]
             assert other not in repr(coordinator.to_dict()) + repr(own.config)
             assert own.config["hooks"][0]["config"] == {"secret": own.session_id}

@@ -22,15 +22,12 @@ async def hang(event, data):
 
 async def main():
     async with anyio.create_task_group() as group:
-        session = await_hook(agent())
+        session = agent()
         await session.initialize()
         session.coordinator.hooks.register("x", hang)
         group.start_soon(session.coordinator.hooks.emit, "x", {})
         await anyio.wait_all_tasks_blocked()
         ENDING
-
-def await_hook(session):
-    return session
 
 try:
     anyio.run(main, backend=backend)
@@ -117,7 +114,7 @@ async def main():
             say("cancelled:", exc.reason)
     return 0
 
-sys.exit(anyio.run(main, backend=backend))
+sys.exit(run_natively(main))
 """
 
 

@@ -46,7 +46,9 @@ async def test_a_call_past_its_deadline_is_cancelled_there():
 
 @given(
     st.lists(
-        st.tuples(st.integers(1, 400), st.sampled_from([0.5, 1.5, 2.5, 60.5, 300.5, 1000, None])), min_size=1, max_size=6
+        st.tuples(st.integers(1, 400), st.sampled_from([0.5, 1.5, 2.5, 60.5, 300.5, 1000, None])),
+        min_size=1,
+        max_size=6,
     )
 )
 async def test_every_call_of_a_series_gets_its_own_time_and_only_the_late_ones_are_blamed(calls):
@@ -266,5 +268,3 @@ def test_an_overrun_leaves_no_cancellation_pending_in_the_task():
         return task.cancelling(), await answer_after(1)
 
     assert run_on_asyncio(main) == (0, "after 1")
-
-

@@ -296,5 +296,7 @@ def test_what_is_left_keeps_the_modified_payload_and_only_ephemeral_injections(a
 
 def test_the_text_of_what_is_left_is_that_of_the_ephemeral_items_alone():
     items = [ContextInjection(content="kept"), ContextInjection(content="shown once", ephemeral=True, role="user")]
-    left = processed_result(merged([("hook", HookResult(action="inject_context", context_injections=items))]), items[1:])
+    left = processed_result(
+        merged([("hook", HookResult(action="inject_context", context_injections=items))]), items[1:]
+    )
     assert (left.context_injection, left.context_injection_role, left.ephemeral) == ("shown once", "user", True)

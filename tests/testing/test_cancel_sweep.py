@@ -168,10 +168,11 @@ def test_the_second_cancel_comes_so_many_suspensions_after_the_first() -> None:
 
 
 class Siblings:
-    """Eight tasks, each in a scope of its own: who hears of a cancellation first is up to a set."""
+    """Eight tasks, in scopes of their own or not: who hears of a cancellation first is up to a set."""
 
-    def __init__(self, logs: list[tuple[str, ...]]) -> None:
+    def __init__(self, logs: list[tuple[str, ...]], *, scoped: bool) -> None:
         self.logs = logs
+        self.scoped = scoped
         self.log: list[str] = []
 
     async def scenario(self) -> None:
@@ -181,7 +182,10 @@ class Siblings:
 
     async def sibling(self, name: str) -> None:
         try:
-            with anyio.move_on_after(60):
+            if self.scoped:
+                with anyio.move_on_after(60):
+                    await anyio.sleep(30)
+            else:
                 await anyio.sleep(30)
         except BaseException:
             self.log.append(name)
@@ -192,27 +196,30 @@ class Siblings:
         yield from ()
 
 
-def order_of_unwinding(mode: str, seed: int) -> list[tuple[str, ...]]:
+def order_of_unwinding(mode: str, seed: int, *, scoped: bool) -> list[tuple[str, ...]]:
     logs: list[tuple[str, ...]] = []
     keep: list[object] = []
+    noise = random.Random()
 
     def make() -> Siblings:
-        keep.append([object() for _ in range(random.randrange(50))])  # move memory addresses about
-        return Siblings(logs)
+        # Move memory addresses about, so that only a seeded order can repeat.
+        keep.append([bytearray(noise.randrange(2000)) for _ in range(noise.randrange(50))])
+        return Siblings(logs, scoped=scoped)
 
     assert cancel_everywhere(make, modes=(mode,), seed=seed).ok
     return logs
 
 
+@pytest.mark.parametrize("scoped", [True, False])
 @pytest.mark.parametrize("mode", MODES)
-def test_one_seed_gives_one_order_of_siblings(mode: str) -> None:
-    random.seed()
-    assert order_of_unwinding(mode, 5) == order_of_unwinding(mode, 5)
+def test_one_seed_gives_one_order_of_siblings(mode: str, scoped: bool) -> None:
+    assert order_of_unwinding(mode, 5, scoped=scoped) == order_of_unwinding(mode, 5, scoped=scoped)
 
 
+@pytest.mark.parametrize("scoped", [True, False])
 @pytest.mark.parametrize("mode", ["trio", "asyncio-scope"])
-def test_seeds_give_different_orders_of_siblings(mode: str) -> None:
-    orders = {tuple(order_of_unwinding(mode, seed)) for seed in range(4)}
+def test_seeds_give_different_orders_of_siblings(mode: str, scoped: bool) -> None:
+    orders = {tuple(order_of_unwinding(mode, seed, scoped=scoped)) for seed in range(4)}
     assert len(orders) > 1
 
 

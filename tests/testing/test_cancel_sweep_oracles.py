@@ -189,6 +189,19 @@ async def leaves_a_trio_system_task_behind() -> None:
         raise
 
 
+async def leaves_work_of_three_seconds_behind() -> None:
+    """Wrong, but over soon; on each backend in its own way."""
+    await work()
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        import trio
+
+        trio.lowlevel.spawn_system_task(work)
+    else:
+        loop.create_task(work())  # noqa: RUF006 - the defect
+
+
 # ── NOISE ──
 
 
@@ -284,6 +297,15 @@ def test_every_oracle_is_silent_on_the_mended_twin(scenario: Scenario, mode: str
     report = sweep(scenario, mode)
     assert report.ok, str(report)
     assert report.points[mode] >= 3, "and there was something to cancel"
+
+
+@pytest.mark.parametrize("mode", ALL)
+def test_grace_lets_leftover_work_finish_and_does_not_count_it(mode: str) -> None:
+    strict = cancel_everywhere(lambda: leaves_work_of_three_seconds_behind, modes=(mode,))
+    assert [violation.kind for violation in strict.violations] == ["ORPHAN"]
+    lenient = cancel_everywhere(lambda: leaves_work_of_three_seconds_behind, modes=(mode,), grace=10)
+    assert lenient.ok, str(lenient)
+    assert lenient.points == strict.points == {mode: 3}
 
 
 # ── THREAD, and scenarios that use real threads ──

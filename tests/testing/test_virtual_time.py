@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -249,6 +250,24 @@ def test_waiting_for_a_thread_beside_a_timer_does_not_spin() -> None:
         return time.thread_time() - before
 
     assert run_virtual(wait_for_worker) < 0.15
+
+
+def test_closing_the_loop_waits_for_abandoned_executor_threads_in_real_time() -> None:
+    finished: list[bool] = []
+
+    def work() -> None:
+        time.sleep(0.05)
+        finished.append(True)
+
+    async def abandon() -> None:
+        call = asyncio.get_running_loop().run_in_executor(None, work)
+        await anyio.lowlevel.checkpoint()
+        call.cancel()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # asyncio warns when threads do not end in the time it gives them
+        run_virtual(abandon)
+    assert finished == [True]
 
 
 def test_a_loop_can_be_collected_after_use() -> None:

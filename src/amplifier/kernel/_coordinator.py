@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from inspect import isawaitable
 from typing import Any
 
+from amplifier._json import redact_text
 from amplifier.contracts import OnFailure
 from amplifier.errors import DeadlineExceeded
 from amplifier.events import MODULE_CRASHED, MODULE_UNRESPONSIVE
@@ -421,7 +422,7 @@ class ModuleCoordinator:
             {
                 "module_id": module,
                 "task": task,
-                "error": str(error),
+                "error": redact_text(str(error)),
                 "error_type": type(error).__name__,
                 "fatal": fatal,
             },

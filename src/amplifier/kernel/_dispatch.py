@@ -15,7 +15,7 @@ from typing import Any
 
 import anyio
 
-from amplifier._json import copy_json
+from amplifier._json import copy_json, redact_text
 from amplifier.models import HookResult
 
 from ._deadline import Overran, Series
@@ -191,9 +191,12 @@ def _words(error: Exception) -> str:
 
 
 def text_of(error: Exception) -> str:
-    """What an exception says, even if its own ``__str__`` fails: it is foreign code like the handler that raised it."""
+    """What an exception says, without secrets, even if its own ``__str__`` fails: that is foreign code as well.
+
+    It goes into events and, as the reason of a denial, to the model.
+    """
     try:
-        return str(error)
+        return redact_text(str(error))
     except Exception as broken:  # noqa: BLE001 — see above
         return f"(its text cannot be shown: {type(broken).__name__})"
 

@@ -14,6 +14,7 @@ Neither backend is imported here: a backend that runs is already in ``sys.module
 
 from __future__ import annotations
 
+import contextvars
 import math
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
@@ -210,6 +211,18 @@ def current_raw_task() -> Any:
     return sys.modules["trio"].lowlevel.current_task()
 
 
+def _asyncio_context() -> contextvars.Context:
+    """A context in which AnyIO recognises asyncio in a callback, where there is no task to recognise it by.
+
+    Without it a callback that starts a task fails under a plain ``asyncio.run()`` as soon as sniffio is installed.
+    """
+    context = contextvars.copy_context()
+    sniffio = sys.modules.get("sniffio")
+    if sniffio is not None:
+        context.run(sniffio.current_async_library_cvar.set, "asyncio")
+    return context
+
+
 class Loop:
     """The event loop a session lives on; the only door into it from threads and signal handlers."""
 
@@ -235,7 +248,7 @@ class Loop:
         """Call ``fn`` on the loop's thread at its next turn; does nothing once the loop has ended."""
         if self._asyncio_loop is not None:
             try:
-                self._asyncio_loop.call_soon_threadsafe(fn)
+                self._asyncio_loop.call_soon_threadsafe(fn, context=_asyncio_context())
             except RuntimeError:
                 if not self._asyncio_loop.is_closed():
                     raise
@@ -257,7 +270,7 @@ def start_timer(seconds: float, fn: Callable[[], None], spawn: Spawn | None) -> 
     """
     loop = _running_asyncio_loop()
     if loop is not None:
-        return loop.call_later(seconds, fn).cancel
+        return loop.call_later(seconds, fn, context=_asyncio_context()).cancel
     if spawn is None:
         return _nothing
     scope = anyio.CancelScope(shield=True)

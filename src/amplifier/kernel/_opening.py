@@ -18,7 +18,7 @@ from amplifier._json import redact_text
 from amplifier.contracts import ContextManager, Orchestrator, Provider, Tool
 from amplifier.errors import AmplifierError, DeadlineExceeded, ModuleLoadError
 from amplifier.events import MODULE_LOAD_FAILED, MODULE_ON_SESSION_READY_FAILED
-from amplifier.loading import LoadedModule, module_failure_reason
+from amplifier.loading import LoadedModule, ModuleLoader, module_failure_reason
 from amplifier.plan import ModuleSpec, MountPlan
 
 from ._coordinator import ModuleCoordinator
@@ -147,7 +147,10 @@ class Opening:
         return unique
 
     async def _load(self, spec: ModuleSpec) -> Any:
-        loading = self._loader.load(spec.module, spec.config, source_hint=spec.source)
+        loader, options = self._loader, {"source_hint": spec.source}
+        if isinstance(loader, ModuleLoader) and loader.coordinator is None:
+            options["coordinator"] = self._coordinator  # a loader made before its session asks the session's resolver
+        loading = loader.load(spec.module, spec.config, **options)
         if inspect.isawaitable(loading):
             return await self._series.run(loading, self._coordinator.deadlines.mount, f"loading of {spec.module!r}")
         return loading
@@ -224,7 +227,7 @@ class Opening:
             answer = function(mounted.view)
             if inspect.isawaitable(answer):
                 await self._series.run(answer, seconds, f"on_session_ready of module {spec.module!r}")
-        except (Exception, SystemExit) as exc:  # foreign code; not fatal by contract
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 — foreign code; not fatal by contract
             error: Exception = (
                 _deadline_error("on_session_ready", spec.module, exc)
                 if isinstance(exc, Overran)
@@ -233,7 +236,7 @@ class Opening:
                 else ModuleLoadError(f"on_session_ready of {spec.module!r} called exit", module_id=spec.module)
             )
             self.failures.append(ModuleFailure(spec.module, mounted.kind, "ready", error, "ready_failed"))
-            logger.warning("on_session_ready of module %r failed: %s", spec.module, error, exc_info=error)
+            logger.warning("on_session_ready of module %r failed:\n%s", spec.module, _redacted_traceback(error))
             self._series.close()
             await self._coordinator.hooks.emit(
                 MODULE_ON_SESSION_READY_FAILED, {"module_id": spec.module, "error": redact_text(str(error))}
@@ -272,6 +275,9 @@ def _as_load_error(kind: str, spec: ModuleSpec, exc: BaseException) -> Exception
 
 
 def _log_failure(kind: str, spec: ModuleSpec, error: Exception) -> None:
-    # Exception texts of providers are known to carry credentials; the traceback is written out to be scrubbed.
-    trace = redact_text("".join(traceback.format_exception(error)))
-    logger.warning("%s %r (%s) is not available:\n%s", kind, spec.module, spec.path, trace)
+    logger.warning("%s %r (%s) is not available:\n%s", kind, spec.module, spec.path, _redacted_traceback(error))
+
+
+def _redacted_traceback(error: Exception) -> str:
+    """Exception texts of providers are known to carry credentials; the traceback is written out to be scrubbed."""
+    return redact_text("".join(traceback.format_exception(error)))

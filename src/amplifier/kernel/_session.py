@@ -19,6 +19,7 @@ from typing import Any, Self
 import anyio
 import attrs
 
+from amplifier._json import redact_text
 from amplifier.contracts import DEFAULT, Inherited
 from amplifier.errors import SessionStateError
 from amplifier.events import CLEANUP_FAILED, SESSION_END, SESSION_FORK
@@ -209,7 +210,7 @@ class AmplifierSession:
             last = failures[-1]
             self.status.last_error = {
                 "type": type(last.error).__name__,
-                "message": str(last.error),
+                "message": redact_text(str(last.error)),
                 "module_id": last.module_id,
                 "failed_modules": [failure.module_id for failure in failures],
             }
@@ -355,6 +356,7 @@ class AmplifierSession:
         try:
             await self._end_running_turn()
             if was_open:
+                await self._turns.announce_requests()  # of a stop that met no turn
                 await self._say_end()
             failures, fatal = await coordinator.cleanups.unwind(
                 each=coordinator.deadlines.cleanup, total=coordinator.deadlines.teardown, watch=coordinator.watch
@@ -407,7 +409,7 @@ class AmplifierSession:
         details: dict[str, Any] = {
             "module_id": failure.module,
             "cleanup": failure.what,
-            "error": str(failure.error),
+            "error": redact_text(str(failure.error)),
             "error_type": type(failure.error).__name__,
             "abandoned": failure.overran,
         }

@@ -14,7 +14,7 @@ from typing import Any
 
 import anyio
 
-from amplifier._json import redact_secrets
+from amplifier._json import redact_secrets, redact_text
 from amplifier.errors import ContractError, ExecutionCancelled, ExecutionTimeout, SessionStateError
 from amplifier.events import (
     CANCEL_COMPLETED,
@@ -158,13 +158,13 @@ class Turns:
         self._note_error(exc)
         if stopped or self._coordinator.cancellation.is_cancelled:
             self._status.status = "cancelled"
-            error = None if stopped else f"{type(exc).__name__}: {exc}"
+            error = None if stopped else f"{type(exc).__name__}: {redact_text(str(exc))}"
             await run_shielded(self._say_cancelled, error, name="amplifier cancel:completed")
 
     def _note_error(self, exc: BaseException) -> None:
         self._status.status = "failed"
         if not is_cancellation_type(exc):
-            self._status.last_error = {"type": type(exc).__name__, "message": str(exc)}
+            self._status.last_error = {"type": type(exc).__name__, "message": redact_text(str(exc))}
 
     def _cancelled(self, why: str) -> ExecutionCancelled:
         token = self._coordinator.cancellation

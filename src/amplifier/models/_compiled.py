@@ -207,7 +207,11 @@ def _model_reader(cls: type[Model], *, tag_was_read: bool = False) -> Convert:
         if tag_was_read and field.name == "type":
             lines.append(f"made.type = {only_word(field.shape)!r}")
         elif not field.is_required:
-            lines += [f"if left and {field.name!r} in data:", f"    value{index} = data[{field.name!r}]", "    left -= 1"]
+            lines += [
+                f"if left and {field.name!r} in data:",
+                f"    value{index} = data[{field.name!r}]",
+                "    left -= 1",
+            ]
             lines += _indented([*_read_lines(index, field.shape, names), f"made.{field.name} = value{index}"])
             lines += ["else:", f"    made.{field.name} = {_default_source(index, field, names)}"]
     if issubclass(cls, OpenModel):
@@ -295,7 +299,7 @@ def write(model: Model) -> dict[str, Any]:
     Raises:
         Decline: Something is odd.
     """
-    return _COPYING_WRITERS[model.__class__](model, copied)  # type: ignore[no-any-return]
+    return _run_writer(_COPYING_WRITERS, model, copied)
 
 
 def encode(model: Model) -> bytes:
@@ -306,7 +310,7 @@ def encode(model: Model) -> bytes:
         TypeError: The codec met something it does not write.
     """
     free: list[Any] = []
-    plain = _WRITERS[model.__class__](model, free.append)
+    plain = _run_writer(_WRITERS, model, free.append)
     if free:
         if not is_writable_size(free):
             raise Decline
@@ -317,13 +321,28 @@ def encode(model: Model) -> bytes:
     return orjson.dumps(plain, None, STRICTLY)
 
 
-_WRITERS = _Table(lambda cls: _model_writer(cls, copying=False))
-_COPYING_WRITERS = _Table(lambda cls: _model_writer(cls, copying=True))
+def _run_writer(writers: dict[type[Any], Convert], model: Model, free: Convert) -> dict[str, Any]:
+    """Run a writer; one that is missing, here or further in, is made and everything done again.
+
+    The tables are exact dicts and not `_Table` because Python looks those up faster.
+    """
+    while True:
+        try:
+            return writers[model.__class__](model, free)  # type: ignore[no-any-return]
+        except KeyError as error:
+            cls = error.args[0]
+            if cls in writers:
+                raise
+            writers[cls] = _model_writer(cls, copying=writers is _COPYING_WRITERS)
+
+
+_WRITERS: dict[type[Any], Convert] = {}
+_COPYING_WRITERS: dict[type[Any], Convert] = {}
 
 
 def _model_writer(cls: type[Any], *, copying: bool) -> Callable[[Any, Any], Any]:
     """Write the writer of one class; its second argument takes free-form values, to note them or to copy them."""
-    if not issubclass(cls, Model):
+    if not isinstance(cls, type) or not issubclass(cls, Model):
         return _decline
     fields = cls.__model_fields_of__
     names: dict[str, Any] = {"Decline": Decline, "LEAVES": LEAVES, "Decimal": Decimal, "datetime": datetime}
@@ -352,9 +371,13 @@ def _model_writer(cls: type[Any], *, copying: bool) -> Callable[[Any, Any], Any]
             written = ["if value is not None:", *_indented(written)]
         lines += written
     if issubclass(cls, OpenModel):
-        member = ["plain[name] = member", *_write_lines("plain[name]", Shape(), copying)]
+        member = [*_write_lines("member", Shape(), copying), "plain[name] = member"]
         lines += ["unknown = self.extra", "if unknown:"]
-        lines += ["    if unknown.__class__ is not dict:", "        raise Decline", "    for name, member in unknown.items():"]
+        lines += [
+            "    if unknown.__class__ is not dict:",
+            "        raise Decline",
+            "    for name, member in unknown.items():",
+        ]
         lines += ["        if name not in known:", *("            " + line for line in member)]
     lines.append("return self._in_order(plain)" if cls.__remembers_order__ else "return plain")
     source = "def write(self, free):\n" + "\n".join(_indented(lines)) + "\n"

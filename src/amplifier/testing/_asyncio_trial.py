@@ -83,18 +83,20 @@ class _AsyncioTrial:
         done, _ = await asyncio.wait({root}, timeout=self.settings.budget)
         if not done:
             await self._break_hang(root)
-        self.injection.closed = True
         self.outcome.elapsed = loop.time() - started
         if root.done():
             self._take_result(root)
         await self._find_orphans(root)
 
     async def _body(self) -> None:
-        if self._native:
-            await self._scenario()
-            return
-        with anyio.CancelScope() as self._scope:
-            await self._scenario()
+        try:
+            if self._native:
+                await self._scenario()
+            else:
+                with anyio.CancelScope() as self._scope:
+                    await self._scenario()
+        finally:
+            self.injection.closed = True
 
     def _fire(self) -> None:
         if self._scope is not None:

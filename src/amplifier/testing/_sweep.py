@@ -273,13 +273,13 @@ def _refuse_running_loop() -> None:
 def _steady_process() -> Iterator[None]:
     """Collect garbage when we say so and nowhere else, and give `random` back as it was.
 
-    What exists already is set aside: collecting after each trial then costs microseconds instead of walking the heap.
+    What exists already is set aside: collecting after each trial then costs microseconds instead of walking the heap,
+    and garbage from before the sweep is not mistaken for a trial's.
     Unfreezing cannot be done in part, so objects somebody froze before us become ordinary again; Python 3.12 starts
     with some, which is why an empty freezer is no condition here.
     """
     enabled = gc.isenabled()
     state = random.getstate()
-    gc.collect()
     gc.disable()
     gc.freeze()
     try:

@@ -210,6 +210,8 @@ def virtual_clock() -> MockClock:
 def virtual_backend(name: str) -> Backend:
     """One backend on virtual time, with a fresh clock.
 
+    The ``anyio_backend`` fixture passes the options on with any AnyIO; `anyio.run` drops those of trio before 4.14.
+
     Args:
         name: ``"asyncio"`` or ``"trio"``.
 

@@ -1,0 +1,93 @@
+"""Child sessions, cancelled at every suspension of theirs and of their parents'."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+
+from amplifier import AmplifierSession
+from amplifier.errors import ExecutionCancelled
+from tests._support.world_modules import a_moment, context, hosted, loop, tool
+from tests._support.worlds import World, sweep
+
+
+def family(world: World, work: Any, calls: list[str], **options: Any) -> AmplifierSession:
+    """A parent whose tool ``spawn`` does ``work``; tools ``a`` and ``b`` are there for its children, too."""
+    return world.agent(
+        loop=loop(world, calls),
+        context=context(world),
+        tools={"tool-spawn": tool(world, "spawn", work), "tool-a": tool(world, "a"), "tool-b": hosted(world, "b")},
+        **options,
+    )
+
+
+def test_a_child_opened_and_run_inside_a_tool_of_its_parent() -> None:
+    async def scenario(world: World) -> None:
+        parent: AmplifierSession
+
+        async def spawn() -> None:
+            child = world.adopt(parent.fork(session_id="child"))
+            child.config["tools"] = [{"module": "tool-a"}, {"module": "tool-b"}]
+            async with world.opened(child):
+                child.coordinator.mount_points["tools"]["spawn"] = child.coordinator.get("tools", "a")
+                await world.execute(child)
+
+        parent = family(world, spawn, ["spawn"])
+        async with world.opened(parent):
+            await world.execute(parent)
+
+    sweep(scenario, points=40)
+
+
+def test_two_siblings_side_by_side() -> None:
+    async def scenario(world: World) -> None:
+        parent = world.agent(
+            loop=loop(world, ["a"]), context=context(world), tools={"tool-a": tool(world, "a")}
+        )
+
+        async def run(name: str) -> None:
+            child = world.adopt(parent.fork(session_id=name))
+            async with world.opened(child):
+                await world.execute(child)
+
+        async with world.opened(parent), anyio.create_task_group() as group:
+            group.start_soon(run, "elder")
+            group.start_soon(run, "younger")
+
+    sweep(scenario, points=40)
+
+
+def test_stopping_the_parent_stops_the_child() -> None:
+    async def scenario(world: World) -> None:
+        parent = world.agent(
+            loop=loop(world, ["a"]),
+            context=context(world),
+            tools={"tool-a": tool(world, "a", anyio.sleep_forever)},
+        )
+        child = world.adopt(parent.fork(session_id="child"))
+
+        async def stop() -> None:
+            await anyio.sleep(5)
+            world.stop(parent, immediate=True)
+
+        async with world.opened(parent), anyio.create_task_group() as group:
+            group.start_soon(stop)
+            async with world.opened(child):
+                with pytest.raises(ExecutionCancelled):
+                    await world.execute(child)
+
+    sweep(scenario, points=25)
+
+
+def test_a_child_that_fails_to_open_is_forgotten_by_its_parent() -> None:
+    async def scenario(world: World) -> None:
+        parent = world.agent(loop=loop(world), context=context(world))
+        async with world.opened(parent):
+            child = world.adopt(parent.fork({"tools": [{"module": "tool-missing"}], "session": {"strict": True}}))
+            with pytest.raises(ExceptionGroup):
+                async with world.opened(child):
+                    await a_moment()
+
+    sweep(scenario, points=10)

@@ -1,0 +1,283 @@
+"""Opening, cancelled at every suspension: whatever was mounted by then is closed again, once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from amplifier import AmplifierSession
+from amplifier.errors import ModuleLoadError
+from tests._support.world_modules import a_moment, context, failing, hosted, hooks_on_everything, loop, ready, seed, tool
+from tests._support.worlds import World, sweep
+
+
+def test_five_modules_in_the_seed_form_leave_nothing_behind() -> None:
+    async def scenario(world: World) -> None:
+        session = world.agent(
+            loop=loop(world),
+            context=context(world),
+            providers={"provider-a": seed(world, "provider")},
+            tools={"tool-a": tool(world, "a")},
+            hooks={"hooks-a": seed(world, "hooks")},
+        )
+        async with world.opened(session):
+            pass
+
+    sweep(scenario, points=15)
+
+
+def test_structured_modules_leave_their_task_groups_in_their_own_tasks() -> None:
+    async def scenario(world: World) -> None:
+        session = world.agent(
+            loop=loop(world),
+            context=context(world),
+            tools={"tool-a": hosted(world, "a"), "tool-b": hosted(world, "b")},
+            hooks={"hooks-a": hosted(world, "hooks")},
+        )
+        async with world.opened(session):
+            await a_moment()
+
+    sweep(scenario, points=20)
+
+
+def test_both_forms_of_module_are_closed_in_one_order() -> None:
+    async def scenario(world: World) -> None:
+        session = world.agent(
+            loop=loop(world),
+            context=context(world),
+            providers={"provider-a": hosted(world, "one"), "provider-b": seed(world, "two")},
+            tools={"tool-a": hosted(world, "three"), "tool-b": seed(world, "four")},
+        )
+        async with world.opened(session):
+            pass
+
+    def order(world: World) -> list[str]:
+        names = [key.rpartition("/")[2] for key in world.ledger.closed if "pulse" not in key]
+        mounted = ["loop", "context", "one", "two", "three", "four"]
+        # A module that was cancelled while it was entering has closed itself before the unwinding began.
+        return [f"closed in the order {names}"] if names != sorted(names, key=mounted.index, reverse=True) else []
+
+    sweep(scenario, points=20, also=order)
+
+
+def test_a_mount_that_fails_takes_back_what_it_had_registered() -> None:
+    async def scenario(world: World) -> None:
+        session = world.agent(
+            loop=loop(world),
+            context=context(world),
+            tools={"tool-bad": failing(world, "bad", ValueError("no")), "tool-good": tool(world, "good")},
+            hooks={"hooks-all": hooks_on_everything(world)},
+        )
+        async with world.opened(session):
+            assert [failure.module_id for failure in session.failures] == ["tool-bad"]
+            assert list(session.coordinator.get("tools")) == ["good"]
+            assert session.coordinator.get_capability("bad.offer") is None
+
+    sweep(scenario, points=20)
+
+
+def test_a_structured_mount_that_fails_is_gone_before_the_next_one() -> None:
+    async def scenario(world: World) -> None:
+        async def fail() -> None:
+            await a_moment()
+            raise ValueError("no")
+
+        session = world.agent(
+            loop=loop(world),
+            context=context(world),
+            tools={"tool-bad": hosted(world, "bad", entering=fail), "tool-good": tool(world, "good")},
+        )
+        async with world.opened(session):
+            assert f"{session.session_id}/bad" in world.ledger.closed
+
+    sweep(scenario, points=14)
+
+
+async def unwind_slowly(coordinator: Any) -> None:
+    """Wait for ever, and take a moment to stop waiting."""
+    try:
+        await anyio.sleep_forever()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await a_moment()
+
+
+def test_a_mount_slower_than_its_deadline_is_cut_off_and_undone() -> None:
+    async def scenario(world: World) -> None:
+        async def entering() -> None:
+            await unwind_slowly(None)
+
+        session = world.agent(
+            loop=loop(world),
+            context=context(world),
+            tools={
+                "tool-seed": seed(world, "slow", after=unwind_slowly),
+                "tool-hosted": hosted(world, "slower", entering=entering),
+                "tool-good": tool(world, "good"),
+            },
+            settings={"deadlines": {"mount": 5}},
+        )
+        async with world.opened(session):
+            assert [failure.module_id for failure in session.failures] == ["tool-seed", "tool-hosted"]
+
+    sweep(scenario, points=14)
+
+
+def test_a_mount_that_comes_back_after_its_deadline_is_still_closed() -> None:
+    """A module may shield the acquiring of what it opens; what it gives back late must not be lost."""
+
+    async def scenario(world: World) -> None:
+        async def mount(coordinator: Any, config: dict[str, Any]) -> Any:
+            with anyio.CancelScope(shield=True):
+                world.ledger.open("late")
+                await anyio.sleep(10)
+
+            async def close() -> None:
+                await a_moment()
+                world.ledger.close("late")
+
+            return close
+
+        session = world.agent(
+            loop=loop(world),
+            context=context(world),
+            tools={"tool-late": mount},
+            settings={"deadlines": {"mount": 5}},
+        )
+        async with world.opened(session):
+            assert [failure.module_id for failure in session.failures] == ["tool-late"]
+            assert world.ledger.closed == ["late"]
+
+    # A native cancel goes through the module's own shield, and the module is the one to blame.
+    sweep(scenario, points=8, modes=("trio", "asyncio-scope"))
+
+
+def test_a_strict_session_with_several_failures_does_not_open() -> None:
+    async def scenario(world: World) -> None:
+        session = world.agent(
+            loop=loop(world),
+            context=context(world),
+            providers={"provider-good": seed(world, "good")},
+            tools={
+                "tool-bad": failing(world, "bad", ValueError("one")),
+                "tool-worse": hosted(world, "worse", entering=refuse),
+            },
+            settings={"strict": True},
+        )
+        with pytest.raises(ExceptionGroup) as caught:
+            async with world.opened(session):
+                pass
+        assert [type(error) for error in caught.value.exceptions] == [ModuleLoadError, ModuleLoadError]
+
+    async def refuse() -> None:
+        await a_moment()
+        raise ValueError("two")
+
+    sweep(scenario, points=14)
+
+
+def test_a_context_that_fails_is_fatal_and_the_orchestrator_is_closed() -> None:
+    async def scenario(world: World) -> None:
+        session = world.agent(loop=loop(world), context=failing(world, "context", ValueError("no")))
+        with pytest.raises(ModuleLoadError):
+            async with world.opened(session):
+                pass
+
+    sweep(scenario, points=6)
+
+
+def test_on_session_ready_may_fail_and_may_hang() -> None:
+    async def scenario(world: World) -> None:
+        async def fail(coordinator: Any) -> None:
+            await a_moment()
+            raise ValueError("not ready")
+
+        session = world.agent(
+            loop=loop(world),
+            context=context(world),
+            tools={
+                "tool-fails": ready(tool(world, "fails"), fail),
+                "tool-hangs": ready(tool(world, "hangs"), unwind_slowly),
+                "tool-good": ready(tool(world, "good"), lambda coordinator: a_moment()),
+            },
+            hooks={"hooks-all": hooks_on_everything(world)},
+            settings={"deadlines": {"ready": 5}},
+        )
+        async with world.opened(session):
+            assert [failure.phase for failure in session.failures] == ["ready", "ready"]
+
+    sweep(scenario, points=25)
+
+
+def test_a_session_opened_by_hand_is_closed_by_its_finally() -> None:
+    async def scenario(world: World) -> None:
+        session = world.agent(loop=loop(world), context=context(world), tools={"tool-a": tool(world, "a")})
+        await session.initialize()
+        world.has_opened(session)
+        try:
+            await world.execute(session)
+        finally:
+            await session.cleanup()
+
+    sweep(scenario, points=15)
+
+
+def test_two_tasks_that_open_one_session_by_hand_open_it_once() -> None:
+    async def scenario(world: World) -> None:
+        session = world.agent(loop=loop(world), context=context(world), tools={"tool-a": tool(world, "a")})
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(session.initialize)
+                group.start_soon(session.initialize)
+            world.has_opened(session)
+        finally:
+            await closed_by_hand(world, session)
+
+    async def closed_by_hand(world: World, session: AmplifierSession) -> None:
+        # Cancelled between the opening and the end of the group, the session is open and has not been counted yet.
+        if session.initialized and not world.was_opened(session):
+            world.has_opened(session)
+        await session.cleanup()
+
+    sweep(scenario, points=10)
+
+
+@pytest.fixture
+def disk_module(tmp_path: Path) -> Path:
+    package = tmp_path / "amplifier-module-tool-disk" / "amplifier_module_tool_disk"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("async def mount(coordinator, config):\n    return None\n", encoding="utf-8")
+    return tmp_path
+
+
+def test_the_loaders_paths_are_given_back(disk_module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        session = world.agent(
+            loop=loop(world),
+            context=context(world),
+            tools={"tool-disk": None, "tool-good": tool(world, "good")},
+            search_paths=[disk_module],
+        )
+        async with world.opened(session):
+            assert session.failures == []
+
+    sweep(scenario, points=8)
+
+
+def test_a_resumed_session_says_so_once() -> None:
+    async def scenario(world: World) -> None:
+        session = world.agent(
+            loop=loop(world), context=context(world), hooks={"hooks-all": hooks_on_everything(world)}, is_resumed=True
+        )
+        async with world.opened(session):
+            await world.execute(session)
+            await world.execute(session)
+
+    def once(world: World) -> list[str]:
+        said = [event for _, event, _ in world.heard if event in ("session:start", "session:resume")]
+        return [f"said {said}"] if said not in ([], ["session:resume"]) else []
+
+    sweep(scenario, points=25, also=once)

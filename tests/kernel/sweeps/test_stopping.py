@@ -1,0 +1,193 @@
+"""Requests to stop, with a cancellation from outside at every suspension of their unwinding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from amplifier import AmplifierSession
+from amplifier.errors import ExecutionCancelled
+from tests._support.world_modules import a_moment, context, hooks_on_everything, loop, tool
+from tests._support.worlds import World, sweep
+
+
+def test_a_graceful_stop_lets_tools_finish() -> None:
+    async def scenario(world: World) -> None:
+        session: AmplifierSession
+
+        async def stop() -> None:
+            world.stop(session, immediate=False)
+            await a_moment()
+
+        session = world.agent(
+            loop=loop(world, ["stop", "a"]),
+            context=context(world),
+            tools={"tool-stop": tool(world, "stop", stop), "tool-a": tool(world, "a")},
+            hooks={"hooks-all": hooks_on_everything(world)},
+        )
+        async with world.opened(session):
+            assert await world.execute(session) == "done"
+
+    sweep(scenario, points=40)
+
+
+def test_a_graceful_stop_turns_immediate_when_its_grace_is_over() -> None:
+    async def scenario(world: World) -> None:
+        session: AmplifierSession
+
+        async def stop() -> None:
+            world.stop(session, immediate=False, grace=5)
+            await anyio.sleep_forever()
+
+        session = world.agent(
+            loop=loop(world, ["stop"]),
+            context=context(world),
+            tools={"tool-stop": tool(world, "stop", stop)},
+            hooks={"hooks-all": hooks_on_everything(world)},
+        )
+        async with world.opened(session):
+            with pytest.raises(ExecutionCancelled):
+                await world.execute(session)
+
+    sweep(scenario, points=35)
+
+
+def test_an_immediate_stop_from_inside_a_tool() -> None:
+    async def scenario(world: World) -> None:
+        session: AmplifierSession
+
+        async def stop() -> None:
+            world.stop(session, immediate=True)
+            await anyio.sleep_forever()
+
+        session = world.agent(
+            loop=loop(world, ["a", "stop"]),
+            context=context(world),
+            tools={"tool-stop": tool(world, "stop", stop), "tool-a": tool(world, "a", anyio.sleep_forever)},
+            hooks={"hooks-all": hooks_on_everything(world)},
+        )
+        async with world.opened(session):
+            with pytest.raises(ExecutionCancelled):
+                await world.execute(session)
+            session.coordinator.cancellation.reset()
+            await a_moment()
+
+    sweep(scenario, points=35)
+
+
+def test_an_immediate_stop_from_another_task_with_slow_callbacks() -> None:
+    async def scenario(world: World) -> None:
+        session = world.agent(
+            loop=loop(world, ["a"]),
+            context=context(world),
+            tools={"tool-a": tool(world, "a", anyio.sleep_forever)},
+            hooks={"hooks-all": hooks_on_everything(world)},
+        )
+        called: list[str] = []
+
+        async def callback() -> None:
+            called.append("begun")
+            await a_moment()
+            called.append("ended")
+
+        async def stop() -> None:
+            await anyio.sleep(5)
+            world.stop(session, immediate=True)
+
+        session.coordinator.cancellation.on_cancel(callback)
+        try:
+            async with world.opened(session), anyio.create_task_group() as group:
+                group.start_soon(stop)
+                with pytest.raises(ExecutionCancelled):
+                    await world.execute(session)
+                group.cancel_scope.cancel()
+        finally:
+            assert called in ([], ["begun", "ended"])
+
+    sweep(scenario, points=35)
+
+
+class CarelessAgent:
+    """Unwinds inside a plain shield, as published orchestrators do."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def execute(self, prompt: str, hooks: Any) -> str:
+        self._world.ledger.open("turn")
+        try:
+            await hooks.emit("execution:start", {})
+            await anyio.sleep_forever()
+        finally:
+            await hooks.emit("execution:end", {"status": "cancelled"})
+            with anyio.CancelScope(shield=True):
+                await a_moment()
+                await a_moment()
+            self._world.ledger.close("turn")
+        return ""
+
+
+@pytest.mark.parametrize(
+    "stopping",
+    [
+        pytest.param(lambda session: session.coordinator.request_cancel(immediate=True), id="request"),
+        pytest.param(lambda session: None, id="timeout"),
+    ],
+)
+def test_a_turn_that_is_being_stopped_unwinds_in_peace(stopping: Callable[[AmplifierSession], None]) -> None:
+    """The second cancellation is the kernel's business, also when the first was a request or a deadline."""
+
+    async def scenario(world: World) -> None:
+        async def mount(coordinator: Any, config: dict[str, Any]) -> Any:
+            await coordinator.mount("orchestrator", CarelessAgent(world))
+
+        session = world.agent(loop=mount, context=context(world))
+
+        async def stop() -> None:
+            await anyio.sleep(5)
+            stopping(session)
+
+        async with world.opened(session), anyio.create_task_group() as group:
+            group.start_soon(stop)
+            with pytest.raises(ExecutionCancelled if stopping.__code__.co_names else Exception):
+                await world.execute(session, timeout=6)
+            group.cancel_scope.cancel()
+
+    sweep(scenario, points=12)
+
+
+def test_a_request_without_a_turn_is_announced_all_the_same() -> None:
+    async def scenario(world: World) -> None:
+        session = world.agent(loop=loop(world), context=context(world))
+        async with world.opened(session):
+            await a_moment()
+            world.stop(session, immediate=True)
+            with pytest.raises(ExecutionCancelled):
+                await world.execute(session)
+
+    sweep(scenario, points=8)
+
+
+def test_an_immediate_stop_of_a_session_opened_by_hand() -> None:
+    async def scenario(world: World) -> None:
+        session: AmplifierSession
+
+        async def stop() -> None:
+            world.stop(session, immediate=True)
+            await anyio.sleep_forever()
+
+        session = world.agent(
+            loop=loop(world, ["stop"]), context=context(world), tools={"tool-stop": tool(world, "stop", stop)}
+        )
+        await session.initialize()
+        world.has_opened(session)
+        try:
+            with pytest.raises(ExecutionCancelled):
+                await world.execute(session)
+        finally:
+            await session.cleanup()
+
+    sweep(scenario, points=15)

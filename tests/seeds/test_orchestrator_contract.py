@@ -1,0 +1,296 @@
+"""Module contracts: the orchestrator contract, with the loop its snippets make up."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from amplifier import (
+    ChatRequest,
+    HookRegistry,
+    HookResult,
+    Message,
+    ModuleCoordinator,
+    Orchestrator,
+    ToolCallBlock,
+    ToolResult,
+)
+from amplifier.testing import (
+    EventRecorder,
+    MockContextManager,
+    MockProvider,
+    MockTool,
+    ScriptedOrchestrator,
+    TestCoordinator,
+)
+from tests._support.seed_sessions import seed_session
+
+
+class MyOrchestrator:
+    """The document's loop: its event, hook, context and provider snippets, one after another.
+
+    The document reads ``tool_call.input``, which the content block has and `ToolCall` does not (there it is
+    ``arguments``), so the calls are taken from the blocks. It answers a denial with ``ToolResult(is_error=True)``; the
+    model has no such field (its own contract says ``success``), so that is ``success=False``.
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = config
+
+    async def execute(self, prompt, context, providers, tools, hooks):
+        config = self.config
+        await context.add_message({"role": "user", "content": prompt})
+
+        provider_name = config.get("default_provider", next(iter(providers.keys())))
+        provider = providers[provider_name]
+        model_name = "mock-model"
+
+        while True:
+            messages = await context.get_messages_for_request()
+            request = ChatRequest(messages=[Message(role="user", content=prompt)])
+
+            await hooks.emit(
+                "provider:request",
+                {
+                    "provider": provider_name,
+                    "messages": messages,
+                    "model": model_name,
+                },
+            )
+
+            response = await provider.complete(request)
+
+            await hooks.emit(
+                "provider:response",
+                {
+                    "provider": provider_name,
+                    "response": response,
+                    "usage": response.usage,
+                },
+            )
+
+            await context.add_message({"role": "assistant", "content": response.content})
+            tool_calls = [block for block in response.content if isinstance(block, ToolCallBlock)]
+            if not tool_calls:
+                return response.content[-1].text
+            for tool_call in tool_calls:
+                result = await self._run_tool(tool_call, context, tools, hooks)
+                await context.add_message(
+                    {
+                        "role": "tool",
+                        "tool_call_id": tool_call.id,
+                        "content": result.output,
+                    }
+                )
+
+    async def _run_tool(self, tool_call, context, tools, hooks):
+        data = {
+            "tool_name": tool_call.name,
+            "tool_input": tool_call.input,
+        }
+        pre_result = await hooks.emit("tool:pre", data)
+
+        if pre_result.action == "deny":
+            return ToolResult(success=False, output=pre_result.reason)
+
+        if pre_result.action == "modify":
+            data = pre_result.data
+
+        if pre_result.action == "inject_context":
+            await context.add_message(
+                {
+                    "role": pre_result.context_injection_role,
+                    "content": pre_result.context_injection,
+                }
+            )
+
+        if pre_result.action == "ask_user":
+            approved = await self.request_approval(pre_result)
+            if not approved:
+                return ToolResult(success=False, output="User denied")
+
+        result = await tools[tool_call.name].execute(data["tool_input"])
+
+        await hooks.emit(
+            "tool:post",
+            {
+                "tool_name": tool_call.name,
+                "tool_input": data["tool_input"],
+                "tool_result": result,
+            },
+        )
+        return result
+
+    async def request_approval(self, result: HookResult) -> bool:
+        return self.config.get("approve", False)
+
+
+async def mount(coordinator: ModuleCoordinator, config: dict) -> Orchestrator | Callable | None:
+    orchestrator = MyOrchestrator(config=config)
+    await coordinator.mount("session", orchestrator, name="orchestrator")
+    return orchestrator  # type: ignore[return-value]  # the document's loop takes no **kwargs
+
+
+def test_the_protocol_takes_prompt_context_providers_tools_and_hooks() -> None:
+    """Our Protocol takes ``**kwargs`` as well; a loop without them gets only the keywords it accepts (DESIGN 3)."""
+    assert isinstance(MyOrchestrator({}), Orchestrator)
+    assert inspect.iscoroutinefunction(Orchestrator.execute)
+    assert list(inspect.signature(Orchestrator.execute).parameters)[:6] == [
+        "self",
+        "prompt",
+        "context",
+        "providers",
+        "tools",
+        "hooks",
+    ]
+
+
+async def test_mount_at_session_by_name_is_understood_and_a_turn_runs() -> None:
+    provider, tool = MockProvider([("test_tool", {"x": 1}), "All done."]), MockTool("test_tool")
+
+    async def mount_provider(coordinator, config):
+        return provider
+
+    async def mount_tool(coordinator, config):
+        return tool
+
+    async with seed_session(
+        loop=mount, providers={"provider-x": mount_provider}, tools={"tool-x": mount_tool}
+    ) as session:
+        assert isinstance(session.coordinator.get("orchestrator"), MyOrchestrator)
+        assert await session.execute("do it") == "All done."
+    assert tool.calls == [{"x": 1}]
+    provider.assert_exhausted()
+
+
+async def run(
+    turns: list[Any], hook: HookResult | None = None, config: dict[str, Any] | None = None
+) -> tuple[MockTool, MockContextManager, EventRecorder]:
+    """One turn of the document's loop, with one handler at tool:pre."""
+    tool, context, recorder, hooks = (
+        MockTool("bash", output="ok"),
+        MockContextManager(),
+        EventRecorder(),
+        HookRegistry(),
+    )
+    recorder.listen(hooks)
+
+    async def handler(event: str, data: dict[str, Any]) -> HookResult | None:
+        return hook
+
+    hooks.register("tool:pre", handler)
+    with MockProvider(turns) as provider:
+        await MyOrchestrator(config or {}).execute(
+            prompt="go", context=context, providers={"mock": provider}, tools={"bash": tool}, hooks=hooks
+        )
+    return tool, context, recorder
+
+
+async def test_events_are_emitted_around_model_and_tool() -> None:
+    _, context, recorder = await run([("bash", {"command": "ls"}), "done"])
+    assert recorder.names() == [
+        "provider:request",
+        "provider:response",
+        "tool:pre",
+        "tool:post",
+        "provider:request",
+        "provider:response",
+    ]
+    assert recorder.events[3][1]["tool_result"] == ToolResult(output="ok")
+    assert [message["role"] for message in context.messages] == ["user", "assistant", "tool", "assistant"]
+    assert context.messages[2]["tool_call_id"] == "call_1"
+
+
+async def test_a_denial_keeps_the_tool_from_running() -> None:
+    tool, context, _ = await run([("bash", {}), "done"], HookResult(action="deny", reason="no shell"))
+    assert tool.call_count == 0
+    assert context.messages[2]["content"] == "no shell"
+
+
+async def test_a_modification_is_what_the_tool_is_given() -> None:
+    """The result's action is ``modify`` and its data the whole payload (decided, DESIGN 5)."""
+    changed = HookResult(action="modify", data={"tool_name": "bash", "tool_input": {"command": "ls -l"}})
+    tool, _, _ = await run([("bash", {"command": "ls"}), "done"], changed)
+    assert tool.last_input == {"command": "ls -l"}
+
+
+async def test_an_injection_is_added_to_the_context() -> None:
+    _, context, _ = await run([("bash", {}), "done"], HookResult(action="inject_context", context_injection="careful"))
+    assert {"role": "system", "content": "careful"} in context.messages
+
+
+@pytest.mark.parametrize("approve", [True, False])
+async def test_a_request_for_approval_decides_whether_the_tool_runs(approve: bool) -> None:
+    tool, context, _ = await run([("bash", {}), "done"], HookResult(action="ask_user"), {"approve": approve})
+    assert tool.call_count == int(approve)
+    assert context.messages[2]["content"] == ("ok" if approve else "User denied")
+
+
+def test_is_error_is_no_field_of_a_result() -> None:
+    """The document's ``ToolResult(is_error=True, …)``: unknown keywords are ignored, so it would pass for a success."""
+    assert not hasattr(ToolResult(), "is_error")
+    assert ToolResult(is_error=True, output="x").success is True  # type: ignore[call-arg]  # the document's mistake
+
+
+def test_a_provider_is_chosen_by_configuration_or_request_else_the_first() -> None:
+    providers = {"first": MockProvider(name="first"), "second": MockProvider(name="second")}
+
+    for config, expected in (({}, "first"), ({"default_provider": "second"}, "second")):
+        provider_name = config.get("default_provider", next(iter(providers.keys())))
+        provider = providers[provider_name]
+        assert provider.name == expected
+
+    default_provider_name = "first"
+    request_options = {"provider": "second"}
+    provider_name = request_options.get("provider", default_provider_name)
+    assert provider_name == "second"
+
+
+async def test_an_orchestrator_announces_its_events() -> None:
+    coordinator = TestCoordinator()
+    coordinator.register_contributor(
+        "observability.events",
+        "my-orchestrator",
+        lambda: [
+            "my-orchestrator:loop_started",
+            "my-orchestrator:loop_iteration",
+            "my-orchestrator:loop_completed",
+        ],
+    )
+    [events] = await coordinator.collect_contributions("observability.events")
+    assert len(events) == 3
+
+
+# ── testing ──
+
+
+async def test_orchestrator_basic():
+    orchestrator = MyOrchestrator(config={})
+    context = MockContextManager()
+    providers = {"test": MockProvider()}
+    tools = {"test_tool": MockTool()}
+    hooks = HookRegistry()
+
+    result = await orchestrator.execute(
+        prompt="Test prompt",
+        context=context,
+        providers=providers,
+        tools=tools,
+        hooks=hooks,
+    )
+
+    assert isinstance(result, str)
+    assert len(context.messages) > 0
+
+
+async def test_scripted_orchestrator_answers_in_order() -> None:
+    """The document writes ``execute(...)``; the dots stand for the five keywords of the protocol."""
+    orchestrator = ScriptedOrchestrator(responses=["Response 1", "Response 2"])
+
+    result = await orchestrator.execute(
+        prompt="Test prompt", context=MockContextManager(), providers={}, tools={}, hooks=HookRegistry()
+    )
+    assert result == "Response 1"
