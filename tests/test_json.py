@@ -532,6 +532,13 @@ def test_a_key_by_name_is_redacted_between_any_text(before: str, secret: str, af
     assert f"api_key={secret}1" not in shown
 
 
+def test_only_the_secret_itself_is_replaced() -> None:
+    assert redact_text("İİİ Password=hunter2 İ") == f"İİİ Password={REDACTED} İ"
+    assert redact_text("f(token=next_token(), x)") == "f(token=next_token(), x)"
+    assert redact_text("postgres://admin:hunter2@db/x?a=1") == f"postgres://admin:{REDACTED}@db/x?a=1"
+    assert redact_text("a; Password=x1;b") == f"a; Password={REDACTED};b"
+
+
 def test_two_secret_keys_stay_two_entries() -> None:
     redacted = redact_secrets({f"ghp_{_MIXED[:36]}": 1, f"ghp_{_MIXED[1:37]}": 2, "x": 3})
     assert sorted(redacted.values()) == [1, 2, 3]

@@ -111,7 +111,7 @@ def unusable_answers() -> dict[str, Any]:
         "a list": [],
         "a tuple": (),
         "an object": object(),
-        "a generator": (n for n in ()),
+        "a generator": (number for number in [1]),
         "a class": HookResult,
         "a dict without a known key": {"verdict": "deny"},
         "a dict with a key that is no str": {1: 2},

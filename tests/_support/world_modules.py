@@ -27,6 +27,10 @@ async def a_moment() -> None:
     await anyio.sleep(MOMENT)
 
 
+async def nothing() -> None:
+    """Not even wait."""
+
+
 # ── modules of no particular kind ────────────────────────────────────────────────────────────────
 
 
@@ -47,7 +51,7 @@ def seed(
     name: str,
     *,
     instance: Callable[[Any], Any] | None = None,
-    closing: Body = a_moment,
+    closing: Body = nothing,
     after: Body | None = None,
 ) -> Any:
     """A module in the seed form: it opens something, registers, waits and gives back its cleanup or its instance.
@@ -56,7 +60,7 @@ def seed(
         world: Whose ledger.
         name: In the ledger.
         instance: Makes what is mounted, given the coordinator; without one the module mounts nothing.
-        closing: What its cleanup waits for before it closes.
+        closing: What its cleanup does after it has closed.
         after: What mount does after everything is registered; given the coordinator.
     """
 
@@ -66,10 +70,9 @@ def seed(
         world.ledger.open(key)
 
         async def close() -> None:
-            try:
-                await closing()
-            finally:
-                world.ledger.close(key)
+            await a_moment()
+            world.ledger.close(key)
+            await closing()
 
         if instance is None and after is None:
             offer(coordinator, name)
@@ -90,9 +93,13 @@ def hosted(
     *,
     instance: Callable[[Any], Any] | None = None,
     entering: Body = a_moment,
-    leaving: Body = a_moment,
+    leaving: Body = nothing,
 ) -> Any:
-    """A module in the structured form, with a task group that stays open and a task in it."""
+    """A module in the structured form, with a task group that stays open and a task in it.
+
+    Once it was entered it must be left in peace: what it awaits on its way out is never cut off, except what ``leaving``
+    does at last.
+    """
 
     @asynccontextmanager
     async def mount(coordinator: Any, config: dict[str, Any]) -> AsyncIterator[Any]:
@@ -106,16 +113,21 @@ def hosted(
                 world.ledger.close(f"{key} pulse")
 
         world.ledger.open(key)
+        entered = False
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(pulse)
                 await entering()
                 offer(coordinator, name)
+                entered = True
                 yield None if instance is None else instance(coordinator)
                 group.cancel_scope.cancel()
+            await a_moment()
+            world.ledger.close(key)
             await leaving()
         finally:
-            world.ledger.close(key)
+            if not entered:
+                world.ledger.close(key)
 
     return mount
 
@@ -284,7 +296,7 @@ class Agent:
         token.register_tool_start(name, name)
         try:
             result = await tools[name].execute({"call": name})
-        except Exception as exc:  # noqa: BLE001 — tools are foreign code to an orchestrator
+        except Exception as exc:
             outputs[name] = f"failed: {exc}"
             await hooks.emit("tool:error", {**details, "error": str(exc)})
             return

@@ -32,6 +32,11 @@ def registry() -> HookRegistry:
     return hooks
 
 
+def empty() -> list[str]:
+    """A log that nothing was written to yet."""
+    return []
+
+
 def sleeper(log: list[str], seconds: float, name: str) -> Any:
     async def handler(event: str, data: Data) -> None:
         log.append(f"{name} began")
@@ -185,7 +190,7 @@ async def test_a_forged_modification_reaches_neither_the_next_handler_nor_the_em
 
 
 async def test_exactly_the_late_handler_is_blamed_and_its_neighbours_run(caplog):
-    hooks, log = registry(), []
+    hooks, log = registry(), empty()
     hooks.register("tool:pre", sleeper(log, 9, "before"), name="before", timeout=10)
     hooks.register("tool:pre", sleeper(log, 9, "late"), name="late", timeout=3)
     hooks.register("tool:pre", sleeper(log, 9, "after"), name="after", timeout=10)
@@ -201,7 +206,7 @@ async def test_exactly_the_late_handler_is_blamed_and_its_neighbours_run(caplog)
 
 @given(st.lists(st.tuples(st.sampled_from([0, 1, 5, 50]), st.sampled_from([0.5, 2.5, 20.5, None])), max_size=5))
 async def test_every_handler_has_its_own_time_whatever_ran_before_it(plan):
-    hooks, log = registry(), []
+    hooks, log = registry(), empty()
     for number, (seconds, timeout) in enumerate(plan):
         hooks.register("tool:pre", sleeper(log, seconds, str(number)), timeout=timeout)
     began = anyio.current_time()
@@ -214,14 +219,14 @@ async def test_every_handler_has_its_own_time_whatever_ran_before_it(plan):
 
 
 async def test_a_handler_without_a_limit_may_take_a_day():
-    hooks, log = registry(), []
+    hooks, log = registry(), empty()
     hooks.register("tool:pre", sleeper(log, 86_400, "patient"), timeout=None)
     await hooks.emit("tool:pre", {})
     assert log == ["patient began", "patient ended"]
 
 
 async def test_left_out_timeouts_come_from_the_registry_as_they_were_at_registration():
-    hooks, log = registry(), []
+    hooks, log = registry(), empty()
     hooks.register("tool:pre", sleeper(log, 299, "default"), name="default")
     hooks.set_default_timeout(7)
     hooks.register("tool:pre", sleeper(log, 299, "shorter"), name="shorter")
@@ -233,7 +238,7 @@ async def test_left_out_timeouts_come_from_the_registry_as_they_were_at_registra
 
 @pytest.mark.parametrize(("on_failure", "action"), [("continue", "continue"), ("deny", "deny")])
 async def test_a_late_handler_is_skipped_or_denies_as_it_was_registered(on_failure, action):
-    hooks, log = registry(), []
+    hooks, log = registry(), empty()
     hooks.register("tool:pre", sleeper(log, 9, "late"), name="late", timeout=3, on_failure=on_failure)
     hooks.register("tool:pre", sleeper(log, 0, "after"), name="after")
     result = await hooks.emit("tool:pre", {"tool_name": "bash"})
@@ -308,7 +313,7 @@ async def test_a_handler_that_swallows_its_cancellation_has_failed_all_the_same(
         try:
             await anyio.sleep(100)
         except anyio.get_cancelled_exc_class():
-            return {"action": "modify", "data": {"late": True}}  # noqa: ASYNC104  # this is what must not count
+            return {"action": "modify", "data": {"late": True}}  # this is what must not count
         return {}
 
     log: list[str] = []
@@ -324,7 +329,7 @@ async def test_a_handler_that_swallows_its_cancellation_has_failed_all_the_same(
 
 
 async def test_a_handler_slower_than_five_seconds_is_logged_once(caplog):
-    hooks, log = registry(), []
+    hooks, log = registry(), empty()
     hooks.register("tool:pre", sleeper(log, 5.5, "slow"), name="slow")
     hooks.register("tool:pre", sleeper(log, 4.5, "fine"), name="fine")
     for _ in range(3):
@@ -333,7 +338,7 @@ async def test_a_handler_slower_than_five_seconds_is_logged_once(caplog):
 
 
 async def test_every_slow_handler_is_logged_for_itself(caplog):
-    hooks, log = registry(), []
+    hooks, log = registry(), empty()
     for name in ("one", "two"):
         hooks.register("tool:pre", sleeper(log, 6, name), name=name)
     await hooks.emit("tool:pre", {})
@@ -344,7 +349,7 @@ async def test_every_slow_handler_is_logged_for_itself(caplog):
 
 
 async def test_observers_hear_which_handler_failed_and_which_overran():
-    hooks, heard, log = registry(), [], []
+    hooks, heard, log = registry(), [], empty()
 
     def failing(event: str, data: Data) -> None:
         raise ValueError("bad")
@@ -379,7 +384,7 @@ async def test_an_observer_that_fails_is_not_reported_to_itself():
 
 
 async def test_the_emitters_cancellation_passes_through_and_later_handlers_are_not_called():
-    hooks, log = registry(), []
+    hooks, log = registry(), empty()
     hooks.register("tool:pre", sleeper(log, 100, "first"), on_failure="deny")
     hooks.register("tool:pre", sleeper(log, 1, "second"))
     with anyio.move_on_after(3) as scope:
@@ -442,7 +447,7 @@ async def test_a_cancel_scope_of_the_handlers_own_is_its_own_business():
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_native_cancel_of_the_emitter_passes_through_but_waits_for_a_terminal_event(event, times):
     async def main() -> tuple[list[str], bool]:
-        hooks, log = registry(), []
+        hooks, log = registry(), empty()
         hooks.register(event, sleeper(log, 2, "handler"))
 
         async def emitting() -> None:
@@ -465,7 +470,7 @@ def test_a_native_cancel_of_the_emitter_passes_through_but_waits_for_a_terminal_
 
 @pytest.mark.parametrize("event", sorted(TERMINAL_EVENTS))
 async def test_a_terminal_event_is_delivered_while_the_emitter_is_being_cancelled(event):
-    hooks, log = registry(), []
+    hooks, log = registry(), empty()
     hooks.register(event, sleeper(log, 1, "first"))
     hooks.register(event, sleeper(log, 1, "second"))
     with anyio.CancelScope() as scope:
@@ -477,7 +482,7 @@ async def test_a_terminal_event_is_delivered_while_the_emitter_is_being_cancelle
 
 
 async def test_an_ordinary_event_is_cut_off_when_the_emitter_is_being_cancelled():
-    hooks, log = registry(), []
+    hooks, log = registry(), empty()
     hooks.register("tool:pre", sleeper(log, 1, "first"))
     with anyio.CancelScope() as scope:
         scope.cancel()
@@ -486,7 +491,7 @@ async def test_an_ordinary_event_is_cut_off_when_the_emitter_is_being_cancelled(
 
 
 async def test_the_handlers_of_a_terminal_event_share_five_seconds():
-    hooks, log = registry(), []
+    hooks, log = registry(), empty()
     for name in ("one", "two", "three"):
         hooks.register("session:end", sleeper(log, 3, name), name=name)
     hooks.register("session:end", lambda event, data: log.append("sync"))
@@ -517,7 +522,7 @@ async def test_the_failure_of_a_terminal_handler_is_reported_in_full_while_the_e
 
 
 async def test_observers_of_a_terminal_failure_are_bounded_too():
-    hooks, log = registry(), []
+    hooks, log = registry(), empty()
 
     def failing(event: str, data: Data) -> None:
         raise ValueError("bad")

@@ -223,6 +223,31 @@ def test_a_section_that_answers_the_only_cancel_with_an_error_has_consumed_it_as
     assert run_on_asyncio(main) == ["raised ValueError"]
 
 
+@pytest.mark.parametrize("ending", ["value", "error"])
+def test_a_native_cancel_that_finds_a_guarded_section_unwinding_already_waits_for_it(ending):
+    async def main() -> list[str]:
+        release = asyncio.Event()
+
+        async def unwinding() -> str:
+            await release.wait()  # from a cancellation of the section's own, of which the caller knows nothing
+            caller.log.append("unwound")
+            if ending == "error":
+                raise ValueError("stopped")
+            return "value"
+
+        async def guarded(section: Section, name: str) -> Any:
+            return await run_guarded(section, name=name, is_unwinding=lambda: True)
+
+        caller = Caller(guarded, unwinding)
+        await cancel_times(caller, 2)
+        assert caller.log == []
+        release.set()
+        return await caller.ended()
+
+    end = ["cancelled"] if ending == "value" else ["raised ValueError", "cancelled at the next await"]
+    assert run_on_asyncio(main) == ["unwound", *end]
+
+
 @pytest.mark.parametrize("run", [run_guarded, run_shielded], ids=["guarded", "shielded"])
 @pytest.mark.parametrize("ending", ["value", "error"])
 def test_a_cancel_at_the_very_moment_of_completion_is_delivered(run, ending):

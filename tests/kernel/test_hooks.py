@@ -217,7 +217,8 @@ def test_emit_adds_no_checkpoint_on_trio(event, handlers):
 def test_emit_does_not_let_the_asyncio_loop_turn(event, handlers):
     # With handlers, a terminal event does: there it runs in a task of its own, out of reach of native cancels.
     async def main() -> list[str]:
-        hooks, turned = registry(), []
+        hooks = registry()
+        turned: list[str] = []
 
         async def no_await(event: str, data: Data) -> None: ...
 
@@ -247,7 +248,7 @@ def test_the_terminal_events_are_those_of_the_design():
         "orchestrator",
         "tool",
     }
-    assert TERMINAL_EVENTS >= {"session:end", "execution:end", "orchestrator:complete", "tool:error"}
+    assert {"session:end", "execution:end", "orchestrator:complete", "tool:error"} <= TERMINAL_EVENTS
 
 
 # ── re-entrancy ──────────────────────────────────────────────────────────────────────────────────
@@ -321,34 +322,25 @@ async def test_events_in_a_row_are_not_inside_each_other():
 
 async def test_a_task_that_a_handler_started_stands_inside_nothing_once_the_dispatch_is_over():
     # Each turn is started by a handler of the one before, in a task of its own: a chain in time, not in depth.
-    hooks, turns = registry(), []
-    done = anyio.Event()
+    hooks = registry()
+    turns: list[int] = []
 
-    async def turn(number: int) -> None:
-        await idle.wait()
+    async def turn(number: int, earlier: anyio.Event) -> None:
+        await earlier.wait()
         turns.append(number)
-        await hooks.emit("turn:complete", {"number": number})
+        over = anyio.Event()
+        await hooks.emit("turn:complete", {"number": number, "over": over})
+        over.set()
 
     async def start_next(event: str, data: Data) -> None:
-        nonlocal idle
-        if data["number"] == DEEPEST * 3:
-            done.set()
-            return
-        idle = anyio.Event()
-        group.start_soon(turn, data["number"] + 1)
-        release.append(idle)
+        if data["number"] < DEEPEST * 3:
+            group.start_soon(turn, data["number"] + 1, data["over"])
 
-    idle, release = anyio.Event(), []
-    idle.set()
+    begin = anyio.Event()
+    begin.set()
     hooks.register("turn:complete", start_next, on_failure="deny")
     async with anyio.create_task_group() as group:
-        group.start_soon(turn, 0)
-        while not done.is_set():
-            await anyio.wait_all_tasks_blocked()
-            for event in release[:]:
-                release.remove(event)
-                event.set()
-            await anyio.lowlevel.checkpoint()
+        group.start_soon(turn, 0, begin)
     assert turns == list(range(DEEPEST * 3 + 1))
 
 
@@ -394,6 +386,10 @@ async def test_an_event_emitted_by_a_handler_is_over_before_the_next_handler_run
     assert heard == ["outer", "inner", "after"]
 
 
+def answering(answer: Any) -> Any:
+    return lambda event, data: answer
+
+
 # ── collecting ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -426,7 +422,7 @@ async def test_collecting_takes_the_data_of_every_action_and_leaves_out_silence(
         "nonsense",
         {"action": "ask_user", "data": {"n": 3}},
     ):
-        hooks.register("ask", lambda event, data, answer=answer: answer)
+        hooks.register("ask", answering(answer))
     assert await hooks.emit_and_collect("ask") == [{"n": 1}, {"n": 2}, {"n": 3}]
 
 

@@ -136,9 +136,11 @@ class Real:
 @given(programs)
 async def test_any_program_is_heard_in_the_order_of_the_model(program):
     model, real = Model(), Real()
-    for step in [*program, ("emit", "a"), ("emit", "b"), ("emit", "c")]:
-        model.run(step)
-        await real.run(step)
+    for step in program:
+        # An emit after every step, so that nothing the registry remembers of earlier ones can go stale unnoticed.
+        for move in (step, ("emit", "a"), ("emit", "b"), ("emit", "c")):
+            model.run(move)
+            await real.run(move)
         assert real.log == model.log
         listing = real.hooks.list_handlers()
         assert {event: listing.get(event, []) for event in EVENTS} == model.listing()
@@ -146,6 +148,53 @@ async def test_any_program_is_heard_in_the_order_of_the_model(program):
     live = [entry for entry in model.entries if entry.live]
     now = real.hooks.statistics()
     assert (now.handlers, now.events) == (len(live), len({entry.event for entry in live}))
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.just("register scripted"),
+            st.sampled_from(["a", "*"]),
+            st.integers(-1, 1),
+            handler_names,
+            st.lists(plain_steps | st.tuples(st.just("remove"), st.integers(0, 4)), min_size=1, max_size=2),
+        ),
+        min_size=2,
+        max_size=5,
+    )
+)
+async def test_what_handlers_do_to_the_registry_in_the_middle_of_a_dispatch_follows_the_model(registrations):
+    model, real = Model(), Real()
+    for step in [*registrations, ("emit", "a"), ("emit", "a")]:
+        model.run(step)
+        await real.run(step)
+    assert real.log == model.log
+
+
+async def test_a_handler_for_every_event_is_heard_from_its_registration_to_its_removal():
+    real = Real()
+    for step in (
+        ("register", "a", 0, "x", None),
+        ("emit", "a"),
+        ("register", "*", -1, "y", None),
+        ("emit", "a"),
+        ("unregister", "y"),
+        ("emit", "a"),
+    ):
+        await real.run(step)
+    assert real.log == [("a", 0), ("a", 1), ("a", 0), ("a", 0)]
+
+
+async def test_a_handler_removed_in_the_middle_of_a_dispatch_is_not_called_and_a_new_one_only_next_time():
+    real = Real()
+    for step in (
+        ("register scripted", "a", 0, "x", [("remove", 1), ("register", "a", 5, "z", None)]),
+        ("register", "a", 1, "y", None),
+        ("emit", "a"),
+        ("emit", "a"),
+    ):
+        await real.run(step)
+    assert real.log == [("a", 0), ("a", 0), ("a", 2)]
 
 
 @given(programs)
@@ -163,15 +212,19 @@ async def test_removing_everything_leaves_nothing(program):
     assert real.hooks.statistics().handlers == 0
 
 
+def noting(heard: list[int], number: int) -> Any:
+    return lambda event, data: heard.append(number)
+
+
 @given(st.lists(st.integers(-3, 3), max_size=8), st.randoms(use_true_random=False))
 async def test_the_order_does_not_depend_on_the_order_of_events_of_other_names(priorities, random):
     alone, crowded = HookRegistry(), HookRegistry()
     heard: dict[str, list[int]] = {"alone": [], "crowded": []}
     for number, priority in enumerate(priorities):
-        alone.register("a", lambda event, data, n=number: heard["alone"].append(n), priority)
+        alone.register("a", noting(heard["alone"], number), priority)
         for _ in range(random.randint(0, 2)):
             crowded.register("other", lambda event, data: None, random.randint(-3, 3))
-        crowded.register("a", lambda event, data, n=number: heard["crowded"].append(n), priority)
+        crowded.register("a", noting(heard["crowded"], number), priority)
     await alone.emit("a", {})
     await crowded.emit("a", {})
     assert heard["alone"] == heard["crowded"] == sorted(range(len(priorities)), key=lambda n: (priorities[n], n))

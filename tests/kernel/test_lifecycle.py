@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from amplifier.errors import SessionBusyError, SessionError, SessionStateError
 from amplifier.kernel._lifecycle import Lifecycle, State
 
-# The drawing at the top of _lifecycle.py, once more and by hand.
+# The road at the top of _lifecycle.py, once more and by hand.
 LEGAL = {
     ("new", "opening"),
     ("opening", "open"),
@@ -30,7 +30,7 @@ def lifecycle_in(state: State) -> Lifecycle:
 
 @pytest.mark.parametrize("to", list(State))
 @pytest.mark.parametrize("state", list(State))
-def test_a_move_is_made_if_and_only_if_it_is_drawn(state, to):
+def test_a_move_is_made_if_and_only_if_it_is_on_the_road(state, to):
     lifecycle = lifecycle_in(state)
     assert lifecycle.state is state
     if (state.value, to.value) in LEGAL:
@@ -44,7 +44,7 @@ def test_a_move_is_made_if_and_only_if_it_is_drawn(state, to):
 
 
 @given(st.lists(st.sampled_from([*State, "begin", "end"]), max_size=20))
-def test_any_program_of_moves_and_turns_agrees_with_the_drawing(program):
+def test_any_program_of_moves_and_turns_agrees_with_the_road(program):
     lifecycle = Lifecycle("s-1")
     state, busy = "new", False
     for step in program:

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,18 +26,13 @@ class Clock:
         return self._moments.pop(0)
 
     def __getattr__(self, name: str) -> object:
-        import time
-
         return getattr(time, name)
 
 
 def stamps_at(*nanoseconds: int) -> list[str]:
-    real = _stamp.time
-    _stamp.time = Clock(*nanoseconds)  # type: ignore[attr-defined,assignment]
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_stamp, "time", Clock(*nanoseconds))
         return [timestamp() for _ in nanoseconds]
-    finally:
-        _stamp.time = real  # type: ignore[attr-defined]
 
 
 def test_a_stamp_is_utc_in_iso_8601_with_six_digits():

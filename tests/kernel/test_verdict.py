@@ -118,7 +118,7 @@ def test_every_message_is_kept_and_the_loudest_level_wins(answers):
 @given(chatter)
 def test_the_last_modification_is_the_payload_under_every_action_but_deny(answers):
     result = merged(answers)
-    changes = [answer.data for _, answer in spoken(answers) if modifies(answer)]
+    changes = [answer.data or {} for _, answer in spoken(answers) if modifies(answer)]
     assert result.data == ({**changes[-1], **OWNED} if changes else {"tool_name": "bash", **OWNED})
     assert was_modified(result) == bool(changes)
 

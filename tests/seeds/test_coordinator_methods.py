@@ -414,17 +414,7 @@ async def test_a_capability_is_checked_before_it_is_used(
 # ── contributions ──
 
 
-@pytest.mark.parametrize("enable_metrics", [True, False])
-async def test_contributions_of_three_channels(coordinator: TestCoordinator, enable_metrics: bool) -> None:
-    def execute_command() -> str:
-        return "executed"
-
-    def validate_syntax() -> bool:
-        return True
-
-    def get_current_metrics() -> dict[str, int]:
-        return {"calls": 3}
-
+async def test_events_are_contributed_and_flattened(coordinator: TestCoordinator) -> None:
     async def contribute_events():
         return ["tool:execute", "tool:complete", "tool:error"]
 
@@ -433,6 +423,24 @@ async def test_contributions_of_three_channels(coordinator: TestCoordinator, ena
         name="tool-bash",
         callback=contribute_events,
     )
+    coordinator.register_contributor("observability.events", "kernel", lambda: ["session:start"])
+
+    events = await coordinator.collect_contributions("observability.events")
+    assert events == [["tool:execute", "tool:complete", "tool:error"], ["session:start"]]
+
+    all_events = []
+    for contribution in events:
+        if isinstance(contribution, list):
+            all_events.extend(contribution)
+    assert all_events == ["tool:execute", "tool:complete", "tool:error", "session:start"]
+
+
+async def test_capabilities_are_contributed_and_merged(coordinator: TestCoordinator) -> None:
+    def execute_command() -> str:
+        return "executed"
+
+    def validate_syntax() -> bool:
+        return True
 
     def contribute_capabilities():
         return {
@@ -445,6 +453,22 @@ async def test_contributions_of_three_channels(coordinator: TestCoordinator, ena
         name="tool-bash",
         callback=contribute_capabilities,
     )
+    coordinator.register_contributor("capabilities", "workspace", lambda: {"workspace.path": lambda: "here"})
+
+    capabilities = await coordinator.collect_contributions("capabilities")
+
+    merged = {}
+    for contribution in capabilities:
+        if isinstance(contribution, dict):
+            merged.update(contribution)
+    assert list(merged) == ["bash.execute", "bash.validate", "workspace.path"]
+    assert merged["bash.execute"]() == "executed"
+
+
+@pytest.mark.parametrize("enable_metrics", [True, False])
+async def test_a_contribution_of_none_is_left_out(coordinator: TestCoordinator, enable_metrics: bool) -> None:
+    def get_current_metrics() -> dict[str, int]:
+        return {"calls": 3}
 
     def contribute_metrics():
         if enable_metrics:
@@ -456,25 +480,6 @@ async def test_contributions_of_three_channels(coordinator: TestCoordinator, ena
         name="my-module",
         callback=contribute_metrics,
     )
-
-    events = await coordinator.collect_contributions("observability.events")
-    assert events == [["tool:execute", "tool:complete", "tool:error"]]
-
-    all_events = []
-    for contribution in events:
-        if isinstance(contribution, list):
-            all_events.extend(contribution)
-    assert all_events == ["tool:execute", "tool:complete", "tool:error"]
-
-    coordinator.register_contributor("capabilities", "workspace", lambda: {"workspace.path": lambda: "here"})
-    capabilities = await coordinator.collect_contributions("capabilities")
-
-    merged = {}
-    for contribution in capabilities:
-        if isinstance(contribution, dict):
-            merged.update(contribution)
-    assert list(merged) == ["bash.execute", "bash.validate", "workspace.path"]
-    assert merged["bash.execute"]() == "executed"
 
     assert await coordinator.collect_contributions("metrics.snapshot") == ([{"calls": 3}] if enable_metrics else [])
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import inspect
 import logging
-import math
+import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Any, final
@@ -274,6 +274,6 @@ class CancellationToken:
 
 def _check_grace(grace: Any) -> None:
     if grace is not None and not (
-        isinstance(grace, int | float) and not isinstance(grace, bool) and 0 < grace < math.inf
+        isinstance(grace, int | float) and not isinstance(grace, bool) and 0 < grace <= sys.float_info.max
     ):
         raise ValueError(f"grace must be a positive, finite number of seconds or None, got {grace!r}")

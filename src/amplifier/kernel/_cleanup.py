@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Callable
 from inspect import isawaitable
+from types import MethodType
 from typing import Any
 
 import attrs
@@ -59,7 +60,7 @@ class CleanupStack:
 
     def push(self, run: Callable[[], Any], owner: str | None, what: str = "cleanup") -> CleanupEntry | None:
         """Add a step, unless the same module pushed the same callable already (returned *and* registered)."""
-        if owner is not None and any(e.run is run and e.owner == owner for e in self.entries):
+        if owner is not None and any(e.owner == owner and _is_same(e.run, run) for e in self.entries):
             return None
         entry = CleanupEntry(run, owner, what)
         self.entries.append(entry)
@@ -111,6 +112,11 @@ class CleanupStack:
             if owner is None or self.entries[index].owner == owner:
                 return self.entries.pop(index)
         return None
+
+
+def _is_same(one: Callable[[], Any], other: Callable[[], Any]) -> bool:
+    """The same callable; a bound method is a new object each time it is looked up."""
+    return one is other or (type(one) is MethodType and type(other) is MethodType and one == other)
 
 
 def _share(each: float | None, left: float) -> float | None:

@@ -23,7 +23,7 @@ from ._cancellation import CancellationToken
 from ._capabilities import Capabilities
 from ._channels import Channels, Contributor
 from ._cleanup import CleanupEntry, CleanupFailure, CleanupStack
-from ._deadline import Overran, Series
+from ._deadline import Overran, Series, call_foreign
 from ._dispatch import Registration
 from ._firewall import run_shielded
 from ._hooks import HookRegistry
@@ -220,14 +220,14 @@ class ModuleCoordinator:
             ValueError: An injection is longer than ``session.injection_size_limit``; nothing was stored.
         """
         action = result.action
-        if action == "continue" and result.user_message is None and not result.context_injections:
+        asks = action == "ask_user" or bool(result.approval_gates)
+        if action == "continue" and result.user_message is None and not result.context_injections and not asks:
             return result
-        if action == "ask_user" or result.approval_gates:
-            if (denial := await self._ask(result, event, hook_name)) is not None:
-                return denial
-        elif action == "deny":
+        if action == "deny":
             await self._show(result, hook_name)
             return result
+        if asks and (denial := await self._ask(result, event, hook_name)) is not None:
+            return denial
         ephemeral = await self._inject(result, event, hook_name)
         await self._show(result, hook_name)
         if result.suppress_output:
@@ -268,9 +268,8 @@ class ModuleCoordinator:
             logger.debug("no display system for a message of %s: %s", source, text)
             return
         try:
-            await self._call_bounded(
-                self.display_system.show_message(text, result.user_message_level, source), "display.show_message"
-            )
+            shown = call_foreign(self.display_system.show_message, text, result.user_message_level, source)
+            await self._call_bounded(shown, "display.show_message")
         except Exception:  # the display system is foreign code; a message is not worth a turn
             logger.exception("the display system failed to show a message of %s", source)
 

@@ -21,11 +21,16 @@ SLACK = 0.01
 
 
 class Overran(Exception):
-    """A call was cut off, or came back late, at its deadline. Stays inside the kernel; reports say it in words."""
+    """A call was cut off, or came back late, at its deadline. Stays inside the kernel; reports say it in words.
+
+    Attributes:
+        answer: What a call that came back late had to say.
+    """
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"no answer within {seconds:g} s")
         self.seconds = seconds
+        self.answer: Any = None
 
 
 class Series:
@@ -78,7 +83,9 @@ class Series:
         finally:
             self.awaited = None
         if self.clock() >= self.until:
-            raise self.renew()
+            late = self.renew()
+            late.answer = value
+            raise late
         return value
 
     def arm(self, seconds: float | None, now: float, awaited: Any) -> None:

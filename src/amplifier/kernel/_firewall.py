@@ -79,12 +79,15 @@ async def _until_done(task: asyncio.Task[None], loop: asyncio.AbstractEventLoop)
         task.remove_done_callback(wake)
 
 
-async def run_guarded(fn: Callable[..., Awaitable[T]], *args: Any, name: str) -> T:
+async def run_guarded(
+    fn: Callable[..., Awaitable[T]], *args: Any, name: str, is_unwinding: Callable[[], bool] | None = None
+) -> T:
     """Run ``fn(*args)`` so that a cancellation of the caller reaches it once and its unwinding is left in peace.
 
     Returns only when ``fn`` has finished. The first cancellation is passed on in its own kind: a native
     ``Task.cancel()`` as one, a cancelled surrounding scope as a level-triggered scope. Later ones wait; they are not lost
-    when ``fn`` answers the first one with an error of its own.
+    when ``fn`` answers the first one with an error of its own. So does a native one that finds ``fn`` unwinding already,
+    from a cancellation that did not come from the caller.
     """
     loop = _running_asyncio_loop()
     if loop is None:
@@ -108,6 +111,8 @@ async def run_guarded(fn: Callable[..., Awaitable[T]], *args: Any, name: str) ->
                 if held is None and not task.done():
                     if by_scope:
                         scope.cancel()
+                    elif is_unwinding is not None and is_unwinding():
+                        late = exc
                     else:
                         task.cancel(*exc.args)
                 elif not by_scope:  # a cancelled scope comes again by itself

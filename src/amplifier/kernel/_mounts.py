@@ -35,21 +35,28 @@ class Done:
 DONE = Done()
 
 
-@attrs.define(eq=False)
-class _Replaced:
-    """What stood in a slot before another module took it; it comes back when that module is undone."""
+_Slot = tuple[str, str | None]
+"""A mount point and, where it has names, the name."""
 
-    point: str
-    name: str | None
+
+@attrs.frozen(eq=False)
+class _Covered:
+    """What stood in a slot before somebody else took it; it comes back when what covers it goes."""
+
     module: Any
     owner: str | None
-    by: str | None
 
 
 class Mounts:
-    """The modules of one session by mount point."""
+    """The modules of one session by mount point.
 
-    __slots__ = ("_owners", "_replaced", "points", "strict")
+    Attributes:
+        strict: Replacing what another module mounted is an error.
+        instances: Modules whose provider moves to a name of its own right after its mount; until then it may stand over
+            another instance.
+    """
+
+    __slots__ = ("_covered", "_owners", "instances", "points", "strict")
 
     def __init__(self, hooks: Any) -> None:
         self.points: dict[str, Any] = {
@@ -60,8 +67,9 @@ class Mounts:
             "hooks": hooks,
             "module-source-resolver": None,
         }
-        self._owners: dict[tuple[str, str | None], str] = {}
-        self._replaced: list[_Replaced] = []
+        self._owners: dict[_Slot, str] = {}
+        self._covered: dict[_Slot, list[_Covered]] = {}
+        self.instances: set[str | None] = set()
         self.strict = False
 
     def mount(self, point: str, module: Any, name: str | None, owner: str | None) -> None:
@@ -94,30 +102,27 @@ class Mounts:
         named[name] = module
 
     def unmount(self, point: str, name: str | None, owner: str | None = None) -> None:
-        """Empty a slot; an absent name is fine.
+        """Empty a slot; an absent name is fine. A module gives back what its own had replaced.
 
         Raises:
             ValueError: Unknown point, or a named point without a name.
-            ContractError: A module (``owner``) tries to unmount what another one mounted.
+            ContractError: A module (``owner``) tries to unmount what somebody else mounted.
         """
         point, name = self._resolve(point, name)
         if point == "hooks":
             return
-        single = point in SINGLE_POINTS
-        named = {} if single else self._named(point)
-        if not single and name is None:
+        slot = (point, None) if point in SINGLE_POINTS else (point, name)
+        if slot[1] is None and point not in SINGLE_POINTS:
             raise ValueError(f"Name required to unmount from {point}")
-        key = (point, None if single else name)
-        holder = self._owners.get(key)
-        if owner is not None and holder is not None and holder != owner:
+        present, holder = self._present(slot), self._owners.get(slot)
+        if owner is not None and present is not None and holder != owner:
             raise ContractError(
-                f"module {owner!r} may not unmount {name or point!r}: it was mounted by {holder!r}", module=owner
+                f"module {owner!r} may not unmount {name or point!r}: it was mounted by {holder or 'the application'!r}",
+                module=owner,
             )
-        self._owners.pop(key, None)
-        if single:
-            self.points[point] = None
-        elif name is not None:
-            named.pop(name, None)
+        if owner is None:
+            self._covered.pop(slot, None)
+        self._uncover(slot)
 
     def get(self, point: str, name: str | None = None) -> Any:
         """The module, the dict of modules, or None.
@@ -148,29 +153,25 @@ class Mounts:
 
     def rename(self, point: str, old: str, new: str) -> None:
         """Move a module to another name and let what ``old`` held before come back."""
-        owner = self._owners.get((point, old))
-        named = self._named(point)
-        module = named.pop(old)
-        self._owners.pop((point, old), None)
-        self._restore(point, old, owner)
-        self._take_slot(point, new, named.get(new), owner)
-        named[new] = module
+        owner, module = self._owners.get((point, old)), self._named(point)[old]
+        self._uncover((point, old))
+        self._take_slot(point, new, self._present((point, new)), owner)
+        self._named(point)[new] = module
 
     def undo(self, owner: str) -> None:
         """Take away everything one module has mounted and put back what it had replaced."""
-        for point, name, _ in self.mounted_by(owner):
-            del self._owners[point, name]
-            if name is None:
-                self.points[point] = None
-            else:
-                self.points[point].pop(name, None)
-            self._restore(point, name, owner)
+        for slot, covered in list(self._covered.items()):
+            self._covered[slot] = [layer for layer in covered if layer.owner != owner]
+        for slot in [slot for slot, holder in self._owners.items() if holder == owner]:
+            self._uncover(slot)
 
     def clear_owned(self) -> None:
         """Empty every slot that a module filled; what the application mounted stays."""
-        self._replaced.clear()
-        for owner in set(self._owners.values()):
+        for owner in {*self._owners.values(), *self._covering_owners()}:
             self.undo(owner)
+
+    def _covering_owners(self) -> list[str]:
+        return [layer.owner for covered in self._covered.values() for layer in covered if layer.owner is not None]
 
     def _resolve(self, point: Any, name: str | None) -> tuple[str, str | None]:
         if point == _SESSION_SYNONYM and name in ("orchestrator", "context"):
@@ -192,27 +193,38 @@ class Mounts:
         key = (point, name)
         if present is not None:
             holder = self._owners.get(key)
-            if holder != owner or point == "orchestrator":
+            if (holder != owner or point == "orchestrator") and not (point == "providers" and owner in self.instances):
                 what = f"{point} {name!r}" if name else point
                 message = f"{what} mounted by {holder or 'the application'} is replaced by {owner or 'the application'}"
                 if self.strict and holder != owner:
                     raise ContractError(f"{message}; session.strict forbids that: rename one of them", module=owner)
                 logger.warning("%s", message)
-            if owner is not None and holder != owner:
-                self._replaced.append(_Replaced(point, name, present, holder, owner))
+            if holder != owner:
+                self._covered.setdefault(key, []).append(_Covered(present, holder))
+        if key in self._covered:  # what its owner mounts again is not covered but gone
+            self._covered[key] = [layer for layer in self._covered[key] if layer.owner != owner]
         if owner is None:
             self._owners.pop(key, None)
         else:
             self._owners[key] = owner
 
-    def _restore(self, point: str, name: str | None, by: str | None) -> None:
-        for entry in reversed(self._replaced):
-            if (entry.point, entry.name, entry.by) == (point, name, by):
-                self._replaced.remove(entry)
-                if entry.owner is not None:
-                    self._owners[point, name] = entry.owner
-                if name is None:
-                    self.points[point] = entry.module
-                else:
-                    self.points[point][name] = entry.module
-                return
+    def _present(self, slot: _Slot) -> Any:
+        point, name = slot
+        return self.points[point] if name is None else self._named(point).get(name)
+
+    def _uncover(self, slot: _Slot) -> None:
+        """Empty a slot, or put back what was covered last."""
+        point, name = slot
+        self._owners.pop(slot, None)
+        covered = self._covered.get(slot)
+        below = covered.pop() if covered else None
+        if not covered:
+            self._covered.pop(slot, None)
+        if below is not None and below.owner is not None:
+            self._owners[slot] = below.owner
+        if name is None:
+            self.points[point] = None if below is None else below.module
+        elif below is None:
+            self._named(point).pop(name, None)
+        else:
+            self._named(point)[name] = below.module

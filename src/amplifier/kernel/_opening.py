@@ -10,6 +10,7 @@ import inspect
 import logging
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import attrs
@@ -150,7 +151,7 @@ class Opening:
         loader, options = self._loader, {"source_hint": spec.source}
         if isinstance(loader, ModuleLoader) and loader.coordinator is None:
             options["coordinator"] = self._coordinator  # a loader made before its session asks the session's resolver
-        loading = loader.load(spec.module, spec.config, **options)
+        loading = call_foreign(partial(loader.load, spec.module, spec.config, **options))
         if inspect.isawaitable(loading):
             return await self._series.run(loading, self._coordinator.deadlines.mount, f"loading of {spec.module!r}")
         return loading
@@ -159,6 +160,8 @@ class Opening:
         self, kind: str, spec: ModuleSpec, loaded: Any, view: ModuleView, owner: str
     ) -> Callable[..., Any] | None:
         """Mount one module; returns its on_session_ready."""
+        if spec.instance_id is not None:
+            self._coordinator.mounts.instances.add(owner)
         if isinstance(loaded, LoadedModule):
             answer = call_foreign(loaded.mount, view, loaded.config)
             ready = loaded.on_session_ready
@@ -177,12 +180,20 @@ class Opening:
             result, _ = await self._series.run(entering, seconds, label)
             self._take_instance(kind, result, owner)
         else:
-            result = await self._series.run(answer, seconds, label) if inspect.isawaitable(answer) else answer
-            if not self._take_instance(kind, result, owner):
-                self._coordinator.register_cleanup_as(owner, result)
+            try:
+                result = await self._series.run(answer, seconds, label) if inspect.isawaitable(answer) else answer
+            except Overran as late:
+                self._take(kind, late.answer, owner)  # so that undoing the module closes what it has opened
+                raise
+            self._take(kind, result, owner)
         if kind == "provider" and spec.instance_id is not None:
             self._name_instance(spec, owner)
         return ready
+
+    def _take(self, kind: str, result: Any, owner: str) -> None:
+        """Take what a mount in the seed form gave back: an instance, or a cleanup."""
+        if not self._take_instance(kind, result, owner):
+            self._coordinator.register_cleanup_as(owner, result)
 
     def _take_instance(self, kind: str, result: Any, owner: str) -> bool:
         """Mount a returned instance that is not mounted yet; True when the result was an instance at all."""
@@ -200,6 +211,7 @@ class Opening:
     def _name_instance(self, spec: ModuleSpec, owner: str) -> None:
         """Several instances of one provider: move this one from its default name to its instance's."""
         mounts = self._coordinator.mounts
+        mounts.instances.discard(owner)
         names = [name for point, name, _ in mounts.mounted_by(owner) if point == "providers" and name is not None]
         if not names or spec.instance_id is None or spec.instance_id in names:
             return
@@ -224,7 +236,7 @@ class Opening:
         assert function is not None
         seconds = self._coordinator.deadlines.ready
         try:
-            answer = function(mounted.view)
+            answer = call_foreign(function, mounted.view)
             if inspect.isawaitable(answer):
                 await self._series.run(answer, seconds, f"on_session_ready of module {spec.module!r}")
         except (Exception, SystemExit) as exc:  # noqa: BLE001 — foreign code; not fatal by contract

@@ -20,6 +20,7 @@ import anyio
 import attrs
 
 from amplifier._json import redact_text
+from amplifier._json import redact_secrets
 from amplifier.contracts import DEFAULT, Inherited
 from amplifier.errors import SessionStateError
 from amplifier.events import CLEANUP_FAILED, SESSION_END, SESSION_FORK
@@ -30,7 +31,7 @@ from amplifier.plan import MountPlan, merge_plans, parse_plan, validate_session_
 from ._cleanup import CleanupFailure
 from ._coordinator import ModuleCoordinator
 from ._deadline import Overran
-from ._firewall import Loop, run_guarded, run_shielded
+from ._firewall import Loop, is_cancellation_type, run_guarded, run_shielded
 from ._hooks import check_timeout
 from ._lifecycle import Lifecycle, State
 from ._opening import ModuleFailure, Opening
@@ -164,7 +165,8 @@ class AmplifierSession:
         try:
             await run_guarded(self._mount_plan, name=f"amplifier open {self.session_id}")
             self._lifecycle.move(State.OPEN)
-        except BaseException:
+        except BaseException as exc:
+            self.status.status = "cancelled" if is_cancellation_type(exc) else "failed"
             self._begin_closing()
             await run_shielded(self._close, False, name=f"amplifier close {self.session_id}")
             raise
@@ -220,6 +222,8 @@ class AmplifierSession:
         metadata = (self.config.get("session") or {}).get("metadata")
         if metadata:
             details["metadata"] = metadata
+        if self._plan.raw:
+            details["raw"] = redact_secrets(self.config)
         return details
 
     # ── turns ──
@@ -249,7 +253,13 @@ class AmplifierSession:
         try:
             if self._loop is None or not self._loop.is_running_here():
                 raise SessionStateError(f"session {self.session_id!r} was opened on another event loop; use it there")
-            return await run_guarded(self._turns.run, prompt, seconds, name=f"amplifier turn {self.session_id}")
+            return await run_guarded(
+                self._turns.run,
+                prompt,
+                seconds,
+                name=f"amplifier turn {self.session_id}",
+                is_unwinding=self._turns.is_unwinding,
+            )
         finally:
             _inside_turn_of.reset(inside)
             self._lifecycle.end_turn()

@@ -81,6 +81,10 @@ class Turns:
             self.scope = None
         return await self._ended(scope, answer, seconds)
 
+    def is_unwinding(self) -> bool:
+        """Whether the running turn was told to stop by its token, its deadline or the closing of the session."""
+        return self.scope is not None and self.scope.cancel_called
+
     # ── before ──
 
     def _orchestrator_execute(self) -> Any:
@@ -130,20 +134,22 @@ class Turns:
     async def _ended(self, scope: anyio.CancelScope, answer: Any, seconds: float | None) -> str:
         """The orchestrator came back, or our own scope cut it off."""
         token = self._coordinator.cancellation
+        # As things are now: whoever hears of the cancellation below may reset the token.
+        stopped = token.is_immediate
+        overran = scope.cancel_called and loop_clock()() >= scope.deadline
         if token.is_cancelled or scope.cancel_called:
+            self._status.status = "cancelled"  # before the first await: a held cancel may leave from there
             await run_shielded(self._say_cancelled, None, name="amplifier cancel:completed")
-        if scope.cancel_called:
-            self._status.status = "cancelled"
-            if token.is_immediate:
-                raise self._cancelled("it was stopped")
-            if self.closing:
-                raise self._cancelled("its session was closed")
-            if scope.cancelled_caught:
-                raise ExecutionTimeout(
-                    f"the turn of session {self._coordinator.session_id!r} did not end within {seconds:g} s",
-                    session_id=self._coordinator.session_id,
-                    seconds=seconds,
-                )
+        if not stopped and self.closing and scope.cancel_called:
+            raise self._cancelled("its session was closed")
+        if not stopped and overran:
+            raise ExecutionTimeout(
+                f"the turn of session {self._coordinator.session_id!r} did not end within {seconds:g} s",
+                session_id=self._coordinator.session_id,
+                seconds=seconds,
+            )
+        if stopped or scope.cancel_called:
+            raise self._cancelled("it was stopped")
         try:
             text = self._checked(answer)
         except ContractError as exc:

@@ -135,5 +135,8 @@ class ModuleView:
             logger.warning("module %r replaces the session's %s", self._owner, name)
         setattr(self._core, name, value)
 
+    def __delattr__(self, name: str) -> None:
+        delattr(self._core, name)
+
     def __repr__(self) -> str:
         return f"<{self._core!r} for module {self._owner!r}>"

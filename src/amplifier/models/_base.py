@@ -132,7 +132,7 @@ class OpenModel(Model):
             fields. A member whose name is declared is not written.
     """
 
-    extra: dict[str, Any] = attrs.field(factory=dict, alias=_EXTRA_ALIAS)
+    extra: dict[str, Any] = attrs.field(factory=dict, alias="_extra_")
 
 
 def checked(check: Callable[[Any], Any], *, default: Any = attrs.NOTHING, raw: bool = False) -> Any:
@@ -162,7 +162,7 @@ def model(cls: ModelT | None = None, /, *, slots: bool = True) -> ModelT | Calla
     def decorate(cls: ModelT) -> ModelT:
         defined = attrs.define(cls, slots=slots, init=False, repr=False, kw_only=True, on_setattr=None)
         defined.__model_fields_of__ = _declared_fields(defined)
-        defined.__init__ = _generate_init(defined)  # type: ignore[misc]  # this is what the decorator is for
+        defined.__init__ = _generate_init(defined)  # type: ignore[method-assign]  # what the decorator is for
         return defined
 
     return decorate if cls is None else decorate(cls)
@@ -176,7 +176,8 @@ def _declared_fields(cls: type[Model]) -> tuple[ModelField, ...]:
             continue
         raw, check = attribute.metadata.get("raw"), attribute.metadata.get("check")
         shape = Shape() if raw else shape_of(hints.get(attribute.name, Any))
-        default, factory = attribute.default, None
+        default: Any = attribute.default
+        factory: Callable[[], Any] | None = None
         if isinstance(default, attrs.Factory):  # type: ignore[arg-type]  # typed as a function in the stubs
             default, factory = None, default.factory
         elif type(default) in (list, dict):
@@ -194,10 +195,10 @@ def _resolved_hints(cls: type[Model]) -> dict[str, Any]:
     except (NameError, TypeError):
         hints: dict[str, Any] = {}
         for base in reversed(cls.__mro__):
-            names = vars(sys.modules.get(base.__module__, object))
-            for name, annotation in base.__dict__.get("__annotations__", {}).items():
+            names = dict(vars(sys.modules.get(base.__module__, object)))
+            for name, annotation in inspect.get_annotations(base).items():
                 try:
-                    hints[name] = eval(annotation, dict(names)) if isinstance(annotation, str) else annotation
+                    hints[name] = eval(annotation, names) if isinstance(annotation, str) else annotation
                 except (NameError, TypeError):
                     hints[name] = Any
         return hints

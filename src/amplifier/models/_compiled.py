@@ -2,7 +2,7 @@
 
 They take the straight road only: exact types, nothing odd. Anything else raises `Decline`, and `_converter` goes
 the careful way (`_reading`, `_plain`), which gives the same result or a proper error; a property test holds the two
-together (tests/models/test_compiled.py). Generated because a loop over the fields of 600 blocks costs four times as much.
+together (tests/models/test_compiled.py). Generated because a loop over the fields costs four times as much.
 """
 
 from __future__ import annotations
@@ -39,10 +39,12 @@ from ._shapes import (
     ListShape,
     LiteralShape,
     ModelShape,
+    OpaqueShape,
     OptionalShape,
     Shape,
     StrShape,
     TaggedShape,
+    is_understood,
     shape_of,
 )
 
@@ -74,7 +76,8 @@ def _decline(*arguments: Any) -> Any:
 def _make_reader(annotation: Any) -> Convert:
     if isinstance(annotation, type) and issubclass(annotation, Model):
         return _model_reader(annotation)
-    return _reader(shape_of(annotation))
+    shape = shape_of(annotation)
+    return _reader(shape) if is_understood(shape) else _decline
 
 
 READERS = _Table(_make_reader)
@@ -83,7 +86,7 @@ READERS = _Table(_make_reader)
 
 def _reader(shape: Shape) -> Convert:
     """A function for one shape; the commonest shapes are inlined instead, see `_read_lines`."""
-    if type(shape) is Shape:
+    if type(shape) is Shape or isinstance(shape, OpaqueShape):
         return vetted
     if isinstance(shape, FloatShape):
         return _read_float
@@ -107,7 +110,7 @@ def _reader(shape: Shape) -> Convert:
 
 def _read_float(value: Any) -> float:
     if value.__class__ is float and LOWEST_SURE_FLOAT < value < HIGHEST_SURE_FLOAT:
-        return value  # type: ignore[no-any-return]  # its class was just tested
+        return float(value)
     if value.__class__ is int and -(2**53) < value < 2**53:
         return float(value)
     raise Decline
@@ -120,9 +123,11 @@ def _read_texts(value: Any) -> Any:
 
 
 def _exact_reader(shape: Shape) -> Convert:
-    free = isinstance(shape, (DictShape, ListShape))
-    if free and type(shape.inner) is not Shape:  # type: ignore[attr-defined]
-        return _decline
+    free = False
+    if isinstance(shape, (DictShape, ListShape)):
+        free = True
+        if type(shape.inner) is not Shape:
+            return _decline
     kind: type = {StrShape: str, IntShape: int, BoolShape: bool, DictShape: dict, ListShape: list}[type(shape)]
 
     def read(value: Any) -> Any:
@@ -155,7 +160,7 @@ def _list_reader(read_member: Convert) -> Convert:
             raise Decline
         members = []
         for member in value:
-            members.append(read_member(member))  # noqa: PERF401  # a comprehension is a call of its own before 3.12
+            members.append(read_member(member))  # a comprehension is a call of its own before 3.12
         return members
 
     return read
@@ -163,7 +168,7 @@ def _list_reader(read_member: Convert) -> Convert:
 
 def _tagged_reader(shape: TaggedShape) -> Convert:
     readers = {tag: _TAGGED_READERS[cls] for tag, cls in shape.by_tag.items()}
-    fallback = _decline if shape.fallback is None else READERS[shape.fallback]
+    fallback: Convert = _decline if shape.fallback is None else READERS[shape.fallback]
 
     def read(value: Any) -> Any:
         if value.__class__ is not dict:
@@ -171,7 +176,8 @@ def _tagged_reader(shape: TaggedShape) -> Convert:
         tag = value.get("type")
         if tag.__class__ is not str:
             raise Decline
-        return readers.get(tag, fallback)(value)
+        reader: Convert = readers.get(tag, fallback)
+        return reader(value)
 
     return read
 
@@ -261,11 +267,11 @@ def _unknown_members(data: dict[str, Any], known: frozenset[str]) -> dict[str, A
     return unknown
 
 
-def _unknown_block_reader(cls: type[Model]) -> Convert:
+def _unknown_block_reader(cls: Callable[..., Any]) -> Convert:
     def read(data: Any) -> Any:
         if data.__class__ is not dict or data.get("type").__class__ is not str:
             raise Decline
-        made: Any = cls(type=data["type"])
+        made = cls(type=data["type"])
         made.extra = _unknown_members(data, frozenset({"type"}))
         made._remember_order(data)
         return made
@@ -332,7 +338,7 @@ def _run_writer(writers: dict[type[Any], Convert], model: Model, free: Convert) 
         except KeyError as error:
             cls = error.args[0]
             if cls in writers:
-                raise
+                raise Decline from error
             writers[cls] = _model_writer(cls, copying=writers is _COPYING_WRITERS)
 
 
@@ -340,7 +346,7 @@ _WRITERS: dict[type[Any], Convert] = {}
 _COPYING_WRITERS: dict[type[Any], Convert] = {}
 
 
-def _model_writer(cls: type[Any], *, copying: bool) -> Callable[[Any, Any], Any]:
+def _model_writer(cls: Any, *, copying: bool) -> Callable[[Any, Any], Any]:
     """Write the writer of one class; its second argument takes free-form values, to note them or to copy them."""
     if not isinstance(cls, type) or not issubclass(cls, Model):
         return _decline

@@ -1,27 +1,34 @@
 """The one converter between models and JSON: `to_json`, `from_json`, `to_dict`, `from_dict`.
 
-A model's JSON has its declared fields in order, then its unknown members in theirs; a field whose default is None is left out
-when it is None. Decimals are text, times are ISO 8601 with an offset. Integers are exact up to 4300 digits; NaN,
-infinities and halves of surrogate pairs are refused in both directions, and so are keys that are not str. Free-form values
-nest at most 100 levels. Of duplicate keys in a text the last one counts: telling them apart would cost more than the
-parsing. Writing what was read gives the same text, if that text was written here.
+A model's JSON has its declared fields in order, then its unknown members in theirs; a field whose default is None is
+left out when it is None. Decimals are text, times are ISO 8601 with an offset. Integers are exact up to 4300 digits.
+NaN, infinities, halves of surrogate pairs and keys that are not str are refused in both directions. Free-form values
+nest at most 100 levels. Of duplicate keys in a text the last one counts: no fast codec tells, and telling would cost
+more than the parsing. Reading a text that was written here and writing it again gives the same text.
 
-orjson is the codec because it writes twice as fast as msgspec and reads as fast. What it cannot hold exactly (integers over
-64 bits) is noticed and done the careful way with the standard library.
+orjson is the codec because it writes twice as fast as msgspec and reads as fast. What it cannot hold exactly, integers
+over 64 bits, is noticed and done the careful way with the standard library.
 
-The cattrs converter knows our models, and everything cattrs knows besides (other attrs classes, dataclasses, enums), so a
-class of yours may hold a model of ours. Above: every room. Below: `_compiled` (fast), `_reading` and `_plain` (careful).
+The cattrs converter knows our models and everything cattrs knows besides (other attrs classes, dataclasses, enums), so
+a class of yours may hold a model of ours. Above: every room. Below: `_compiled` (fast), `_reading` and `_plain`
+(careful).
 """
 
 from __future__ import annotations
 
 import json
+import typing
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar, overload
 
 import orjson
 from cattrs import BaseValidationError, Converter
-from cattrs.errors import ClassValidationError, IterableValidationError, StructureHandlerNotFoundError
+from cattrs.errors import (
+    AttributeValidationNote,
+    ClassValidationError,
+    IterableValidationError,
+    StructureHandlerNotFoundError,
+)
 
 from ..errors import ModelError
 from ._base import Model
@@ -29,7 +36,7 @@ from ._compiled import READERS, copied, encode, write
 from ._plain import STRICTLY, Decline, PlainWalk, vetted
 from ._problems import Building, Path, type_name
 from ._reading import read_carefully
-from ._shapes import MAX_DIGITS, DictShape, EitherShape, ListShape, OptionalShape, Shape, shape_of
+from ._shapes import MAX_DIGITS, is_understood, shape_of
 
 T = TypeVar("T")
 Text: TypeAlias = str | bytes | bytearray | memoryview
@@ -96,7 +103,7 @@ def from_dict(cls: Any, data: Any) -> Any:
         ModelError: The values do not fit, or are no JSON values; everything wrong with them is listed.
     """
     try:
-        # The codec's round trip checks and copies faster than any walk in Python. It raises TypeError for what it refuses.
+        # The codec's round trip checks and copies faster than any walk in Python; what it refuses is a TypeError.
         return READERS[cls](orjson.loads(orjson.dumps(vetted(data), None, STRICTLY)))
     except (Decline, TypeError, RecursionError):
         return _structured(cls, data)
@@ -161,21 +168,8 @@ def _no_constant(name: str) -> Any:
 # ── cattrs ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _is_understood(shape: Shape) -> bool:
-    """Whether our own rules cover the type completely, so that cattrs need not be asked."""
-    if isinstance(shape, OptionalShape):
-        return _is_understood(shape.inner)
-    if isinstance(shape, EitherShape):
-        return all(_is_understood(option) for option in shape.options)
-    if isinstance(shape, ListShape):
-        return _is_understood(shape.inner)
-    if isinstance(shape, DictShape):
-        return _is_understood(shape.inner)
-    return type(shape) is not Shape
-
-
 def _is_ours(cls: Any) -> bool:
-    return cls in (Any, dict, list) or _is_understood(shape_of(cls))
+    return is_understood(shape_of(cls))
 
 
 def _structure_hook(cls: Any) -> Callable[[Any, Any], Any]:
@@ -198,7 +192,7 @@ converter = _new_converter()
 
 
 def _type_text(cls: Any) -> str:
-    return cls.__name__ if isinstance(cls, type) and not hasattr(cls, "__origin__") else str(cls)
+    return str(getattr(cls, "__name__", cls)) if typing.get_origin(cls) is None else str(cls)
 
 
 def _note_cattrs(error: BaseException, path: Path, building: Building) -> None:
@@ -206,8 +200,9 @@ def _note_cattrs(error: BaseException, path: Path, building: Building) -> None:
     if isinstance(error, (ClassValidationError, IterableValidationError)):
         placed, unplaced = error.group_exceptions()
         for inner, note in placed:
-            key = note.name if isinstance(error, ClassValidationError) else note.index
-            _note_cattrs(inner, (path, key), building)
+            # The index may be the key of a mapping, whatever the annotation says.
+            key: Any = note.name if isinstance(note, AttributeValidationNote) else note.index
+            _note_cattrs(inner, (path, key if isinstance(key, (str, int)) else str(key)), building)
         for inner in unplaced:
             _note_cattrs(inner, path, building)
     elif isinstance(error, ModelError):

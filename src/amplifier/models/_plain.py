@@ -53,8 +53,8 @@ STRICTLY = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS | 
 _DICT_OR_LIST = frozenset({dict, list})
 
 # A value may be one list reachable by 2**50 routes. No honest one unrolls into this many containers and is small.
-_MANY_CONTAINERS = 100_000
-_MAX_SHARING = 4
+MANY_CONTAINERS = 100_000
+MAX_SHARING = 4
 
 
 class Decline(Exception):
@@ -85,7 +85,7 @@ def vet(value: Any, room: int = MAX_DEPTH) -> int:
                 raise Decline
         elif kind not in LEAVES:
             raise Decline
-    if inside > _MANY_CONTAINERS:
+    if inside > MANY_CONTAINERS:
         raise Decline
     return inside
 
@@ -114,7 +114,7 @@ def is_writable_size(values: list[Any]) -> bool:
     while level:
         room -= 1
         containers += len(level)
-        if not room or containers > _MANY_CONTAINERS or not _DICT_OR_LIST.issuperset(map(type, level)):
+        if not room or containers > MANY_CONTAINERS or not _DICT_OR_LIST.issuperset(map(type, level)):
             return False
         # CPython does not track a dict that holds nothing but atoms, so flat dicts drop out of the walk here. Where
         # it does track them (3.14), the answer is the same and takes a little longer.
@@ -180,7 +180,7 @@ class PlainWalk:
             return self._walk(value, path, MAX_DEPTH)
         except _TooManyContainers:
             self.note(
-                path, f"uses the same parts so often that its JSON would hold over {_MANY_CONTAINERS:,} containers"
+                path, f"uses the same parts so often that its JSON would hold over {MANY_CONTAINERS:,} containers"
             )
         except RecursionError:
             self.note(path, "nested too deeply")
@@ -295,7 +295,7 @@ class PlainWalk:
         self._inside.add(identity)
         self._seen.add(identity)
         self._visits += 1
-        if self._visits > _MANY_CONTAINERS and self._visits > _MAX_SHARING * len(self._seen):
+        if self._visits > MANY_CONTAINERS and self._visits > MAX_SHARING * len(self._seen):
             raise _TooManyContainers
         return True
 

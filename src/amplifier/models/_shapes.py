@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _WHOLE_NUMBER = re.compile(r"\s*([+-]?\d+(?:_\d+)*)(?:\.0+)?\s*")
 # Longer texts are not numbers anyone meant, and Python refuses to convert them anyway.
 MAX_DIGITS = 4300
+_FIRST_TOO_LONG = Decimal(10) ** MAX_DIGITS
 
 _TRUE_WORDS = frozenset({"1", "true", "t", "yes", "y", "on"})
 _FALSE_WORDS = frozenset({"0", "false", "f", "no", "n", "off"})
@@ -50,6 +51,10 @@ class Shape:
 
     def wrong(self, value: Any, path: Path, building: Building) -> None:
         building.note(path, f"expected {self.expected}, got {type_name(value)}")
+
+
+class OpaqueShape(Shape):
+    """A type we know nothing about: like `Any`, except that whole values of it are left to cattrs."""
 
 
 class StrShape(Shape):
@@ -81,7 +86,9 @@ class IntShape(Shape):
             building.note(path, f"expected int, got the str {short(value)}")
             return None
         if isinstance(value, (float, Decimal)):
-            if math.isfinite(value) and value == value // 1 and abs(value) < Decimal(10) ** MAX_DIGITS:
+            # The size comes first: a Decimal like 1E+999999999 is integral, and has a billion digits.
+            is_small = math.isfinite(value) and bool(abs(value) < _FIRST_TOO_LONG)  # type: ignore[operator]
+            if is_small and value == int(value):
                 return int(value)
             building.note(path, f"expected int, got {short(value)}")
             return None
@@ -392,7 +399,7 @@ def shape_of(annotation: Any) -> Shape:
         return DictShape(shape_of(arguments[1]) if arguments else Shape())
     if origin is Union or origin is types.UnionType:
         return _union_shape(arguments)
-    return Shape()
+    return OpaqueShape()
 
 
 def _union_shape(members: tuple[Any, ...]) -> Shape:
@@ -404,6 +411,8 @@ def _union_shape(members: tuple[Any, ...]) -> Shape:
         shapes = tuple(shape_of(member) for member in present)
         if all(isinstance(shape, ModelShape) for shape in shapes):
             inner = _tagged_shape([shape.cls for shape in shapes if isinstance(shape, ModelShape)])
+        elif any(isinstance(shape, OpaqueShape) for shape in shapes):
+            inner = OpaqueShape()
         elif any(type(shape) is Shape for shape in shapes):
             inner = Shape()
         else:
@@ -421,5 +430,14 @@ def _tagged_shape(classes: list[type[Model]]) -> Shape:
         elif isinstance(tag, StrShape) and fallback is None:
             fallback = cls
         else:
-            return Shape()
+            return OpaqueShape()
     return TaggedShape(by_tag, fallback)
+
+
+def is_understood(shape: Shape) -> bool:
+    """Whether our own rules cover the type completely."""
+    if isinstance(shape, EitherShape):
+        return all(is_understood(option) for option in shape.options)
+    if isinstance(shape, (OptionalShape, ListShape, DictShape)):
+        return is_understood(shape.inner)
+    return not isinstance(shape, OpaqueShape)

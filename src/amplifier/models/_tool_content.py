@@ -35,13 +35,16 @@ def as_tool_content(value: Any) -> list[TextBlock | ImageBlock] | None:
 
 
 def _as_block(given: Any) -> TextBlock | ImageBlock:
-    member = given.get if isinstance(given, Mapping) else lambda name: getattr(given, name, None)
-    kind = member("type")
-    if kind == "text" and isinstance(member("text"), str):
-        return TextBlock(text=member("text"))
+    kind, text = _member(given, "type"), _member(given, "text")
+    if kind == "text" and isinstance(text, str):
+        return TextBlock(text=text)
     if kind == "image":
-        return ImageBlock(source=_as_image_source(member("source")))
+        return ImageBlock(source=_as_image_source(_member(given, "source")))
     raise ValueError("invalid tool result content: expected a text block with a text, or an image block")
+
+
+def _member(given: Any, name: str) -> Any:
+    return given.get(name) if isinstance(given, Mapping) else getattr(given, name, None)
 
 
 def _as_image_source(source: Any) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from decimal import Decimal
 from typing import Any
 
 from .._json import rebuild
+from ._plain import MANY_CONTAINERS, MAX_DEPTH, MAX_SHARING, is_writable_size
 
 # Control characters except tab, newline and carriage return, and halves of surrogate pairs.
 _UNSPEAKABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -36,7 +37,33 @@ def json_text(value: object) -> str:
 
 def json_value(value: object) -> Any:
     """The nearest JSON value for any object whatever."""
-    return rebuild(value, _as_json, subject="tool output", max_depth=100, mark=True)
+    plain = rebuild(value, _as_json, subject="tool output", max_depth=MAX_DEPTH - 2, mark=True)
+    return plain if is_writable_size([plain]) else _cut_sharing(plain)
+
+
+def _cut_sharing(plain: Any) -> Any:
+    """The value with a marker where sharing would make its text many times larger than the value is."""
+    distinct: set[int] = set()
+    waiting = [plain]
+    while waiting:
+        container = waiting.pop()
+        if isinstance(container, (dict, list)) and id(container) not in distinct:
+            distinct.add(id(container))
+            waiting += container.values() if isinstance(container, dict) else container
+    budget = max(MANY_CONTAINERS, MAX_SHARING * len(distinct))
+
+    def unroll(value: Any) -> Any:
+        nonlocal budget
+        if not isinstance(value, (dict, list)):
+            return value
+        budget -= 1
+        if budget < 0:
+            return "[TOO LARGE]"
+        if isinstance(value, dict):
+            return {key: unroll(member) for key, member in value.items()}
+        return [unroll(member) for member in value]
+
+    return unroll(plain)
 
 
 def _as_json(value: Any, frames: Sequence[object]) -> Any:

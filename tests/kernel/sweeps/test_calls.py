@@ -21,7 +21,7 @@ def test_terminal_events_reach_slow_handlers_while_everything_unwinds() -> None:
             delivered.append(event)
 
         async def register(coordinator: Any) -> None:
-            for event in ("tool:error", "execution:end"):
+            for event in ("tool:error", "orchestrator:complete"):
                 coordinator.hooks.register(event, note, name=event)
 
         session = world.agent(
@@ -35,8 +35,8 @@ def test_terminal_events_reach_slow_handlers_while_everything_unwinds() -> None:
                 try:
                     await emit("tool:error", {})
                 finally:
-                    await emit("execution:end", {"status": "cancelled"})
-                    assert delivered == ["tool:error", "execution:end"]
+                    await emit("orchestrator:complete", {"status": "cancelled"})
+                    assert delivered == ["tool:error", "orchestrator:complete"]
 
     sweep(scenario, points=12)
 

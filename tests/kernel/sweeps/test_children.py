@@ -31,7 +31,6 @@ def test_a_child_opened_and_run_inside_a_tool_of_its_parent() -> None:
             child = world.adopt(parent.fork(session_id="child"))
             child.config["tools"] = [{"module": "tool-a"}, {"module": "tool-b"}]
             async with world.opened(child):
-                child.coordinator.mount_points["tools"]["spawn"] = child.coordinator.get("tools", "a")
                 await world.execute(child)
 
         parent = family(world, spawn, ["spawn"])
@@ -43,9 +42,7 @@ def test_a_child_opened_and_run_inside_a_tool_of_its_parent() -> None:
 
 def test_two_siblings_side_by_side() -> None:
     async def scenario(world: World) -> None:
-        parent = world.agent(
-            loop=loop(world, ["a"]), context=context(world), tools={"tool-a": tool(world, "a")}
-        )
+        parent = world.agent(loop=loop(world, ["a"]), context=context(world), tools={"tool-a": tool(world, "a")})
 
         async def run(name: str) -> None:
             child = world.adopt(parent.fork(session_id=name))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
-from amplifier.errors import ExecutionCancelled
+from amplifier.errors import ExecutionCancelled, SessionStateError
 from tests._support.world_modules import (
     Tool,
     a_moment,
@@ -43,7 +44,7 @@ def test_a_cleanup_that_raises_stops_no_other() -> None:
         finally:
             assert all(isinstance(failure.error, ValueError) for failure in session.cleanup_failures)
 
-    sweep(scenario, points=30)
+    sweep(scenario, points=24)
 
 
 def test_a_cleanup_that_hangs_is_cut_off_and_the_next_ones_run() -> None:
@@ -152,8 +153,11 @@ def test_an_error_in_the_application_closes_the_session_and_keeps_its_type() -> 
         )
         with pytest.raises(KeyError):
             async with world.opened(session):
-                await a_moment()
-                raise KeyError("the application's own")
+                await fail()
+
+    async def fail() -> None:
+        await a_moment()
+        raise KeyError("the application's own")
 
     sweep(scenario, points=14)
 
@@ -168,15 +172,15 @@ def test_closing_under_a_turn_of_another_task_ends_the_turn_first() -> None:
         )
 
         async def turn() -> None:
-            with pytest.raises(ExecutionCancelled):
+            # The second one if the session is closed before this task has had its first step.
+            with pytest.raises((ExecutionCancelled, SessionStateError)):
                 await world.execute(session)
 
-        async with anyio.create_task_group() as group:
-            async with world.opened(session):
-                group.start_soon(turn)
-                await anyio.sleep(5)
+        async with anyio.create_task_group() as group, world.opened(session):
+            group.start_soon(turn)
+            await anyio.sleep(5)
 
-    sweep(scenario, points=35)
+    sweep(scenario, points=26)
 
 
 def test_closing_a_session_whose_turn_has_only_just_been_started() -> None:
@@ -184,14 +188,13 @@ def test_closing_a_session_whose_turn_has_only_just_been_started() -> None:
         session = world.agent(loop=loop(world), context=context(world))
 
         async def turn() -> None:
-            with pytest.raises(ExecutionCancelled):
+            with pytest.raises((ExecutionCancelled, SessionStateError)):
                 await world.execute(session)
 
-        async with anyio.create_task_group() as group:
-            async with world.opened(session):
-                group.start_soon(turn)
-                while not session.statistics().turn_running:
-                    await anyio.lowlevel.checkpoint()
+        async with anyio.create_task_group() as group, world.opened(session):
+            group.start_soon(turn)
+            while not session.statistics().turn_running:
+                await anyio.lowlevel.checkpoint()
 
     def nothing_written(world: World) -> list[str]:
         return [f"the turn wrote {messages}" for messages in world.transcripts if messages]

@@ -10,7 +10,17 @@ import pytest
 
 from amplifier import AmplifierSession
 from amplifier.errors import ModuleLoadError
-from tests._support.world_modules import a_moment, context, failing, hosted, hooks_on_everything, loop, ready, seed, tool
+from tests._support.world_modules import (
+    a_moment,
+    context,
+    failing,
+    hooks_on_everything,
+    hosted,
+    loop,
+    ready,
+    seed,
+    tool,
+)
 from tests._support.worlds import World, sweep
 
 
@@ -222,7 +232,7 @@ def test_a_session_opened_by_hand_is_closed_by_its_finally() -> None:
         finally:
             await session.cleanup()
 
-    sweep(scenario, points=15)
+    sweep(scenario, points=10)
 
 
 def test_two_tasks_that_open_one_session_by_hand_open_it_once() -> None:

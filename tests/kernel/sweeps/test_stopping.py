@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import anyio
 import pytest
 
 from amplifier import AmplifierSession
-from amplifier.errors import ExecutionCancelled
+from amplifier.errors import ExecutionCancelled, ExecutionTimeout
 from tests._support.world_modules import a_moment, context, hooks_on_everything, loop, tool
 from tests._support.worlds import World, sweep
 
@@ -31,7 +30,7 @@ def test_a_graceful_stop_lets_tools_finish() -> None:
         async with world.opened(session):
             assert await world.execute(session) == "done"
 
-    sweep(scenario, points=40)
+    sweep(scenario, points=30)
 
 
 def test_a_graceful_stop_turns_immediate_when_its_grace_is_over() -> None:
@@ -52,7 +51,7 @@ def test_a_graceful_stop_turns_immediate_when_its_grace_is_over() -> None:
             with pytest.raises(ExecutionCancelled):
                 await world.execute(session)
 
-    sweep(scenario, points=35)
+    sweep(scenario, points=22)
 
 
 def test_an_immediate_stop_from_inside_a_tool() -> None:
@@ -75,7 +74,7 @@ def test_an_immediate_stop_from_inside_a_tool() -> None:
             session.coordinator.cancellation.reset()
             await a_moment()
 
-    sweep(scenario, points=35)
+    sweep(scenario, points=26)
 
 
 def test_an_immediate_stop_from_another_task_with_slow_callbacks() -> None:
@@ -107,7 +106,7 @@ def test_an_immediate_stop_from_another_task_with_slow_callbacks() -> None:
         finally:
             assert called in ([], ["begun", "ended"])
 
-    sweep(scenario, points=35)
+    sweep(scenario, points=24)
 
 
 class CarelessAgent:
@@ -130,33 +129,43 @@ class CarelessAgent:
         return ""
 
 
-@pytest.mark.parametrize(
-    "stopping",
-    [
-        pytest.param(lambda session: session.coordinator.request_cancel(immediate=True), id="request"),
-        pytest.param(lambda session: None, id="timeout"),
-    ],
-)
-def test_a_turn_that_is_being_stopped_unwinds_in_peace(stopping: Callable[[AmplifierSession], None]) -> None:
-    """The second cancellation is the kernel's business, also when the first was a request or a deadline."""
+def careless(world: World) -> AmplifierSession:
+    async def mount(coordinator: Any, config: dict[str, Any]) -> None:
+        await coordinator.mount("orchestrator", CarelessAgent(world))
+
+    return world.agent(loop=mount, context=context(world))
+
+
+def test_a_turn_that_was_asked_to_stop_unwinds_in_peace() -> None:
+    """A second cancellation is the kernel's business, also when the first one was a request."""
 
     async def scenario(world: World) -> None:
-        async def mount(coordinator: Any, config: dict[str, Any]) -> Any:
-            await coordinator.mount("orchestrator", CarelessAgent(world))
-
-        session = world.agent(loop=mount, context=context(world))
+        session = careless(world)
 
         async def stop() -> None:
             await anyio.sleep(5)
-            stopping(session)
+            world.stop(session, immediate=True)
 
         async with world.opened(session), anyio.create_task_group() as group:
             group.start_soon(stop)
-            with pytest.raises(ExecutionCancelled if stopping.__code__.co_names else Exception):
-                await world.execute(session, timeout=6)
-            group.cancel_scope.cancel()
+            with pytest.raises(ExecutionCancelled):
+                await world.execute(session)
+            await a_moment()
 
-    sweep(scenario, points=12)
+    sweep(scenario, points=10)
+
+
+def test_a_turn_that_has_run_out_of_time_unwinds_in_peace() -> None:
+    """A second cancellation is the kernel's business, also when the first one was a deadline."""
+
+    async def scenario(world: World) -> None:
+        session = careless(world)
+        async with world.opened(session):
+            with pytest.raises(ExecutionTimeout):
+                await world.execute(session, timeout=5)
+            await a_moment()
+
+    sweep(scenario, points=10)
 
 
 def test_a_request_without_a_turn_is_announced_all_the_same() -> None:
@@ -190,4 +199,4 @@ def test_an_immediate_stop_of_a_session_opened_by_hand() -> None:
         finally:
             await session.cleanup()
 
-    sweep(scenario, points=15)
+    sweep(scenario, points=12)

@@ -33,7 +33,7 @@ def test_three_tools_side_by_side_with_hooks_on_every_event() -> None:
         async with world.opened(session):
             assert await world.execute(session) == "done"
 
-    sweep(scenario, points=45)
+    sweep(scenario, points=40)
 
 
 def test_a_tool_that_fails_beside_others() -> None:
@@ -51,7 +51,7 @@ def test_a_tool_that_fails_beside_others() -> None:
         async with world.opened(session):
             await world.execute(session)
 
-    sweep(scenario, points=40)
+    sweep(scenario, points=32)
 
 
 def test_approvals_by_a_slow_user() -> None:
@@ -148,7 +148,7 @@ def test_a_turn_that_raises_keeps_its_error() -> None:
             with pytest.raises(LLMError):
                 await world.execute(session)
 
-    sweep(scenario, points=30)
+    sweep(scenario, points=24)
 
 
 def test_a_turn_with_a_timeout_of_its_own() -> None:
@@ -163,7 +163,7 @@ def test_a_turn_with_a_timeout_of_its_own() -> None:
             with pytest.raises(ExecutionTimeout):
                 await world.execute(session, timeout=5)
 
-    sweep(scenario, points=35)
+    sweep(scenario, points=30)
 
 
 def test_a_turn_that_swallows_its_timeout_and_answers() -> None:
@@ -198,11 +198,10 @@ def test_a_stream_that_is_left_early_ends_its_turn() -> None:
         session = world.agent(
             loop=loop(world, ["a"]), context=context(world), tools={"tool-a": tool(world, "a", anyio.sleep_forever)}
         )
-        async with world.opened(session):
-            async with session.stream("go") as events:
-                async for event in events:
-                    if event.name == "tool:pre":
-                        break
+        async with world.opened(session), session.stream("go") as events:
+            async for event in events:
+                if event.name == "tool:pre":
+                    break
 
     sweep(scenario, points=18)
 

@@ -1,0 +1,400 @@
+"""Hypothesis strategies for every model, for the tests of this project and of module authors.
+
+Plural nouns; a keyword fixes a field, by a strategy or by a value: ``messages(role="user")``. Whatever they draw is
+valid, and ``from_json(to_json(x)) == x`` holds for it; unknown members, unknown block types and integers beyond 64 bits
+are among it. This file is its own door and needs the ``testing`` extra.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import types
+import typing
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any, Literal, TypeVar
+
+import attrs
+
+from ..errors import MissingExtraError
+from ..models import (
+    ApprovalGate,
+    ApprovalRequest,
+    ApprovalResponse,
+    ChatRequest,
+    ChatResponse,
+    ConfigField,
+    ContentBlockUnion,
+    ContextInjection,
+    Degradation,
+    HookResult,
+    ImageBlock,
+    Message,
+    Model,
+    ModelInfo,
+    ModuleInfo,
+    OpenModel,
+    Pricing,
+    ProviderInfo,
+    ReasoningBlock,
+    RedactedThinkingBlock,
+    ResponseFormat,
+    ResponseFormatJson,
+    ResponseFormatJsonSchema,
+    ResponseFormatText,
+    SessionStatus,
+    TextBlock,
+    ThinkingBlock,
+    ToolCall,
+    ToolCallBlock,
+    ToolResult,
+    ToolResultBlock,
+    ToolSpec,
+    UnknownBlock,
+    Usage,
+)
+
+try:
+    from hypothesis import strategies as st
+    from hypothesis.strategies import SearchStrategy
+except ImportError as error:
+    raise MissingExtraError("amplifier.conformance.strategies", extra="testing", missing="hypothesis") from error
+
+__all__ = [
+    "approval_gates",
+    "approval_requests",
+    "approval_responses",
+    "chat_requests",
+    "chat_responses",
+    "config_fields",
+    "content_blocks",
+    "context_injections",
+    "degradations",
+    "hook_results",
+    "image_blocks",
+    "instances",
+    "json_objects",
+    "json_values",
+    "messages",
+    "model_infos",
+    "module_infos",
+    "pricings",
+    "provider_infos",
+    "reasoning_blocks",
+    "redacted_thinking_blocks",
+    "response_formats",
+    "response_formats_json",
+    "response_formats_json_schema",
+    "response_formats_text",
+    "session_statuses",
+    "text_blocks",
+    "thinking_blocks",
+    "tool_call_blocks",
+    "tool_calls",
+    "tool_result_blocks",
+    "tool_results",
+    "tool_specs",
+    "unknown_blocks",
+    "usages",
+]
+
+ModelT = TypeVar("ModelT", bound=Model)
+_KNOWN_BLOCKS = frozenset(
+    {"text", "thinking", "redacted_thinking", "tool_call", "tool_result", "image", "reasoning"},
+)
+
+
+# ── JSON ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _leaves() -> SearchStrategy[Any]:
+    return st.none() | st.booleans() | st.integers() | _floats() | st.text(max_size=20)
+
+
+def _floats() -> SearchStrategy[float]:
+    return st.floats(allow_nan=False, allow_infinity=False)
+
+
+@functools.cache
+def json_values() -> SearchStrategy[Any]:
+    """Anything JSON can say."""
+    return st.recursive(
+        _leaves(),
+        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=8), inner, max_size=2),
+        max_leaves=4,
+    )
+
+
+def json_objects() -> SearchStrategy[dict[str, Any]]:
+    """Dicts of anything JSON can say."""
+    return st.dictionaries(st.text(max_size=8), json_values(), max_size=2)
+
+
+# ── any model ────────────────────────────────────────────────────────────────────────────────────
+
+
+def instances(cls: type[ModelT], **fields: Any) -> SearchStrategy[ModelT]:
+    """Instances of any model class, ours or derived from ours.
+
+    Args:
+        cls: The class.
+        fields: Strategies or values for some of its fields; ``extra`` fixes the unknown members.
+    """
+    key: Any = cls  # a class of unhashable instances is itself hashable, which type checkers doubt
+    always, sometimes, unknown = _parts(key)
+    given = {name: value if isinstance(value, SearchStrategy) else st.just(value) for name, value in fields.items()}
+    unknown = given.pop("extra", unknown)
+    always = {name: strategy for name, strategy in always.items() if name not in given}
+    sometimes = {name: strategy for name, strategy in sometimes.items() if name not in given}
+    drawn = st.fixed_dictionaries({**always, **given}, optional=sometimes)
+    return st.builds(_with_unknown, st.just(cls), drawn, unknown)
+
+
+Parts = dict[str, SearchStrategy[Any]]
+
+
+@functools.cache
+def _parts(cls: type[Model]) -> tuple[Parts, Parts, SearchStrategy[dict[str, Any]]]:
+    """Strategies for the required fields, for those with a default, and for the unknown members."""
+    hints, special = typing.get_type_hints(cls), _SPECIAL_FIELDS.get(cls, {})
+    always: Parts = {}
+    sometimes: Parts = {}
+    for attribute in attrs.fields(cls):
+        if attribute.init and attribute.name != "extra":
+            ruled = special.get(attribute.name)
+            part = always if attribute.default is attrs.NOTHING else sometimes
+            part[attribute.name] = ruled() if ruled else _for_hint(hints[attribute.name])
+    if not issubclass(cls, OpenModel):
+        return always, sometimes, st.just({})
+    names = st.text(max_size=8).filter(lambda name: name not in always and name not in sometimes)
+    return always, sometimes, st.dictionaries(names, json_values(), max_size=2)
+
+
+def _with_unknown(cls: type[ModelT], fields: dict[str, Any], unknown: dict[str, Any]) -> ModelT:
+    made = cls(**fields)
+    if isinstance(made, OpenModel):
+        made.extra.update(unknown)
+    return made
+
+
+@functools.cache
+def _for_hint(hint: Any) -> SearchStrategy[Any]:
+    """A strategy for one type annotation."""
+    if hint in _SCALARS:
+        return _SCALARS[hint]()
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return st.sampled_from(arguments)
+    if hint is list or origin is list:
+        return st.lists(_for_hint(arguments[0]) if arguments else json_values(), max_size=2)
+    if hint is dict or origin is dict:
+        return st.dictionaries(st.text(max_size=8), _for_hint(arguments[1]) if arguments else json_values(), max_size=2)
+    if origin in (typing.Union, types.UnionType):
+        return st.one_of([_for_hint(member) for member in arguments])
+    if isinstance(hint, type) and issubclass(hint, Model):
+        return st.deferred(lambda: instances(hint))
+    return json_values()
+
+
+def _moments() -> SearchStrategy[datetime]:
+    offsets = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
+    return st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1), timezones=offsets)
+
+
+def _amounts() -> SearchStrategy[Decimal]:
+    return st.decimals(allow_nan=False, allow_infinity=False)
+
+
+_SCALARS: dict[Any, Callable[[], SearchStrategy[Any]]] = {
+    str: lambda: st.text(max_size=20),
+    int: st.integers,
+    float: _floats,
+    bool: st.booleans,
+    Decimal: _amounts,
+    datetime: _moments,
+    types.NoneType: st.none,
+    Any: json_values,
+}
+
+
+def _tool_contents() -> SearchStrategy[Any]:
+    """What `ToolResult.content` allows: plain text, and images as strict base64."""
+    texts = st.builds(TextBlock, text=st.text(max_size=20))
+    data = st.binary(min_size=1, max_size=9).map(lambda raw: base64.b64encode(raw).decode("ascii"))
+    media_types = st.sampled_from(["image/png", "image/jpeg", "image/svg+xml", "image/PNG"])
+    sources = st.fixed_dictionaries({"type": st.just("base64"), "media_type": media_types, "data": data})
+    return st.none() | st.lists(texts | st.builds(ImageBlock, source=sources), min_size=1, max_size=3)
+
+
+_SPECIAL_FIELDS: dict[type[Model], dict[str, Callable[[], SearchStrategy[Any]]]] = {
+    ApprovalRequest: {"timeout": lambda: st.none() | st.floats(0, exclude_min=True, allow_infinity=False)},
+    Pricing: {"currency": lambda: st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZ", min_size=3, max_size=3)},
+    ToolResult: {"content": _tool_contents},
+    UnknownBlock: {"type": lambda: st.text(max_size=12).filter(lambda tag: tag not in _KNOWN_BLOCKS)},
+}
+"""Fields with rules beyond their type."""
+
+
+# ── by name ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def content_blocks() -> SearchStrategy[ContentBlockUnion]:
+    """Any block, of known and unknown types."""
+    return _for_hint(ContentBlockUnion)
+
+
+def response_formats() -> SearchStrategy[ResponseFormat]:
+    """Any response format."""
+    return _for_hint(ResponseFormat)
+
+
+def approval_gates(**fields: Any) -> SearchStrategy[ApprovalGate]:
+    """Single questions of hooks."""
+    return instances(ApprovalGate, **fields)
+
+
+def approval_requests(**fields: Any) -> SearchStrategy[ApprovalRequest]:
+    """Questions to a person."""
+    return instances(ApprovalRequest, **fields)
+
+
+def approval_responses(**fields: Any) -> SearchStrategy[ApprovalResponse]:
+    """A person's answers."""
+    return instances(ApprovalResponse, **fields)
+
+
+def chat_requests(**fields: Any) -> SearchStrategy[ChatRequest]:
+    """Requests to a language model."""
+    return instances(ChatRequest, **fields)
+
+
+def chat_responses(**fields: Any) -> SearchStrategy[ChatResponse]:
+    """Answers of a language model."""
+    return instances(ChatResponse, **fields)
+
+
+def config_fields(**fields: Any) -> SearchStrategy[ConfigField]:
+    """Things a provider must be told."""
+    return instances(ConfigField, **fields)
+
+
+def context_injections(**fields: Any) -> SearchStrategy[ContextInjection]:
+    """Texts from hooks."""
+    return instances(ContextInjection, **fields)
+
+
+def degradations(**fields: Any) -> SearchStrategy[Degradation]:
+    """Notes about less than was asked for."""
+    return instances(Degradation, **fields)
+
+
+def hook_results(**fields: Any) -> SearchStrategy[HookResult]:
+    """Results of hooks, of every action."""
+    return instances(HookResult, **fields)
+
+
+def image_blocks(**fields: Any) -> SearchStrategy[ImageBlock]:
+    """Pictures."""
+    return instances(ImageBlock, **fields)
+
+
+def messages(**fields: Any) -> SearchStrategy[Message]:
+    """Messages of every role."""
+    return instances(Message, **fields)
+
+
+def model_infos(**fields: Any) -> SearchStrategy[ModelInfo]:
+    """Language models on offer."""
+    return instances(ModelInfo, **fields)
+
+
+def module_infos(**fields: Any) -> SearchStrategy[ModuleInfo]:
+    """Modules that can be loaded."""
+    return instances(ModuleInfo, **fields)
+
+
+def pricings(**fields: Any) -> SearchStrategy[Pricing]:
+    """Price lists."""
+    return instances(Pricing, **fields)
+
+
+def provider_infos(**fields: Any) -> SearchStrategy[ProviderInfo]:
+    """Providers."""
+    return instances(ProviderInfo, **fields)
+
+
+def reasoning_blocks(**fields: Any) -> SearchStrategy[ReasoningBlock]:
+    """Thoughts in parts."""
+    return instances(ReasoningBlock, **fields)
+
+
+def redacted_thinking_blocks(**fields: Any) -> SearchStrategy[RedactedThinkingBlock]:
+    """Hidden thoughts."""
+    return instances(RedactedThinkingBlock, **fields)
+
+
+def response_formats_json(**fields: Any) -> SearchStrategy[ResponseFormatJson]:
+    """The JSON format."""
+    return instances(ResponseFormatJson, **fields)
+
+
+def response_formats_json_schema(**fields: Any) -> SearchStrategy[ResponseFormatJsonSchema]:
+    """Formats with a schema."""
+    return instances(ResponseFormatJsonSchema, **fields)
+
+
+def response_formats_text(**fields: Any) -> SearchStrategy[ResponseFormatText]:
+    """The text format."""
+    return instances(ResponseFormatText, **fields)
+
+
+def session_statuses(**fields: Any) -> SearchStrategy[SessionStatus]:
+    """States of sessions."""
+    return instances(SessionStatus, **fields)
+
+
+def text_blocks(**fields: Any) -> SearchStrategy[TextBlock]:
+    """Texts."""
+    return instances(TextBlock, **fields)
+
+
+def thinking_blocks(**fields: Any) -> SearchStrategy[ThinkingBlock]:
+    """Thoughts."""
+    return instances(ThinkingBlock, **fields)
+
+
+def tool_call_blocks(**fields: Any) -> SearchStrategy[ToolCallBlock]:
+    """Calls as blocks."""
+    return instances(ToolCallBlock, **fields)
+
+
+def tool_calls(**fields: Any) -> SearchStrategy[ToolCall]:
+    """Calls."""
+    return instances(ToolCall, **fields)
+
+
+def tool_result_blocks(**fields: Any) -> SearchStrategy[ToolResultBlock]:
+    """Answers of tools as blocks."""
+    return instances(ToolResultBlock, **fields)
+
+
+def tool_results(**fields: Any) -> SearchStrategy[ToolResult]:
+    """Answers of tools, good and bad."""
+    return instances(ToolResult, **fields)
+
+
+def tool_specs(**fields: Any) -> SearchStrategy[ToolSpec]:
+    """Tools on offer."""
+    return instances(ToolSpec, **fields)
+
+
+def unknown_blocks(**fields: Any) -> SearchStrategy[UnknownBlock]:
+    """Blocks of types nobody knows."""
+    return instances(UnknownBlock, **fields)
+
+
+def usages(**fields: Any) -> SearchStrategy[Usage]:
+    """Consumption."""
+    return instances(Usage, **fields)

@@ -1,0 +1,94 @@
+"""The strategies draw valid models of every kind, and take keywords."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import HealthCheck, find, given, settings
+from hypothesis import strategies as st
+
+from amplifier import models
+from amplifier.conformance import strategies
+from amplifier.models import Message, Model, OpenModel, TextBlock, UnknownBlock, from_json, to_json
+
+# What is made by a function of another form, or in a room of its own.
+WITHOUT_A_NAME = {
+    "Model",
+    "OpenModel",
+    "StreamChunk",
+    "TurnEvent",
+    "TextDelta",
+    "ThinkingDelta",
+    "ToolStarted",
+    "ToolFinished",
+}
+NOT_FOR_ONE_CLASS = {"content_blocks", "instances", "json_objects", "json_values", "response_formats"}
+
+
+def drawn_class(name: str) -> type[Model]:
+    return type(
+        find(getattr(strategies, name)(), lambda value: True, settings=settings(max_examples=20, database=None))
+    )
+
+
+def test_every_model_has_a_strategy():
+    named = {drawn_class(name).__name__ for name in strategies.__all__ if name not in NOT_FOR_ONE_CLASS}
+    classes = {
+        name for name in models.__all__ if isinstance(cls := getattr(models, name), type) and issubclass(cls, Model)
+    }
+    assert named == classes - WITHOUT_A_NAME
+
+
+@pytest.mark.parametrize("name", [name for name in strategies.__all__ if name != "instances"])
+@given(data=st.data())
+def test_whatever_is_drawn_survives_json(name, data):
+    value = data.draw(getattr(strategies, name)())
+    if isinstance(value, Model):
+        assert from_json(type(value), to_json(value)) == value
+    else:
+        assert to_json(value)
+
+
+@given(strategies.messages(role="user", content=strategies.st.just("hi"), extra={"vendor": 1}))
+def test_keywords_fix_fields_by_value_or_by_strategy(message):
+    assert (message.role, message.content, message.extra) == ("user", "hi", {"vendor": 1})
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        lambda message: isinstance(message.content, str),
+        lambda message: any(isinstance(block, UnknownBlock) for block in message.content),
+        lambda message: any(isinstance(block, TextBlock) and block.extra for block in message.content),
+        lambda message: message.metadata,
+        lambda message: message.extra,
+    ],
+)
+def test_the_interesting_messages_are_among_them(wanted):
+    quick = settings(max_examples=5_000, database=None, suppress_health_check=list(HealthCheck))
+    assert wanted(find(strategies.messages(), wanted, settings=quick))
+
+
+def test_classes_of_ones_own_can_be_drawn():
+    from amplifier.models._base import model
+
+    @model
+    class Note(OpenModel):
+        text: str
+        about: Message | None = None
+
+    drawn = find(strategies.instances(Note), lambda note: note.about is not None, settings=settings(database=None))
+    assert isinstance(drawn.about, Message)
+
+
+def test_without_hypothesis_the_error_says_what_to_install():
+    program = (
+        "import sys; sys.modules['hypothesis'] = None\n"
+        "from amplifier.errors import MissingExtraError\n"
+        "try:\n    import amplifier.conformance.strategies\n"
+        "except MissingExtraError as error:\n    print(error.extra, error.missing)"
+    )
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert finished.stdout.split() == ["testing", "hypothesis"]

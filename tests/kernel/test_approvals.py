@@ -1,0 +1,289 @@
+"""Approvals: every gate in order, the kernel's own deadline, failing closed, what "always" covers. Time is virtual."""
+
+from __future__ import annotations
+
+import asyncio
+
+import anyio
+import pytest
+
+from amplifier import ApprovalGate, HookResult, ModuleCoordinator
+from amplifier.errors import ApprovalTimeoutError
+from tests._support.small_agent import give_up_after
+
+pytestmark = pytest.mark.virtual_time
+
+
+class Asker:
+    """An approval system that answers from a list and notes what it was asked."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.asked = []
+
+    async def request_approval(self, prompt, options, timeout, default):
+        self.asked.append((prompt, options, timeout, default))
+        answer = self.answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        return await answer() if callable(answer) else answer
+
+
+def made(*answers):
+    coordinator = ModuleCoordinator(approval_system=Asker(*answers))
+    events = []
+
+    def note(event, data):
+        if event.startswith("approval:"):
+            events.append((event, data))
+
+    coordinator.hooks.register("*", note, name="listener of the test")
+    return coordinator, coordinator.approval_system, events
+
+
+def question(**changes):
+    return HookResult(action="ask_user", **{"approval_prompt": "Run rm?", **changes})
+
+
+def gates(*names, **changes):
+    return HookResult(
+        action="ask_user", approval_gates=[ApprovalGate(hook_name=name, prompt=f"{name}?", **changes) for name in names]
+    )
+
+
+async def ask(coordinator, result, event="tool:pre", hook="hooks-guard"):
+    return await coordinator.process_hook_result(result, event, hook)
+
+
+# ── one question ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("answer", ["Allow", "allow once", "ALLOW ALWAYS", "allow"])
+async def test_allowing_answer_lets_the_operation_continue_with_its_payload(answer):
+    coordinator, asker, events = made(answer)
+    result = await ask(
+        coordinator,
+        question(approval_options=["Allow", "No"], approval_timeout=7, approval_default="allow", data={"k": 1}),
+    )
+    assert (result.action, result.data) == ("continue", {"k": 1})
+    assert asker.asked == [("Run rm?", ["Allow", "No"], 7, "allow")]
+    assert [event for event, _ in events] == ["approval:required", "approval:granted"]
+
+
+@pytest.mark.parametrize("answer", ["Deny", "no", "", " allow", "allow it", "yes"])
+async def test_any_other_text_denies_with_the_question_as_reason(answer, caplog):
+    coordinator, _, events = made(answer)
+    result = await ask(coordinator, question(data={"k": 1}))
+    assert (result.action, result.reason, result.data) == ("deny", "User denied: Run rm?", {"k": 1})
+    assert [event for event, _ in events] == ["approval:required", "approval:denied"]
+    assert ("not an allowing option" in caplog.text) == (answer != "Deny")
+
+
+@pytest.mark.parametrize("answer", [None, True, 1, b"allow", ["allow"], {"action": "allow"}])
+async def test_answer_that_is_no_text_denies_and_is_logged(answer, caplog):
+    coordinator, _, _ = made(answer)
+    assert (await ask(coordinator, question())).action == "deny"
+    assert repr(answer) in caplog.text
+
+
+async def test_prompt_and_options_have_defaults_and_a_long_prompt_is_shortened_in_the_reason():
+    coordinator, asker, _ = made("deny", "deny")
+    await ask(coordinator, HookResult(action="ask_user"))
+    assert asker.asked[0][:2] == ("Allow this operation?", ["Allow", "Deny"])
+    result = await ask(coordinator, question(approval_prompt="x" * 300))
+    assert result.reason == f"User denied: {'x' * 200}…[truncated]"
+    assert asker.asked[1][0] == "x" * 300
+
+
+async def test_events_carry_hook_event_question_and_outcome():
+    coordinator, _, events = made("Deny")
+    await ask(coordinator, question(approval_timeout=9, approval_default="allow"))
+    about = {"hook_name": "hooks-guard", "event": "tool:pre", "prompt": "Run rm?", "options": ["Allow", "Deny"]}
+    (_, required), (_, denied) = events
+    assert required.items() >= {**about, "timeout": 9.0, "default": "allow"}.items()
+    assert denied.items() >= {**about, "reason": "User denied: Run rm?", "remembered": False}.items()
+
+
+async def test_sync_approval_system_is_asked_too():
+    class Sync:
+        def request_approval(self, prompt, options, timeout, default):
+            return "allow"
+
+    assert (await ask(ModuleCoordinator(approval_system=Sync()), question())).action == "continue"
+
+
+# ── time ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("default", "action"), [("allow", "continue"), ("deny", "deny")])
+async def test_kernel_ends_the_wait_and_applies_the_default(default, action):
+    left = []
+
+    async def never():
+        try:
+            await anyio.sleep_forever()
+        finally:
+            left.append("cancelled")
+
+    coordinator, _, events = made(never)
+    began = anyio.current_time()
+    result = await ask(coordinator, question(approval_timeout=12, approval_default=default))
+    assert anyio.current_time() - began == pytest.approx(12)
+    assert left == ["cancelled"]
+    assert result.action == action
+    assert events[-1][1]["reason"].startswith("Approval timeout")
+
+
+@pytest.mark.parametrize(("default", "action"), [("allow", "continue"), ("deny", "deny")])
+async def test_system_that_gave_up_by_itself_gets_the_default_as_well(default, action):
+    coordinator, _, _ = made(ApprovalTimeoutError())
+    assert (await ask(coordinator, question(approval_default=default))).action == action
+
+
+async def test_answer_after_the_deadline_is_no_answer():
+    async def stubborn():
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(20)
+        return "allow"
+
+    coordinator, _, _ = made(stubborn)
+    assert (await ask(coordinator, question(approval_timeout=5))).action == "deny"
+
+
+@pytest.mark.parametrize("how", ["scope", "native"])
+async def test_cancelled_turn_takes_its_question_along_and_decides_nothing(how):
+    coordinator, _, events = made(anyio.sleep_forever)
+    came_back = []
+
+    async def asking():
+        came_back.append(await ask(coordinator, question(approval_default="allow")))
+
+    await give_up_after(3, how, asking)
+    assert came_back == []
+    assert [event for event, _ in events] == ["approval:required"]
+
+
+# ── failures ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("default", ["allow", "deny"])
+@pytest.mark.parametrize(
+    "error", [ValueError("broke"), TimeoutError(), asyncio.CancelledError(), ExceptionGroup("g", [OSError()])]
+)
+async def test_every_failure_of_the_system_denies_whatever_the_default(error, default, caplog):
+    coordinator, _, events = made(error)
+    result = await ask(coordinator, question(approval_default=default))
+    assert result.action == "deny"
+    assert result.reason.startswith("Approval failed")
+    assert events[-1][0] == "approval:denied"
+    assert "the approval system failed" in caplog.text
+
+
+@pytest.mark.parametrize("default", ["allow", "deny"])
+async def test_without_a_system_every_question_is_denied(default):
+    coordinator = ModuleCoordinator()
+    result = await ask(coordinator, question(approval_default=default))
+    assert (result.action, result.reason) == ("deny", "No approval system available")
+
+
+async def test_object_without_the_method_denies():
+    coordinator = ModuleCoordinator(approval_system=object())
+    assert (await ask(coordinator, question())).action == "deny"
+
+
+async def test_interrupt_out_of_the_system_is_nobodys_denial():
+    coordinator, _, _ = made(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        await ask(coordinator, question())
+
+
+# ── several gates ────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_all_gates_are_asked_in_order_each_with_its_own_terms():
+    coordinator, asker, events = made("allow", "allow", "allow")
+    result = HookResult(
+        action="ask_user",
+        approval_gates=[
+            ApprovalGate(hook_name="a", prompt="A?", timeout=1, default="allow"),
+            ApprovalGate(hook_name="b", options=["allow"]),
+            ApprovalGate(hook_name="c", prompt="C?"),
+        ],
+    )
+    assert (await ask(coordinator, result)).action == "continue"
+    assert asker.asked == [
+        ("A?", ["Allow", "Deny"], 1, "allow"),
+        ("Allow this operation?", ["allow"], 300, "deny"),
+        ("C?", ["Allow", "Deny"], 300, "deny"),
+    ]
+    assert [data["hook_name"] for event, data in events if event == "approval:granted"] == ["a", "b", "c"]
+
+
+async def test_first_denial_decides_and_the_rest_is_not_asked():
+    coordinator, asker, _ = made("allow", "deny", "allow")
+    result = await ask(coordinator, gates("a", "b", "c"))
+    assert (result.action, result.reason) == ("deny", "User denied: b?")
+    assert len(asker.asked) == 2
+
+
+async def test_each_gate_has_its_own_deadline():
+    coordinator, _, _ = made(anyio.sleep_forever, anyio.sleep_forever)
+    began = anyio.current_time()
+    assert (await ask(coordinator, gates("a", "b", timeout=4, default="allow"))).action == "continue"
+    assert anyio.current_time() - began == pytest.approx(8)
+
+
+async def test_gates_are_asked_whatever_action_the_result_carries_except_a_denial():
+    coordinator, asker, _ = made("deny")
+    result = gates("a")
+    result.action = "continue"
+    assert (await ask(coordinator, result)).action == "deny"
+    result.action, result.reason = "deny", "already decided"
+    denied = await ask(coordinator, result)
+    assert (denied.action, denied.reason) == ("deny", "already decided")
+    assert len(asker.asked) == 1
+
+
+# ── always ───────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_always_is_remembered_for_the_same_question_and_announced():
+    coordinator, asker, events = made("Allow always")
+    for _ in range(3):
+        assert (await ask(coordinator, question())).action == "continue"
+    assert len(asker.asked) == 1
+    assert [event for event, _ in events] == ["approval:required"] + ["approval:granted"] * 3
+    assert [data.get("remembered") for _, data in events] == [None, True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("changes", "event", "hook"),
+    [
+        ({"approval_prompt": "Run rm -rf?"}, "tool:pre", "hooks-guard"),
+        ({"approval_options": ["Allow always", "Deny"]}, "tool:pre", "hooks-guard"),
+        ({}, "tool:post", "hooks-guard"),
+        ({}, "tool:pre", "hooks-other"),
+    ],
+    ids=["another prompt", "other options", "another event", "another hook"],
+)
+async def test_always_covers_no_other_question(changes, event, hook):
+    coordinator, asker, _ = made("Allow always", "deny")
+    await ask(coordinator, question())
+    assert (await ask(coordinator, question(**changes), event, hook)).action == "deny"
+    assert len(asker.asked) == 2
+
+
+@pytest.mark.parametrize("first", ["allow", "allow once", "deny"])
+async def test_only_always_is_remembered(first):
+    coordinator, asker, _ = made(first, "deny")
+    await ask(coordinator, question())
+    assert (await ask(coordinator, question())).action == "deny"
+    assert len(asker.asked) == 2
+
+
+async def test_always_holds_in_its_own_session_only():
+    first, _, _ = made("Allow always")
+    second, asker, _ = made("deny")
+    await ask(first, question())
+    assert (await ask(second, question())).action == "deny"
+    assert len(asker.asked) == 1

@@ -1,0 +1,328 @@
+"""The coordinator: every property and method a module may use, with its errors, warnings and synonyms."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import SimpleNamespace
+
+import anyio
+import pytest
+
+from amplifier import ContextInjection, HookResult, ModuleCoordinator, SessionStateError
+from amplifier.contracts import Coordinator
+from amplifier.errors import DeadlineExceeded
+from amplifier.plan import Deadlines
+from tests._support.small_agent import Echo, Memory, agent
+
+SESSION = SimpleNamespace(session_id="s-1", parent_id="p-1", config={"session": {"injection_size_limit": 7}})
+
+
+@pytest.fixture
+def coordinator():
+    return ModuleCoordinator(SESSION)
+
+
+# ── properties ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_coordinator_of_a_session_knows_its_identity_and_the_very_plan(coordinator):
+    assert (coordinator.session, coordinator.session_id, coordinator.parent_id) == (SESSION, "s-1", "p-1")
+    assert coordinator.config is SESSION.config
+    assert coordinator.injection_size_limit == 7
+    assert coordinator.injection_budget_per_turn is None
+
+
+def test_coordinator_without_a_session_is_empty_and_usable():
+    coordinator = ModuleCoordinator()
+    assert (coordinator.session, coordinator.session_id, coordinator.parent_id) == (None, "", None)
+    assert coordinator.config == {}
+    assert coordinator.injection_size_limit is None
+    assert coordinator.session_state == {}
+
+
+@pytest.mark.parametrize("config", [None, [], "plan", {"session": None}, {"session": []}])
+def test_plan_of_any_shape_has_no_limits_when_it_names_none(config):
+    coordinator = ModuleCoordinator(SimpleNamespace(session_id="s", parent_id=None, config=config))
+    assert (coordinator.injection_size_limit, coordinator.injection_budget_per_turn) == (None, None)
+
+
+def test_session_object_without_an_identity_is_refused():
+    with pytest.raises(AttributeError, match="session_id"):
+        ModuleCoordinator(object())
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["session", "session_id", "parent_id", "config", "hooks", "mount_points", "cancellation", "channels"]
+    + ["injection_size_limit", "injection_budget_per_turn"],
+)
+def test_property_cannot_be_assigned(coordinator, name):
+    before = getattr(coordinator, name)
+    with pytest.raises(AttributeError):
+        setattr(coordinator, name, "other")
+    assert getattr(coordinator, name) == before
+
+
+def test_what_may_be_assigned_can_be_and_other_attributes_are_free(coordinator):
+    for name in ("loader", "approval_system", "display_system", "session_state", "attribute_of_a_module"):
+        value = object()
+        setattr(coordinator, name, value)
+        assert getattr(coordinator, name) is value
+
+
+def test_coordinator_and_its_views_fulfil_the_contract(coordinator):
+    assert isinstance(coordinator, Coordinator)
+    assert isinstance(coordinator.view_for("a"), Coordinator)
+
+
+def test_hooks_are_the_same_object_everywhere(coordinator):
+    assert coordinator.hooks is coordinator.mount_points["hooks"] is coordinator.get("hooks")
+
+
+def test_two_coordinators_share_nothing():
+    one, two = ModuleCoordinator(), ModuleCoordinator()
+    one.mount("tools", Echo())
+    one.register_capability("c", 1)
+    one.register_contributor("x", "n", len)
+    one.register_cleanup(len)
+    one.session_state["k"] = 1
+    one.request_cancel()
+    assert two.to_dict()["tools"] == []
+    assert (two.get_capability("c"), two.channels, two.session_state) == (None, {}, {})
+    assert two.cleanups.entries == []
+    assert not two.cancellation.is_cancelled
+
+
+def test_repr_and_to_dict_show_what_is_mounted(coordinator):
+    coordinator.mount("tools", Echo())
+    coordinator.mount("providers", 1, "mock")
+    coordinator.mount("context", Memory())
+    coordinator.register_capability("c", 1)
+    coordinator.hooks.register("e", len)
+    coordinator.display_system = object()
+    assert repr(coordinator) == "<ModuleCoordinator of session 's-1': 1 tools, 1 providers, 1 handlers>"
+    assert coordinator.to_dict() == {
+        "tools": ["echo"],
+        "providers": ["mock"],
+        "has_orchestrator": False,
+        "has_context": True,
+        "capabilities": ["c"],
+        "has_approval_provider": False,
+        "has_display_service": True,
+    }
+
+
+async def test_every_event_carries_the_sessions_identity(coordinator):
+    seen = []
+    coordinator.hooks.register("e", lambda event, data: seen.append(data))
+    await coordinator.hooks.emit("e", {"session_id": "forged"})
+    assert (seen[0]["session_id"], seen[0]["parent_id"]) == ("s-1", "p-1")
+
+
+# ── mounting ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_mounting_takes_effect_at_the_call_and_awaiting_it_is_optional(coordinator):
+    coordinator.mount("tools", "one", "x")
+    assert coordinator.get("tools", "x") == "one"
+    pending = coordinator.mount("tools", "two", "x")
+    assert coordinator.get("tools", "x") == "two"
+    assert await pending is None
+    gone = coordinator.unmount("tools", "x")
+    assert coordinator.get("tools", "x") is None
+    assert await gone is None
+
+
+async def test_errors_of_mounting_come_at_the_call_too(coordinator):
+    for call in (
+        lambda: coordinator.mount("nowhere", 1),
+        lambda: coordinator.mount("hooks", 1),
+        lambda: coordinator.mount("tools", object()),
+        lambda: coordinator.unmount("tools"),
+        lambda: coordinator.get("nowhere"),
+        lambda: coordinator.get_mounted("nowhere"),
+    ):
+        with pytest.raises(ValueError, match=r"."):
+            call()
+
+
+def test_get_returns_one_all_or_none_and_the_dict_is_live(coordinator):
+    tools = coordinator.get("tools")
+    coordinator.mount("tools", Echo())
+    assert list(tools) == ["echo"]
+    assert coordinator.get_mounted("tools") is tools is coordinator.mount_points["tools"]
+    assert coordinator.get("context") is None
+    coordinator.mount("session", "loop", name="orchestrator")
+    assert coordinator.get("orchestrator") == coordinator.get("session", "orchestrator") == "loop"
+
+
+# ── capabilities, contributions, cancellation ────────────────────────────────────────────────────
+
+
+async def test_capabilities_and_contributions_of_the_application(coordinator):
+    coordinator.register_capability("agents.list", ["a"])
+    assert coordinator.get_capability("agents.list") == ["a"]
+    assert coordinator.get_capability("unknown") is None
+    coordinator.register_contributor("events", "me", lambda: ["x"])
+    assert await coordinator.collect_contributions("events") == [["x"]]
+    assert await coordinator.collect_contributions("unknown") == []
+    assert [entry["name"] for entry in coordinator.channels["events"]] == ["me"]
+
+
+@pytest.mark.parametrize(("arguments", "state"), [({}, "graceful"), ({"immediate": True}, "immediate")])
+def test_request_cancel_sets_the_token(coordinator, arguments, state):
+    coordinator.request_cancel(**arguments)
+    assert coordinator.cancellation.state == state
+
+
+async def test_background_work_outside_of_an_open_block_is_refused_with_advice(coordinator):
+    with pytest.raises(SessionStateError, match="exists only inside `async with session:`"):
+        coordinator.start_soon(anyio.sleep, 1)
+
+    class Manager:
+        async def __aenter__(self):
+            raise AssertionError("must not be entered")
+
+        async def __aexit__(self, *args):
+            return None
+
+    with pytest.raises(SessionStateError, match="open it with `async with` instead"):
+        await coordinator.host(Manager())
+    assert coordinator.cleanups.entries == []
+
+
+@pytest.mark.parametrize("wrong", [None, 5, "fn"])
+async def test_background_work_must_be_callable(wrong):
+    async with agent() as session:
+        with pytest.raises(TypeError, match="start_soon needs an async function"):
+            session.coordinator.start_soon(wrong)
+        assert session.statistics().cleanups == 0
+
+
+# ── hook results ─────────────────────────────────────────────────────────────────────────────────
+
+
+class Display:
+    """Notes what it is shown."""
+
+    def __init__(self):
+        self.shown = []
+
+    def show_message(self, text, level, source):
+        self.shown.append((text, level, source))
+
+
+async def process(coordinator, result):
+    return await coordinator.process_hook_result(result, "tool:pre", "hooks-a")
+
+
+async def test_plain_continue_and_plain_modify_come_back_as_they_are(coordinator):
+    for result in (HookResult(), HookResult(action="continue", data={"k": 1}), HookResult(action="modify", data={})):
+        assert await process(coordinator, result) is result
+
+
+async def test_denial_is_shown_and_comes_back_as_it_is(coordinator):
+    coordinator.display_system = display = Display()
+    result = HookResult(action="deny", reason="no", user_message="Stopped", user_message_level="error")
+    assert await process(coordinator, result) is result
+    assert display.shown == [("Stopped", "error", "hook:hooks-a")]
+
+
+async def test_denial_stores_nothing_and_asks_nobody(coordinator):
+    coordinator.mount("context", memory := Memory())
+    result = HookResult(action="deny", context_injection="x", context_injections=[ContextInjection(content="y")])
+    assert await process(coordinator, result) is result
+    assert memory.messages == []
+
+
+@pytest.mark.parametrize("action", ["continue", "modify", "inject_context", "deny"])
+async def test_user_message_is_shown_under_every_action_with_its_source(coordinator, action):
+    coordinator.display_system = display = Display()
+    await process(coordinator, HookResult(action=action, data={}, user_message="Hi", user_message_source="linter"))
+    assert display.shown == [("Hi", "info", "hook:linter")]
+
+
+async def test_message_of_a_question_is_shown_once_it_was_allowed(coordinator):
+    class Allowing:
+        async def request_approval(self, *question):
+            return "allow"
+
+    coordinator.display_system, coordinator.approval_system = display, _ = Display(), Allowing()
+    coordinator.mount("context", memory := Memory())
+    result = HookResult(action="ask_user", user_message="Hi", data={"k": 1})
+    result.context_injections = [ContextInjection(content="kept")]
+    result.modified = True
+    left = await process(coordinator, result)
+    assert (left.action, left.data) == ("modify", {"k": 1})
+    assert len(display.shown) == len(memory.messages) == 1
+
+
+async def test_modification_survives_a_stored_injection(coordinator):
+    coordinator.mount("context", memory := Memory())
+    result = HookResult(action="modify", data={"k": 1}, context_injections=[ContextInjection(content="x")])
+    left = await process(coordinator, result)
+    assert (left.action, left.data, left.context_injections) == ("modify", {"k": 1}, [])
+    assert len(memory.messages) == 1
+
+
+async def test_without_a_display_a_message_goes_to_the_debug_log(coordinator, caplog):
+    caplog.set_level(logging.DEBUG)
+    await process(coordinator, HookResult(user_message="Hi", suppress_output=True))
+    assert "no display system for a message of hook:hooks-a: Hi" in caplog.text
+    assert "asks to suppress output" in caplog.text
+
+
+@pytest.mark.virtual_time
+async def test_async_display_is_awaited_under_the_deadline_of_a_hook(coordinator, caplog):
+    shown = []
+
+    class Slow:
+        async def show_message(self, text, level, source):
+            await anyio.sleep(1)
+            shown.append(text)
+            await anyio.sleep_forever()
+
+    coordinator.display_system = Slow()
+    coordinator.deadlines = Deadlines(hook=9)
+    began = anyio.current_time()
+    assert (await process(coordinator, HookResult(user_message="Hi"))).action == "continue"
+    assert anyio.current_time() - began == pytest.approx(9)
+    assert shown == ["Hi"]
+    assert "the display system failed" in caplog.text
+
+
+@pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
+@pytest.mark.parametrize("error", [ValueError("broke"), asyncio.CancelledError()], ids=["error", "cancellation"])
+async def test_display_that_fails_costs_only_the_message(coordinator, caplog, error, is_async):
+    class Broken:
+        def show_message(self, *args):
+            if is_async:
+                return self.later()
+            raise error
+
+        async def later(self):
+            raise error
+
+    coordinator.display_system = Broken()
+    assert (await process(coordinator, HookResult(user_message="Hi"))).action == "continue"
+    assert "the display system failed" in caplog.text
+
+
+@pytest.mark.virtual_time
+async def test_context_that_never_stores_an_injection_is_a_named_deadline(coordinator):
+    class Stuck:
+        async def add_message(self, message):
+            await anyio.sleep_forever()
+
+    coordinator.mount("context", Stuck())
+    coordinator.deadlines = Deadlines(hook=9)
+    with pytest.raises(DeadlineExceeded, match="add_message") as caught:
+        await process(coordinator, HookResult(action="inject_context", context_injection="x"))
+    assert (caught.value.seconds, caught.value.operation) == (9, "context.add_message")
+
+
+def test_reset_turn_forgets_what_was_injected(coordinator):
+    coordinator._current_turn_injections = 5
+    coordinator.reset_turn()
+    assert coordinator._current_turn_injections == 0

@@ -1,0 +1,496 @@
+"""Host tasks and background work: entered and left in one task, ended in order, crashes contained. Time is virtual."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from amplifier import ModuleLoadError, SessionStateError
+from amplifier.errors import DeadlineExceeded
+from tests._support.small_agent import Echo, agent, heard, mounting
+
+pytestmark = pytest.mark.virtual_time
+
+
+@pytest.fixture
+def log():
+    return []
+
+
+def task_id():
+    return anyio.get_current_task().id
+
+
+def structured(log, name, value=None, leaving=0.0):
+    """A structured mount that keeps a task group open and notes when it is entered and left."""
+
+    @asynccontextmanager
+    async def mount(coordinator, config):
+        async with anyio.create_task_group() as group:
+            group.start_soon(anyio.sleep_forever)
+            log.append(f"{name} entered")
+            yield value
+            await anyio.sleep(leaving)
+            log.append(f"{name} left")
+            group.cancel_scope.cancel()
+
+    return mount
+
+
+def with_cleanup(log, name):
+    async def mount(coordinator, config):
+        log.append(f"{name} mounted")
+        return lambda: log.append(f"{name} cleaned up")
+
+    return mount
+
+
+# ── structured mounts ────────────────────────────────────────────────────────────────────────────
+
+
+async def test_structured_module_is_entered_and_left_in_the_same_task_of_its_own(log):
+    @asynccontextmanager
+    async def mount(coordinator, config):
+        log.append(task_id())
+        yield
+        log.append(task_id())
+
+    async with agent(hooks={"hooks-a": mount, "hooks-b": mount}):
+        log.append(task_id())
+    a, b, mine, left_b, left_a = log
+    assert (a, b) == (left_a, left_b)
+    assert len({a, b, mine}) == 3
+
+
+async def test_hosts_and_cleanups_are_undone_in_one_order_last_one_first(log):
+    hooks = {
+        "hooks-a": structured(log, "a"),
+        "hooks-b": with_cleanup(log, "b"),
+        "hooks-c": structured(log, "c", leaving=3),
+        "hooks-d": with_cleanup(log, "d"),
+    }
+    async with agent(hooks=hooks):
+        log.append("body")
+    assert log == [
+        "a entered",
+        "b mounted",
+        "c entered",
+        "d mounted",
+        "body",
+        "d cleaned up",
+        "c left",
+        "b cleaned up",
+        "a left",
+    ]
+
+
+async def test_service_outlives_its_users_also_when_the_surroundings_are_cancelled(log):
+    hooks = {"hooks-service": structured(log, "service", leaving=2), "hooks-user": structured(log, "user", leaving=2)}
+    with anyio.move_on_after(1):
+        async with agent(hooks=hooks):
+            await anyio.sleep_forever()
+    assert log == ["service entered", "user entered", "user left", "service left"]
+
+
+async def test_instance_that_a_structured_mount_yields_is_mounted(log):
+    session = agent(tools={"tool-a": structured(log, "a", value=Echo("mine"))})
+    async with session:
+        assert list(session.coordinator.get("tools")) == ["mine"]
+        assert session.coordinator.mounts.owner_of("tools", "mine") == "tool-a"
+    assert log == ["a entered", "a left"]
+
+
+async def test_callable_that_a_structured_mount_yields_is_no_cleanup(log):
+    async with agent(hooks={"hooks-a": structured(log, "a", value=lambda: log.append("called"))}):
+        pass
+    assert log == ["a entered", "a left"]
+
+
+async def test_error_while_entering_is_the_modules_failure_and_its_registrations_go(log):
+    @asynccontextmanager
+    async def mount(coordinator, config):
+        coordinator.mount("tools", Echo("half"))
+        coordinator.register_cleanup(lambda: log.append("cleaned up"))
+        raise OSError("no server")
+        yield
+
+    async with agent(tools={"tool-a": mount}) as session:
+        [failure] = session.failures
+        assert isinstance(failure.error, ModuleLoadError)
+        assert isinstance(failure.error.__cause__, OSError)
+        assert session.coordinator.get("tools") == {}
+        assert log == ["cleaned up"]
+
+
+async def test_module_slow_to_enter_is_cut_off_at_the_mount_deadline_and_gone_afterwards(log):
+    @asynccontextmanager
+    async def mount(coordinator, config):
+        try:
+            await anyio.sleep_forever()
+            yield
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(1)
+            log.append("unwound")
+
+    session = agent(tools={"tool-slow": mount}, session={"deadlines": {"mount": 5}})
+    events = heard(session, "module:load_failed")
+    began = anyio.current_time()
+    async with session:
+        assert anyio.current_time() - began == pytest.approx(6)
+        assert log == ["unwound"]
+        [failure] = session.failures
+        assert failure.reason_code == "deadline"
+        assert isinstance(failure.error.__cause__, DeadlineExceeded)
+        assert session.statistics().cleanups == 0
+    assert events[0][1]["module_id"] == "tool-slow"
+
+
+async def test_module_that_hangs_while_leaving_is_cancelled_at_its_deadline_and_the_rest_goes_on(log):
+    @asynccontextmanager
+    async def mount(coordinator, config):
+        yield
+        try:
+            await anyio.sleep_forever()
+        finally:
+            log.append("stuck cancelled")
+
+    session = agent(hooks={"hooks-a": structured(log, "a"), "hooks-stuck": mount})
+    async with session:
+        began = anyio.current_time()
+    assert anyio.current_time() - began == pytest.approx(10)
+    assert log == ["a entered", "stuck cancelled", "a left"]
+    [failure] = session.cleanup_failures
+    assert (failure.what, failure.module, failure.overran) == ("structured mount", "hooks-stuck", True)
+
+
+async def test_error_while_leaving_is_collected_with_the_modules_name(log):
+    @asynccontextmanager
+    async def mount(coordinator, config):
+        yield
+        raise OSError("would not close")
+
+    session = agent(hooks={"hooks-a": structured(log, "a"), "hooks-bad": mount})
+    async with session:
+        pass
+    [failure] = session.cleanup_failures
+    assert (failure.module, type(failure.error), failure.overran) == ("hooks-bad", OSError, False)
+    assert log == ["a entered", "a left"]
+
+
+def crashing(trigger, error):
+    """A structured mount whose inner task crashes when ``trigger`` is set."""
+
+    @asynccontextmanager
+    async def mount(coordinator, config):
+        async def inner():
+            await trigger.wait()
+            raise error
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(inner)
+            yield
+
+    return mount
+
+
+async def test_hosted_module_that_crashes_is_announced_and_ends_neither_session_nor_neighbours(log, caplog):
+    trigger = anyio.Event()
+    hooks = {"hooks-a": structured(log, "a"), "hooks-crash": crashing(trigger, OSError("connection lost"))}
+    session = agent(hooks=hooks)
+    events = heard(session, "module:crashed")
+    async with session:
+        trigger.set()
+        await anyio.sleep(1)
+        assert await session.execute("still here") == "still here"
+    [(_, data)] = events
+    assert (data["module_id"], data["fatal"]) == ("hooks-crash", False)
+    assert data["error_type"] == "ExceptionGroup"
+    assert "hooks-crash" in caplog.text
+    assert "connection lost" in caplog.text
+    assert log == ["a entered", "a left"]
+    assert session.cleanup_failures == []
+
+
+async def test_structured_mount_of_a_session_opened_by_hand_says_to_use_async_with(log):
+    session = agent(hooks={"hooks-a": structured(log, "a")})
+    await session.initialize()
+    [failure] = session.failures
+    assert "`async with`" in str(failure.error)
+    assert isinstance(failure.error.__cause__, SessionStateError)
+    await session.cleanup()
+    assert log == []
+
+
+# ── coordinator.host ─────────────────────────────────────────────────────────────────────────────
+
+
+@asynccontextmanager
+async def service(log, name):
+    log.append(f"{name} entered")
+    try:
+        yield name
+    finally:
+        log.append(f"{name} left")
+
+
+async def test_module_may_host_managers_by_hand_and_leave_them_early(log):
+    async with agent() as session:
+        leave = await session.coordinator.host(service(log, "a"))
+        await session.coordinator.view_for("tool-x").host(service(log, "b"))
+        await leave()
+        await leave()
+        assert log == ["a entered", "b entered", "a left"]
+    assert log == ["a entered", "b entered", "a left", "b left"]
+
+
+async def test_error_of_entering_or_leaving_by_hand_is_the_callers():
+    @asynccontextmanager
+    async def broken(when):
+        if when == "entering":
+            raise LookupError(when)
+        yield
+        raise LookupError(when)
+
+    async with agent() as session:
+        with pytest.raises(LookupError, match="entering"):
+            await session.coordinator.host(broken("entering"))
+        leave = await session.coordinator.host(broken("leaving"))
+        with pytest.raises(LookupError, match="leaving"):
+            await leave()
+    assert session.cleanup_failures == []
+
+
+async def test_hosting_cancelled_while_entering_leaves_no_task_behind(log):
+    @asynccontextmanager
+    async def slow():
+        try:
+            await anyio.sleep_forever()
+            yield
+        finally:
+            log.append("gone")
+
+    async with agent() as session:
+        with anyio.move_on_after(2):
+            await session.coordinator.host(slow())
+        assert log == ["gone"]
+        assert session.statistics().cleanups == 0
+
+
+async def test_cancellation_made_up_while_entering_is_a_failure_of_the_module():
+    cancelled = anyio.get_cancelled_exc_class()
+
+    class Inventing:
+        async def __aenter__(self):
+            raise cancelled.__new__(cancelled)
+
+        async def __aexit__(self, *args):
+            return None
+
+    async with agent() as session:
+        with pytest.raises(Exception, match="although nobody cancelled it"):
+            await session.coordinator.host(Inventing(), name="inventor")
+
+
+# ── background work ──────────────────────────────────────────────────────────────────────────────
+
+
+async def test_background_work_runs_beside_the_turns_and_is_cancelled_when_the_session_closes(log):
+    async def work(step, *, word="worked"):
+        try:
+            while True:
+                await anyio.sleep(step)
+                log.append(word)
+        finally:
+            log.append("stopped")
+
+    async with agent() as session:
+        session.coordinator.start_soon(work, 1)
+        await anyio.sleep(2.5)
+        await session.execute("go")
+    assert log == ["worked", "worked", "stopped"]
+
+
+async def test_background_work_that_ends_by_itself_is_forgotten():
+    async with agent() as session:
+        session.coordinator.start_soon(anyio.sleep, 1)
+        assert session.statistics().cleanups == 1
+        await anyio.sleep(2)
+        assert session.statistics().cleanups == 0
+
+
+async def test_background_work_is_stopped_in_its_place_of_the_order(log):
+    def module(name):
+        async def mount(coordinator, config):
+            async def work():
+                try:
+                    await anyio.sleep_forever()
+                finally:
+                    log.append(f"{name} stopped")
+
+            coordinator.start_soon(work, name="ticker")
+            await anyio.lowlevel.checkpoint()
+            return lambda: log.append(f"{name} cleaned up")
+
+        return mount
+
+    async with agent(hooks={"hooks-a": module("a"), "hooks-b": module("b")}):
+        await anyio.sleep(1)
+    assert log == ["b cleaned up", "b stopped", "a cleaned up", "a stopped"]
+
+
+async def test_background_work_of_a_failed_module_is_stopped_with_it(log):
+    async def mount(coordinator, config):
+        async def work():
+            try:
+                await anyio.sleep_forever()
+            finally:
+                log.append("stopped")
+
+        coordinator.start_soon(work)
+        await anyio.sleep(1)
+        raise ValueError("broke")
+
+    async with agent(tools={"tool-a": mount}) as session:
+        assert log == ["stopped"]
+        assert session.statistics().cleanups == 0
+
+
+async def test_crash_of_background_work_is_contained_named_and_announced(caplog):
+    async def crash():
+        await anyio.sleep(1)
+        raise OSError("lost")
+
+    async def mount(coordinator, config):
+        coordinator.start_soon(crash, name="reader")
+
+    session = agent(hooks={"hooks-a": mount})
+    events = heard(session, "module:crashed")
+    async with session:
+        await anyio.sleep(2)
+        assert await session.execute("still here") == "still here"
+    [(_, data)] = events
+    expected = {"module_id": "hooks-a", "task": "reader", "error": "lost", "error_type": "OSError", "fatal": False}
+    assert data.items() >= expected.items()
+    assert "background task 'reader' of hooks-a crashed: lost" in caplog.text
+
+
+@pytest.mark.parametrize("error", [OSError("lost"), ExceptionGroup("several", [OSError()]), SystemExit(3)], ids=repr)
+async def test_fatal_crash_ends_the_session_and_leaves_as_itself(log, error):
+    async def crash():
+        await anyio.sleep(1)
+        raise error
+
+    session = agent(hooks={"hooks-a": with_cleanup(log, "a")})
+    events = heard(session, "module:crashed", "session:end")
+    with pytest.raises(type(error)) as caught:
+        async with session:
+            session.coordinator.view_for("hooks-a").start_soon(crash, fatal=True)
+            await anyio.sleep_forever()
+    assert caught.value is error
+    assert log == ["a mounted", "a cleaned up"]
+    assert [event for event, _ in events] == ["module:crashed", "session:end"]
+    assert events[0][1]["fatal"] is True
+
+
+async def test_fatal_crash_ends_a_running_turn_too(log):
+    async def body(turn):
+        try:
+            await anyio.sleep_forever()
+        finally:
+            log.append("turn unwound")
+
+    async def crash():
+        await anyio.sleep(1)
+        raise OSError("lost")
+
+    session = agent(body)
+    with pytest.raises(OSError, match="lost"):
+        async with session:
+            session.coordinator.start_soon(crash, fatal=True)
+            await session.execute("go")
+    assert log == ["turn unwound"]
+    assert session.status.status == "cancelled"
+
+
+async def test_error_of_the_body_is_not_lost_beside_a_fatal_crash():
+    async def crash():
+        raise OSError("lost")
+
+    with pytest.RaisesGroup(OSError, LookupError):
+        async with agent() as session:
+            session.coordinator.start_soon(crash, fatal=True)
+            try:
+                await anyio.sleep_forever()
+            finally:
+                raise LookupError("mine")
+
+
+async def test_background_work_that_refuses_to_stop_is_waited_for_and_reported():
+    done = []
+
+    async def refuse():
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(25)
+        done.append("ended by itself")
+
+    session = agent()
+    async with session:
+        session.coordinator.start_soon(refuse, name="stubborn")
+        await anyio.lowlevel.checkpoint()
+    assert done == ["ended by itself"]
+    [failure] = session.cleanup_failures
+    assert (failure.what, failure.overran) == ("background task 'stubborn'", True)
+
+
+async def test_work_started_by_a_cleanup_is_stopped_as_well(log):
+    async def work():
+        try:
+            await anyio.sleep_forever()
+        finally:
+            log.append("stopped")
+
+    async def start(coordinator):
+        coordinator.start_soon(work)
+        await anyio.lowlevel.checkpoint()
+
+    with anyio.fail_after(60):
+        async with agent() as session:
+            session.coordinator.register_cleanup(lambda: start(session.coordinator))
+    assert log == ["stopped"]
+
+
+async def test_work_that_comes_when_everything_was_cleaned_up_is_refused(log):
+    def fail():
+        raise ValueError("broke")
+
+    session = agent()
+    coordinator = session.coordinator
+
+    def on_failure(event, data):
+        coordinator.register_cleanup(lambda: log.append("late cleanup"))
+        try:
+            coordinator.start_soon(anyio.sleep_forever)
+        except SessionStateError as error:
+            log.append(str(error))
+
+    coordinator.hooks.register("cleanup:failed", on_failure)
+    with anyio.fail_after(60):
+        async with session:
+            coordinator.register_cleanup(fail)
+    assert log == ["start_soon(sleep_forever) comes too late: the session is closed", "late cleanup"]
+
+
+async def test_hosted_module_still_mounts_after_others_failed():
+    log: list[str] = []
+
+    async def fail(coordinator, config):
+        raise ValueError("broke")
+
+    session = agent(tools={"tool-bad": fail, "tool-echo": mounting(Echo())}, hooks={"hooks-a": structured(log, "a")})
+    async with session:
+        assert list(session.coordinator.get("tools")) == ["echo"]
+    assert log == ["a entered", "a left"]

@@ -1,0 +1,648 @@
+"""Opening: the order of mounting, all lifetime forms, failures undone and announced, readiness. Time is virtual."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+
+import anyio
+import pytest
+
+from amplifier import AmplifierSession, ModuleLoader, ModuleLoadError, ModuleNotFoundError
+from amplifier.errors import ContractError, DeadlineExceeded
+from amplifier.loading import LoadedModule
+from tests._support.small_agent import Echo, Loop, Memory, agent, heard, mounting, say_the_prompt
+
+pytestmark = pytest.mark.virtual_time
+
+
+class Talker:
+    """The smallest provider."""
+
+    def __init__(self, name="mock"):
+        self.name = name
+
+    def get_info(self):
+        return None
+
+    async def list_models(self):
+        return []
+
+    async def complete(self, request, **options):
+        return None
+
+    def parse_tool_calls(self, response):
+        return []
+
+
+@pytest.fixture
+def log():
+    return []
+
+
+def noting(log, name, result=None):
+    async def mount(coordinator, config):
+        log.append(name)
+        return result
+
+    return mount
+
+
+def failing(error=None):
+    async def mount(coordinator, config):
+        raise error or ValueError("broke")
+
+    return mount
+
+
+def session_of(modules, plan):
+    base = {"loop-small": mounting(Loop(say_the_prompt)), "context-small": mounting(Memory())}
+    plan = {**plan, "session": {"orchestrator": "loop-small", "context": "context-small", **plan.get("session", {})}}
+    return AmplifierSession(plan, loader=ModuleLoader(modules={**base, **modules}))
+
+
+# ── order and the forms of a plan ────────────────────────────────────────────────────────────────
+
+
+async def test_modules_are_mounted_by_kind_and_then_in_the_order_of_the_plan(log):
+    session = agent(
+        orchestrator=noting(log, "orchestrator", Loop(say_the_prompt)),
+        context=noting(log, "context", Memory()),
+        providers={"provider-b": noting(log, "provider b"), "provider-a": noting(log, "provider a")},
+        tools={"tool-b": noting(log, "tool b"), "tool-a": noting(log, "tool a")},
+        hooks={"hooks-b": noting(log, "hook b"), "hooks-a": noting(log, "hook a")},
+    )
+    async with session:
+        pass
+    expected = ["orchestrator", "context", "provider b", "provider a", "tool b", "tool a", "hook b", "hook a"]
+    assert log == expected
+
+
+async def test_module_gets_its_own_part_of_the_plan_in_every_form(log):
+    def module(result=None):
+        async def mount(coordinator, config):
+            log.append(config)
+            return result
+
+        return mount
+
+    modules = {"loop-a": module(Loop(say_the_prompt)), "context-a": module(Memory()), "tool-a": module()}
+    loader = ModuleLoader(modules=modules)
+    plans = [
+        {
+            "session": {"orchestrator": "loop-a", "context": "context-a"},
+            "orchestrator": {"config": {"o": 1}},
+            "context": {"config": {"c": 2}},
+            "tools": [{"module": "tool-a", "config": {"t": 3}}],
+        },
+        {
+            "session": {
+                "orchestrator": {"module": "loop-a", "config": {"o": 1}},
+                "context": {"module": "context-a", "config": {"c": 2}},
+            },
+            "tools": ({"module": "tool-a", "config": {"t": 3}},),
+        },
+    ]
+    for plan in plans:
+        async with AmplifierSession(plan, loader=loader):
+            pass
+    assert log == [{"o": 1}, {"c": 2}, {"t": 3}] * 2
+    async with AmplifierSession({**plans[0], "tools": ["tool-a"], "providers": None}, loader=loader):
+        pass
+    assert log[-1] == {}
+
+
+async def test_plan_changed_between_making_and_opening_is_read_as_it_is_then():
+    session = agent()
+    session.config["tools"].append("tool-echo")
+    session.loader.register("tool-echo", mounting(Echo()))
+    async with session:
+        assert list(session.coordinator.get("tools")) == ["echo"]
+
+
+async def test_oddities_of_the_plan_are_logged(caplog):
+    session = agent(session={"orchestrater": 1})
+    async with session:
+        pass
+    assert "$.session.orchestrater: unknown key, ignored; did you mean 'orchestrator'?" in caplog.text
+
+
+# ── lifetime forms ───────────────────────────────────────────────────────────────────────────────
+
+
+async def test_returned_instance_is_mounted_under_its_own_name_at_the_point_of_its_kind():
+    loop, memory, talker, echo = Loop(say_the_prompt), Memory(), Talker(), Echo()
+    session = agent(
+        orchestrator=mounting(loop),
+        context=mounting(memory),
+        providers={"provider-mock": mounting(talker)},
+        tools={"tool-x": mounting(echo)},
+    )
+    async with session:
+        points = session.coordinator.mount_points
+        assert (points["orchestrator"], points["context"]) == (loop, memory)
+        assert points["providers"] == {"mock": talker}
+        assert points["tools"] == {"echo": echo}
+
+
+async def test_instance_that_mounted_itself_is_mounted_once_and_not_taken_for_a_cleanup():
+    called = []
+
+    class Callable(Echo):
+        def __call__(self):
+            called.append("called")
+
+    async def mount(coordinator, config):
+        tool = Callable()
+        await coordinator.mount("tools", tool, name="alias")
+        return tool
+
+    async with agent(tools={"tool-a": mount}) as session:
+        assert list(session.coordinator.get("tools")) == ["alias"]
+    assert called == []
+
+
+@pytest.mark.parametrize("kind", ["tools", "hooks", "providers"])
+async def test_returned_callable_that_is_no_instance_is_the_cleanup(kind, log):
+    prefix = {"tools": "tool", "hooks": "hooks", "providers": "provider"}[kind]
+    async with agent(**{kind: {f"{prefix}-a": noting(log, "mounted", lambda: log.append("cleaned up"))}}):
+        assert log == ["mounted"]
+    assert log == ["mounted", "cleaned up"]
+
+
+@pytest.mark.parametrize("result", [None, 5, "text", [], Echo], ids=["None", "int", "str", "list", "class"])
+async def test_anything_else_that_is_returned_is_ignored(result):
+    async with agent(tools={"tool-a": mounting(result if result is not Echo else SimpleNamespace())}) as session:
+        assert session.failures == []
+        assert session.coordinator.get("tools") == {}
+        assert session.statistics().cleanups == 0
+
+
+async def test_cleanup_that_is_returned_and_registered_runs_once(log):
+    class Module:
+        async def close(self):
+            log.append("closed")
+
+    async def mount(coordinator, config):
+        module = Module()
+        coordinator.register_cleanup(module.close)
+        return module.close
+
+    async with agent(hooks={"hooks-a": mount}):
+        pass
+    assert log == ["closed"]
+
+
+async def test_sync_mount_and_bare_mount_function_of_a_foreign_loader_are_accepted(log):
+    class Loader:
+        async def load(self, module_id, config=None, source_hint=None):
+            instances = {"loop-a": Loop(say_the_prompt), "context-a": Memory()}
+
+            def mount(coordinator):
+                log.append((module_id, config, source_hint))
+                return instances.get(module_id)
+
+            return mount
+
+    plan = {
+        "session": {"orchestrator": {"module": "loop-a", "source": "here"}, "context": "context-a"},
+        "tools": [{"module": "tool-a", "config": {"k": 1}}],
+    }
+    async with AmplifierSession(plan, loader=Loader()) as session:
+        assert await session.execute("hi") == "hi"
+    assert log == [("loop-a", {}, "here"), ("context-a", {}, None), ("tool-a", {"k": 1}, None)]
+
+
+async def test_loader_that_returns_nonsense_is_named():
+    class Loader:
+        def load(self, module_id, config=None, source_hint=None):
+            return 5
+
+    plan = {"session": {"orchestrator": "loop-a", "context": "context-a"}}
+    with pytest.raises(ModuleLoadError, match="the loader returned 5 for 'loop-a'"):
+        async with AmplifierSession(plan, loader=Loader()):
+            pass
+
+
+async def test_resolver_the_application_mounted_is_asked_also_with_a_loader_of_its_own(log):
+    class Resolver:
+        def resolve(self, module_id, source_hint=None, profile_hint=None):
+            log.append(module_id)
+            raise ModuleNotFoundError(f"no source for {module_id}", module_id=module_id)
+
+    session = agent(tools={"tool-a": mounting(Echo())})
+    session.coordinator.mount("module-source-resolver", Resolver())
+    async with session:
+        pass
+    assert log == ["loop-small", "context-small", "tool-a"]
+
+
+async def test_module_that_mounts_no_orchestrator_is_noticed_at_the_first_turn():
+    session = agent(orchestrator=mounting(None))
+    async with session:
+        with pytest.raises(RuntimeError, match="No orchestrator module mounted"):
+            await session.execute("hi")
+    session = agent(context=mounting(None))
+    async with session:
+        with pytest.raises(RuntimeError, match="No context manager mounted"):
+            await session.execute("hi")
+
+
+# ── instances of one provider ────────────────────────────────────────────────────────────────────
+
+
+def by_hand(name):
+    async def mount(coordinator, config):
+        await coordinator.mount("providers", Talker(config.get("name", name)), name=name)
+
+    return mount
+
+
+@pytest.mark.parametrize("form", ["returned", "mounted"])
+@pytest.mark.parametrize("strict", [False, True])
+async def test_instances_of_one_provider_stand_under_their_instance_ids(form, strict, caplog):
+    async def returned(coordinator, config):
+        return Talker("mock")
+
+    plan = {
+        "session": {"strict": strict},
+        "providers": [
+            {"module": "provider-mock"},
+            {"module": "provider-mock", "instance_id": "fast"},
+            {"module": "provider-mock", "instance_id": "slow"},
+        ],
+    }
+    session = session_of({"provider-mock": returned if form == "returned" else by_hand("mock")}, plan)
+    async with session:
+        providers = session.coordinator.get("providers")
+        assert sorted(providers) == ["fast", "mock", "slow"]
+        assert len({id(provider) for provider in providers.values()}) == 3
+    assert "replaced" not in caplog.text
+
+
+async def test_instance_that_mounts_under_its_own_name_or_declines_is_left_alone():
+    async def mount(coordinator, config):
+        if config:
+            await coordinator.mount("providers", Talker(), name=config["name"])
+
+    entries = [
+        {"module": "provider-mock", "instance_id": "fast", "config": {"name": "fast"}},
+        {"module": "provider-mock", "instance_id": "odd", "config": {"name": "something else"}},
+        {"module": "provider-mock", "instance_id": "none"},
+    ]
+    async with session_of({"provider-mock": mount}, {"providers": entries}) as session:
+        assert sorted(session.coordinator.get("providers")) == ["fast", "odd"]
+        assert session.failures == []
+
+
+async def test_failed_instance_is_announced_by_its_id_and_leaves_the_others():
+    async def mount(coordinator, config):
+        await coordinator.mount("providers", Talker(), name="mock")
+        if config:
+            raise ValueError("no key")
+
+    entries = [
+        {"module": "provider-mock"},
+        {"module": "provider-mock", "instance_id": "fast", "config": {"fail": True}},
+    ]
+    session = session_of({"provider-mock": mount}, {"providers": entries})
+    events = heard(session, "module:load_failed")
+    async with session:
+        assert list(session.coordinator.get("providers")) == ["mock"]
+    assert (events[0][1]["module_id"], events[0][1]["instance_id"]) == ("provider-mock", "fast")
+    assert session.failures[0].instance_id == "fast"
+
+
+async def test_tool_module_named_twice_is_mounted_twice_and_undone_apart(log):
+    async def mount(coordinator, config):
+        coordinator.register_cleanup(lambda: log.append(f"cleaned {config['name']}"))
+        await coordinator.mount("tools", Echo(config["name"]))
+        if config["name"] == "two":
+            raise ValueError("broke")
+
+    entries = [{"module": "tool-a", "config": {"name": name}} for name in ("one", "two")]
+    async with session_of({"tool-a": mount}, {"tools": entries}) as session:
+        assert list(session.coordinator.get("tools")) == ["one"]
+        assert log == ["cleaned two"]
+
+
+# ── failures ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_failed_module_is_undone_completely(log):
+    async def mount(coordinator, config):
+        await coordinator.mount("tools", Echo("half"))
+        coordinator.mount("tools", Echo("other"), name="echo")
+        coordinator.hooks.register("e", lambda event, data: log.append("heard"))
+        coordinator.register_contributor("x", "n", lambda: "contributed")
+        coordinator.register_capability("c", 1)
+        coordinator.register_cleanup(lambda: log.append("cleaned up"))
+        raise ValueError("broke")
+
+    session = agent(tools={"tool-echo": mounting(Echo()), "tool-bad": mount})
+    async with session:
+        coordinator = session.coordinator
+        assert log == ["cleaned up"]
+        await coordinator.hooks.emit("e")
+        assert list(coordinator.get("tools")) == ["echo"]
+        assert coordinator.mounts.owner_of("tools", "echo") == "tool-echo"
+        assert await coordinator.collect_contributions("x") == []
+        assert coordinator.get_capability("c") is None
+        assert coordinator.hooks.list_handlers("e") == {"e": []}
+    assert log == ["cleaned up"]
+
+
+@pytest.mark.parametrize("kind", ["providers", "tools", "hooks"])
+async def test_failed_module_is_logged_recorded_and_announced_to_hook_modules_mounted_after_it(kind, log, caplog):
+    async def listener(coordinator, config):
+        coordinator.hooks.register("module:load_failed", lambda event, data: log.append(data))
+
+    prefix = {"providers": "provider", "tools": "tool", "hooks": "hooks"}[kind]
+    modules = {"providers": {}, "tools": {}, "hooks": {}}
+    modules[kind] = {f"{prefix}-bad": failing(ValueError("no luck"))}
+    modules["hooks"]["hooks-listener"] = listener
+    async with agent(**modules) as session:
+        [failure] = session.failures
+        assert await session.execute("still works") == "still works"
+    assert (failure.module_id, failure.module_type, failure.phase) == (f"{prefix}-bad", prefix.rstrip("s"), "mount")
+    assert isinstance(failure.error, ModuleLoadError)
+    assert isinstance(failure.error.__cause__, ValueError)
+    [data] = log
+    assert (data["module_id"], data["module_type"]) == (f"{prefix}-bad", prefix.rstrip("s"))
+    assert data["reason_code"] == "mount_failed"
+    assert "no luck" in data["error"]
+    assert session.status.last_error["failed_modules"] == [f"{prefix}-bad"]
+    assert "Traceback" in caplog.text
+    assert "no luck" in caplog.text
+
+
+async def test_unknown_module_is_a_failure_with_the_loaders_own_error():
+    session = agent()
+    session.config["tools"] = ["tool-no-such-thing"]
+    async with session:
+        [failure] = session.failures
+    assert isinstance(failure.error, ModuleNotFoundError)
+    assert failure.error.module_id == "tool-no-such-thing"
+
+
+@pytest.mark.parametrize("role", ["orchestrator", "context"])
+async def test_required_module_that_fails_ends_the_opening_with_its_cause(role, log):
+    cause = OSError("no disk")
+    options = {role: failing(cause)}
+    session = agent(**options, tools={"tool-a": noting(log, "never mounted")})
+    with pytest.raises(ModuleLoadError, match=f"{role} '{'loop' if role == 'orchestrator' else role}-small'") as caught:
+        async with session:
+            log.append("never reached")
+    assert caught.value.__cause__ is cause
+    assert log == []
+    assert session.statistics().state == "closed"
+    assert session.failures[0].error is caught.value
+
+
+async def test_strict_mode_reports_all_failures_in_one_group_and_cleans_up(log):
+    session = agent(
+        context=failing(OSError("context")),
+        tools={"tool-a": failing(ValueError("tool")), "tool-b": noting(log, "b", lambda: log.append("b closed"))},
+        hooks={"hooks-a": failing(LookupError("hook"))},
+        session={"strict": True},
+    )
+    with pytest.raises(ExceptionGroup, match="3 of the plan's modules failed") as caught:
+        async with session:
+            log.append("never reached")
+    assert [type(error.__cause__) for error in caught.value.exceptions] == [OSError, ValueError, LookupError]
+    assert [error.module_id for error in caught.value.exceptions] == ["context-small", "tool-a", "hooks-a"]
+    assert log == ["b", "b closed"]
+
+
+async def test_strict_mode_forbids_that_one_module_takes_anothers_name():
+    tools = {"tool-a": mounting(Echo()), "tool-b": mounting(Echo())}
+    with pytest.raises(ExceptionGroup) as caught:
+        async with agent(tools=tools, session={"strict": True}):
+            pass
+    [error] = caught.value.exceptions
+    assert isinstance(error.__cause__, ContractError)
+    async with agent(tools=tools) as session:
+        assert session.coordinator.mounts.owner_of("tools", "echo") == "tool-b"
+
+
+async def test_mount_deadline_is_each_modules_own(log):
+    def sleeping(seconds):
+        async def mount(coordinator, config):
+            await anyio.sleep(seconds)
+            return lambda: log.append(seconds)
+
+        return mount
+
+    session = agent(
+        tools={"tool-a": sleeping(4), "tool-b": sleeping(9), "tool-c": sleeping(4)},
+        session={"deadlines": {"mount": 5}},
+    )
+    began = anyio.current_time()
+    async with session:
+        assert anyio.current_time() - began == pytest.approx(13)
+        [failure] = session.failures
+        assert failure.module_id == "tool-b"
+        assert failure.reason_code == "deadline"
+        assert isinstance(failure.error.__cause__, DeadlineExceeded)
+        assert failure.error.__cause__.seconds == 5
+    assert log == [4, 4]
+
+
+async def test_deadline_of_null_lets_a_mount_take_its_time():
+    async def mount(coordinator, config):
+        await anyio.sleep(100_000)
+
+    async with agent(tools={"tool-a": mount}, session={"deadlines": {"mount": None}}) as session:
+        assert session.failures == []
+
+
+async def test_cancellation_made_up_by_a_foreign_loader_is_a_failure_of_the_module():
+    class Loader:
+        def load(self, module_id, config=None, source_hint=None):
+            raise asyncio.CancelledError
+
+    plan = {"session": {"orchestrator": "loop-a", "context": "context-a"}}
+    with pytest.raises(ModuleLoadError, match="although nobody cancelled it"):
+        async with AmplifierSession(plan, loader=Loader()):
+            pass
+
+
+async def test_cancellation_made_up_while_getting_ready_is_a_failure_of_the_module():
+    def invent(coordinator):
+        raise asyncio.CancelledError
+
+    async def ready(coordinator):
+        invent(coordinator)
+
+    for function in (ready, invent):
+        loader = CustomReady(function)
+        async with AmplifierSession({"session": {"orchestrator": "loop-a", "context": "context-a"}}, loader) as session:
+            assert [failure.phase for failure in session.failures] == ["ready", "ready"]
+
+
+class CustomReady:
+    """A loader whose modules have this on_session_ready."""
+
+    def __init__(self, ready):
+        self._ready = ready
+
+    def load(self, module_id, config=None, source_hint=None):
+        instance = Loop(say_the_prompt) if module_id == "loop-a" else Memory()
+        return LoadedModule(
+            module_id=module_id,
+            module_type=None,
+            mount=mounting(instance),
+            config={},
+            on_session_ready=self._ready,
+            origin="the test",
+        )
+
+
+# ── readiness ────────────────────────────────────────────────────────────────────────────────────
+
+
+def ready_module(ready, log=None, name=""):
+    async def mount(coordinator, config):
+        if log is not None:
+            log.append(f"mount {name}")
+
+    return SimpleNamespace(mount=mount, on_session_ready=ready)
+
+
+async def test_modules_are_made_ready_after_all_are_mounted_in_the_order_they_were(log):
+    def module(name):
+        async def ready(coordinator):
+            log.append(f"ready {name} {coordinator.module_id}")
+
+        return ready_module(ready, log, name)
+
+    async with agent(tools={"tool-a": module("a")}, hooks={"hooks-b": module("b")}):
+        log.append("open")
+    assert log == ["mount a", "mount b", "ready a tool-a", "ready b hooks-b", "open"]
+
+
+async def test_failed_module_is_not_made_ready_and_its_failure_is_announced_before_anyone_is(log):
+    async def ready(coordinator):
+        log.append("ready")
+
+    async def mount_listener(coordinator, config):
+        coordinator.hooks.register("module:load_failed", lambda event, data: log.append(event))
+
+    bad = SimpleNamespace(mount=failing(), on_session_ready=ready)
+    good = SimpleNamespace(mount=mount_listener, on_session_ready=ready)
+    async with agent(tools={"tool-bad": bad}, hooks={"hooks-a": good}):
+        pass
+    assert log == ["module:load_failed", "ready"]
+
+
+@pytest.mark.parametrize("error", [ValueError("not yet"), SystemExit(3)], ids=["error", "exit"])
+async def test_module_that_fails_to_get_ready_stays_and_is_announced(error, log, caplog):
+    async def fail(coordinator):
+        raise error
+
+    async def ready(coordinator):
+        log.append("next is ready")
+
+    session = agent(hooks={"hooks-a": ready_module(fail), "hooks-b": ready_module(ready)})
+    events = heard(session, "module:on_session_ready_failed")
+    async with session:
+        [failure] = session.failures
+        assert await session.execute("hi") == "hi"
+    assert (failure.module_id, failure.phase, failure.reason_code) == ("hooks-a", "ready", "ready_failed")
+    assert events[0][1]["module_id"] == "hooks-a"
+    assert log == ["next is ready"]
+    assert "on_session_ready of module 'hooks-a' failed" in caplog.text
+
+
+async def test_readiness_has_a_deadline_for_each_module(log):
+    def taking(seconds):
+        async def ready(coordinator):
+            await anyio.sleep(seconds)
+            log.append(seconds)
+
+        return ready_module(ready)
+
+    hooks = {"hooks-a": taking(4), "hooks-b": taking(50), "hooks-c": taking(4)}
+    session = agent(hooks=hooks, session={"deadlines": {"ready": 5}})
+    began = anyio.current_time()
+    async with session:
+        assert anyio.current_time() - began == pytest.approx(13)
+    assert log == [4, 4]
+    [failure] = session.failures
+    assert isinstance(failure.error, DeadlineExceeded)
+    assert (failure.error.module, failure.error.seconds) == ("hooks-b", 5)
+
+
+async def test_failure_to_get_ready_is_fatal_in_strict_mode():
+    async def fail(coordinator):
+        raise ValueError("not yet")
+
+    with pytest.RaisesGroup(pytest.RaisesExc(ValueError, match="not yet")):
+        async with agent(hooks={"hooks-a": ready_module(fail)}, session={"strict": True}):
+            pass
+
+
+# ── lineage ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_child_announces_its_birth_last_and_with_its_parent_and_metadata(log):
+    async def ready(coordinator):
+        log.append("ready")
+
+    async def mount(coordinator, config):
+        coordinator.hooks.register("session:fork", lambda event, data: log.append(data))
+
+    module = SimpleNamespace(mount=mount, on_session_ready=ready)
+    session = agent(hooks={"hooks-a": module}, session={"metadata": {"k": 1}}, parent_id="p", session_id="c")
+    async with session:
+        pass
+    assert log[0] == "ready"
+    assert log[1].items() >= {"parent": "p", "parent_id": "p", "session_id": "c", "metadata": {"k": 1}}.items()
+    assert "raw" not in log[1]
+
+
+async def test_birth_carries_the_plan_without_secrets_when_the_plan_says_raw():
+    session = agent(session={"raw": True}, parent_id="p")
+    session.config["tools"] = [{"module": "tool-a", "config": {"api_key": "sk-secret-secret-secret"}}]
+    session.loader.register("tool-a", mounting(Echo()))
+    events = heard(session, "session:fork")
+    async with session:
+        pass
+    raw = events[0][1]["raw"]
+    assert raw["session"]["orchestrator"] == "loop-small"
+    assert "sk-secret" not in str(raw)
+
+
+async def test_session_without_a_parent_announces_no_birth():
+    session = agent()
+    events = heard(session)
+    async with session:
+        pass
+    assert [event for event, _ in events] == ["session:end"]
+
+
+async def test_cleanups_of_a_structured_module_that_fails_after_entering_are_run(log):
+    @asynccontextmanager
+    async def mount(coordinator, config):
+        log.append("entered")
+        try:
+            yield Echo()
+        finally:
+            log.append("left")
+
+    tools = {"tool-a": mounting(Echo()), "tool-b": mount}
+    with pytest.raises(ExceptionGroup):
+        async with agent(tools=tools, session={"strict": True}):
+            pass
+    assert log == ["entered", "left"]
+
+
+async def test_failure_is_logged_as_a_warning_with_its_place_in_the_plan(caplog):
+    caplog.set_level(logging.WARNING)
+    async with agent(tools={"tool-ok": mounting(None), "tool-bad": failing()}):
+        pass
+    [record] = [record for record in caplog.records if record.name == "amplifier.session"]
+    assert record.levelno == logging.WARNING
+    assert "$.tools[1]" in record.getMessage()

@@ -1,0 +1,205 @@
+"""A module's view of the coordinator: the same object, but everything registered through it carries the module's id."""
+
+from __future__ import annotations
+
+import pytest
+
+from amplifier import AmplifierSession, ContractError, HookResult, ModuleCoordinator
+from tests._support.small_agent import Echo, agent, mounting
+
+
+@pytest.fixture
+def core():
+    return ModuleCoordinator()
+
+
+@pytest.fixture
+def view(core):
+    return core.view_for("tool-a")
+
+
+async def test_everything_registered_through_a_view_is_tagged_and_can_be_undone(core, view):
+    log = []
+    assert await view.mount("tools", Echo("a")) is None
+    view.mount("context", "context")
+    view.hooks.register("e", lambda event, data: log.append("heard"), name="h")
+    view.hooks.on("e", lambda event, data: log.append("heard too"), name="i")
+    view.register_capability("c", 1)
+    view.register_contributor("x", "n", lambda: 1)
+    view.register_cleanup(lambda: log.append("cleaned up"))
+    assert core.mounts.owner_of("tools", "a") == core.mounts.owner_of("context") == "tool-a"
+    await core.hooks.emit("e")
+    assert log == ["heard", "heard too"]
+    await core.undo("tool-a")
+    assert log == ["heard", "heard too", "cleaned up"]
+    await core.hooks.emit("e")
+    assert (core.get("tools"), core.get("context"), core.get_capability("c")) == ({}, None, None)
+    assert core.channels == {}
+    assert core.hooks.list_handlers() == {"e": []}
+    assert log == ["heard", "heard too", "cleaned up"]
+
+
+async def test_undoing_one_module_leaves_its_neighbours_and_the_application(core, view):
+    other = core.view_for("tool-b")
+    for where, name in ((core, "application"), (view, "a"), (other, "b")):
+        where.mount("tools", Echo(name))
+        where.hooks.register("e", lambda event, data: None, name=name)
+        where.register_capability(name, name)
+        where.register_contributor("x", name, lambda name=name: name)
+    await core.undo("tool-a")
+    assert list(core.get("tools")) == ["application", "b"]
+    assert core.hooks.list_handlers("e") == {"e": ["application", "b"]}
+    assert [core.get_capability(name) for name in ("application", "a", "b")] == ["application", None, "b"]
+    assert await core.collect_contributions("x") == ["application", "b"]
+
+
+# ── what a module may not take away ──────────────────────────────────────────────────────────────
+
+
+async def test_module_cannot_unmount_what_another_module_or_the_application_mounted(core, view):
+    core.view_for("tool-b").mount("tools", Echo("b"))
+    core.mount("tools", Echo("application"))
+    for name, owner in (("b", "'tool-b'"), ("application", "'the application'")):
+        with pytest.raises(ContractError, match=owner):
+            view.unmount("tools", name)
+    view.mount("tools", Echo("a"))
+    assert await view.unmount("tools", "a") is None
+    view.unmount("tools", "a")
+    assert list(core.get("tools")) == ["b", "application"]
+
+
+async def test_module_unregisters_only_its_own_handlers_of_a_name(core, view):
+    heard = []
+    for where, word in ((view, "mine"), (core.view_for("tool-b"), "theirs"), (core, "the application's")):
+        where.hooks.register("e", lambda event, data, word=word: heard.append(word), name="same name")
+    view.hooks.unregister("same name")
+    view.hooks.unregister("same name")
+    await core.hooks.emit("e")
+    assert heard == ["theirs", "the application's"]
+
+
+async def test_cleanup_called_by_a_module_is_limited_to_its_own(core, view):
+    log = []
+    core.register_cleanup(lambda: log.append("application"))
+    core.view_for("tool-b").register_cleanup(lambda: log.append("b"))
+    view.register_cleanup(lambda: log.append("a1"))
+    view.register_cleanup(lambda: log.append("a2"))
+    await view.cleanup()
+    assert log == ["a2", "a1"]
+    await core.cleanup()
+    assert log == ["a2", "a1", "b", "application"]
+
+
+# ── passing through ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_attributes_of_modules_are_shared_by_all_views_and_the_coordinator(core, view):
+    view.registry = ["set by a"]
+    other = core.view_for("tool-b")
+    assert core.registry is other.registry is view.registry
+    core.registry = "set by the application"
+    assert view.registry == "set by the application"
+    other.session_state["k"] = 1
+    assert view.session_state == {"k": 1}
+    del view.registry
+    assert not hasattr(core, "registry")
+    assert not hasattr(view, "registry")
+
+
+def test_everything_readable_on_the_coordinator_reads_the_same_through_a_view(core, view):
+    for name in ("session", "session_id", "parent_id", "config", "loader", "mount_points", "cancellation", "channels"):
+        assert getattr(view, name) == getattr(core, name)
+    for name in ("injection_size_limit", "injection_budget_per_turn", "approval_system", "display_system"):
+        assert getattr(view, name) is getattr(core, name)
+    assert view.get("tools") is core.get("tools")
+    assert view.get_mounted("tools") is core.get("tools")
+    assert view.module_id == "tool-a"
+    assert view.to_dict() == core.to_dict()
+
+
+@pytest.mark.parametrize("name", ["session_id", "parent_id", "config", "hooks", "cancellation", "_core", "_owner"])
+def test_what_is_read_only_stays_so_through_a_view(core, view, name):
+    before = getattr(view, name)
+    with pytest.raises(AttributeError):
+        setattr(view, name, "forged")
+    assert getattr(view, name) is before
+
+
+def test_unknown_attribute_is_an_attribute_error(view):
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        _ = view.no_such_thing
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        _ = view.hooks.no_such_thing
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        del view.no_such_thing
+
+
+@pytest.mark.parametrize("name", ["approval_system", "display_system"])
+def test_module_that_replaces_the_applications_systems_is_named_in_the_log(core, view, name, caplog):
+    setattr(view, name, "first")
+    assert caplog.text == ""
+    setattr(view, name, "second")
+    assert getattr(core, name) == "second"
+    assert f"module 'tool-a' replaces the session's {name}" in caplog.text
+
+
+def test_reprs_name_the_module(core, view):
+    assert repr(view) == f"<{core!r} for module 'tool-a'>"
+    assert repr(view.hooks) == f"<hooks of {core.hooks!r} for module 'tool-a'>"
+
+
+async def test_view_processes_hook_results_and_emits_like_the_coordinator(core, view):
+    heard = []
+    core.hooks.register("e", lambda event, data: heard.append(data["k"]))
+    result = await view.hooks.emit("e", {"k": 1})
+    assert (await view.process_hook_result(result, "e")).action == "continue"
+    assert heard == [1]
+    view.request_cancel()
+    assert core.cancellation.is_graceful
+    view.reset_turn()
+
+
+# ── in a session ─────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_every_module_gets_a_view_of_its_own_named_by_its_id():
+    seen = {}
+
+    def module(name):
+        async def mount(coordinator, config):
+            seen[name] = coordinator
+
+        return mount
+
+    async with agent(tools={"tool-a": module("a")}, hooks={"hooks-b": module("b")}) as session:
+        assert {name: view.module_id for name, view in seen.items()} == {"a": "tool-a", "b": "hooks-b"}
+        assert all(view.session is session for view in seen.values())
+
+
+async def test_module_the_plan_makes_a_gate_registers_gates_unless_it_says_otherwise():
+    async def mount(coordinator, config):
+        def fail(event, data):
+            raise ValueError("broke")
+
+        coordinator.hooks.register("gated", fail)
+        coordinator.hooks.register("observed", fail, on_failure="continue")
+
+    async with gate_session(mount, "deny") as session:
+        hooks = session.coordinator.hooks
+        assert [(await hooks.emit(event)).action for event in ("gated", "observed")] == ["deny", "continue"]
+    async with gate_session(mount, "continue") as session:
+        assert (await session.coordinator.hooks.emit("gated")).action == "continue"
+
+
+def gate_session(mount, on_failure):
+    small = agent(hooks={"hooks-gate": mount})
+    small.config["hooks"][0]["on_failure"] = on_failure
+    return AmplifierSession(small.config, loader=small.loader)
+
+
+async def test_handlers_of_a_module_may_deny_through_their_view():
+    async def mount(coordinator, config):
+        coordinator.hooks.register("e", lambda event, data: HookResult(action="deny", reason="no"))
+
+    async with agent(hooks={"hooks-a": mount}, tools={"tool-a": mounting(Echo())}) as session:
+        assert (await session.coordinator.hooks.emit("e")).reason == "no"

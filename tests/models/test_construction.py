@@ -1,0 +1,444 @@
+"""How a model is built: keywords only, nested dicts coerced, containers copied, every problem named with its path."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import weakref
+from collections import OrderedDict, deque
+from decimal import Decimal
+from enum import Enum
+from types import MappingProxyType
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amplifier.conformance.strategies import content_blocks, instances, messages
+from amplifier.errors import ModelError
+from amplifier.models import (
+    ApprovalRequest,
+    ApprovalResponse,
+    ChatRequest,
+    ChatResponse,
+    ConfigField,
+    ContextInjection,
+    HookResult,
+    ImageBlock,
+    Message,
+    Model,
+    ModelInfo,
+    OpenModel,
+    Pricing,
+    ResponseFormatJsonSchema,
+    TextBlock,
+    ThinkingBlock,
+    ToolCall,
+    ToolCallBlock,
+    ToolResultBlock,
+    ToolSpec,
+    UnknownBlock,
+    Usage,
+)
+from amplifier.models._base import model
+from tests.models.test_fields import model_classes
+
+
+class Word(str, Enum):  # noqa: UP042  # the kind of enum that compares equal to its text
+    USER = "user"
+
+
+class Index:
+    def __index__(self) -> int:
+        return 7
+
+
+def problems_of(cls: type[Model], **fields: object) -> list[tuple[str, str]]:
+    with pytest.raises(ModelError) as caught:
+        cls(**fields)
+    assert isinstance(caught.value, ValueError)
+    return caught.value.problems
+
+
+def usage(**fields: object) -> Usage:
+    return Usage(**{"input_tokens": 1, "output_tokens": 2, "total_tokens": 3, **fields})
+
+
+# ── keywords ──
+
+
+@pytest.mark.parametrize("cls", model_classes())
+def test_positional_arguments_are_a_type_error_that_shows_the_right_way(cls):
+    with pytest.raises(TypeError, match=rf"{cls.__name__} takes keyword arguments only, for example"):
+        cls("anything")
+
+
+def test_everything_missing_is_listed_at_once():
+    assert problems_of(ToolCall) == [
+        ("id", "required, but missing"),
+        ("name", "required, but missing"),
+        ("arguments", "required, but missing"),
+    ]
+    assert problems_of(ToolResultBlock, tool_call_id="x") == [("output", "required, but missing")]
+
+
+def test_open_models_keep_unknown_keywords_and_closed_ones_ignore_them():
+    assert Message(role="user", content="hi", tool_calls=[1]).extra == {"tool_calls": [1]}
+    assert HookResult(action="continue", metadata={"x": 1}) == HookResult()
+    assert not hasattr(HookResult(metadata=1), "metadata")
+
+
+@pytest.mark.parametrize("name", ["self", "cls", "extra", "_positional", "_building", "_unknown", "a b", ""])
+def test_any_unknown_keyword_is_just_kept(name):
+    assert TextBlock(**{"text": "x", name: 1}).extra == {name: 1}
+
+
+def test_an_unknown_attribute_cannot_be_set():
+    for value in (HookResult(), TextBlock(text="x")):
+        with pytest.raises(AttributeError):
+            value.nonsense = 1
+
+
+def test_the_extras_of_two_instances_are_two_dicts():
+    first, second = TextBlock(text="x"), TextBlock(text="x")
+    first.extra["a"] = 1
+    assert second.extra == {}
+
+
+# ── coercion ──
+
+
+def test_nested_dicts_become_models():
+    request = ChatRequest(
+        messages=[{"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": {"a": 1}}]}],
+        tools=[{"name": "t", "parameters": {}}],
+        response_format={"type": "json_schema", "json_schema": {"type": "object"}},
+    )
+    assert request.messages == [Message(role="user", content=[TextBlock(text="hi", cache_control={"a": 1})])]
+    assert request.tools == [ToolSpec(name="t", parameters={})]
+    assert request.response_format == ResponseFormatJsonSchema(json_schema={"type": "object"})
+    assert ModelInfo(
+        id="m",
+        display_name="M",
+        context_window=1,
+        max_output_tokens=1,
+        pricing={"input_per_million": 1, "output_per_million": -2},
+    ).pricing == Pricing(input_per_million=1.0, output_per_million=-2.0)
+
+
+def test_a_block_of_unknown_type_becomes_an_unknown_block():
+    message = Message(role="user", content=[{"type": "hologram", "depth": 3, "visibility": "user"}])
+    (block,) = message.content
+    assert type(block) is UnknownBlock
+    assert (block.type, block.extra, block.visibility) == ("hologram", {"depth": 3, "visibility": "user"}, "user")
+    assert UnknownBlock(type="x").visibility is None
+
+
+def test_problems_in_nested_dicts_have_their_whole_path():
+    content = [{"type": "text", "text": 5}, {"type": "tool_call", "id": 1, "name": "n"}, {"no": "type"}, 7, {"type": 8}]
+    assert problems_of(Message, role="me", content=content, metadata=3) == [
+        ("role", "expected one of 'system', 'developer', 'user', 'assistant', 'function', 'tool', got 'me'"),
+        ("content[0].text", "expected str, got int"),
+        ("content[1].id", "expected str, got int"),
+        ("content[1].input", "required, but missing"),
+        ("content[2].type", "required, but missing"),
+        ("content[3]", problems_of(Message, role="user", content=[7])[0][1]),
+        ("content[4].type", "expected str, got int"),
+        ("metadata", "expected dict, got int"),
+    ]
+    assert problems_of(ChatRequest, messages=[{"role": "user", "content": "x"}, {"content": None}]) == [
+        ("messages[1].role", "required, but missing"),
+        ("messages[1].content", "expected str or list, got None"),
+    ]
+    assert problems_of(ChatRequest, messages=[{1: 2}]) == [("messages[0]", "expected str keys for Message")]
+
+
+@pytest.mark.parametrize(
+    ("given_value", "stored"),
+    [
+        (5, 5),
+        ("5", 5),
+        (" 5 ", 5),
+        ("+5", 5),
+        ("5.0", 5),
+        ("1_000", 1000),
+        (True, 1),
+        (5.0, 5),
+        (Decimal(5), 5),
+        (Index(), 7),
+    ],
+)
+def test_what_means_a_whole_number_is_stored_as_one(given_value, stored):
+    tokens = usage(input_tokens=given_value).input_tokens
+    assert (tokens, type(tokens)) == (stored, int)
+
+
+@pytest.mark.parametrize(
+    "value", [1.5, "1.5", "x", "", None, [], float("nan"), float("inf"), Decimal("1E+999999999"), "1" * 9999]
+)
+def test_what_is_no_whole_number_is_refused(value):
+    ((path, problem),) = problems_of(Usage, input_tokens=value, output_tokens=1, total_tokens=1)
+    assert path == "input_tokens"
+    assert problem.startswith("expected int, got ")
+    assert len(problem) < 120
+
+
+@pytest.mark.parametrize(
+    ("given_value", "stored"), [(1, 1.0), ("0.5", 0.5), (True, 1.0), (Decimal("0.5"), 0.5), (Index(), 7.0)]
+)
+def test_what_means_a_number_is_stored_as_a_float(given_value, stored):
+    temperature = ChatRequest(messages=[], temperature=given_value).temperature
+    assert (temperature, type(temperature)) == (stored, float)
+
+
+@pytest.mark.parametrize("value", ["warm", [], {}, b"1", 10**400])
+def test_what_is_no_number_is_refused(value):
+    ((path, problem),) = problems_of(ChatRequest, messages=[], temperature=value)
+    assert path == "temperature"
+    assert problem.startswith("expected float, got ")
+
+
+@pytest.mark.parametrize(
+    ("given_value", "stored"),
+    [(True, True), (1, True), (0, False), (0.0, False), ("yes", True), ("OFF", False), ("t", True), ("n", False)],
+)
+def test_what_means_yes_or_no_is_stored_as_a_bool(given_value, stored):
+    assert ApprovalResponse(approved=given_value).approved is stored
+
+
+@pytest.mark.parametrize("value", [2, "maybe", None, [], 0.5, "true " * 100])
+def test_what_means_neither_yes_nor_no_is_refused(value):
+    ((path, problem),) = problems_of(ApprovalResponse, approved=value)
+    assert path == "approved"
+    assert problem.startswith("expected bool, got ")
+
+
+@pytest.mark.parametrize("value", [5, 5.0, True, b"x", None, ["x"]])
+def test_nothing_is_turned_into_text(value):
+    ((path, problem),) = problems_of(TextBlock, text=value)
+    assert (path, problem) == ("text", f"expected str, got {'None' if value is None else type(value).__name__}")
+
+
+def test_a_member_of_a_str_enum_is_its_word():
+    role = Message(role=Word.USER, content="x").role
+    assert (role, type(role)) == ("user", str)
+
+
+@pytest.mark.parametrize("value", ["bogus", "", 5, None, ["continue"], {}])
+def test_a_wrong_word_is_refused(value):
+    ((path, problem),) = problems_of(HookResult, action=value)
+    assert path == "action"
+    assert problem.startswith("expected one of 'continue', 'deny', ")
+
+
+def test_a_block_cannot_be_given_the_type_of_another():
+    assert problems_of(TextBlock, text="x", type="image") == [("type", "expected 'text', got 'image'")]
+
+
+@pytest.mark.parametrize(
+    ("given_value", "stored"), [("0.10", "0.10"), (3, "3"), (Decimal("-1.5"), "-1.5"), (None, "None")]
+)
+def test_costs_are_decimals(given_value, stored):
+    assert str(usage(cost_usd=given_value).cost_usd) == stored
+
+
+@pytest.mark.parametrize("value", [0.5, "NaN", "Infinity", Decimal("sNaN"), "a lot", True, []])
+def test_costs_that_are_no_exact_amounts_are_refused(value):
+    assert [
+        path for path, _ in problems_of(Usage, input_tokens=1, output_tokens=1, total_tokens=1, cost_usd=value)
+    ] == ["cost_usd"]
+
+
+def test_a_float_cost_is_told_what_it_must_be():
+    with pytest.raises(ModelError, match="must be Decimal"):
+        usage(cost_usd=0.1)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan")])
+def test_an_approval_must_wait_for_a_positive_time_or_for_ever(timeout):
+    with pytest.raises(ModelError, match="timeout: expected seconds greater than 0, or None"):
+        ApprovalRequest(tool_name="t", action="a", risk_level="low", timeout=timeout)
+    assert ApprovalRequest(tool_name="t", action="a", risk_level="any text", timeout=None).timeout is None
+
+
+@pytest.mark.parametrize("currency", ["usd", "USDT", "", "€€€", "U D"])
+def test_a_currency_is_three_capitals(currency):
+    with pytest.raises(ModelError, match="currency: expected a currency code of three capital letters"):
+        Pricing(input_per_million=1, output_per_million=1, currency=currency)
+
+
+def test_text_maps_hold_text_only():
+    fields = {"id": "i", "display_name": "d", "prompt": "p"}
+    assert ConfigField(**fields, show_when={"a": "b"}).show_when == {"a": "b"}
+    assert problems_of(ConfigField, **fields, show_when={"a": 1, 2: "x"}, choices=["a", 1]) == [
+        ("choices[1]", "expected str, got int"),
+        ("show_when.a", "expected str, got int"),
+        ("show_when", "expected str keys, got the int key 2"),
+    ]
+
+
+# ── copies ──
+
+
+def test_lists_and_dicts_are_copied_and_what_they_hold_is_shared():
+    inner = {"deep": 1}
+    block, arguments, content = TextBlock(text="x"), {"a": inner}, []
+    content.append(block)
+    message, call = Message(role="user", content=content), ToolCall(id="1", name="n", arguments=arguments)
+    content.append("more")
+    arguments["b"] = 2
+    assert message.content == [block]
+    assert message.content[0] is block
+    assert call.arguments == {"a": inner}
+    assert call.arguments["a"] is inner
+
+
+def test_free_form_values_keep_their_identity():
+    output = object()
+    assert ToolResultBlock(tool_call_id="1", output=output).output is output
+
+
+@pytest.mark.parametrize("make", [tuple, deque, list])
+def test_other_sequences_become_lists(make):
+    assert Message(role="user", content=make([TextBlock(text="x")])).content == [TextBlock(text="x")]
+    assert ThinkingBlock(thinking="x", content=make([1])).content == [1]
+
+
+@pytest.mark.parametrize("make", [OrderedDict, MappingProxyType, dict])
+def test_other_mappings_become_dicts(make):
+    source = ImageBlock(source=make({"type": "url"})).source
+    assert (source, type(source)) == ({"type": "url"}, dict)
+    assert ChatResponse(content=[make({"type": "text", "text": "x"})]).content == [TextBlock(text="x")]
+
+
+def test_defaults_are_never_shared():
+    first, second = HookResult(), HookResult()
+    first.context_injections.append(ContextInjection(content="x"))
+    assert second.context_injections == []
+
+
+@given(messages())
+def test_a_copy_is_equal_and_its_own(message):
+    for copied in (
+        copy.copy(message),
+        copy.deepcopy(message),
+        pickle.loads(pickle.dumps(message)),
+        attrs.evolve(message),
+    ):
+        assert copied == message
+        assert copied is not message
+        copied.extra["new"] = 1
+        copied.metadata = {"changed": True}
+        assert "new" not in message.extra
+        assert message.metadata != {"changed": True}
+
+
+def test_a_shallow_copy_has_lists_of_its_own_and_a_deep_one_everything():
+    message = Message(role="user", content=[TextBlock(text="x")], metadata={"a": [1]})
+    shallow, deep = copy.copy(message), copy.deepcopy(message)
+    shallow.content.append("y")
+    deep.content[0].text = "changed"
+    deep.metadata["a"].append(2)
+    assert message == Message(role="user", content=[TextBlock(text="x")], metadata={"a": [1]})
+    assert shallow.content[0] is message.content[0]
+
+
+@pytest.mark.parametrize("cls", model_classes())
+@given(data=st.data())
+def test_every_model_can_be_copied_and_pickled(cls, data):
+    value = data.draw(instances(cls))
+    assert copy.copy(value) == copy.deepcopy(value) == pickle.loads(pickle.dumps(value)) == value
+    assert type(copy.copy(value)) is cls
+
+
+def test_evolve_keeps_unknown_members():
+    message = Message(role="user", content="x", vendor=1)
+    assert attrs.evolve(message, role="tool", other=2).extra == {"vendor": 1, "other": 2}
+
+
+# ── values ──
+
+
+@given(content_blocks(), content_blocks())
+def test_equality_is_by_class_and_value(first, second):
+    same = type(first) is type(second) and attrs.asdict(first, recurse=False) == attrs.asdict(second, recurse=False)
+    assert (first == second) is same
+    assert first == first
+    assert first != attrs.asdict(first)
+
+
+def test_unknown_members_count_for_equality():
+    assert TextBlock(text="x", a=1) != TextBlock(text="x")
+    assert TextBlock(text="x", a=1) == TextBlock(text="x", a=1)
+
+
+def test_models_can_be_changed_and_therefore_not_hashed():
+    block = TextBlock(text="x")
+    block.text = "y"
+    assert block == TextBlock(text="y")
+    with pytest.raises(TypeError):
+        hash(block)
+
+
+def test_the_repr_shows_what_differs_from_the_defaults():
+    assert repr(HookResult()) == "HookResult()"
+    assert repr(HookResult(action="deny", reason="no")) == "HookResult(action='deny', reason='no')"
+    assert repr(TextBlock(text="x", odd=[1])) == "TextBlock(text='x', odd=[1])"
+    call = ToolCallBlock(id="1", name="n", input={})
+    assert repr(ChatResponse(content=[call])) == "ChatResponse(content=[ToolCallBlock(id='1', name='n', input={})])"
+
+
+def test_the_repr_of_a_model_that_contains_itself_ends():
+    message = Message(role="user", content="x", metadata={})
+    message.metadata["me"] = message
+    assert repr(message) == "Message(role='user', content='x', metadata={'me': ...})"
+
+
+def test_models_can_be_referred_to_weakly_and_are_freed():
+    for make in (HookResult, lambda: TextBlock(text="x")):
+        value = make()
+        reference = weakref.ref(value)
+        assert reference() is value
+        del value
+        gc.collect()
+        assert reference() is None
+
+
+# ── subclasses ──
+
+
+def test_a_subclass_adds_fields_of_its_own():
+    @model
+    class Answer(ChatResponse):
+        text: str | None = None
+        parts: list[ModelInfo] = []  # noqa: RUF012  # what published modules write
+
+    first, second = Answer(content=[], text="x", vendor=1), Answer(content=[])
+    first.parts.append(1)
+    assert (first.text, first.extra, second.parts) == ("x", {"vendor": 1}, [])
+    assert isinstance(first, ChatResponse)
+    assert first != ChatResponse(content=[], vendor=1)
+
+
+def test_a_bare_subclass_can_be_made_a_model_in_place():
+    class Answer(ChatResponse):
+        text: str | None = None
+        unresolved: NoSuchType | None = None  # noqa: F821
+
+    made = model(slots=False)(Answer)
+    assert made is Answer
+    answer = Answer(content=[{"type": "text", "text": "x"}], text="t", unresolved=3)
+    assert (answer.content, answer.text, answer.unresolved) == ([TextBlock(text="x")], "t", 3)
+    assert problems_of(Answer, content=[], text=5) == [("text", "expected str, got int")]
+
+
+def test_methods_can_be_attached_to_the_base_later():
+    OpenModel.shout = lambda self: type(self).__name__.upper()
+    try:
+        assert TextBlock(text="x").shout() == "TEXTBLOCK"
+        assert not hasattr(HookResult(), "shout")
+    finally:
+        del OpenModel.shout
+    assert not hasattr(TextBlock(text="x"), "shout")

@@ -1,0 +1,467 @@
+"""Bad input gives an exact value or one ModelError, and gives it soon; never another error, never a hang."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amplifier.conformance.strategies import instances, json_values
+from amplifier.errors import ModelError
+from amplifier.models import (
+    ChatRequest,
+    ContentBlockUnion,
+    HookResult,
+    Message,
+    Model,
+    OpenModel,
+    TextBlock,
+    ToolCallBlock,
+    ToolResult,
+    Usage,
+    from_dict,
+    from_json,
+    to_dict,
+    to_json,
+)
+from tests.models.test_fields import model_classes
+
+MAX_DEPTH = 100
+DEEP = 10_000
+# Generous, because the machine may be busy: these take milliseconds, and what they guard against takes for ever.
+SOON = 20.0
+
+
+@pytest.fixture(autouse=True)
+def _ends_soon():
+    started = time.monotonic()
+    yield
+    assert time.monotonic() - started < SOON
+
+
+def nested(depth: int, *, key: str | None = None) -> Any:
+    """Containers inside each other; the innermost counts."""
+    value: Any = [] if key is None else {}
+    for _ in range(depth - 1):
+        value = [value] if key is None else {key: value}
+    return value
+
+
+def nested_text(depth: int) -> str:
+    return "[" * depth + "]" * depth
+
+
+def circles() -> list[Any]:
+    as_list: list[Any] = []
+    as_list.append(as_list)
+    as_dict: dict[str, Any] = {}
+    as_dict["a"] = as_dict["b"] = as_dict
+    long_way: list[Any] = []
+    long_way.append({"x": ({"y": long_way},)})
+    return [as_list, as_dict, long_way]
+
+
+def bomb(levels: int) -> list[Any]:
+    """A few lists whose text would have 2**levels leaves."""
+    value: list[Any] = [1]
+    for _ in range(levels):
+        value = [value, value]
+    return value
+
+
+def problem_paths(action: Any, *arguments: Any) -> list[str]:
+    with pytest.raises(ModelError) as caught:
+        action(*arguments)
+    assert len(str(caught.value)) < 100_000
+    return [path for path, _ in caught.value.problems]
+
+
+# ── depth, circles, sharing ──
+
+
+def test_free_form_values_nest_a_hundred_levels_wherever_they_stand():
+    for depth, fits in [(MAX_DEPTH - 1, True), (MAX_DEPTH, True), (MAX_DEPTH + 1, False)]:
+        for value in (nested(depth), nested(depth, key="k")):
+            models: list[Model] = [
+                ToolResult(output=value),
+                TextBlock(text="x", unknown=value),
+                Message(
+                    role="user",
+                    content=[TextBlock(text="x", unknown=value)],
+                    metadata=value if isinstance(value, dict) else None,
+                ),
+                ChatRequest(messages=[{"role": "user", "content": [{"type": "?", "unknown": value}]}]),
+            ]
+            for model in models:
+                if fits:
+                    assert from_json(type(model), to_json(model)) == model
+                    assert from_dict(type(model), to_dict(model)) == model
+                else:
+                    assert problem_paths(to_json, model)
+                    assert problem_paths(to_dict, model)
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 300, 900, 1100, DEEP])
+def test_texts_that_nest_deeper_are_refused(depth):
+    for text in (nested_text(depth), '{"a":' * depth + "1" + "}" * depth):
+        assert problem_paths(from_json, ToolResult, f'{{"output":{text}}}')
+        assert problem_paths(from_json, TextBlock, f'{{"text":"x","unknown":{text}}}')
+        assert problem_paths(from_json, list[Message], text)
+        assert problem_paths(from_json, ContentBlockUnion, f'{{"type":"?","unknown":{text}}}')
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 300, DEEP])
+def test_objects_that_nest_deeper_are_refused(depth):
+    for value in (nested(depth), nested(depth, key="k")):
+        assert problem_paths(from_dict, ToolResult, {"output": value})
+        assert problem_paths(from_dict, Message, value)
+        assert problem_paths(to_json, ToolResult(output=value))
+        assert problem_paths(to_dict, ToolResult(output=value))
+        assert problem_paths(to_json, value)
+
+
+@pytest.mark.parametrize("index", range(3))
+def test_objects_that_contain_themselves_are_refused(index):
+    circle = circles()[index]
+    for action, argument in [
+        (to_json, circle),
+        (to_dict, circle),
+        (to_json, ToolResult(output=circle)),
+        (to_dict, TextBlock(text="x", c=circle)),
+    ]:
+        with pytest.raises(ModelError, match="contains itself"):
+            action(argument)
+    assert problem_paths(from_dict, ToolResult, {"output": circle})
+    assert problem_paths(from_dict, Message, circle)
+
+
+def test_models_that_contain_themselves_are_refused():
+    message = Message(role="user", content=[], metadata={})
+    message.metadata["me"] = message
+    request = ChatRequest(messages=[])
+    request.messages.append(request)
+    for model in (message, request):
+        with pytest.raises(ModelError, match="contains itself"):
+            to_json(model)
+        with pytest.raises(ModelError, match="contains itself"):
+            to_dict(model)
+
+
+def test_models_nested_in_declared_fields_beyond_all_bounds_are_refused():
+    request = ChatRequest(messages=[])
+    for _ in range(DEEP):
+        outer = ChatRequest(messages=[])
+        outer.messages.append(request)
+        request = outer
+    assert problem_paths(to_json, request)
+    assert problem_paths(to_dict, request)
+
+
+def test_small_values_with_enormous_texts_are_refused():
+    for action, argument in [
+        (to_json, bomb(60)),
+        (to_dict, bomb(60)),
+        (to_json, ToolResult(output=bomb(60))),
+        (to_dict, HookResult(data={"a": bomb(60)})),
+        (to_json, TextBlock(text="x", unknown=bomb(60))),
+        (to_json, ToolResult(output=(bomb(60),))),
+    ]:
+        with pytest.raises(ModelError, match="so often that its JSON would hold over"):
+            action(argument)
+    assert problem_paths(from_dict, ToolResult, {"output": bomb(60)}) == ["output"]
+
+
+def test_large_honest_values_are_written():
+    value = ToolResult(output=[{"a": [index]} for index in range(150_000)])
+    assert from_json(ToolResult, to_json(value)) == value
+    shared = {"a": 1}
+    assert json.loads(to_json(ToolResult(output=[shared] * 10_000)))["output"] == [shared] * 10_000
+
+
+# ── size ──
+
+
+def test_long_strings_pass():
+    text = "x" * 50_000_000
+    message = Message(role="user", content=text)
+    assert from_json(Message, to_json(message)).content == text
+    assert from_dict(Message, {"role": "user", "content": text}) == message
+
+
+@pytest.mark.parametrize("digits", [4301, 100_000, 1_000_000])
+def test_integers_longer_than_the_limit_are_refused(digits):
+    number = "1" * digits
+    assert problem_paths(from_json, ToolResult, f'{{"output":{number}}}')
+    assert problem_paths(from_json, Usage, f'{{"input_tokens":-{number},"output_tokens":1,"total_tokens":1}}')
+    assert problem_paths(from_json, ToolResult, f'{{"output":[1e{number}]}}')
+
+
+def test_integers_longer_than_the_limit_are_not_written():
+    number = 10**100_000
+    assert problem_paths(to_json, ToolResult(output=[number])) == ["output[0]"]
+    assert problem_paths(to_dict, ToolResult(output=[0.5j])) == ["output[0]"]
+    assert problem_paths(from_dict, ToolResult, {"output": number}) == ["output"]
+    assert problem_paths(from_dict, Usage, {"input_tokens": number, "output_tokens": 1, "total_tokens": 1}) == [
+        "input_tokens"
+    ]
+    assert problem_paths(to_json, Usage(input_tokens=number, output_tokens=1, total_tokens=1)) == ["input_tokens"]
+
+
+def test_long_digits_in_text_are_no_numbers():
+    assert from_json(TextBlock, json.dumps({"text": "1" * 10_000})).text == "1" * 10_000
+
+
+# ── values JSON does not have ──
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_nan_and_infinities_are_refused_wherever_they_stand(number):
+    request = ChatRequest(messages=[Message(role="user", content="x")])
+    request.temperature = number
+    usage = Usage(input_tokens=1, output_tokens=1, total_tokens=1)
+    usage.input_tokens = number
+    block = TextBlock(text="x")
+    block.text = number
+    call = ToolCallBlock(id="1", name="n", input={"a": [None, {"b": number}]})
+    for model, path in [
+        (ToolResult(output=number), "output"),
+        (ToolResult(output={"text": "is null, or [null", "a": [None, number]}), "output.a[1]"),
+        (ToolResult(output=[{"x": number}]), "output[0].x"),
+        (TextBlock(text="x", unknown=number), "unknown"),
+        (HookResult(data={"a": (number,)}), "data.a[0]"),
+        (request, "temperature"),
+        (usage, "input_tokens"),
+        (block, "text"),
+        (Message(role="assistant", content=[call]), "content[0].input.a[1].b"),
+        ([number], "[0]"),
+    ]:
+        assert problem_paths(to_json, model) == [path]
+        assert problem_paths(to_dict, model) == [path]
+    assert problem_paths(from_dict, ToolResult, {"output": [number]}) == ["output[0]"]
+    assert problem_paths(from_dict, ChatRequest, {"messages": [], "timeout": number}) == ["timeout"]
+
+
+def test_none_beside_numbers_is_written():
+    value = ToolResult(output={"a": [None, 0.5, "null"], "b": None})
+    assert to_json(value) == '{"success":true,"output":{"a":[null,0.5,"null"],"b":null}}'
+
+
+@pytest.mark.parametrize(
+    "literal", ["NaN", "Infinity", "-Infinity", "1e400", "-1e999", "nul", "'x'", "01", "+1", ".5", "1.", "0x1"]
+)
+def test_texts_with_what_json_does_not_have_are_refused(literal):
+    assert problem_paths(from_json, ToolResult, f'{{"output":[{literal}]}}')
+    assert problem_paths(from_json, ChatRequest, f'{{"messages":[],"timeout":{literal}}}')
+
+
+@pytest.mark.parametrize("half", ["\ud800", "\udfff", "a\ud83d", "\ude00\ud83d"])
+def test_halves_of_surrogate_pairs_are_refused_in_both_directions(half):
+    for model in (
+        TextBlock(text=half),
+        TextBlock(text="x", **{half: 1}),
+        ToolResult(output=[half]),
+        ToolResult(output={half: 1}),
+    ):
+        assert problem_paths(to_json, model)
+        assert problem_paths(from_dict, TextBlock, {"text": half})
+    escaped = json.dumps(half)
+    assert problem_paths(from_json, TextBlock, f'{{"text":{escaped}}}')
+    assert problem_paths(from_json, TextBlock, f'{{"text":"{half}"}}')
+    assert problem_paths(from_json, TextBlock, f'{{"text":"x",{escaped}:1}}')
+    assert problem_paths(from_json, ToolResult, f'{{"output":[{escaped},{"1" * 400}]}}')
+    assert problem_paths(from_dict, ToolResult, {"output": {half: 1}})
+
+
+def test_whole_surrogate_pairs_are_characters():
+    assert from_json(TextBlock, '{"text":"\\ud83d\\ude00"}') == TextBlock(text="😀")
+    assert to_json(TextBlock(text="😀")) == '{"type":"text","text":"😀"}'
+
+
+@pytest.mark.parametrize("key", [1, None, True, (1, 2), b"x", 1.5])
+def test_keys_that_are_no_text_are_refused(key):
+    assert problem_paths(to_json, ToolResult(output=[{key: 1}])) == ["output[0]"]
+    assert problem_paths(to_json, TextBlock(text="x", unknown={"a": {key: 1}})) == ["unknown.a"]
+    assert problem_paths(from_dict, ToolResult, {"output": {key: 1}}) == ["output"]
+    assert problem_paths(from_dict, TextBlock, {"text": "x", key: 1}) == [""]
+
+
+# ── texts that are no JSON ──
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "{",
+        "}",
+        "nope",
+        '{"a":}',
+        '{"a":1,}',
+        "{'a':1}",
+        '"',
+        "\x00",
+        "\ufeff{}",
+        '{"a":1}{}',
+        "-",
+        "1e",
+        b"\xff\xfe",
+        b"",
+        '{"text":"\n"}',
+    ],
+)
+@pytest.mark.parametrize("cls", [Message, list[Message], ContentBlockUnion])
+def test_texts_that_are_no_json_are_refused(cls, text):
+    with pytest.raises(ModelError, match="not valid JSON"):
+        from_json(cls, text)
+
+
+@pytest.mark.parametrize("text", [None, 5, [], {}, object()])
+def test_what_is_no_text_at_all_is_refused(text):
+    with pytest.raises(ModelError, match="expected JSON text as str or bytes, got"):
+        from_json(Message, text)
+
+
+@pytest.mark.parametrize("convert", [bytes, bytearray, memoryview])
+def test_texts_may_be_bytes_of_any_kind(convert):
+    for number in (5, 10**30):
+        text = to_json(ToolResult(output=number)).encode()
+        assert from_json(ToolResult, convert(text)).output == number
+
+
+# ── wrong types everywhere ──
+
+WRONG: list[Any] = [
+    None,
+    True,
+    0,
+    -1,
+    1.5,
+    10**30,
+    "",
+    "x",
+    [],
+    [1],
+    [[]],
+    {},
+    {"a": 1},
+    {"type": "text"},
+    [None, {"type": 1}],
+]
+
+
+def every_path(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    paths = [path]
+    members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, member in members:
+        paths += every_path(member, (*path, key))
+    return paths
+
+
+def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    if not path:
+        return new
+    copied = value.copy()
+    copied[path[0]] = replaced(copied[path[0]], path[1:], new)
+    return copied
+
+
+def removed(value: Any, path: tuple[Any, ...]) -> Any:
+    copied = value.copy()
+    if len(path) == 1:
+        del copied[path[0]]
+    else:
+        copied[path[0]] = removed(copied[path[0]], path[1:])
+    return copied
+
+
+def check_reading(cls: type[Model], data: Any) -> None:
+    """Both ways in give the same value or the same problems, and nothing else."""
+    outcomes = []
+    for read, argument in [(from_dict, data), (from_json, json.dumps(data))]:
+        try:
+            value = read(cls, argument)
+        except ModelError as error:
+            assert error.problems
+            outcomes.append(error.problems)
+        else:
+            assert from_json(cls, to_json(value)) == value
+            outcomes.append(value)
+    assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize("cls", model_classes())
+@given(data=st.data())
+def test_a_wrong_value_at_any_path_is_refused_or_understood(cls, data):
+    plain = to_dict(data.draw(instances(cls)))
+    path = data.draw(st.sampled_from(every_path(plain)))
+    check_reading(cls, replaced(plain, path, data.draw(st.sampled_from(WRONG) | json_values())))
+    if path:
+        check_reading(cls, removed(plain, path))
+
+
+@pytest.mark.parametrize("cls", model_classes())
+@given(value=json_values())
+def test_any_json_at_all_is_refused_or_understood(cls, value):
+    check_reading(cls, value)
+
+
+@pytest.mark.parametrize("cls", model_classes())
+@given(data=st.data())
+def test_cut_texts_are_refused(cls, data):
+    text = to_json(data.draw(instances(cls)))
+    cut = data.draw(st.integers(0, len(text) - 1))
+    with pytest.raises(ModelError, match="not valid JSON"):
+        from_json(cls, text[:cut])
+
+
+@pytest.mark.parametrize("cls", [cls for cls in model_classes() if issubclass(cls, OpenModel)])
+@pytest.mark.parametrize(
+    "name",
+    ["extra", "__class__", "__init__", "_extra_", "_in_order", "_type_position", "__slots__", "self", "model_dump"],
+)
+def test_no_name_of_an_unknown_member_does_harm(cls, name):
+    plain = to_dict(instances_of(cls))
+    value = from_dict(cls, {**plain, name: {"a": 1}})
+    assert value.extra[name] == {"a": 1}
+    assert to_dict(value) == {**plain, name: {"a": 1}}
+    assert from_json(cls, to_json(value)) == value
+    assert type(value) is cls
+
+
+def instances_of(cls: type[Model]) -> Model:
+    """The plainest instance."""
+    words = {"role": "user", "type": "odd"}
+    values = {str: "x", int: 1, dict: {}, list: []}
+    for kind in (str, int, dict, list):
+        try:
+            return cls(**{name: words.get(name, values[kind]) for name in required_fields(cls)})
+        except ModelError:
+            continue
+    return plain_mix(cls)
+
+
+def required_fields(cls: type[Model]) -> list[str]:
+    with pytest.raises(ModelError) as caught:
+        cls()
+    return [path for path, _ in caught.value.problems]
+
+
+def plain_mix(cls: type[Model]) -> Model:
+    mixed = {
+        "id": "x",
+        "name": "x",
+        "tool_call_id": "x",
+        "input": {},
+        "arguments": {},
+        "parameters": {},
+        "output": 1,
+        "content": [],
+        "summary": [],
+    }
+    return cls(**{name: mixed[name] for name in required_fields(cls)})

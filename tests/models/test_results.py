@@ -1,0 +1,318 @@
+"""What tools and hooks give back: the rules of `ToolResult`, and the kernel's two lists on `HookResult`."""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import json
+import math
+import pathlib
+from decimal import Decimal
+from types import MappingProxyType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amplifier.conformance.strategies import json_values, tool_results
+from amplifier.errors import ModelError
+from amplifier.models import (
+    ApprovalGate,
+    ContextInjection,
+    HookResult,
+    ImageBlock,
+    TextBlock,
+    ToolResult,
+    Usage,
+    from_json,
+    to_json,
+)
+
+PNG = {"type": "base64", "media_type": "image/png", "data": "aGk="}
+
+
+class Colour(enum.Enum):
+    RED = 3
+
+
+class Rude:
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+class Loud(str):
+    __slots__ = ()
+
+
+def circular() -> list[object]:
+    value: list[object] = [1]
+    value.append({"again": value})
+    return value
+
+
+def nested(depth: int) -> list[object]:
+    value: list[object] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def shared(levels: int) -> list[object]:
+    value: list[object] = ["leaf"]
+    for _ in range(levels):
+        value = [value, value]
+    return value
+
+
+# ── output and text ──
+
+
+@pytest.mark.parametrize(
+    ("result", "text", "serialized"),
+    [
+        (ToolResult(), "Success", "Success"),
+        (ToolResult(output=0), "Success", "0"),
+        (ToolResult(output=""), "Success", ""),
+        (ToolResult(output="hi"), "hi", "hi"),
+        (ToolResult(output=True), "True", "True"),
+        (ToolResult(output={"a": Decimal("1.5")}), "{'a': Decimal('1.5')}", '{"a": "1.5"}'),
+        (ToolResult(output=[1, "é"]), "[1, 'é']", '[1, "\\u00e9"]'),
+        (ToolResult(output="a\x00b\ud800\n\x85c"), "a\x00b\ud800\n\x85c", "ab\nc"),
+        (ToolResult(success=False), "Failed", "Error: Failed"),
+        (ToolResult(success=False, error={"code": 1}), "Error: Unknown error", "Error: Unknown error"),
+        (ToolResult(success=False, error={"message": "boom"}), "Error: boom", "boom"),
+        (ToolResult(success=False, error={"message": "m"}, output={"a": 1}), "Error: m", '{"a": 1}'),
+    ],
+)
+def test_a_result_reads_as_text(result, text, serialized):
+    assert str(result) == text
+    assert result.get_serialized_output() == serialized
+
+
+@pytest.mark.parametrize(
+    ("fields", "output"),
+    [
+        ({"success": False, "error": {"message": "m"}}, "m"),
+        ({"success": False, "error": {"message": "m"}, "output": None}, "m"),
+        ({"success": False, "error": {"message": "m"}, "output": 1}, 1),
+        ({"success": False, "error": {"message": ""}}, None),
+        ({"success": False, "error": {}}, None),
+        ({"success": True, "error": {"message": "m"}}, None),
+        ({"success": "no", "error": {"message": 5}}, 5),
+    ],
+)
+def test_a_failed_result_without_output_shows_its_message(fields, output):
+    assert ToolResult(**fields).output == output
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        ({"a": {3, 1, 2}}, {"a": [1, 2, 3]}),
+        ({"a": b"by\xfftes"}, {"a": "by�tes"}),
+        ({"a": datetime.datetime(2024, 1, 2, tzinfo=datetime.UTC)}, {"a": "2024-01-02T00:00:00+00:00"}),
+        ({"a": datetime.date(2024, 1, 2)}, {"a": "2024-01-02"}),
+        ({"a": pathlib.PurePosixPath("x/y")}, {"a": "x/y"}),
+        ({"a": math.nan, "b": [math.inf]}, {"a": None, "b": [None]}),
+        ({"a": Colour.RED}, {"a": 3}),
+        ({"a": (1, 2)}, {"a": [1, 2]}),
+        ({"a": Rude()}, {"a": "<Rude>"}),
+        ({"a": MappingProxyType({"b": 1})}, {"a": {"b": 1}}),
+        ({1: 2, None: 3, False: 4, (1, 2): 5}, {"1": 2, "null": 3, "false": 4, "(1, 2)": 5}),
+        ({"\ud800": "x\udfffy"}, {"": "xy"}),
+        (circular(), [1, {"again": "[CIRCULAR]"}]),
+        ([10**5000], ["<int>"]),
+        ([Loud("x")], ["x"]),
+    ],
+)
+def test_a_container_of_anything_becomes_valid_json(output, expected):
+    assert json.loads(ToolResult(output=output).get_serialized_output()) == expected
+
+
+@pytest.mark.parametrize("output", [[Rude()], [b"x"], [{1, 2}], [math.nan], [10**5000], [Colour.RED], [circular]])
+def test_anything_else_becomes_text(output):
+    assert ToolResult(output=output[0]).get_serialized_output()
+
+
+@pytest.mark.parametrize(
+    ("make", "marker"),
+    [(lambda: nested(10_000), "[TOO DEEP]"), (lambda: shared(60), "[TOO LARGE]"), (circular, "[CIRCULAR]")],
+    ids=["deep", "shared", "circular"],
+)
+def test_monstrous_outputs_are_shown_with_a_marker(make, marker):
+    result = ToolResult(output=make())
+    text = result.get_serialized_output()
+    assert marker in text
+    assert len(text) < 10_000_000
+    assert json.loads(text) == result.safe_hook_presentation()["output"]
+
+
+def test_parts_that_are_merely_used_twice_are_shown_twice():
+    part = {"a": [1]}
+    assert json.loads(ToolResult(output=[part] * 1000).get_serialized_output()) == [part] * 1000
+
+
+@given(json_values())
+def test_json_output_is_shown_exactly(output):
+    text = ToolResult(output={"value": output}).get_serialized_output()
+    assert json.loads(text) == {"value": output}
+
+
+@given(
+    st.recursive(
+        st.none() | st.binary() | st.floats() | st.text(st.characters()),
+        lambda inner: st.lists(inner) | st.tuples(inner),
+    )
+)
+def test_the_shown_json_is_always_valid(output):
+    shown = json.loads(ToolResult(output=[output]).get_serialized_output(), parse_constant=pytest.fail)
+    assert isinstance(shown, list)
+    json.dumps(shown, allow_nan=False).encode("utf-8")
+
+
+# ── content ──
+
+
+def test_content_is_reduced_to_what_a_request_may_carry():
+    given_content = [
+        TextBlock(text="x", visibility="user", vendor=1),
+        {"type": "text", "text": "", "vendor": 1},
+        {"type": "image", "source": {**PNG, "vendor": 1}, "visibility": "user"},
+        ImageBlock(source=PNG, visibility="developer"),
+    ]
+    image = ImageBlock(source=PNG)
+    result = ToolResult(content=given_content)
+    assert result.content == [TextBlock(text="x"), TextBlock(text=""), image, image]
+    assert list(result.content[2].source) == ["type", "media_type", "data"]
+
+
+@pytest.mark.parametrize("content", [None, [], ()])
+def test_no_content_is_none(content):
+    assert ToolResult(content=content).content is None
+
+
+@pytest.mark.parametrize("media_type", ["image/png", "image/svg+xml", "image/PNG", "image/x-icon", "image/a!#$&^_.+-"])
+def test_media_types_of_images_are_accepted(media_type):
+    assert ToolResult(content=[{"type": "image", "source": {**PNG, "media_type": media_type}}]).content
+
+
+@pytest.mark.parametrize(
+    ("content", "path", "problem"),
+    [
+        ("x", "content", "invalid tool result content"),
+        (5, "content", "invalid tool result content"),
+        ([{"type": "thinking", "thinking": "x"}], "content[0]", "invalid tool result content"),
+        ([{"type": "text", "text": 5}], "content[0]", "invalid tool result content"),
+        ([{"type": "text", "text": "x"}, 7], "content[1]", "invalid tool result content"),
+        ([{"type": "image", "source": {"type": "url"}}], "content[0]", "invalid tool result image source"),
+        ([{"type": "image", "source": 5}], "content[0]", "invalid tool result image source"),
+        ([{"type": "image"}], "content[0]", "invalid tool result image source"),
+        *(
+            (
+                [{"type": "image", "source": {**PNG, "media_type": wrong}}],
+                "content[0]",
+                "invalid tool result image media type",
+            )
+            for wrong in [
+                "IMAGE/png",
+                "image/",
+                "image/*",
+                "image/png; q=1",
+                "image/p ng",
+                "image/.x",
+                None,
+                "text/plain",
+                "image/png\n",
+            ]
+        ),
+        *(
+            ([{"type": "image", "source": {**PNG, "data": wrong}}], "content[0]", "invalid tool result image data")
+            for wrong in ["", "aGk", "aGk=\n", "aG-=", "aGl=", b"aGk=", None, "é==="]
+        ),
+    ],
+)
+def test_content_that_breaks_a_rule_is_refused(content, path, problem):
+    with pytest.raises(ModelError) as caught:
+        ToolResult(content=content)
+    ((where, what),) = caught.value.problems
+    assert where == path
+    assert what.startswith(problem)
+
+
+def test_hooks_see_json_and_no_images():
+    result = ToolResult(
+        output={"a": {1}}, error={"code": Decimal(1)}, content=[TextBlock(text="x"), ImageBlock(source=PNG)]
+    )
+    note = "[Image omitted from tool event; original retained for model request if unmodified.]"
+    assert result.safe_hook_presentation() == {
+        "success": True,
+        "output": {"a": [1]},
+        "error": {"code": "1"},
+        "content": [{"type": "text", "text": "x"}, {"type": "text", "text": note}],
+    }
+    assert ToolResult().safe_hook_presentation() == {"success": True, "output": None, "error": None}
+
+
+@given(tool_results())
+def test_what_hooks_see_shares_nothing_with_the_result(result):
+    before = to_json(result)
+    shown = result.safe_hook_presentation()
+    for value in shown.values():
+        if isinstance(value, dict):
+            value["changed"] = True
+    assert to_json(result) == before
+
+
+# ── assignment ──
+
+
+def test_assignments_to_a_tool_result_are_checked():
+    result = ToolResult()
+    result.success, result.content = "no", [{"type": "text", "text": "x"}]
+    assert (result.success, result.content) == (False, [TextBlock(text="x")])
+    for name, value in [("success", "perhaps"), ("error", 5), ("content", "x")]:
+        with pytest.raises(ModelError, match=f"ToolResult: {name}: "):
+            setattr(result, name, value)
+    with pytest.raises(AttributeError):
+        result.nonsense = 1
+
+
+def test_assignments_to_other_models_are_not_checked():
+    result = HookResult()
+    result.action = "whatever"
+    assert result.action == "whatever"
+
+
+# ── hooks ──
+
+
+def test_gates_and_injections_may_be_given_as_dicts():
+    result = HookResult(
+        approval_gates=[{"hook_name": "a", "prompt": "sure?", "options": ("yes", "no")}],
+        context_injections=[{"content": "x"}],
+        approval_options=("Allow", "Deny"),
+    )
+    assert result.approval_gates == [ApprovalGate(hook_name="a", prompt="sure?", options=["yes", "no"])]
+    assert result.context_injections == [ContextInjection(content="x")]
+    assert result.approval_options == ["Allow", "Deny"]
+
+
+def test_the_payload_of_a_result_is_a_dict_of_its_own():
+    data = {"a": [1]}
+    result = HookResult(action="modify", data=data)
+    data["b"] = 2
+    assert result.data == {"a": [1]}
+    assert result.data["a"] is data["a"]
+    with pytest.raises(ModelError, match="data: expected dict, got list"):
+        HookResult(data=[1])
+
+
+def test_a_result_survives_json():
+    result = HookResult(action="ask_user", data={"u": 1}, approval_gates=[ApprovalGate(prompt="?")], reason="r")
+    text = to_json(result)
+    assert from_json(HookResult, text) == result
+    assert "approval_prompt" not in text
+    usage = Usage(input_tokens=1, output_tokens=2, total_tokens=3)
+    assert to_json(HookResult(data={"usage": usage})) == to_json(
+        HookResult(data={"usage": {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}})
+    )
