@@ -157,6 +157,24 @@ async def test_calls_of_several_tasks_are_reported_side_by_side():
     assert [(at, report.label) for at, report in reports.taken] == [(4, "short"), (10, "long")]
 
 
+async def test_the_deadline_of_a_call_that_is_over_is_not_held_against_the_next_one():
+    async with reporting() as reports:
+
+        async def neighbour() -> None:
+            series = Series(reports.watch)
+            await call(series, anyio.sleep(1), 2, "short")  # makes the watch look at everybody after three seconds
+            series.close()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(neighbour)
+            series = Series(reports.watch)
+            await call(series, anyio.sleep(50), 100, "first")
+            await call(series, anyio.sleep(90), 100, "second")  # goes on past the deadline of the first
+            series.close()
+        await anyio.sleep(1000)
+    assert reports.taken == []
+
+
 async def test_a_call_without_a_deadline_is_never_reported():
     async with reporting() as reports:
         series = Series(reports.watch)

@@ -129,13 +129,16 @@ class Exchange:
     async def _stream(self, request: ChatRequest) -> ChatResponse:
         """Pass the pieces on as events; the answer itself comes last."""
         stream: Any = self.provider.stream  # type: ignore[attr-defined]  # optional member of the contract
+        response: ChatResponse | None = None
         async with stream(request) as chunks:
+            # To the very end, past the response: an async generator that is left half-way is closed by nobody.
             async for chunk in chunks:
                 if chunk.kind == "response":
-                    if chunk.response is None:
-                        break
-                    return chunk.response  # type: ignore[no-any-return]
-                await self._pass_on(chunk)
+                    response = chunk.response
+                else:
+                    await self._pass_on(chunk)
+        if response is not None:
+            return response
         raise ContractError(
             f"provider {self.name!r} ended its stream without a response; expected a last chunk of kind 'response'",
             module=self.name,

@@ -1,0 +1,615 @@
+"""One turn: what the orchestrator is given, what is said before and after, and all the ways it ends. Time is virtual."""
+
+from __future__ import annotations
+
+import functools
+import signal
+import threading
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import pytest
+
+from amplifier import ContractError, ExecutionCancelled, ExecutionTimeout, LLMError
+from tests._support.small_agent import agent, give_up_after, heard, mounting
+
+pytestmark = pytest.mark.virtual_time
+
+
+@pytest.fixture
+def log():
+    return []
+
+
+def executing(function):
+    """A session whose orchestrator has this ``execute``."""
+
+    class Orchestrator:
+        execute = function
+
+    return agent(orchestrator=mounting_as_is(Orchestrator()))
+
+
+def mounting_as_is(orchestrator):
+    async def mount(coordinator, config):
+        coordinator.mount("orchestrator", orchestrator)
+
+    return mount
+
+
+async def wait_for_ever(turn):
+    await anyio.sleep_forever()
+
+
+def names(events):
+    return [event for event, _ in events]
+
+
+async def after(seconds, fn, *args, **options):
+    await anyio.sleep(seconds)
+    fn(*args, **options)
+
+
+# ── what the orchestrator is given ───────────────────────────────────────────────────────────────
+
+
+async def test_orchestrator_gets_everything_it_accepts_by_keyword(log):
+    async def body(turn):
+        log.append(turn)
+        return "done"
+
+    async with agent(body) as session:
+        assert await session.execute("hello") == "done"
+        [turn] = log
+        coordinator = session.coordinator
+        assert turn.prompt == "hello"
+        assert turn.context is coordinator.get("context")
+        assert turn.providers is coordinator.get("providers")
+        assert turn.tools is coordinator.get("tools")
+        assert (turn.hooks, turn.coordinator) == (coordinator.hooks, coordinator)
+
+
+async def takes_prompt(self, prompt):
+    return f"{prompt} only"
+
+
+async def takes_keywords(self, prompt, *, tools, **rest):
+    return ",".join(sorted(rest))
+
+
+async def takes_five(self, prompt, context, providers, tools, hooks):
+    return "five"
+
+
+def is_sync(self, prompt):
+    return "sync"
+
+
+def returns_awaitable(self, prompt):
+    return takes_prompt(self, prompt)
+
+
+@functools.wraps(takes_prompt)
+async def is_wrapped(*args, **kwargs):
+    return ",".join(sorted(kwargs))
+
+
+@pytest.mark.parametrize(
+    ("execute", "answer"),
+    [
+        (takes_prompt, "hi only"),
+        (takes_keywords, "context,coordinator,hooks,providers"),
+        (takes_five, "five"),
+        (is_sync, "sync"),
+        (returns_awaitable, "hi only"),
+        (is_wrapped, "prompt"),
+        (staticmethod(functools.partial(takes_prompt, None)), "hi only"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None) if callable(value) else value,
+)
+async def test_only_keywords_the_orchestrator_accepts_are_passed(execute, answer):
+    async with executing(execute) as session:
+        assert await session.execute("hi") == answer
+
+
+async def test_callable_object_without_a_signature_is_given_everything():
+    class Odd:
+        __signature__ = "not a signature"
+
+        async def __call__(self, **keywords):
+            return ",".join(sorted(keywords))
+
+    async with executing(Odd()) as session:
+        assert await session.execute("hi") == "context,coordinator,hooks,prompt,providers,tools"
+
+
+# ── what is said before ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("is_resumed", "event"), [(False, "session:start"), (True, "session:resume")])
+async def test_first_turn_is_announced_once_with_the_sessions_metadata(is_resumed, event):
+    session = agent(session={"metadata": {"k": 1}}, is_resumed=is_resumed, session_id="s")
+    events = heard(session)
+    async with session:
+        assert names(events) == []
+        for _ in range(3):
+            await session.execute("hi")
+    assert names(events) == [event, "session:end"]
+    assert events[0][1].items() >= {"session_id": "s", "parent_id": None, "metadata": {"k": 1}}.items()
+
+
+async def test_start_without_metadata_carries_none_and_is_not_said_again_after_reopening():
+    session = agent()
+    events = heard(session, "session:start")
+    for _ in range(2):
+        await session.initialize()
+        await session.execute("hi")
+        await session.cleanup()
+    [(_, data)] = events
+    assert "metadata" not in data
+
+
+async def test_denial_of_the_start_is_ignored():
+    async with agent() as session:
+        session.coordinator.hooks.register("session:start", lambda event, data: {"action": "deny"})
+        assert await session.execute("hi") == "hi"
+
+
+async def test_plan_is_said_before_every_turn_without_secrets_when_it_asks_for_it():
+    session = agent(session={"raw": True, "metadata": {"password": "hunter2-hunter2"}})
+    events = heard(session, "session:config", "session:start")
+    async with session:
+        for _ in range(2):
+            await session.execute("hi")
+    assert names(events) == ["session:start", "session:config", "session:config"]
+    raw = events[1][1]["raw"]
+    assert raw["session"]["orchestrator"] == "loop-small"
+    assert "hunter2" not in str(raw)
+
+
+# ── how it ends: text ────────────────────────────────────────────────────────────────────────────
+
+
+async def test_status_is_running_during_the_turn_and_completed_after_it(log):
+    async def body(turn):
+        log.append(session.status.status)
+        return "done"
+
+    session = agent(body)
+    async with session:
+        before = session.status.last_activity
+        await session.execute("hi")
+        assert session.status.status == "completed"
+        assert session.status.last_activity is not None
+        assert session.status.last_activity != before
+    assert log == ["running"]
+
+
+@pytest.mark.parametrize("text", ["", "plain", "ünïcödé 🎉", "\x00"])
+async def test_any_text_that_can_be_encoded_is_a_result(text):
+    async def body(turn):
+        return text
+
+    async with agent(body) as session:
+        assert await session.execute("hi") == text
+
+
+@pytest.mark.parametrize("answer", [None, b"bytes", 5, ["text"], {"text": "x"}], ids=repr)
+async def test_result_that_is_no_text_is_a_broken_contract(answer):
+    async def body(turn):
+        return answer
+
+    async with agent(body) as session:
+        with pytest.raises(ContractError, match="orchestrator Loop returned .*; expected a str") as caught:
+            await session.execute("hi")
+        assert caught.value.module == "Loop"
+        assert session.status.status == "failed"
+        assert session.status.last_error["type"] == "ContractError"
+
+
+async def test_result_with_a_lone_surrogate_is_a_broken_contract_with_its_place():
+    async def body(turn):
+        return "ab\ud800"
+
+    async with agent(body) as session:
+        with pytest.raises(ContractError, match="lone surrogate at position 2"):
+            await session.execute("hi")
+
+
+# ── how it ends: errors ──────────────────────────────────────────────────────────────────────────
+
+
+class OwnError(Exception):
+    """An orchestrator's own, with a constructor nobody could call again."""
+
+    def __init__(self, one, two):
+        super().__init__(one, two)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OwnError(1, 2),
+        LLMError("no", provider="mock"),
+        ExceptionGroup("several", [ValueError(1), ExceptionGroup("inner", [OSError(2)])]),
+        TimeoutError(),
+        SystemExit(3),
+        KeyboardInterrupt(),
+        BaseExceptionGroup("base", [KeyboardInterrupt(), ValueError()]),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_error_of_the_orchestrator_leaves_as_the_very_object_it_was(error):
+    cause = LookupError("cause")
+
+    async def body(turn):
+        raise error from cause
+
+    async with agent(body) as session:
+        with pytest.raises(type(error)) as caught:
+            await session.execute("hi")
+        assert caught.value is error
+        assert caught.value.__cause__ is cause
+        assert session.status.status == "failed"
+        assert session.status.last_error["type"] == type(error).__name__
+
+
+async def test_turn_after_a_failed_one_works_and_status_follows():
+    answers = [ValueError("first"), "second"]
+
+    async def body(turn):
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async with agent(body) as session:
+        with pytest.raises(ValueError, match="first"):
+            await session.execute("hi")
+        assert await session.execute("hi") == "second"
+        assert session.status.status == "completed"
+
+
+# ── how it ends: time ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("plan", "given", "seconds"), [(None, 5, 5), (7, "left out", 7), (7, 3, 3), (7, 9, 9)], ids=repr
+)
+async def test_turn_ends_at_the_timeout_given_or_else_at_the_plans(plan, given, seconds):
+    session = agent(wait_for_ever, session={"deadlines": {"turn": plan}})
+    events = heard(session, "cancel:requested", "cancel:completed")
+    options = {} if given == "left out" else {"timeout": given}
+    async with session:
+        began = anyio.current_time()
+        with pytest.raises(ExecutionTimeout, match=f"within {seconds} s") as caught:
+            await session.execute("hi", **options)
+        assert anyio.current_time() - began == pytest.approx(seconds)
+        assert (caught.value.seconds, caught.value.session_id) == (seconds, session.session_id)
+        assert isinstance(caught.value, TimeoutError)
+        assert session.status.status == "cancelled"
+        assert names(events) == ["cancel:completed"]
+        assert not session.coordinator.cancellation.is_cancelled
+
+
+async def test_timeout_of_none_lifts_the_plans_deadline():
+    async def body(turn):
+        await anyio.sleep(50)
+        return "late but fine"
+
+    async with agent(body, session={"deadlines": {"turn": 7}}) as session:
+        assert await session.execute("hi", timeout=None) == "late but fine"
+
+
+async def test_turn_that_unwinds_slowly_is_waited_for(log):
+    async def body(turn):
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(2)
+            log.append("unwound")
+
+    async with agent(body) as session:
+        with pytest.raises(ExecutionTimeout):
+            await session.execute("hi", timeout=5)
+        assert log == ["unwound"]
+
+
+async def test_turn_that_swallows_its_timeout_is_late_all_the_same():
+    async def body(turn):
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(9)
+        return "too late"
+
+    async with agent(body) as session:
+        with pytest.raises(ExecutionTimeout):
+            await session.execute("hi", timeout=5)
+        assert session.status.status == "cancelled"
+
+
+async def test_timeout_raised_by_the_orchestrator_itself_is_not_the_kernels():
+    async def body(turn):
+        with anyio.fail_after(1):
+            await anyio.sleep_forever()
+
+    async with agent(body) as session:
+        with pytest.raises(TimeoutError) as caught:
+            await session.execute("hi", timeout=5)
+        assert not isinstance(caught.value, ExecutionTimeout)
+        assert session.status.status == "failed"
+
+
+# ── how it ends: an immediate stop ───────────────────────────────────────────────────────────────
+
+
+async def test_immediate_stop_unwinds_the_turn_then_raises_and_tells_the_story_in_order(log):
+    async def body(turn):
+        turn.coordinator.cancellation.register_tool_start("1", "bash")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(1)
+            await turn.hooks.emit("execution:end", {"status": "cancelled"})
+
+    session = agent(body)
+    session.coordinator.cancellation.on_cancel(lambda: events.append(("callback", {})))
+    events = heard(session, "cancel:requested", "cancel:completed", "execution:end")
+    async with session, anyio.create_task_group() as group:
+        group.start_soon(after, 3, functools.partial(session.coordinator.cancellation.request_immediate, reason="why"))
+        with pytest.raises(ExecutionCancelled, match=r"was cancelled: it was stopped \(why\)") as caught:
+            await session.execute("hi")
+        assert anyio.current_time() == pytest.approx(4)
+        error = caught.value
+        assert (error.session_id, error.was_immediate, error.reason) == (session.session_id, True, "why")
+        assert session.status.status == "cancelled"
+    assert names(events) == ["cancel:requested", "callback", "execution:end", "cancel:completed"]
+    expected = {"level": "immediate", "grace": None, "reason": "why", "running_tools": ["bash"]}
+    assert events[0][1].items() >= expected.items()
+    assert events[-1][1]["was_immediate"] is True
+
+
+async def test_stop_requested_by_the_turn_itself_right_before_it_returns_still_counts():
+    async def body(turn):
+        turn.coordinator.request_cancel(immediate=True)
+        return "text"
+
+    session = agent(body)
+    events = heard(session, "cancel:requested", "cancel:completed")
+    async with session:
+        with pytest.raises(ExecutionCancelled):
+            await session.execute("hi")
+        assert session.status.status == "cancelled"
+    assert names(events) == ["cancel:requested", "cancel:completed"]
+
+
+async def test_turn_that_swallows_an_immediate_stop_is_cancelled_all_the_same():
+    async def body(turn):
+        turn.coordinator.request_cancel(immediate=True)
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(1)
+        return "text"
+
+    async with agent(body) as session:
+        with pytest.raises(ExecutionCancelled):
+            await session.execute("hi")
+
+
+async def test_error_out_of_the_unwinding_leaves_as_itself_and_is_in_the_story():
+    async def body(turn):
+        turn.coordinator.request_cancel(immediate=True)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            raise OSError("could not unwind")
+
+    session = agent(body)
+    events = heard(session, "cancel:completed")
+    async with session:
+        with pytest.raises(OSError, match="could not unwind"):
+            await session.execute("hi")
+        assert session.status.status == "cancelled"
+    assert "OSError: could not unwind" in events[0][1]["error"]
+
+
+async def test_token_must_be_reset_before_the_next_turn(log):
+    async def body(turn):
+        log.append("ran")
+        return "done"
+
+    async with agent(body) as session:
+        session.coordinator.request_cancel(immediate=True)
+        for _ in range(2):
+            with pytest.raises(ExecutionCancelled, match=r"stopped before it began; call cancellation\.reset"):
+                await session.execute("hi")
+        assert log == []
+        session.coordinator.cancellation.reset()
+        assert await session.execute("hi") == "done"
+
+
+# ── how it ends: a graceful stop ─────────────────────────────────────────────────────────────────
+
+
+async def test_graceful_stop_lets_the_turn_end_by_itself_and_returns_its_text():
+    async def body(turn):
+        while not turn.coordinator.cancellation.is_cancelled:
+            await anyio.sleep(1)
+        return "stopped nicely"
+
+    session = agent(body)
+    events = heard(session, "cancel:requested", "cancel:completed")
+    async with session, anyio.create_task_group() as group:
+        group.start_soon(after, 2.5, session.coordinator.request_cancel)
+        assert await session.execute("hi") == "stopped nicely"
+        assert session.status.status == "cancelled"
+    assert names(events) == ["cancel:requested", "cancel:completed"]
+    assert (events[0][1]["level"], events[1][1]["was_immediate"]) == ("graceful", False)
+
+
+async def test_graceful_stop_before_the_turn_still_runs_the_orchestrator():
+    session = agent()
+    events = heard(session, "cancel:completed")
+    async with session:
+        session.coordinator.request_cancel()
+        assert await session.execute("hi") == "hi"
+        assert session.status.status == "cancelled"
+    assert len(events) == 1
+
+
+@pytest.mark.parametrize("opened", ["async with", "by hand"])
+async def test_grace_turns_a_stop_immediate_when_it_runs_out(opened):
+    session = agent(wait_for_ever)
+    events = heard(session, "cancel:requested", "cancel:completed")
+
+    async def run():
+        async with anyio.create_task_group() as group:
+            group.start_soon(after, 2, session.coordinator.cancellation.request_graceful, 5)
+            with pytest.raises(ExecutionCancelled, match="the grace of a graceful stop ran out"):
+                await session.execute("hi")
+            assert anyio.current_time() - began == pytest.approx(7)
+
+    began = anyio.current_time()
+    if opened == "by hand":
+        await session.initialize()
+        await run()
+        await session.cleanup()
+    else:
+        async with session:
+            await run()
+    assert names(events) == ["cancel:requested", "cancel:requested", "cancel:completed"]
+    assert [data.get("level") for _, data in events] == ["graceful", "immediate", None]
+
+
+async def test_grace_of_a_turn_that_ended_in_time_does_not_reach_the_next():
+    async def body(turn):
+        await anyio.sleep(3)
+        return "done"
+
+    async with agent(body) as session:
+        session.coordinator.cancellation.request_graceful(5)
+        assert await session.execute("hi") == "done"
+        session.coordinator.cancellation.reset()
+        assert await session.execute("hi") == "done"
+        assert await session.execute("hi") == "done"
+        assert session.status.status == "completed"
+
+
+async def test_request_without_a_turn_is_announced_and_completes_nothing():
+    session = agent()
+    events = heard(session, "cancel:requested", "cancel:completed")
+    async with session:
+        session.coordinator.request_cancel()
+        await anyio.sleep(1)
+        assert names(events) == ["cancel:requested"]
+        session.coordinator.request_cancel(immediate=True)
+        await anyio.sleep(1)
+    assert [data["level"] for _, data in events] == ["graceful", "immediate"]
+
+
+async def test_opened_by_hand_a_request_is_announced_at_the_end_of_the_turn():
+    session = agent(wait_for_ever)
+    events = heard(session, "cancel:requested", "cancel:completed")
+    await session.initialize()
+    async with anyio.create_task_group() as group:
+        group.start_soon(after, 1, functools.partial(session.coordinator.request_cancel, immediate=True))
+        with pytest.raises(ExecutionCancelled):
+            await session.execute("hi")
+    await session.cleanup()
+    assert names(events) == ["cancel:requested", "cancel:completed"]
+
+
+async def test_callbacks_run_once_per_change_of_state(log):
+    session = agent(wait_for_ever)
+    token = session.coordinator.cancellation
+    token.on_cancel(lambda: log.append(token.state))
+    async with session, anyio.create_task_group() as group:
+        group.start_soon(after, 1, token.request_graceful)
+        group.start_soon(after, 2, token.request_immediate)
+        group.start_soon(after, 2, token.request_immediate)
+        with pytest.raises(ExecutionCancelled):
+            await session.execute("hi")
+    assert log == ["graceful", "immediate"]
+
+
+async def test_handler_that_resets_the_token_at_the_end_does_not_hide_the_stop():
+    session = agent(wait_for_ever)
+    token = session.coordinator.cancellation
+    session.coordinator.hooks.register("cancel:completed", lambda event, data: token.reset())
+    async with session:
+        for _ in range(2):
+            async with anyio.create_task_group() as group:
+                group.start_soon(after, 1, token.request_immediate)
+                with pytest.raises(ExecutionCancelled):
+                    await session.execute("hi")
+
+
+# ── from other threads and signal handlers ───────────────────────────────────────────────────────
+
+
+@pytest.mark.virtual_time
+async def test_turn_is_stopped_from_another_thread():
+    session = agent(wait_for_ever)
+
+    def stop():
+        session.coordinator.request_cancel(immediate=True)
+
+    async with session, anyio.create_task_group() as group:
+        group.start_soon(anyio.to_thread.run_sync, stop)
+        with pytest.raises(ExecutionCancelled):
+            await session.execute("hi")
+
+
+async def test_turn_is_stopped_from_a_signal_handler():
+    session = agent(wait_for_ever)
+
+    def stop(number, frame):
+        session.coordinator.request_cancel(immediate=True)
+
+    async def send():
+        await anyio.sleep(1)
+        signal.raise_signal(signal.SIGUSR1)
+
+    assert threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGUSR1, stop)
+    try:
+        async with session, anyio.create_task_group() as group:
+            group.start_soon(send)
+            with pytest.raises(ExecutionCancelled):
+                await session.execute("hi")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+# ── from outside ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("how", ["scope", "native"])
+async def test_cancellation_from_outside_leaves_as_the_backends_own_after_the_unwinding(how, log):
+    async def body(turn):
+        try:
+            await anyio.sleep_forever()
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(1)
+            log.append("unwound")
+            raise
+
+    session = agent(body)
+    events = heard(session, "cancel:requested", "cancel:completed")
+
+    async def execute():
+        try:
+            await session.execute("hi")
+        except BaseException as error:
+            log.append(isinstance(error, anyio.get_cancelled_exc_class()))
+            raise
+
+    async with session:
+        await give_up_after(2, how, execute)
+        assert log == ["unwound", True]
+        assert session.status.status == "cancelled"
+        assert names(events) == ["cancel:completed"]
+        assert not session.coordinator.cancellation.is_cancelled
+        assert not session.statistics().turn_running
