@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import HealthCheck, find, given, settings
+from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 
 from amplifier import models
@@ -27,22 +27,21 @@ WITHOUT_A_NAME = {
 NOT_FOR_ONE_CLASS = {"content_blocks", "instances", "json_objects", "json_values", "response_formats"}
 
 
-def drawn_class(name: str) -> type[Model]:
-    return type(
-        find(getattr(strategies, name)(), lambda value: True, settings=settings(max_examples=20, database=None))
-    )
+QUICK = settings(max_examples=5_000, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 
 
-def test_every_model_has_a_strategy():
-    named = {drawn_class(name).__name__ for name in strategies.__all__ if name not in NOT_FOR_ONE_CLASS}
+@settings(max_examples=1)
+@given(data=st.data())
+def test_every_model_has_a_strategy(data):
+    strategy_names = [name for name in strategies.__all__ if name not in NOT_FOR_ONE_CLASS]
+    drawn = {type(data.draw(getattr(strategies, name)())).__name__ for name in strategy_names}
     classes = {
         name for name in models.__all__ if isinstance(cls := getattr(models, name), type) and issubclass(cls, Model)
     }
-    assert named == classes - WITHOUT_A_NAME
+    assert drawn == classes - WITHOUT_A_NAME
 
 
-@pytest.mark.parametrize("name", [name for name in strategies.__all__ if name != "instances"])
-@given(data=st.data())
+@given(name=st.sampled_from([name for name in strategies.__all__ if name != "instances"]), data=st.data())
 def test_whatever_is_drawn_survives_json(name, data):
     value = data.draw(getattr(strategies, name)())
     if isinstance(value, Model):
@@ -51,7 +50,7 @@ def test_whatever_is_drawn_survives_json(name, data):
         assert to_json(value)
 
 
-@given(strategies.messages(role="user", content=strategies.st.just("hi"), extra={"vendor": 1}))
+@given(strategies.messages(role="user", content=st.just("hi"), extra={"vendor": 1}))
 def test_keywords_fix_fields_by_value_or_by_strategy(message):
     assert (message.role, message.content, message.extra) == ("user", "hi", {"vendor": 1})
 
@@ -67,8 +66,7 @@ def test_keywords_fix_fields_by_value_or_by_strategy(message):
     ],
 )
 def test_the_interesting_messages_are_among_them(wanted):
-    quick = settings(max_examples=5_000, database=None, suppress_health_check=list(HealthCheck))
-    assert wanted(find(strategies.messages(), wanted, settings=quick))
+    assert wanted(find(strategies.messages(), wanted, settings=QUICK))
 
 
 def test_classes_of_ones_own_can_be_drawn():
@@ -79,7 +77,7 @@ def test_classes_of_ones_own_can_be_drawn():
         text: str
         about: Message | None = None
 
-    drawn = find(strategies.instances(Note), lambda note: note.about is not None, settings=settings(database=None))
+    drawn = find(strategies.instances(Note), lambda note: note.about is not None, settings=QUICK)
     assert isinstance(drawn.about, Message)
 
 

@@ -371,27 +371,6 @@ def test_soon_does_nothing_once_the_loop_has_ended(backend):
     assert not loop.is_running_here()
 
 
-def test_soon_survives_a_loop_that_is_closed_between_looking_and_calling():
-    class ClosesLate(asyncio.SelectorEventLoop):
-        looks = 0
-
-        def is_closed(self) -> bool:
-            self.looks += 1
-            return super().is_closed() and self.looks > 1
-
-    events = ClosesLate()
-
-    async def main() -> Loop:
-        return Loop()
-
-    loop = events.run_until_complete(main())
-    events.close()
-    events.looks = 1
-    ran: list[int] = []
-    loop.soon(lambda: ran.append(1))
-    assert ran == []
-
-
 async def test_a_loop_of_one_backend_is_not_the_running_one_of_the_other():
     loops: list[Loop] = []
 

@@ -77,8 +77,7 @@ def test_what_is_written_is_read_back_equal_and_written_the_same(cls, data):
     assert from_json(cls, text.encode()) == value
 
 
-@pytest.mark.parametrize("cls", model_classes())
-@given(data=st.data())
+@given(cls=st.sampled_from(model_classes()), data=st.data())
 def test_dicts_say_the_same_as_the_text(cls, data):
     value = data.draw(instances(cls))
     plain = to_dict(value)
@@ -164,10 +163,10 @@ def test_the_class_decides_the_type_that_is_written():
 # ── unknown things ──
 
 
-@pytest.mark.parametrize(
-    "cls", [cls for cls in model_classes() if issubclass(cls, OpenModel) and cls is not UnknownBlock]
+@given(
+    cls=st.sampled_from([cls for cls in model_classes() if issubclass(cls, OpenModel) and cls is not UnknownBlock]),
+    data=st.data(),
 )
-@given(data=st.data())
 def test_open_models_give_unknown_members_back(cls, data):
     plain = to_dict(data.draw(instances(cls, extra={})))
     unknown = {f"x-{name}": value for name, value in data.draw(json_objects()).items()}
@@ -176,8 +175,7 @@ def test_open_models_give_unknown_members_back(cls, data):
     assert list(json.loads(text)) == [*plain, *unknown]
 
 
-@pytest.mark.parametrize("cls", [cls for cls in model_classes() if not issubclass(cls, OpenModel)])
-@given(data=st.data())
+@given(cls=st.sampled_from([cls for cls in model_classes() if not issubclass(cls, OpenModel)]), data=st.data())
 def test_closed_models_ignore_unknown_members(cls, data):
     value = data.draw(instances(cls))
     assert from_dict(cls, {**to_dict(value), "unknown": object}) == value

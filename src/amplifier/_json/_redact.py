@@ -13,7 +13,7 @@ import json
 import re
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from ._text import MAX_SHOWN_DEPTH
@@ -119,28 +119,40 @@ def _userinfo(found: re.Match[str]) -> str:
 
 # Patterns with the case of their letters, tried on text that contains one of the marks: a fast substring search.
 _Replacement = str | Callable[[re.Match[str]], str]
-_SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str], _Replacement], ...] = (
-    (
-        ("PRIVATE KEY",),
-        re.compile(r"(?s)-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY[^-]{0,10}-----.*?(?:-----END [^-]{0,60}-----|\Z)"),
-        REDACTED,
-    ),
-    (("://",), re.compile(r"://([^\s/?#@:\"'<>]{0,256}+)(?::([^\s/?#@\"'<>]{1,256}+))?@"), _userinfo),
-    (
-        ("hooks.slack.com/", "/api/webhooks/", "webhook.office.com/"),
-        re.compile(r"(hooks\.slack\.com/[a-z]{1,20}/|/api/webhooks/|webhook\.office\.com/)[\w@/-]{16,}+", re.ASCII),
-        rf"\1{REDACTED}",
-    ),
-    (("",), re.compile(_prefixed(), re.ASCII), _token),
-    (("IA", "A3T"), re.compile(r"A(?<![A-Za-z0-9]A)(?:KIA|SIA|BIA|3T[A-Z0-9])[A-Z0-9]{16}(?![A-Za-z0-9])"), REDACTED),
-    (("eyJ",), re.compile(r"eyJ(?<![\w-]eyJ)[\w-]{8,}+\.[\w-]{8,}+(?:\.[\w-]*+){0,4}", re.ASCII), REDACTED),
-    (("==",), re.compile(r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{86}==(?![A-Za-z0-9=])"), REDACTED),
-    (("Q~",), re.compile(r"\b[\w.~-]{3}\dQ~[\w.~-]{31,}+", re.ASCII), REDACTED),
-    ((":AA",), re.compile(r"\b\d{8,10}:AA[\w-]{33}", re.ASCII), REDACTED),
-    (("SK",), re.compile(r"SK(?<![A-Za-z0-9]SK)[0-9a-f]{32}(?![A-Za-z0-9])"), REDACTED),
-)
 
-_PLACEHOLDERS = ("$", "<", "{", "%", "*", "[", "...", "os.environ", "env.")
+
+@cache  # compiled when first needed: importing the package should not wait for it
+def _shapes() -> tuple[tuple[tuple[str, ...], re.Pattern[str], _Replacement], ...]:
+    return (
+        (
+            ("PRIVATE KEY",),
+            re.compile(r"(?s)-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY[^-]{0,10}-----.*?(?:-----END [^-]{0,60}-----|\Z)"),
+            REDACTED,
+        ),
+        (("://",), re.compile(r"://([^\s/?#@:\"'<>]{0,256}+)(?::([^\s/?#@\"'<>]{1,256}+))?@"), _userinfo),
+        (
+            ("hooks.slack.com/", "/api/webhooks/", "webhook.office.com/"),
+            re.compile(r"(hooks\.slack\.com/[a-z]{1,20}/|/api/webhooks/|webhook\.office\.com/)[\w@/-]{16,}+", re.ASCII),
+            rf"\1{REDACTED}",
+        ),
+        (("",), re.compile(_prefixed(), re.ASCII), _token),
+        (
+            ("IA", "A3T"),
+            re.compile(r"A(?<![A-Za-z0-9]A)(?:KIA|SIA|BIA|3T[A-Z0-9])[A-Z0-9]{16}(?![A-Za-z0-9])"),
+            REDACTED,
+        ),
+        (("eyJ",), re.compile(r"eyJ(?<![\w-]eyJ)[\w-]{8,}+\.[\w-]{8,}+(?:\.[\w-]*+){0,4}", re.ASCII), REDACTED),
+        (("==",), re.compile(r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{86}==(?![A-Za-z0-9=])"), REDACTED),
+        (("Q~",), re.compile(r"\b[\w.~-]{3}\dQ~[\w.~-]{31,}+", re.ASCII), REDACTED),
+        ((":AA",), re.compile(r"\b\d{8,10}:AA[\w-]{33}", re.ASCII), REDACTED),
+        (("SK",), re.compile(r"SK(?<![A-Za-z0-9]SK)[0-9a-f]{32}(?![A-Za-z0-9])"), REDACTED),
+    )
+
+
+# What stands where a secret will be put, whole: $KEY, ${KEY}, $(cmd), <your key>, {key}, %(key)s, ***, [REDACTED], …
+_PLACEHOLDER = re.compile(
+    r"\$?|\$[A-Z_][A-Z0-9_]*|\$?\{[^{}]*\}|\{\{.*|\$\(.*|<.*|%\(\w*\)s|%s|\*+|\.+|\[REDACTED\].*|(?:os\.environ|env\.).*"
+)
 _NO_SECRETS = _words(
     "none null nil true false yes no undefined required optional missing invalid expired empty str string bytes int"
     " bool bearer basic token password secret"
@@ -151,8 +163,8 @@ _AUTH_VALUE = re.compile(r"(?:bearer|basic|digest|token|negotiate|apikey|aws4-hm
 def _assigned(text: str, found: re.Match[str]) -> tuple[int, int] | None:
     """``password=hunter2``, ``"api_key": "…"``, ``token: …`` — decide by how it is written whether it is prose."""
     group = found.lastgroup or "bare"
-    value, operator = found[group], found["operator"]
-    if not value or value.startswith(_PLACEHOLDERS) or value.rstrip(".") in _NO_SECRETS:
+    value, operator = text[found.start(group) : found.end(group)], found["operator"]
+    if _PLACEHOLDER.fullmatch(value) or value.lower().rstrip(".") in _NO_SECRETS:
         return None
     if group == "bare":
         after = text[found.end() : found.end() + 1]
@@ -182,8 +194,9 @@ def _scheme(text: str, found: re.Match[str]) -> tuple[int, int] | None:
     return found.span(1) if is_secret else None
 
 
-def _option(_text: str, found: re.Match[str]) -> tuple[int, int] | None:
-    is_secret = _name_matcher(SENSITIVE_KEYS)(found[1]) and not found[2].startswith(_PLACEHOLDERS)
+def _option(text: str, found: re.Match[str]) -> tuple[int, int] | None:
+    value = text[found.start(2) : found.end(2)]
+    is_secret = _name_matcher(SENSITIVE_KEYS)(found[1]) and not _PLACEHOLDER.fullmatch(value)
     return found.span(2) if is_secret else None
 
 
@@ -199,30 +212,36 @@ _HEADER_VALUE = r"""[\\"']{0,3} ?[:=] {0,3}([\\"']{0,3})([^\r\n"'\\]++)"""
 # Patterns for any case. They search the text in lower case and begin with a literal, which the regex engine finds as
 # fast as str.find() does; ignoring case in the pattern instead is thirty times slower.
 _Judge = Callable[[str, "re.Match[str]"], "tuple[int, int] | None"]
-_NAMED: tuple[tuple[str, re.Pattern[str], _Judge], ...] = (
-    *((name, re.compile(rf"{name}{_HEADER_VALUE}"), _header) for name in ("authorization", "cookie")),
-    *((name, re.compile(rf"{name}\s{{1,4}}([a-z0-9._~+/-]{{8,}}+=*+)"), _scheme) for name in ("bearer", "basic")),
-    (
-        "--",
-        re.compile(r"--(?<![\w-]--)([a-z0-9]{1,30}+(?:-[a-z0-9]{1,30}+){0,4}+)(?:\s{1,3}|=)[\"']?([^\s\"'-]\S*+)"),
-        _option,
-    ),
-    (
-        "key",
-        re.compile(rf"key(?:{_WHOSE_KEY}|(?<=shared.access.key)|(?<=sharedaccesskey)|(?<=[?&]key)){_VALUE}"),
-        _assigned,
-    ),
-    (
-        "sig",
-        re.compile(rf"sig(?:(?<=[?&]sig)|(?<=amz-sig)nature|(?<=access.sig)nature|(?<=accesssig)nature){_VALUE}"),
-        _assigned,
-    ),
-    ("auth", re.compile(rf"auth(?<![a-z]auth)(?:orization)?{_VALUE}"), _assigned),
-    ("pass", re.compile(rf"pass(?:(?<![a-z]pass)(?==)|w(?:or)?d|phrase){_VALUE}"), _assigned),
-    ("connection", re.compile(rf"connection.?string{_VALUE}"), _assigned),
-    ("credential", re.compile(rf"credentials?{_VALUE}"), _assigned),
-    *((name, re.compile(name + _VALUE), _assigned) for name in ("secret", "token", "cookie", "pwd", "jwt")),
-)
+
+
+@cache
+def _named() -> tuple[tuple[str, re.Pattern[str], _Judge], ...]:
+    return (
+        *((name, re.compile(rf"{name}{_HEADER_VALUE}"), _header) for name in ("authorization", "cookie")),
+        *((name, re.compile(rf"{name}\s{{1,4}}([a-z0-9._~+/-]{{8,}}+=*+)"), _scheme) for name in ("bearer", "basic")),
+        (
+            "--",
+            re.compile(r"--(?<![\w-]--)([a-z0-9]{1,30}+(?:-[a-z0-9]{1,30}+){0,4}+)(?:\s{1,3}|=)[\"']?([^\s\"'-]\S*+)"),
+            _option,
+        ),
+        (
+            "key",
+            re.compile(rf"key(?:{_WHOSE_KEY}|(?<=shared.access.key)|(?<=sharedaccesskey)|(?<=[?&]key)){_VALUE}"),
+            _assigned,
+        ),
+        (
+            "sig",
+            re.compile(rf"sig(?:(?<=[?&]sig)|(?<=amz-sig)nature|(?<=access.sig)nature|(?<=accesssig)nature){_VALUE}"),
+            _assigned,
+        ),
+        ("auth", re.compile(rf"auth(?<![a-z]auth)(?:orization)?{_VALUE}"), _assigned),
+        ("pass", re.compile(rf"pass(?:(?<![a-z]pass)(?==)|w(?:or)?d|phrase){_VALUE}"), _assigned),
+        ("connection", re.compile(rf"connection.?string{_VALUE}"), _assigned),
+        ("credential", re.compile(rf"credentials?{_VALUE}"), _assigned),
+        *((name, re.compile(name + _VALUE), _assigned) for name in ("secret", "token", "cookie", "pwd", "jwt")),
+    )
+
+
 _SHORTEST_SECRET = 6  # nothing shorter than "pwd=x1" can have one of the shapes
 
 
@@ -230,7 +249,7 @@ def redact_text(text: str) -> str:
     """Replace what has the shape of a secret by ``[REDACTED]``; text without one comes back as it is."""
     if len(text) < _SHORTEST_SECRET:
         return text
-    for marks, pattern, replacement in _SHAPES:
+    for marks, pattern, replacement in _shapes():
         for mark in marks:
             if mark in text:
                 text = pattern.sub(replacement, text)
@@ -242,7 +261,7 @@ def redact_text(text: str) -> str:
 
 def _redact_named(text: str) -> str:
     lowered = _lower(text)
-    for mark, pattern, judge in _NAMED:
+    for mark, pattern, judge in _named():
         if mark not in lowered:
             continue
         pieces: list[str] = []
@@ -402,6 +421,6 @@ def _readable(value: Any) -> Any:
         redacted = redact_text(shown)
     except RecursionError:
         return TOO_DEEP
-    except Exception:  # the methods of a foreign object; what cannot be read cannot be shown to be harmless
+    except Exception:  # noqa: BLE001 - the methods of a foreign object; what cannot be read cannot be shown to be harmless
         return f"[UNREADABLE {kind.__name__}]"
     return value if redacted == shown else redacted

@@ -74,8 +74,10 @@ class Frame:
         return self.at if self.keys is None else self.keys[self.at]
 
     def build(self) -> Any:
-        """The finished container: dict and list subclasses become plain, tuples keep their class, and if
-        nothing inside them was copied, their identity."""
+        """The finished container; subclasses of dict and list become plain, tuples keep their class.
+
+        A tuple in which nothing was replaced is returned itself.
+        """
         kind, values = self.kind, self.values
         if self.keys is not None:
             return dict(zip(self.keys, values, strict=True))

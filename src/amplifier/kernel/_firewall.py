@@ -264,6 +264,10 @@ class Loop:
         except trio.RunFinishedError:
             return
 
+    def spawn_timer(self, fn: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Give a timer its task where there is no task group; trio only, asyncio has timers without one."""
+        sys.modules["trio"].lowlevel.spawn_system_task(fn)
+
 
 Spawn = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
 

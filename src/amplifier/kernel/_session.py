@@ -189,7 +189,8 @@ class AmplifierSession:
         hosting = coordinator.hosting
         spawn = None if hosting.group is None else hosting.spawn
         coordinator.watch.start(spawn)
-        coordinator.cancellation.attach(self._loop, spawn, None if spawn is None else self._announce_cancel)
+        announce = None if spawn is None else self._announce_cancel
+        coordinator.cancellation.attach(self._loop, spawn or self._loop.spawn_timer, announce)
         if self._parent is not None:
             self._parent.coordinator.cancellation.register_child(coordinator.cancellation)
         for warning in self._plan.warnings:

@@ -11,6 +11,7 @@ and returns when the turn has unwound.
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self, final
@@ -20,13 +21,14 @@ import anyio.abc
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from amplifier.errors import SessionStateError
-from amplifier.events import CONTENT_BLOCK_DELTA, THINKING_DELTA, TOOL_ERROR, TOOL_POST, TOOL_PRE
+from amplifier.events import CONTENT_BLOCK_DELTA, TERMINAL_EVENTS, THINKING_DELTA, TOOL_ERROR, TOOL_POST, TOOL_PRE
 from amplifier.models import TextDelta, ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
 
+from ._firewall import is_real_cancellation
 from ._hooks import EVERY_EVENT, HookRegistry
 
 BUFFERED = 256
-"""Events a consumer may lag behind before the turn waits for it."""
+"""Events a consumer may lag behind before the turn waits for it; terminal events never wait and are not counted."""
 
 LAST = 2**31
 """The stream listens after every other handler, so it sees payloads as they finally are."""
@@ -45,6 +47,7 @@ class TurnStream:
         self._hooks = hooks
         self._group: anyio.abc.TaskGroup | None = None
         self._receive: MemoryObjectReceiveStream[TurnEvent] | None = None
+        self._room = anyio.Semaphore(BUFFERED)
         self._error: BaseException | None = None
         self._finished = False
         self.result: str | None = None
@@ -52,7 +55,7 @@ class TurnStream:
     async def __aenter__(self) -> Self:
         if self._group is not None:
             raise SessionStateError("a stream can be entered once; call session.stream(...) again for another turn")
-        send, self._receive = anyio.create_memory_object_stream[TurnEvent](BUFFERED)
+        send, self._receive = anyio.create_memory_object_stream[TurnEvent](math.inf)
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
         self._group.start_soon(self._run, send)
@@ -87,24 +90,33 @@ class TurnStream:
         if self._receive is None:
             raise SessionStateError("enter the stream first: `async with session.stream(...) as events:`")
         try:
-            return await self._receive.receive()
+            event = await self._receive.receive()
+        except anyio.ClosedResourceError:
+            raise SessionStateError("a stream is read inside its `async with` block; this one has been left") from None
         except anyio.EndOfStream:
             if self._error is not None:
                 error, self._error = self._error, None
                 raise error from None
             raise StopAsyncIteration from None
+        if event.name not in TERMINAL_EVENTS:
+            self._room.release()
+        return event
 
     async def _run(self, send: MemoryObjectSendStream[TurnEvent]) -> None:
         async def pass_on(event: str, data: dict[str, Any]) -> None:
+            if event not in TERMINAL_EVENTS:  # those are cut off after seconds, and must be in the story all the same
+                await self._room.acquire()
             try:
-                await send.send(_typed(event, data))
+                send.send_nowait(_typed(event, data))
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                 return  # the consumer has left; the turn is being cancelled
 
         unregister = self._hooks.register(EVERY_EVENT, pass_on, priority=LAST, name="session.stream", timeout=None)
         try:
             self.result = await self._execute()
-        except Exception as exc:  # noqa: BLE001 — raised to the consumer, who is elsewhere
+        except BaseException as exc:  # noqa: BLE001 — raised to the consumer, who is elsewhere
+            if is_real_cancellation(exc):
+                raise
             self._error = exc
         finally:
             self._finished = True

@@ -84,8 +84,9 @@ def expand_variables(plan: Mapping[str, Any], env: Mapping[str, str]) -> dict[st
 
         return _VARIABLE.sub(replace, value)
 
+    expanded: dict[str, Any] = {}
     try:
-        expanded: dict[str, Any] = rebuild(dict(plan), expand, subject="")
+        expanded = rebuild(dict(plan), expand, subject="")
     except ModelError as error:
         problems += _below("$", error)
     if problems:

@@ -9,7 +9,7 @@ must copy it (`merge_plans`, `expand_variables`) refuse circles and more than 10
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import attrs
 
@@ -74,7 +74,7 @@ class _Reader:
         try:
             return self.read(config, base)
         # Keys and values are foreign objects: their __eq__, __hash__ and mapping methods are foreign code.
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             self.problem("$", f"the plan cannot be read: {type(error).__name__} from one of its objects")
             return None
 
@@ -223,7 +223,7 @@ class _Reader:
         if type(config) is not dict:
             config = self.mapping(config, f"{path}.config", "a mapping", missing={})
         instance_id: str | None = None
-        on_failure: Literal["continue", "deny"] = "continue"
+        on_failure: Any = "continue"
         if section == "providers":
             instance_id = given.get("instance_id")
             if instance_id is not None and (type(instance_id) is not str or not instance_id.strip()):
