@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from typing import Any
 
-WORDS = (
-    "the a file model reads writes then decides because function returns value error line path test module result agent "
-    "tool call answer next step check find open close run build null None true config session event hook order"
-).split(" ")
+WORDS = [
+    *["the", "a", "file", "model", "reads", "writes", "then", "decides", "because", "function", "returns", "value"],
+    *["error", "line", "path", "test", "module", "result", "agent", "tool", "call", "answer", "next", "step", "check"],
+    *["find", "open", "close", "run", "build", "None", "true", "config", "session", "event", "hook", "order"],
+]
 
 
 def chat_request(*, messages: int, seed: int = 7) -> dict[str, Any]:

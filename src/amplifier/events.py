@@ -316,7 +316,7 @@ _CANONICAL: Final = (
     ),
     Event(
         CANCEL_REQUESTED,
-        ("state", "reason", "running_tools"),
+        ("state", "grace", "reason", "running_tools"),
         "kernel",
         (),
         "Once per request to stop; state is graceful or immediate.",

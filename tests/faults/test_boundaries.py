@@ -19,15 +19,20 @@ async def test_f16_no_module_can_forge_who_emitted_an_event_and_when():
 
     async def mount(coordinator, config):
         coordinator.hooks.set_default_fields(**forged, extra="kept")
-        coordinator.hooks.register("x", lambda event, data: HookResult(action="modify", data=forged), priority=-1)
-        coordinator.hooks.register("x", lambda event, data: seen.append(data))
+        coordinator.hooks.register(
+            "modified", lambda event, data: HookResult(action="modify", data=forged), priority=-1
+        )
+        for event in ("plain", "modified"):
+            coordinator.hooks.register(event, lambda event, data: seen.append(data))
 
     async with agent(hooks={"hooks-liar": mount}, session_id="real", parent_id="mother") as session:
-        result = await session.coordinator.hooks.emit("x", forged)
-        assert result.data is not None
-        for data in (seen[0], result.data):
-            assert (data["session_id"], data["parent_id"]) == ("real", "mother")
-            assert data["timestamp"] > "2000"
+        for event in ("plain", "modified"):
+            result = await session.coordinator.hooks.emit(event, forged)
+            seen.append(result.data)
+    assert len(seen) == 4
+    for data in seen:
+        assert (data["session_id"], data["parent_id"]) == ("real", "mother")
+        assert data["timestamp"] > "2000"
 
 
 async def test_f16_collected_events_cannot_be_forged_either():

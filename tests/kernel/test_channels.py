@@ -65,7 +65,10 @@ async def test_only_none_is_filtered_and_values_keep_their_identity(channels):
 
 
 async def test_coroutine_returned_by_a_sync_callback_is_awaited(channels):
-    channels.register("x", "n", lambda: after(1, "value")(), None)
+    def contribute():
+        return after(1, "value")()
+
+    channels.register("x", "n", contribute, None)
     assert await collect(channels) == ["value"]
 
 
@@ -154,7 +157,7 @@ async def test_contributor_may_register_another_for_the_next_collection(channels
     + [("x", "n", wrong) for wrong in (None, "n", 5)],
 )
 def test_wrong_registration_is_a_type_error_and_leaves_nothing(channels, channel, name, callback):
-    with pytest.raises(TypeError, match="non-empty str|needs a callable"):
+    with pytest.raises(TypeError, match=r"non-empty str|needs a callable"):
         channels.register(channel, name, callback, None)
     assert channels.as_dict() == {}
 

@@ -62,7 +62,7 @@ async def test_what_came_last_goes_first_whoever_owns_it(stack, log):
     stack.push(noting(log, 1), "a")
     stack.push(lambda: log.append(2), None)
     stack.push(noting(log, 3, seconds=5), "b")
-    stack.push(lambda: noting(log, 4)(), "a")
+    stack.push(functools.partial(noting(log, 4)), "a")
     assert await unwind(stack) == ([], None)
     assert log == [4, 3, 2, 1]
 
@@ -174,9 +174,7 @@ async def test_when_the_whole_has_run_out_every_remaining_step_still_gets_a_tent
     assert len(failures) == 5
 
 
-@pytest.mark.parametrize(
-    ("each", "total", "ends"), [(None, 8, [8, 9]), (7, None, [7, 14]), (3, 100, [3, 6])], ids=repr
-)
+@pytest.mark.parametrize(("each", "total", "ends"), [(None, 8, [8, 9]), (7, None, [7, 14]), (3, 100, [3, 6])], ids=repr)
 async def test_either_deadline_may_be_left_out(stack, log, each, total, ends):
     stack.push(hanging(log, 1), None)
     stack.push(hanging(log, 2), None)

@@ -386,10 +386,14 @@ async def test_fatal_crash_ends_the_session_and_leaves_as_itself(log, error):
 
     session = agent(hooks={"hooks-a": with_cleanup(log, "a")})
     events = heard(session, "module:crashed", "session:end")
-    with pytest.raises(type(error)) as caught:
+
+    async def use():
         async with session:
             session.coordinator.view_for("hooks-a").start_soon(crash, fatal=True)
             await anyio.sleep_forever()
+
+    with pytest.raises(type(error)) as caught:
+        await use()
     assert caught.value is error
     assert log == ["a mounted", "a cleaned up"]
     assert [event for event, _ in events] == ["module:crashed", "session:end"]
@@ -408,10 +412,14 @@ async def test_fatal_crash_ends_a_running_turn_too(log):
         raise OSError("lost")
 
     session = agent(body)
-    with pytest.raises(OSError, match="lost"):
+
+    async def use():
         async with session:
             session.coordinator.start_soon(crash, fatal=True)
             await session.execute("go")
+
+    with pytest.raises(OSError, match="lost"):
+        await use()
     assert log == ["turn unwound"]
     assert session.status.status == "cancelled"
 

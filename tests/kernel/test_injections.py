@@ -25,7 +25,7 @@ class Limits:
 def made(**limits):
     coordinator = ModuleCoordinator(Limits(**limits))
     memory = Memory()
-    coordinator.mount("context", memory)
+    coordinator.mount_points["context"] = memory
     return coordinator, memory
 
 
@@ -111,16 +111,16 @@ async def test_nothing_left_to_inject_is_a_continue(result):
 
 
 async def test_sync_context_is_served_too():
-    class Sync:
-        messages: list = []
+    messages = []
 
+    class Sync:
         def add_message(self, message):
-            self.messages.append(message)
+            messages.append(message)
 
     coordinator, _ = made()
     coordinator.mount("context", Sync())
     await inject(coordinator, one("text"))
-    assert Sync.messages[0]["content"] == "text"
+    assert messages[0]["content"] == "text"
 
 
 @pytest.mark.parametrize("context", [None, object()], ids=["no context", "no add_message"])

@@ -126,7 +126,7 @@ async def test_what_mounting_returns_may_be_awaited_again_and_again_without_a_ch
         with pytest.raises(StopIteration) as ended:
             next(steps)
         assert ended.value.value is None
-        assert await DONE is None
+        await DONE
 
 
 # ── owners ───────────────────────────────────────────────────────────────────────────────────────

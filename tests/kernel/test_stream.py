@@ -142,12 +142,17 @@ async def test_error_of_the_turn_is_raised_from_the_iteration_as_the_very_object
         raise error
 
     async with agent(body) as session:
-        with pytest.raises(type(error)) as caught:
-            async with session.stream("hi") as events:
+        stream = session.stream("hi")
+
+        async def read():
+            async with stream as events:
                 async for event in events:
                     log.append(event.name)
+
+        with pytest.raises(type(error)) as caught:
+            await read()
         assert caught.value is error
-        assert events.result is None
+        assert stream.result is None
     assert log == ["session:start", "custom:event"]
 
 
@@ -179,10 +184,14 @@ async def test_own_error_of_the_block_is_not_replaced_or_wrapped(log):
             log.append("unwound")
 
     async with agent(body) as session:
-        with pytest.raises(LookupError, match="mine"):
+
+        async def leave():
             async with session.stream("hi"):
                 await anyio.sleep(1)
                 raise LookupError("mine")
+
+        with pytest.raises(LookupError, match="mine"):
+            await leave()
         assert log == ["unwound"]
 
 
@@ -201,11 +210,15 @@ async def test_stop_and_timeout_arrive_as_the_kernels_errors():
         with pytest.raises(ExecutionTimeout):
             async with session.stream("hi", timeout=5) as events:
                 await drain(events)
-        with pytest.raises(ExecutionCancelled):
+
+        async def stop():
             async with session.stream("hi") as events:
                 async for event in events:
                     if event.name == "custom:event":
                         session.coordinator.request_cancel(immediate=True)
+
+        with pytest.raises(ExecutionCancelled):
+            await stop()
         assert session.status.status == "cancelled"
 
 

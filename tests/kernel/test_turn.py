@@ -12,7 +12,7 @@ import anyio.to_thread
 import pytest
 
 from amplifier import ContractError, ExecutionCancelled, ExecutionTimeout, LLMError
-from tests._support.small_agent import agent, give_up_after, heard, mounting
+from tests._support.small_agent import agent, give_up_after, heard, let_time_pass
 
 pytestmark = pytest.mark.virtual_time
 
@@ -201,11 +201,11 @@ async def test_result_that_is_no_text_is_a_broken_contract(answer):
         return answer
 
     async with agent(body) as session:
-        with pytest.raises(ContractError, match="orchestrator Loop returned .*; expected a str") as caught:
+        with pytest.raises(ContractError, match=r"orchestrator Loop returned .*; expected a str") as caught:
             await session.execute("hi")
         assert caught.value.module == "Loop"
         assert session.status.status == "failed"
-        assert session.status.last_error["type"] == "ContractError"
+        assert (session.status.last_error or {})["type"] == "ContractError"
 
 
 async def test_result_with_a_lone_surrogate_is_a_broken_contract_with_its_place():
@@ -252,7 +252,7 @@ async def test_error_of_the_orchestrator_leaves_as_the_very_object_it_was(error)
         assert caught.value is error
         assert caught.value.__cause__ is cause
         assert session.status.status == "failed"
-        assert session.status.last_error["type"] == type(error).__name__
+        assert (session.status.last_error or {})["type"] == type(error).__name__
 
 
 async def test_turn_after_a_failed_one_works_and_status_follows():
@@ -329,6 +329,20 @@ async def test_turn_that_swallows_its_timeout_is_late_all_the_same():
         assert session.status.status == "cancelled"
 
 
+async def test_turn_that_blocks_past_its_deadline_is_late_on_both_backends():
+    async def body(turn):
+        let_time_pass(9)
+        return "too late"
+
+    session = agent(body)
+    events = heard(session, "cancel:completed")
+    async with session:
+        with pytest.raises(ExecutionTimeout):
+            await session.execute("hi", timeout=5)
+        assert session.status.status == "cancelled"
+    assert len(events) == 1
+
+
 async def test_timeout_raised_by_the_orchestrator_itself_is_not_the_kernels():
     async def body(turn):
         with anyio.fail_after(1):
@@ -366,7 +380,7 @@ async def test_immediate_stop_unwinds_the_turn_then_raises_and_tells_the_story_i
         assert (error.session_id, error.was_immediate, error.reason) == (session.session_id, True, "why")
         assert session.status.status == "cancelled"
     assert names(events) == ["cancel:requested", "callback", "execution:end", "cancel:completed"]
-    expected = {"level": "immediate", "grace": None, "reason": "why", "running_tools": ["bash"]}
+    expected = {"state": "immediate", "grace": None, "reason": "why", "running_tools": ["bash"]}
     assert events[0][1].items() >= expected.items()
     assert events[-1][1]["was_immediate"] is True
 
@@ -434,8 +448,10 @@ async def test_token_must_be_reset_before_the_next_turn(log):
 
 async def test_graceful_stop_lets_the_turn_end_by_itself_and_returns_its_text():
     async def body(turn):
-        while not turn.coordinator.cancellation.is_cancelled:
+        for _ in range(10):
             await anyio.sleep(1)
+            if turn.coordinator.cancellation.is_cancelled:
+                break
         return "stopped nicely"
 
     session = agent(body)
@@ -445,7 +461,7 @@ async def test_graceful_stop_lets_the_turn_end_by_itself_and_returns_its_text():
         assert await session.execute("hi") == "stopped nicely"
         assert session.status.status == "cancelled"
     assert names(events) == ["cancel:requested", "cancel:completed"]
-    assert (events[0][1]["level"], events[1][1]["was_immediate"]) == ("graceful", False)
+    assert (events[0][1]["state"], events[1][1]["was_immediate"]) == ("graceful", False)
 
 
 async def test_graceful_stop_before_the_turn_still_runs_the_orchestrator():
@@ -506,6 +522,20 @@ async def test_request_without_a_turn_is_announced_and_completes_nothing():
         session.coordinator.request_cancel(immediate=True)
         await anyio.sleep(1)
     assert [data["level"] for _, data in events] == ["graceful", "immediate"]
+
+
+@pytest.mark.parametrize("opened", ["async with", "by hand"])
+async def test_request_right_before_the_closing_is_announced_before_the_end(opened):
+    session = agent()
+    events = heard(session)
+    if opened == "async with":
+        async with session:
+            session.coordinator.request_cancel()
+    else:
+        await session.initialize()
+        session.coordinator.request_cancel()
+        await session.cleanup()
+    assert names(events) == ["cancel:requested", "session:end"]
 
 
 async def test_opened_by_hand_a_request_is_announced_at_the_end_of_the_turn():

@@ -145,12 +145,14 @@ def test_the_strongest_action_wins(answers):
 
 
 @given(chatter, names, denials, chatter)
-def test_a_denial_ends_the_dispatch_and_stands_as_it_was_written(before, name, denial, after):
+def test_a_denial_ends_the_dispatch_and_stands_as_it_was_written_but_for_the_kernels_fields(
+    before, name, denial, after
+):
     result = merged([*before, (name, denial), *after])
     payload = merged(before).data
     assert result == HookResult(
         action="deny",
-        data=denial.data if denial.data is not None else payload,
+        data={**denial.data, **OWNED} if denial.data is not None else payload,
         reason=denial.reason,
         suppress_output=denial.suppress_output,
         user_message=denial.user_message,

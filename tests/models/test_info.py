@@ -23,7 +23,7 @@ def test_a_session_starts_now_in_utc():
 
 
 def test_a_time_without_zone_is_local_time():
-    naive = datetime(2024, 5, 6, 12)
+    naive = datetime(2024, 5, 6, 12)  # noqa: DTZ001  # the point of the test
     for given_time in (naive, naive.isoformat()):
         started = SessionStatus(session_id="s", started_at=given_time).started_at
         assert started == naive.astimezone()
@@ -39,7 +39,7 @@ def test_times_are_written_with_their_offset():
 
 def test_a_time_without_zone_that_was_assigned_is_written_with_an_offset():
     status = SessionStatus(session_id="s", started_at=NOON)
-    status.ended_at = datetime(2024, 5, 6, 13)
+    status.ended_at = datetime(2024, 5, 6, 13)  # noqa: DTZ001  # the point of the test
     assert from_json(SessionStatus, to_json(status)).ended_at == status.ended_at.astimezone()
     assert to_dict(status)["ended_at"] == status.to_dict()["ended_at"] == status.ended_at.astimezone().isoformat()
 

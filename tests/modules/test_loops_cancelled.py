@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import anyio
 import pytest
 
@@ -20,7 +22,7 @@ def test_a_turn_cancelled_anywhere_leaves_a_valid_transcript(loop, mode):
         async def slow(event, data):
             await anyio.sleep(0.1)
 
-        turns = [[("a", {"n": 1}), ("b", {}), ("nope", {})], ("a", {}), "done"]
+        turns: list[Any] = [[("a", {"n": 1}), ("b", {}), ("nope", {})], ("a", {}), "done"]
         tools = MockTool("a", respond=work), MockTool("b", respond=work)
         agent = Agent(loop, turns, *tools, hooks={"tool:pre": slow, "tool:post": slow, "execution:end": slow})
 

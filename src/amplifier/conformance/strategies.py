@@ -100,7 +100,7 @@ __all__ = [
     "usages",
 ]
 
-ModelT = TypeVar("ModelT", bound=Model)
+_ModelT = TypeVar("_ModelT", bound=Model)
 _KNOWN_BLOCKS = frozenset(
     {"text", "thinking", "redacted_thinking", "tool_call", "tool_result", "image", "reasoning"},
 )
@@ -135,7 +135,7 @@ def json_objects() -> SearchStrategy[dict[str, Any]]:
 # ── any model ────────────────────────────────────────────────────────────────────────────────────
 
 
-def instances(cls: type[ModelT], **fields: Any) -> SearchStrategy[ModelT]:
+def instances(cls: type[_ModelT], **fields: Any) -> SearchStrategy[_ModelT]:
     """Instances of any model class, ours or derived from ours.
 
     Args:
@@ -152,15 +152,15 @@ def instances(cls: type[ModelT], **fields: Any) -> SearchStrategy[ModelT]:
     return st.builds(_with_unknown, st.just(cls), drawn, unknown)
 
 
-Parts = dict[str, SearchStrategy[Any]]
+_Parts = dict[str, SearchStrategy[Any]]
 
 
 @functools.cache
-def _parts(cls: type[Model]) -> tuple[Parts, Parts, SearchStrategy[dict[str, Any]]]:
+def _parts(cls: type[Model]) -> tuple[_Parts, _Parts, SearchStrategy[dict[str, Any]]]:
     """Strategies for the required fields, for those with a default, and for the unknown members."""
     hints, special = typing.get_type_hints(cls), _SPECIAL_FIELDS.get(cls, {})
-    always: Parts = {}
-    sometimes: Parts = {}
+    always: _Parts = {}
+    sometimes: _Parts = {}
     for attribute in attrs.fields(cls):
         if attribute.init and attribute.name != "extra":
             ruled = special.get(attribute.name)
@@ -172,7 +172,7 @@ def _parts(cls: type[Model]) -> tuple[Parts, Parts, SearchStrategy[dict[str, Any
     return always, sometimes, st.dictionaries(names, json_values(), max_size=2)
 
 
-def _with_unknown(cls: type[ModelT], fields: dict[str, Any], unknown: dict[str, Any]) -> ModelT:
+def _with_unknown(cls: type[_ModelT], fields: dict[str, Any], unknown: dict[str, Any]) -> _ModelT:
     made = cls(**fields)
     if isinstance(made, OpenModel):
         made.extra.update(unknown)
@@ -200,7 +200,8 @@ def _for_hint(hint: Any) -> SearchStrategy[Any]:
 
 def _moments() -> SearchStrategy[datetime]:
     offsets = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
-    return st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1), timezones=offsets)
+    first, last = datetime(1900, 1, 1), datetime(2200, 1, 1)  # noqa: DTZ001  # Hypothesis wants naive bounds
+    return st.datetimes(first, last, timezones=offsets)
 
 
 def _amounts() -> SearchStrategy[Decimal]:

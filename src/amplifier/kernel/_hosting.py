@@ -29,12 +29,14 @@ CrashReport = Callable[[str | None, str, BaseException, bool], Awaitable[None]]
 class Hosting:
     """The session's task group and what runs in it."""
 
-    __slots__ = ("_cleanups", "_report_crash", "fatal", "group")
+    __slots__ = ("_cleanups", "_report_crash", "fatal", "group", "is_shut")
 
     def __init__(self, cleanups: CleanupStack, report_crash: CrashReport) -> None:
         self._cleanups = cleanups
         self._report_crash = report_crash
         self.group: anyio.abc.TaskGroup | None = None
+        self.is_shut = False
+        """Everything has been cleaned up: what were started now, nobody would stop."""
         self.fatal: list[BaseException] = []
         """Crashes of background tasks that asked to end the session."""
 
@@ -102,6 +104,8 @@ class Hosting:
         return host.value, host.leave
 
     def _require_group(self, what: str) -> anyio.abc.TaskGroup:
+        if self.is_shut:
+            raise SessionStateError(f"{what} comes too late: the session is closed")
         if self.group is None:
             raise SessionStateError(
                 f"{what} needs the session's task group, which exists only inside `async with session:`; "

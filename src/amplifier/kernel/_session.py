@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from types import TracebackType
@@ -19,8 +20,7 @@ from typing import Any, Self
 import anyio
 import attrs
 
-from amplifier._json import redact_text
-from amplifier._json import redact_secrets
+from amplifier._json import redact_secrets, redact_text
 from amplifier.contracts import DEFAULT, Inherited
 from amplifier.errors import SessionStateError
 from amplifier.events import CLEANUP_FAILED, SESSION_END, SESSION_FORK
@@ -40,7 +40,8 @@ from ._turn import Turns
 
 logger = logging.getLogger("amplifier.session")
 
-_inside_turn_of: ContextVar[tuple[str, ...]] = ContextVar("amplifier_inside_turn_of", default=())
+# Lifecycles, not ids: two sessions may have one id. Not sessions: a task that a turn leaves behind keeps its context.
+_inside_turn_of: ContextVar[tuple[Lifecycle, ...]] = ContextVar("amplifier_inside_turn_of", default=())
 
 
 @attrs.frozen
@@ -187,6 +188,7 @@ class AmplifierSession:
         coordinator.hooks.set_default_timeout(self._plan.deadlines.hook)
         coordinator.mounts.strict = self._plan.strict
         hosting = coordinator.hosting
+        hosting.is_shut = False
         spawn = None if hosting.group is None else hosting.spawn
         coordinator.watch.start(spawn)
         announce = None if spawn is None else self._announce_cancel
@@ -250,7 +252,7 @@ class AmplifierSession:
             raise TypeError(f"a prompt must be a str, got {type(prompt).__name__}: {prompt!r:.80}")
         seconds = self._plan.deadlines.turn if timeout is DEFAULT else check_timeout(timeout)
         self._lifecycle.begin_turn()
-        inside = _inside_turn_of.set((*_inside_turn_of.get(), self.session_id))
+        inside = _inside_turn_of.set((*_inside_turn_of.get(), self._lifecycle))
         try:
             if self._loop is None or not self._loop.is_running_here():
                 raise SessionStateError(f"session {self.session_id!r} was opened on another event loop; use it there")
@@ -293,7 +295,7 @@ class AmplifierSession:
         """
         own = isinstance(self.loader, ModuleLoader)
         child = AmplifierSession(
-            merge_plans(self.config, overlay or {}),
+            merge_plans(self.config, {} if overlay is None else overlay),
             loader=None if own else self.loader,
             session_id=session_id,
             parent_id=self.session_id,
@@ -340,18 +342,19 @@ class AmplifierSession:
             SessionStateError: Called from inside one of the session's own turns.
             BaseException: The first Ctrl-C or exit that a cleanup raised, after all have run.
         """
-        if self.session_id in _inside_turn_of.get():
+        if self._lifecycle.turn_running and self._lifecycle in _inside_turn_of.get():
             raise SessionStateError(
                 f"session {self.session_id!r} cannot be closed from inside its own turn; "
                 "request_cancel() it and close it where it was opened"
             )
-        state = self._lifecycle.state
-        if state is State.OPEN:
+        if self._lifecycle.state is State.OPENING and self._settled is not None:
+            await self._settled.wait()
+        if self._lifecycle.state is State.OPEN:
             self._begin_closing()
             await run_shielded(self._close, True, name=f"amplifier close {self.session_id}")
         elif self._settled is not None:
             await self._settled.wait()
-        elif state in (State.NEW, State.CLOSED):
+        else:
             await self.coordinator.cleanup()
 
     def _begin_closing(self) -> None:
@@ -363,18 +366,19 @@ class AmplifierSession:
         """Inside a shielded section: end everything, whatever fails on the way."""
         settled = self._settled
         assert settled is not None
-        coordinator = self.coordinator
+        fatal: BaseException | None = None
         try:
             await self._end_running_turn()
             if was_open:
-                await self._turns.announce_requests()  # of a stop that met no turn
-                await self._say_end()
-            failures, fatal = await coordinator.cleanups.unwind(
-                each=coordinator.deadlines.cleanup, total=coordinator.deadlines.teardown, watch=coordinator.watch
-            )
-            self.cleanup_failures = failures
-            for failure in failures:
-                await self._say_cleanup_failed(failure)
+                fatal = await self._say_end()
+            self.cleanup_failures, interrupt = await self._unwind()
+            fatal = fatal or interrupt
+            self.coordinator.hosting.is_shut = True  # from here on nobody would stop what is started
+            for failure in list(self.cleanup_failures):
+                fatal = await self._say_cleanup_failed(failure) or fatal
+            late_failures, interrupt = await self._unwind()
+            self.cleanup_failures += late_failures
+            fatal = fatal or interrupt
         finally:
             self._release()
             self._lifecycle.move(State.CLOSED)
@@ -382,6 +386,12 @@ class AmplifierSession:
             settled.set()
         if fatal is not None:
             raise fatal
+
+    async def _unwind(self) -> tuple[list[CleanupFailure], BaseException | None]:
+        coordinator = self.coordinator
+        return await coordinator.cleanups.unwind(
+            each=coordinator.deadlines.cleanup, total=coordinator.deadlines.teardown, watch=coordinator.watch
+        )
 
     def _release(self) -> None:
         """Let go of everything that reaches beyond the session."""
@@ -411,12 +421,14 @@ class AmplifierSession:
                 return
             logger.error("a turn of session %r does not end although it was cancelled; waiting", self.session_id)
 
-    async def _say_end(self) -> None:
+    async def _say_end(self) -> BaseException | None:
         if self.status.status == "running":
             self.status.status = "completed"
-        await self.coordinator.hooks.emit(SESSION_END, {"session_id": self.session_id, "status": self.status.status})
+        fatal = await self._tell(self._turns.announce_requests)  # of a stop that met no turn
+        details = {"session_id": self.session_id, "status": self.status.status}
+        return await self._tell(self.coordinator.hooks.emit, SESSION_END, details) or fatal
 
-    async def _say_cleanup_failed(self, failure: CleanupFailure) -> None:
+    async def _say_cleanup_failed(self, failure: CleanupFailure) -> BaseException | None:
         details: dict[str, Any] = {
             "module_id": failure.module,
             "cleanup": failure.what,
@@ -426,7 +438,19 @@ class AmplifierSession:
         }
         if isinstance(failure.error, Overran):
             details["seconds"] = failure.error.seconds
-        await self.coordinator.hooks.emit(CLEANUP_FAILED, details)
+        return await self._tell(self.coordinator.hooks.emit, CLEANUP_FAILED, details)
+
+    async def _tell(self, announce: Callable[..., Awaitable[Any]], *args: Any) -> BaseException | None:
+        """Tell the hooks that the session closes; a Ctrl-C or exit in one is handed back, for the rest must run."""
+        try:
+            await announce(*args)
+        except Exception:
+            logger.exception(
+                "session %r could not announce %s", self.session_id, args[0] if args else "a request to stop"
+            )
+        except BaseException as exc:  # noqa: BLE001 — raised when everything has been closed
+            return exc
+        return None
 
     async def _leave_group(self, exc: BaseException | None) -> bool:
         """Leave the task group, in which nothing runs any more; True when ``exc`` was only our own way of stopping.

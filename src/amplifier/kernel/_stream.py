@@ -114,7 +114,7 @@ class TurnStream:
         unregister = self._hooks.register(EVERY_EVENT, pass_on, priority=LAST, name="session.stream", timeout=None)
         try:
             self.result = await self._execute()
-        except BaseException as exc:  # noqa: BLE001 — raised to the consumer, who is elsewhere
+        except BaseException as exc:
             if is_real_cancellation(exc):
                 raise
             self._error = exc

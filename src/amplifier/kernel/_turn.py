@@ -136,8 +136,9 @@ class Turns:
         token = self._coordinator.cancellation
         # As things are now: whoever hears of the cancellation below may reset the token.
         stopped = token.is_immediate
-        overran = scope.cancel_called and loop_clock()() >= scope.deadline
-        if token.is_cancelled or scope.cancel_called:
+        # By the clock: asyncio notices a deadline only at an await, and both backends must say the same.
+        overran = loop_clock()() >= scope.deadline
+        if token.is_cancelled or scope.cancel_called or overran:
             self._status.status = "cancelled"  # before the first await: a held cancel may leave from there
             await run_shielded(self._say_cancelled, None, name="amplifier cancel:completed")
         if not stopped and self.closing and scope.cancel_called:
@@ -213,7 +214,7 @@ class Turns:
         try:
             for request in token.take_requests():
                 details = {
-                    "level": request.state.value,
+                    "state": request.state.value,
                     "grace": request.grace,
                     "reason": request.reason,
                     "running_tools": token.running_tool_names,

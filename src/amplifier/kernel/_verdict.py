@@ -165,7 +165,7 @@ class Verdict:
     def result(self) -> HookResult:
         """The one result that stands for all."""
         if self._denial is not None:
-            return _with_data(self._denial, self.payload)
+            return _with_data(self._denial, self.payload, self._owned)
         action: HookAction = "continue"
         if self._modified:
             action = "modify"
@@ -276,11 +276,14 @@ def was_modified(result: HookResult) -> bool:
     return result.action == "modify" or getattr(result, "modified", False)
 
 
-def _with_data(denial: HookResult, payload: dict[str, Any]) -> HookResult:
-    """A denial as its handler wrote it, with the payload it was about where it brought none of its own."""
+def _with_data(denial: HookResult, payload: dict[str, Any], owned: Mapping[str, Any]) -> HookResult:
+    """A denial as its handler wrote it, with the payload it was about where it brought none of its own.
+
+    The kernel's fields are put back in either case: a denial cannot be passed off as another session's.
+    """
     return HookResult(
         action="deny",
-        data=denial.data if denial.data is not None else payload,
+        data=payload if denial.data is None else {**denial.data, **owned},
         reason=denial.reason,
         suppress_output=denial.suppress_output,
         user_message=denial.user_message,

@@ -77,6 +77,21 @@ class ModelField:
         return self.default if self.factory is None else self.factory()
 
 
+class _FieldsOnDemand:
+    """Works out a class's fields when they are first asked for: 40 classes at once would slow down every import."""
+
+    def __get__(self, instance: object, owner: type[Model]) -> tuple[ModelField, ...]:
+        owner.__model_fields_of__ = fields = _declared_fields(owner)
+        return fields
+
+
+class _SignatureOnDemand:
+    """What `inspect` and help() show: the keywords, not how `__init__` takes them."""
+
+    def __get__(self, instance: object, owner: type[Model]) -> inspect.Signature:
+        return _signature(owner)
+
+
 class Model:
     """Base of every model: keyword-only, mutable, equal by value, with slots (an unknown attribute is an error).
 
@@ -87,6 +102,7 @@ class Model:
 
     __model_fields_of__: ClassVar[tuple[ModelField, ...]] = ()
     """The declared fields in order, without `OpenModel.extra`."""
+    __signature__ = _SignatureOnDemand()
     __remembers_order__: ClassVar[bool] = False
     """Whether a mapping that becomes this model is shown to `_remember_order` afterwards."""
 
@@ -161,8 +177,8 @@ def model(cls: ModelT | None = None, /, *, slots: bool = True) -> ModelT | Calla
 
     def decorate(cls: ModelT) -> ModelT:
         defined = attrs.define(cls, slots=slots, init=False, repr=False, kw_only=True, on_setattr=None)
-        defined.__model_fields_of__ = _declared_fields(defined)
-        defined.__init__ = _generate_init(defined)  # type: ignore[method-assign]  # what the decorator is for
+        defined.__model_fields_of__ = _FieldsOnDemand()  # type: ignore[assignment]  # gives what is promised
+        defined.__init__ = _init_on_demand(defined)  # type: ignore[method-assign]  # what the decorator is for
         return defined
 
     return decorate if cls is None else decorate(cls)
@@ -210,6 +226,14 @@ _EXACT: dict[type[Shape], str] = {StrShape: "str", IntShape: "int", FloatShape: 
 _NONE_GIVEN: Any = _Sentinel("<none>")
 
 
+def _init_on_demand(cls: type[Model]) -> Callable[..., None]:
+    def __init__(self: Model, /, *positional: Any, **keywords: Any) -> None:
+        generated = cls.__init__ = _generate_init(cls)  # type: ignore[method-assign]
+        generated(self, *positional, **keywords)
+
+    return __init__
+
+
 def _generate_init(cls: type[Model]) -> Callable[..., None]:
     """Write `__init__` for one class.
 
@@ -243,14 +267,12 @@ def _generate_init(cls: type[Model]) -> Callable[..., None]:
         body.append("self.__attrs_post_init__()")
     signature = f"def __init__(self, _positional=_NONE_GIVEN, /, {', '.join([*parameters, '**_unknown'])}):"
     source = "\n    ".join([signature, *body]) + "\n"
-    init = compile_function(source, "__init__", names, f"{cls.__module__}.{cls.__qualname__}")
-    init.__signature__ = _signature(cls)  # type: ignore[attr-defined]  # what `inspect` and help() show
-    return init
+    return compile_function(source, "__init__", names, f"{cls.__module__}.{cls.__qualname__}")
 
 
 def _signature(cls: type[Model]) -> inspect.Signature:
     keyword, empty = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
-    parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)]
+    parameters = []
     for field in cls.__model_fields_of__:
         default = empty if field.is_required else _FRESH if field.factory is not None else field.default
         parameters.append(inspect.Parameter(field.name, keyword, default=default))
@@ -324,6 +346,10 @@ def _coerce_field(building: Building, name: str, shape: Shape, value: Any) -> An
         building.note((None, name), "required, but missing")
         return None
     return shape.coerce(value, (None, name), building)
+
+
+def indented(lines: list[str]) -> list[str]:
+    return ["    " + line for line in lines]
 
 
 def compile_function(source: str, name: str, names: dict[str, Any], owner: str) -> Callable[..., Any]:

@@ -10,8 +10,8 @@ orjson is the codec because it writes twice as fast as msgspec and reads as fast
 over 64 bits, is noticed and done the careful way with the standard library.
 
 The cattrs converter knows our models and everything cattrs knows besides (other attrs classes, dataclasses, enums), so
-a class of yours may hold a model of ours. Above: every room. Below: `_compiled` (fast), `_reading` and `_plain`
-(careful).
+a class of yours may hold a model of ours. Above: every room. Below: `_fast_reading` and `_fast_writing`, `_reading` and
+`_plain` (careful).
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from cattrs.errors import (
 
 from ..errors import ModelError
 from ._base import Model
-from ._compiled import READERS, copied, encode, write
+from ._fast_reading import READERS
+from ._fast_writing import copied, encode, write
 from ._plain import STRICTLY, Decline, PlainWalk, vetted
 from ._problems import Building, Path, type_name
 from ._reading import read_carefully

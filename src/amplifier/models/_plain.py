@@ -1,7 +1,7 @@
 """Free-form values on their way to and from JSON: a fast check, a fast copy, and the careful walk behind both.
 
 The fast functions accept only what JSON can hold exactly and decline everything else; `PlainWalk` then decides, with
-a path for every problem. Above: `_reading`, `_compiled`, `_converter`. Below: `_base`.
+a path for every problem. Above: `_reading`, `_fast_reading`, `_fast_writing`, `_converter`. Below: `_base`.
 """
 
 from __future__ import annotations

@@ -100,13 +100,15 @@ class Building:
 
     def model(self, cls: type[Model], value: Mapping[Any, Any], path: Path) -> Model | None:
         """A nested model given as a mapping."""
-        if not all(isinstance(key, str) for key in value):
-            self.note(path, f"expected str keys for {cls.__name__}")
-            return None
         try:
             built = cls(**value)
         except ModelError as error:
             self.adopt(error, path)
+            return None
+        except TypeError:
+            if all(isinstance(key, str) for key in value):
+                raise
+            self.note(path, f"expected str keys for {cls.__name__}")
             return None
         if built.__remembers_order__:
             built._remember_order(value)

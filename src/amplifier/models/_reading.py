@@ -1,7 +1,7 @@
 """Reading a model from JSON values with care: every problem noted with its path, lax where the constructor is lax.
 
-This is the truth about what JSON fits which model. `_compiled` has the fast readers, which accept a subset and leave
-the rest to this file. Below: `_plain` (free-form values), `_shapes`.
+This is the truth about what JSON fits which model. `_fast_reading` accepts a subset of it and leaves the rest to this
+file. Below: `_plain` (free-form values), `_shapes`.
 """
 
 from __future__ import annotations

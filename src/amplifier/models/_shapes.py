@@ -278,6 +278,8 @@ class ModelShape(Shape):
         self.expected = f"{cls.__name__} or dict"
 
     def coerce(self, value: Any, path: Path, building: Building) -> Any:
+        if value.__class__ is dict:  # by far the commonest, and much cheaper to ask than the ABC
+            return building.model(self.cls, value, path)
         if isinstance(value, self.cls):
             return value
         if not isinstance(value, Mapping):
@@ -298,10 +300,11 @@ class TaggedShape(Shape):
         self.expected = "a dict with a type, or one of " + ", ".join(cls.__name__ for cls in self.classes)
 
     def coerce(self, value: Any, path: Path, building: Building) -> Any:
-        if isinstance(value, self.classes):
-            return value
-        if not isinstance(value, Mapping):
-            return self.wrong(value, path, building)
+        if value.__class__ is not dict:
+            if isinstance(value, self.classes):
+                return value
+            if not isinstance(value, Mapping):
+                return self.wrong(value, path, building)
         tag = value.get("type")
         cls = self.by_tag.get(tag, self.fallback) if isinstance(tag, str) else None
         if cls is not None:

@@ -109,5 +109,5 @@ def _shown(value: object) -> str:
         if isinstance(value, Decimal):
             return str(value)
         return str(value)
-    except Exception:  # a tool's own class may have any __str__; showing it must not fail the turn
+    except Exception:  # noqa: BLE001  # a tool's own class may have any __str__; showing it must not fail the turn
         return f"<{type(value).__name__}>"

@@ -9,7 +9,7 @@ import pytest
 
 from amplifier import AmplifierSession
 from amplifier.errors import ExecutionCancelled, ExecutionTimeout
-from tests._support.world_modules import a_moment, context, hooks_on_everything, loop, tool
+from tests._support.world_modules import a_moment, context, hooks_on_everything, loop, seed, tool
 from tests._support.worlds import World, sweep
 
 
@@ -107,6 +107,32 @@ def test_an_immediate_stop_from_another_task_with_slow_callbacks() -> None:
             assert called in ([], ["begun", "ended"])
 
     sweep(scenario, points=24)
+
+
+def test_a_turn_that_ends_while_its_request_is_still_being_announced() -> None:
+    async def scenario(world: World) -> None:
+        session: AmplifierSession
+
+        async def stop() -> None:
+            world.stop(session, immediate=False)
+            await anyio.sleep(1)
+
+        async def listen_for_long(event: str, data: dict[str, Any]) -> None:
+            await anyio.sleep(2)
+
+        async def register(coordinator: Any) -> None:
+            coordinator.hooks.register("cancel:requested", listen_for_long)
+
+        session = world.agent(
+            loop=loop(world, ["stop"]),
+            context=context(world),
+            tools={"tool-stop": tool(world, "stop", stop)},
+            hooks={"hooks-slow": seed(world, "hooks", after=register)},
+        )
+        async with world.opened(session):
+            assert await world.execute(session) == "done"
+
+    sweep(scenario, points=18)
 
 
 class CarelessAgent:

@@ -1,37 +1,21 @@
-"""Fast readers and writers, one function per class, written out from its fields.
+"""Fast readers, one function per class, written out from its fields.
 
-They take the straight road only: exact types, nothing odd. Anything else raises `Decline`, and `_converter` goes
-the careful way (`_reading`, `_plain`), which gives the same result or a proper error; a property test holds the two
-together (tests/models/test_compiled.py). Generated because a loop over the fields costs four times as much.
+They take the straight road only: exact types, nothing odd. Anything else raises `Decline`, and `_converter` goes the
+careful way (`_reading`), which gives the same result or a proper error; a property test holds the two together
+(tests/models/test_fast.py). Generated because a loop over the fields costs four times as much.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
-from decimal import Decimal
 from typing import Any
 
-import orjson
-
-from ._base import Model, ModelField, OpenModel, compile_function
-from ._plain import (
-    HIGHEST_SURE_FLOAT,
-    LEAVES,
-    LOWEST_SURE_FLOAT,
-    STRICTLY,
-    Decline,
-    is_writable_size,
-    may_hide_nan,
-    only_word,
-    vet,
-    vetted,
-)
+from ._base import Model, ModelField, OpenModel, compile_function, indented
+from ._plain import HIGHEST_SURE_FLOAT, LEAVES, LOWEST_SURE_FLOAT, Decline, only_word, vet, vetted
 from ._shapes import (
     BoolShape,
     CheckedShape,
     DatetimeShape,
-    DecimalShape,
     DictShape,
     EitherShape,
     FloatShape,
@@ -68,9 +52,6 @@ class _Table(dict[Any, Convert]):
 
 def _decline(*arguments: Any) -> Any:
     raise Decline
-
-
-# ── reading ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def _make_reader(annotation: Any) -> Convert:
@@ -192,7 +173,7 @@ def _model_reader(cls: type[Model], *, tag_was_read: bool = False) -> Convert:
     """
     fields = cls.__model_fields_of__
     has_rules = any(isinstance(field.shape, (CheckedShape, DatetimeShape)) for field in fields)
-    if has_rules or hasattr(cls, "__attrs_post_init__") or cls.__setattr__ is not object.__setattr__:
+    if has_rules or hasattr(cls, "__attrs_post_init__"):
         return _decline
     if cls.__remembers_order__:
         return _unknown_block_reader(cls)
@@ -218,12 +199,12 @@ def _model_reader(cls: type[Model], *, tag_was_read: bool = False) -> Convert:
                 f"    value{index} = data[{field.name!r}]",
                 "    left -= 1",
             ]
-            lines += _indented([*_read_lines(index, field.shape, names), f"made.{field.name} = value{index}"])
+            lines += indented([*_read_lines(index, field.shape, names), f"made.{field.name} = value{index}"])
             lines += ["else:", f"    made.{field.name} = {_default_source(index, field, names)}"]
     if issubclass(cls, OpenModel):
         lines.append("made.extra = unknown(data, known) if left else {}")
     lines.append("return made")
-    source = "def read(data):\n" + "\n".join(_indented(lines)) + "\n"
+    source = "def read(data):\n" + "\n".join(indented(lines)) + "\n"
     return compile_function(source, "read", names, f"{cls.__module__}.{cls.__qualname__}")
 
 
@@ -234,7 +215,7 @@ def _read_lines(index: int, shape: Shape, names: dict[str, Any]) -> list[str]:
     """Lines that test, and where needed replace, ``value<index>``."""
     value = f"value{index}"
     if isinstance(shape, OptionalShape):
-        return [f"if {value} is not None:", *_indented(_read_lines(index, shape.inner, names))]
+        return [f"if {value} is not None:", *indented(_read_lines(index, shape.inner, names))]
     if type(shape) in _EXACT:
         return [f"if {value}.__class__ is not {_EXACT[type(shape)]}:", "    raise Decline"]
     if isinstance(shape, LiteralShape):
@@ -277,153 +258,3 @@ def _unknown_block_reader(cls: Callable[..., Any]) -> Convert:
         return made
 
     return read
-
-
-# ── writing ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def copied(value: Any) -> Any:
-    """A copy of a free-form value.
-
-    Raises:
-        Decline: There is something in it that is not an exact JSON value.
-    """
-    return _copy(vetted(value))
-
-
-def _copy(value: Any) -> Any:
-    if value.__class__ is dict:
-        return {key: member if member.__class__ in LEAVES else _copy(member) for key, member in value.items()}
-    if value.__class__ is list:
-        return [member if member.__class__ in LEAVES else _copy(member) for member in value]
-    return value
-
-
-def write(model: Model) -> dict[str, Any]:
-    """The JSON values of a model, with nothing shared.
-
-    Raises:
-        Decline: Something is odd.
-    """
-    return _run_writer(_COPYING_WRITERS, model, copied)
-
-
-def encode(model: Model) -> bytes:
-    """The JSON text of a model.
-
-    Raises:
-        Decline: Something is odd.
-        TypeError: The codec met something it does not write.
-    """
-    free: list[Any] = []
-    plain = _run_writer(_WRITERS, model, free.append)
-    if free:
-        if not is_writable_size(free):
-            raise Decline
-        # Twice through the codec costs a third of looking at every number in Python.
-        if may_hide_nan(orjson.dumps(free, None, STRICTLY)):
-            for value in free:
-                vetted(value)
-    return orjson.dumps(plain, None, STRICTLY)
-
-
-def _run_writer(writers: dict[type[Any], Convert], model: Model, free: Convert) -> dict[str, Any]:
-    """Run a writer; one that is missing, here or further in, is made and everything done again.
-
-    The tables are exact dicts and not `_Table` because Python looks those up faster.
-    """
-    while True:
-        try:
-            return writers[model.__class__](model, free)  # type: ignore[no-any-return]
-        except KeyError as error:
-            cls = error.args[0]
-            if cls in writers:
-                raise Decline from error
-            writers[cls] = _model_writer(cls, copying=writers is _COPYING_WRITERS)
-
-
-_WRITERS: dict[type[Any], Convert] = {}
-_COPYING_WRITERS: dict[type[Any], Convert] = {}
-
-
-def _model_writer(cls: Any, *, copying: bool) -> Callable[[Any, Any], Any]:
-    """Write the writer of one class; its second argument takes free-form values, to note them or to copy them."""
-    if not isinstance(cls, type) or not issubclass(cls, Model):
-        return _decline
-    fields = cls.__model_fields_of__
-    names: dict[str, Any] = {"Decline": Decline, "LEAVES": LEAVES, "Decimal": Decimal, "datetime": datetime}
-    names |= {"lowest": LOWEST_SURE_FLOAT, "highest": HIGHEST_SURE_FLOAT}
-    names |= {"writers": _COPYING_WRITERS if copying else _WRITERS, "known": frozenset(field.name for field in fields)}
-    # The leading fields that are always written go into one dict display; the others follow one by one.
-    leading = 0
-    while leading < len(fields) and not fields[leading].is_left_out_when_none:
-        leading += 1
-    lines: list[str] = []
-    members = []
-    for field in fields[:leading]:
-        local = f"value_{field.name}"
-        if (tag := only_word(field.shape)) is not None:
-            members.append(f"{field.name!r}: {tag!r}")
-            continue
-        members.append(f"{field.name!r}: {local}")
-        lines += [f"{local} = self.{field.name}", *_write_lines(local, field.shape, copying)]
-    lines.append(f"plain = {{{', '.join(members)}}}")
-    for field in fields[leading:]:
-        lines.append(f"value = self.{field.name}")
-        written = [*_write_lines("value", field.shape, copying), f"plain[{field.name!r}] = value"]
-        if field.is_left_out_when_none:
-            shape = field.shape.inner if isinstance(field.shape, OptionalShape) else field.shape
-            written = [*_write_lines("value", shape, copying), f"plain[{field.name!r}] = value"]
-            written = ["if value is not None:", *_indented(written)]
-        lines += written
-    if issubclass(cls, OpenModel):
-        member = [*_write_lines("member", Shape(), copying), "plain[name] = member"]
-        lines += ["unknown = self.extra", "if unknown:"]
-        lines += [
-            "    if unknown.__class__ is not dict:",
-            "        raise Decline",
-            "    for name, member in unknown.items():",
-        ]
-        lines += ["        if name not in known:", *("            " + line for line in member)]
-    lines.append("return self._in_order(plain)" if cls.__remembers_order__ else "return plain")
-    source = "def write(self, free):\n" + "\n".join(_indented(lines)) + "\n"
-    return compile_function(source, "write", names, f"{cls.__module__}.{cls.__qualname__}")
-
-
-def _indented(lines: list[str]) -> list[str]:
-    return ["    " + line for line in lines]
-
-
-def _write_lines(value: str, shape: Shape, copying: bool) -> list[str]:
-    """Lines that test, and where needed replace, the variable called `value`."""
-    if isinstance(shape, CheckedShape):
-        shape = shape.inner
-    if isinstance(shape, OptionalShape):
-        return [f"if {value} is not None:", *_indented(_write_lines(value, shape.inner, copying))]
-    if type(shape) in _EXACT or isinstance(shape, LiteralShape):
-        return [f"if {value}.__class__ is not {_EXACT.get(type(shape), 'str')}:", "    raise Decline"]
-    if isinstance(shape, FloatShape):
-        return [f"if {value}.__class__ is not float or not lowest < {value} < highest:", "    raise Decline"]
-    if isinstance(shape, DecimalShape):
-        test = f"if {value}.__class__ is not Decimal or not {value}.is_finite():"
-        return [test, "    raise Decline", f"{value} = str({value})"]
-    if isinstance(shape, DatetimeShape):
-        test = f"if {value}.__class__ is not datetime or {value}.utcoffset() is None:"
-        return [test, "    raise Decline", f"{value} = {value}.isoformat()"]
-    if isinstance(shape, (ModelShape, TaggedShape)):
-        return [f"{value} = writers[{value}.__class__]({value}, free)"]
-    if isinstance(shape, ListShape) and isinstance(shape.inner, (ModelShape, TaggedShape)):
-        # A loop, because a comprehension is a function call of its own before Python 3.12.
-        return [
-            f"if {value}.__class__ is not list:",
-            "    raise Decline",
-            "written = []",
-            f"for member in {value}:",
-            "    written.append(writers[member.__class__](member, free))",
-            f"{value} = written",
-        ]
-    if isinstance(shape, EitherShape) and isinstance(shape.options[0], StrShape) and len(shape.options) == 2:
-        inner = _write_lines(value, shape.options[1], copying)
-        return [f"if {value}.__class__ is not str:", *_indented(inner)]
-    taken = f"{value} = free({value})" if copying else f"free({value})"
-    return [f"if {value}.__class__ not in LEAVES:", f"    {taken}"]

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from amplifier.conformance.strategies import instances, json_values
 from amplifier.models import ChatRequest, Message, TextBlock, ToolCallBlock, ToolResult, ToolResultBlock, Usage, to_json
-from amplifier.models._compiled import READERS, copied, encode, write
+from amplifier.models._fast_reading import READERS
+from amplifier.models._fast_writing import copied, encode, write
 from amplifier.models._plain import MAX_DEPTH, Decline, PlainWalk, is_writable_size, may_hide_nan, vet, vetted
 from amplifier.models._reading import read_carefully
 from amplifier.models._shapes import shape_of

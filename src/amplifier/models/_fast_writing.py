@@ -1,0 +1,197 @@
+"""Fast writers, one function per class, written out from its fields.
+
+The counterpart of `_fast_reading`, with the same contract: exact types or `Decline`, and then `_plain.PlainWalk`
+decides. A writer makes plain dicts of the declared structure and leaves free-form values as they are; `encode` then
+asks about all of those at once, because looking at each of their leaves in Python would double the cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+import orjson
+
+from ._base import Model, ModelField, OpenModel, compile_function, indented
+from ._plain import (
+    HIGHEST_SURE_FLOAT,
+    LEAVES,
+    LOWEST_SURE_FLOAT,
+    STRICTLY,
+    Decline,
+    is_writable_size,
+    may_hide_nan,
+    only_word,
+    vetted,
+)
+from ._shapes import (
+    BoolShape,
+    CheckedShape,
+    DatetimeShape,
+    DecimalShape,
+    EitherShape,
+    FloatShape,
+    IntShape,
+    ListShape,
+    LiteralShape,
+    ModelShape,
+    OptionalShape,
+    Shape,
+    StrShape,
+    TaggedShape,
+)
+
+Writer = Callable[[Any, Callable[[Any], Any]], dict[str, Any]]
+
+_WRITERS: dict[Any, Writer] = {}
+_COPYING_WRITERS: dict[Any, Writer] = {}
+_EXACT: dict[type[Shape], str] = {StrShape: "str", IntShape: "int", BoolShape: "bool"}
+
+
+def copied(value: Any) -> Any:
+    """A copy of a free-form value.
+
+    Raises:
+        Decline: There is something in it that is not an exact JSON value.
+    """
+    return _copy(vetted(value))
+
+
+def _copy(value: Any) -> Any:
+    if value.__class__ is dict:
+        return {key: member if member.__class__ in LEAVES else _copy(member) for key, member in value.items()}
+    if value.__class__ is list:
+        return [member if member.__class__ in LEAVES else _copy(member) for member in value]
+    return value
+
+
+def write(model: Model) -> dict[str, Any]:
+    """The JSON values of a model, with nothing shared.
+
+    Raises:
+        Decline: Something is odd.
+    """
+    return _run_writer(_COPYING_WRITERS, model, copied)
+
+
+def encode(model: Model) -> bytes:
+    """The JSON text of a model.
+
+    Raises:
+        Decline: Something is odd.
+        TypeError: The codec met something it does not write.
+    """
+    free: list[Any] = []
+    plain = _run_writer(_WRITERS, model, free.append)
+    if free:
+        if not is_writable_size(free):
+            raise Decline
+        # Twice through the codec costs a third of looking at every number in Python.
+        if may_hide_nan(orjson.dumps(free, None, STRICTLY)):
+            for value in free:
+                vetted(value)
+    return orjson.dumps(plain, None, STRICTLY)
+
+
+def _run_writer(writers: dict[Any, Writer], model: Model, free: Callable[[Any], Any]) -> dict[str, Any]:
+    """Run a writer; one that is missing, here or further in, is made and everything done again."""
+    while True:
+        try:
+            return writers[model.__class__](model, free)
+        except KeyError as error:
+            cls = error.args[0]
+            if cls in writers or not isinstance(cls, type) or not issubclass(cls, Model):
+                raise Decline from error
+            writers[cls] = _Source(copying=writers is _COPYING_WRITERS).writer_of(cls)
+
+
+class _Source:
+    """The source of one writer under construction; every method returns lines."""
+
+    def __init__(self, *, copying: bool) -> None:
+        self._copying = copying
+        self._names: dict[str, Any] = {"Decline": Decline, "LEAVES": LEAVES, "Decimal": Decimal, "datetime": datetime}
+        self._names |= {"lowest": LOWEST_SURE_FLOAT, "highest": HIGHEST_SURE_FLOAT}
+        self._names["writers"] = _COPYING_WRITERS if copying else _WRITERS
+
+    def writer_of(self, cls: type[Model]) -> Writer:
+        """A function of an instance and of what takes its free-form values, to note them or to copy them."""
+        lines = ["def write(model, free):", *indented(self._model(cls))]
+        return compile_function("\n".join(lines) + "\n", "write", self._names, f"{cls.__module__}.{cls.__qualname__}")
+
+    def _model(self, cls: type[Model]) -> list[str]:
+        fields = cls.__model_fields_of__
+        # The leading fields that are always written go into one dict display; the others follow one by one.
+        leading = 0
+        while leading < len(fields) and not fields[leading].is_left_out_when_none:
+            leading += 1
+        lines, members = [], []
+        for field in fields[:leading]:
+            if (word := only_word(field.shape)) is not None:
+                members.append(f"{field.name!r}: {word!r}")
+                continue
+            members.append(f"{field.name!r}: field_{field.name}")
+            lines += [f"field_{field.name} = model.{field.name}", *self._value(f"field_{field.name}", field.shape)]
+        lines.append(f"plain = {{{', '.join(members)}}}")
+        for field in fields[leading:]:
+            lines += [f"value = model.{field.name}", *self._later_field(field)]
+        if issubclass(cls, OpenModel):
+            lines += self._unknown(cls)
+        return [*lines, "return model._in_order(plain)" if cls.__remembers_order__ else "return plain"]
+
+    def _later_field(self, field: ModelField) -> list[str]:
+        shape, store = field.shape, f"plain[{field.name!r}] = value"
+        if not field.is_left_out_when_none:
+            return [*self._value("value", shape), store]
+        if isinstance(shape, OptionalShape):
+            shape = shape.inner
+        return ["if value is not None:", *indented([*self._value("value", shape), store])]
+
+    def _unknown(self, cls: type[Model]) -> list[str]:
+        self._names["known"] = frozenset(field.name for field in cls.__model_fields_of__)
+        return [
+            "extra = model.extra",
+            "if extra:",
+            "    if extra.__class__ is not dict:",
+            "        raise Decline",
+            "    for name, value in extra.items():",
+            "        if name not in known:",
+            *indented(indented(indented([*self._value("value", Shape()), "plain[name] = value"]))),
+        ]
+
+    def _value(self, value: str, shape: Shape) -> list[str]:
+        """Test, and where needed replace, the variable called `value`."""
+        if isinstance(shape, CheckedShape):
+            shape = shape.inner
+        if isinstance(shape, OptionalShape):
+            return [f"if {value} is not None:", *indented(self._value(value, shape.inner))]
+        if type(shape) in _EXACT or isinstance(shape, LiteralShape):
+            return [f"if {value}.__class__ is not {_EXACT.get(type(shape), 'str')}:", "    raise Decline"]
+        if isinstance(shape, FloatShape):
+            return [f"if {value}.__class__ is not float or not lowest < {value} < highest:", "    raise Decline"]
+        if isinstance(shape, DecimalShape):
+            test = f"if {value}.__class__ is not Decimal or not {value}.is_finite():"
+            return [test, "    raise Decline", f"{value} = str({value})"]
+        if isinstance(shape, DatetimeShape):
+            test = f"if {value}.__class__ is not datetime or {value}.utcoffset() is None:"
+            return [test, "    raise Decline", f"{value} = {value}.isoformat()"]
+        if isinstance(shape, (ModelShape, TaggedShape)):
+            return [f"{value} = writers[{value}.__class__]({value}, free)"]
+        if isinstance(shape, ListShape) and isinstance(shape.inner, (ModelShape, TaggedShape)):
+            # A loop, because a comprehension is a function call of its own before Python 3.12.
+            return [
+                f"if {value}.__class__ is not list:",
+                "    raise Decline",
+                "written = []",
+                f"for member in {value}:",
+                "    written.append(writers[member.__class__](member, free))",
+                f"{value} = written",
+            ]
+        if isinstance(shape, EitherShape) and isinstance(shape.options[0], StrShape) and len(shape.options) == 2:
+            inner = self._value(value, shape.options[1])
+            return [f"if {value}.__class__ is not str:", *indented(inner)]
+        # Looking for dicts of nothing but leaves right here was tried, and costs more than it saves `encode`.
+        taken = f"{value} = free({value})" if self._copying else f"free({value})"
+        return [f"if {value}.__class__ not in LEAVES:", f"    {taken}"]

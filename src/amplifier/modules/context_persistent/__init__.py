@@ -1,0 +1,13 @@
+"""context-persistent: as context-simple, and every message is on disk before `add_message` returns.
+
+`_context` is the module, `_log` the file it keeps, `_records` the lines of that file, `_options` the config.
+"""
+
+from ._context import PersistentContext
+from ._errors import LogDamagedError, LogLockedError
+from ._mount import mount
+from ._options import PersistentOptions
+
+__all__ = ["LogDamagedError", "LogLockedError", "PersistentContext", "PersistentOptions", "mount"]
+
+__amplifier_module_type__ = "context"

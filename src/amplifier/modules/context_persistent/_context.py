@@ -1,0 +1,195 @@
+"""The persistent context: memory shows what is on disk, and never more.
+
+Reading is done in memory. Writing goes through `_change`: one writer at a time, the disk first, then memory in the same step
+in which the disk is known to have it; once begun it is taken to its end, whatever happens to the caller. So a cancelled
+call has happened completely or not at all.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any, final
+
+import anyio
+import anyio.to_thread
+
+from amplifier.contracts import Hooks
+from amplifier.errors import SessionStateError
+
+from .._memory import Conversation, Statistics, messages_for_request, owed_calls, require_role
+from ._log import MessageLog
+from ._options import PersistentOptions
+from ._records import encode_message
+from ._unbroken import unbroken
+
+logger = logging.getLogger("amplifier.modules.context-persistent")
+
+INTERRUPTED = "[interrupted: the session ended before this call returned]"
+
+
+@final
+class PersistentContext:
+    """Keeps messages in a file and in memory; to be opened before anything else, and closed.
+
+    Args:
+        options: Where, and how much a request may hold.
+        hooks: Who is told of compactions; nobody if absent.
+    """
+
+    def __init__(self, options: PersistentOptions, hooks: Hooks | None = None) -> None:
+        self._options = options
+        self._hooks = hooks
+        self._conversation = Conversation(options.context.chars_per_token)
+        self._log = MessageLog(options.folder, options.session_id)
+        self._writing = anyio.Lock()
+        self._thread: anyio.CapacityLimiter | None = None
+        self._was_loaded = False
+
+    def __repr__(self) -> str:
+        state = "open" if self._log.is_open else "closed"
+        return f"<PersistentContext {str(self._log.path)!r} {state} with {len(self._conversation.entries)} messages>"
+
+    # ── life ──
+
+    async def open(self) -> None:
+        """Take the conversation and load it; tool calls that a crash left without a result get one that says so.
+
+        Raises:
+            LogLockedError: Another session has it open.
+            LogDamagedError: Its file is not as it was written.
+            OSError: The system refuses.
+        """
+        # Its own one, so that busy tools do not keep messages from being stored.
+        self._thread = anyio.CapacityLimiter(1)
+        async with self._writing:
+            await unbroken(self._open)
+
+    async def _open(self) -> None:
+        found: list[dict[str, Any]] = []
+        try:
+            await self._in_thread(lambda: found.extend(self._log.open()))
+            # Provider and tools of the last session are gone, so nobody will answer these any more.
+            notes = [
+                {"role": "tool", "tool_call_id": call, **({"name": name} if name else {}), "content": INTERRUPTED}
+                for call, name in owed_calls(found)
+            ]
+            if notes:
+                lines = [encode_message(note)[0] for note in notes]
+                await self._in_thread(functools.partial(self._log.append, lines))
+        except BaseException:
+            self._log.close()
+            raise
+        self._conversation.replace([*found, *notes])
+        self._was_loaded = bool(found)
+
+    async def close(self) -> None:
+        """Let go of the file when nobody writes any more; nothing is removed. May be called again."""
+        await unbroken(self._close)
+
+    async def _close(self) -> None:
+        async with self._writing:
+            self._log.close()
+
+    # ── the contract ──
+
+    async def add_message(self, message: dict[str, Any]) -> None:
+        """Store a message at the end; on return it is on disk.
+
+        Raises:
+            ValueError: It has no role, or no JSON form (`ModelError`); nothing was stored.
+            LogDamagedError: Somebody else changed or removed the file; nothing was stored.
+            OSError: The system refuses, for example because the disk is full; nothing was stored.
+            SessionStateError: The context is closed; nothing was stored.
+        """
+        line, kept = _encode(message)
+        await self._change(
+            lambda: self._log.append([line]),
+            lambda: self._conversation.append(kept),
+        )
+
+    async def get_messages_for_request(
+        self, token_budget: int | None = None, provider: Any | None = None
+    ) -> list[dict[str, Any]]:
+        """What the model is to be shown: everything if it fits, else a compacted view.
+
+        Args:
+            token_budget: What it must fit; without one the provider is asked, then the config decides.
+            provider: Whose ``get_info().defaults`` tell the window and the longest answer.
+        """
+        return await messages_for_request(
+            self._conversation, self._options.context, self._hooks, token_budget, provider
+        )
+
+    async def get_messages(self) -> list[dict[str, Any]]:
+        """Everything stored, never compacted."""
+        return self._conversation.copy()
+
+    async def set_messages(self, messages: list[dict[str, Any]]) -> None:
+        """Replace everything stored, on disk, too; ignored where the conversation came from its file.
+
+        An application that resumes a session hands in the transcript it kept itself, which often lacks system messages; the
+        file has everything. ``resume_policy: "replace"`` makes this call always obeyed, and after `clear` it is, too.
+
+        Raises:
+            ValueError: A message has no role, or no JSON form (`ModelError`); nothing was replaced.
+            OSError: The system refuses; nothing was replaced, see `MessageLog.replace`.
+            SessionStateError: The context is closed; nothing was replaced.
+        """
+        encoded = [_encode(message) for message in messages]
+        if self._was_loaded and self._options.resume_policy == "keep_file":
+            logger.info("%s: set_messages is ignored, the conversation was loaded from here", self._log.path)
+            return
+        await self._replace(encoded)
+
+    async def clear(self) -> None:
+        """Forget everything stored, on disk, too; the file stays, empty.
+
+        Raises:
+            OSError: The system refuses; nothing was forgotten, see `MessageLog.replace`.
+            SessionStateError: The context is closed; nothing was forgotten.
+        """
+        await self._replace([])
+
+    def statistics(self) -> Statistics:
+        """How much is stored, and how many views had to be compacted."""
+        return self._conversation.statistics()
+
+    # ── writing ──
+
+    async def _replace(self, encoded: list[tuple[bytes, dict[str, Any]]]) -> None:
+        def remember() -> None:
+            self._conversation.replace([kept for _, kept in encoded])
+            self._was_loaded = False
+
+        await self._change(lambda: self._log.replace([line for line, _ in encoded]), remember)
+
+    async def _change(self, on_disk: Callable[[], None], in_memory: Callable[[], None]) -> None:
+        async with self._writing:
+            if not self._log.is_open:
+                raise SessionStateError(
+                    f"the conversation in {self._log.path} is not open, so nothing more can be stored in it; "
+                    "a context is open from mount until its session is closed"
+                )
+            await unbroken(functools.partial(self._change_both, on_disk, in_memory))
+
+    async def _change_both(self, on_disk: Callable[[], None], in_memory: Callable[[], None]) -> None:
+        before = self._log.generation
+        try:
+            await self._in_thread(on_disk)
+        except BaseException:
+            if (
+                self._log.generation != before
+            ):  # in place, though perhaps not yet for ever; memory shows what the file says
+                in_memory()
+            raise
+        in_memory()
+
+    async def _in_thread(self, fn: Callable[[], None]) -> None:
+        await anyio.to_thread.run_sync(fn, limiter=self._thread)
+
+
+def _encode(message: Any) -> tuple[bytes, dict[str, Any]]:
+    require_role(message)
+    return encode_message(message)

@@ -1,0 +1,47 @@
+"""What can be wrong with a conversation's file; a full disk and the like stay the `OSError` they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from amplifier.errors import AmplifierError
+
+
+class LogDamagedError(AmplifierError):
+    """The file does not hold what was written to it; nothing was read from it and nothing was changed.
+
+    Attributes:
+        path: The file.
+        line: The first line that is wrong, counted from 1; None where the file as a whole is.
+        reason: What is wrong.
+    """
+
+    def __init__(self, path: Path, line: int | None, reason: str) -> None:
+        place = f"{path}, line {line}" if line is not None else str(path)
+        super().__init__(
+            f"{place}: {reason}; the conversation was not loaded and the file was left as it is: "
+            "restore it from a backup, or move it away to begin a new conversation"
+        )
+        self.path = path
+        self.line = line
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.path, self.line, self.reason), self.__dict__)
+
+
+class LogLockedError(AmplifierError):
+    """Another session, in this process or another, has the conversation open; a conversation has one writer.
+
+    Attributes:
+        path: The conversation's folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"{path}: another session has this conversation open; close that session first, or use another session id"
+        )
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.path,), self.__dict__)

@@ -1,0 +1,30 @@
+"""How a persistent context comes into a session, and leaves it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from amplifier.contracts import Coordinator
+
+from .._memory import announce_events
+from ._context import PersistentContext
+from ._options import read_persistent_options
+
+
+async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], Awaitable[None]]:
+    """Open the session's conversation and mount it; see `PersistentOptions` for what the config may say.
+
+    Returns:
+        What closes it.
+    """
+    options = read_persistent_options(coordinator.session_id, config)
+    context = PersistentContext(options, coordinator.hooks)
+    try:
+        await context.open()
+        await coordinator.mount("context", context)
+        announce_events(coordinator, "context-persistent")
+    except BaseException:
+        await context.close()
+        raise
+    return context.close

@@ -1,0 +1,203 @@
+"""Every public argument of the kernel, wrong: a clear error of the documented kind, and nothing has changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+
+from amplifier import AmplifierSession, CancellationToken, ContractError, HookRegistry, PlanError
+from tests._support.small_agent import agent
+
+PLAN = {"session": {"orchestrator": "loop-small", "context": "context-small"}}
+
+
+def state(session):
+    """Everything that a refused call could have changed."""
+    coordinator = session.coordinator
+    return (
+        {point: dict(value) if isinstance(value, dict) else value for point, value in coordinator.mount_points.items()},
+        coordinator.to_dict(),
+        coordinator.channels,
+        coordinator.hooks.list_handlers(),
+        repr(coordinator.cancellation),
+        attrs.astuple(session.statistics()),
+        session.status.status,
+        coordinator._current_turn_injections,
+    )
+
+
+def handler(event, data):
+    return None
+
+
+COORDINATOR = [
+    ("mount", (None, object()), ValueError, "Unknown mount point"),
+    ("mount", ("tool", object()), ValueError, "expected one of"),
+    ("mount", ("hooks", object()), ValueError, "HookRegistry"),
+    ("mount", ("tools", object()), ValueError, "Name required for tools"),
+    ("mount", ("tools", object(), 5), TypeError, "must be a str"),
+    ("unmount", ("nowhere",), ValueError, "Unknown mount point"),
+    ("unmount", ("tools",), ValueError, "Name required to unmount"),
+    ("get", ("agents",), ValueError, "Unknown mount point"),
+    ("get_mounted", (5,), ValueError, "Unknown mount point"),
+    ("register_capability", ("", 1), TypeError, "non-empty str"),
+    ("register_capability", (None, 1), TypeError, "non-empty str"),
+    ("register_contributor", (5, "n", len), TypeError, "channel must be a non-empty str"),
+    ("register_contributor", ("x", None, len), TypeError, "name must be a non-empty str"),
+    ("register_contributor", ("x", "n", "callback"), TypeError, "needs a callable"),
+    ("start_soon", ("fn",), TypeError, "start_soon needs an async function"),
+]
+
+HOOKS = [
+    ("register", (None, handler), {}, TypeError, "non-empty str"),
+    ("register", ("", handler), {}, TypeError, "non-empty str"),
+    ("register", ("e", None), {}, TypeError, "must be callable"),
+    ("register", ("e", handler, "high"), {}, TypeError, "must be an int"),
+    ("register", ("e", handler, True), {}, TypeError, "must be an int"),
+    ("register", ("e", handler, 0, 5), {}, TypeError, "must be a str or None"),
+    ("register", ("e", handler), {"timeout": 0}, ValueError, "positive, finite"),
+    ("register", ("e", handler), {"timeout": "5"}, TypeError, "number of seconds"),
+    ("register", ("e", handler), {"on_failure": "ignore"}, ValueError, "'continue' or 'deny'"),
+    ("on", ("e", None), {}, TypeError, "must be callable"),
+    ("unregister", (5,), {}, TypeError, "a str"),
+    ("list_handlers", (5,), {}, TypeError, "event's name or None"),
+]
+
+SESSION = [
+    ("execute", (None,), {}, TypeError, "a prompt must be a str"),
+    ("execute", (b"hi",), {}, TypeError, "a prompt must be a str, got bytes"),
+    ("execute", (["hi"],), {}, TypeError, "a prompt must be a str"),
+    ("execute", ("hi",), {"timeout": 0}, ValueError, "positive, finite number of seconds"),
+    ("execute", ("hi",), {"timeout": -1}, ValueError, "positive, finite number of seconds"),
+    ("execute", ("hi",), {"timeout": float("nan")}, ValueError, "positive, finite"),
+    ("execute", ("hi",), {"timeout": float("inf")}, ValueError, "None means no limit"),
+    ("execute", ("hi",), {"timeout": 10**400}, ValueError, "positive, finite"),
+    ("execute", ("hi",), {"timeout": True}, TypeError, "number of seconds or None"),
+    ("execute", ("hi",), {"timeout": "5"}, TypeError, "number of seconds or None"),
+]
+
+TOKEN = [
+    ("request_graceful", (0,), ValueError, "grace must be a positive"),
+    ("request_graceful", ("5",), ValueError, "grace must be a positive"),
+    ("register_child", (None,), TypeError, "expected a CancellationToken"),
+    ("on_cancel", (5,), TypeError, "needs a callable"),
+]
+
+
+def ids(row):
+    return row if isinstance(row, str) and row.isidentifier() else None
+
+
+@pytest.mark.parametrize(("method", "arguments", "error", "words"), COORDINATOR, ids=ids)
+@pytest.mark.parametrize("through", ["coordinator", "view"])
+async def test_coordinator_refuses(through, method, arguments, error, words):
+    async with agent() as session:
+        target = session.coordinator if through == "coordinator" else session.coordinator.view_for("tool-a")
+        before = state(session)
+        with pytest.raises(error, match=words):
+            getattr(target, method)(*arguments)
+        assert state(session) == before
+
+
+@pytest.mark.parametrize(("method", "arguments", "options", "error", "words"), HOOKS, ids=ids)
+@pytest.mark.parametrize("through", ["registry", "view"])
+async def test_registry_refuses(through, method, arguments, options, error, words):
+    async with agent() as session:
+        coordinator = session.coordinator
+        target = coordinator.hooks if through == "registry" else coordinator.view_for("hooks-a").hooks
+        before = state(session)
+        with pytest.raises(error, match=words):
+            getattr(target, method)(*arguments, **options)
+        assert state(session) == before
+
+
+@pytest.mark.parametrize(("method", "arguments", "options", "error", "words"), SESSION, ids=ids)
+async def test_session_refuses_and_can_go_on(method, arguments, options, error, words):
+    async with agent() as session:
+        before = state(session)
+        with pytest.raises(error, match=words):
+            await getattr(session, method)(*arguments, **options)
+        assert state(session) == before
+        assert await session.execute("hi") == "hi"
+
+
+@pytest.mark.parametrize(("method", "arguments", "error", "words"), TOKEN, ids=ids)
+def test_token_refuses(method, arguments, error, words):
+    token = CancellationToken()
+    before = repr(token)
+    with pytest.raises(error, match=words):
+        getattr(token, method)(*arguments)
+    assert repr(token) == before
+
+
+@pytest.mark.parametrize(
+    ("config", "path"),
+    [
+        (None, "$"),
+        ([], "$"),
+        ("plan", "$"),
+        ({}, "$"),
+        ({"session": 5}, "$.session"),
+        ({"session": {"context": "context-small"}}, "$.session.orchestrator"),
+        ({"session": {"orchestrator": "loop-small"}}, "$.session.context"),
+        ({**PLAN, "tools": "tool-a"}, "$.tools"),
+        ({**PLAN, "tools": [5]}, "$.tools[0]"),
+        ({**PLAN, "hooks": [{"module": "hooks-a", "on_failure": "explode"}]}, "$.hooks[0].on_failure"),
+        ({**PLAN, "providers": [{"module": "provider-a"}] * 2}, "$.providers[1].instance_id"),
+        ({"session": {**PLAN["session"], "strict": "yes"}}, "$.session.strict"),
+        ({"session": {**PLAN["session"], "deadlines": {"hook": 0}}}, "$.session.deadlines.hook"),
+        ({"session": {**PLAN["session"], "deadlines": {"hooks": 5}}}, "$.session.deadlines.hooks"),
+        ({"session": {**PLAN["session"], "injection_size_limit": -1}}, "$.session.injection_size_limit"),
+    ],
+    ids=repr,
+)
+def test_plan_is_refused_with_the_place_of_the_problem(config, path):
+    with pytest.raises(PlanError) as caught:
+        AmplifierSession(config)
+    assert path in [where for where, _ in caught.value.problems]
+    assert isinstance(caught.value, ValueError)
+
+
+async def test_plan_made_wrong_before_opening_is_refused_then_and_the_session_is_closed():
+    session = agent()
+    session.config["session"]["deadlines"] = {"hook": -1}
+    with pytest.raises(PlanError, match=r"\$\.session\.deadlines\.hook"):
+        async with session:
+            pass
+    assert session.statistics().state == "closed"
+    del session.config["session"]["deadlines"]
+    async with session:
+        assert await session.execute("hi") == "hi"
+
+
+@pytest.mark.parametrize("event", [None, 5, b"e"])
+async def test_event_must_have_a_name(event):
+    hooks = HookRegistry()
+    with pytest.raises(TypeError, match="event's name must be a str"):
+        await hooks.emit(event, {})
+
+
+@pytest.mark.parametrize("data", [5, "text", [("k", 1)]])
+async def test_payload_must_be_a_mapping(data):
+    with pytest.raises(TypeError, match="must be a dict"):
+        await HookRegistry().emit("e", data)
+
+
+async def test_module_may_not_unmount_through_its_view_what_it_did_not_mount():
+    async with agent() as session:
+        before = state(session)
+        with pytest.raises(ContractError, match="may not unmount 'context'"):
+            await session.coordinator.view_for("tool-a").unmount("context")
+        assert state(session) == before
+
+
+async def test_host_needs_an_async_context_manager():
+    async with agent() as session:
+        before = state(session)
+        wrong: Any
+        for wrong in (None, 5, object()):
+            with pytest.raises(TypeError):
+                await session.coordinator.host(wrong)
+        assert state(session) == before

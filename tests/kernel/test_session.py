@@ -1,0 +1,697 @@
+"""The session: its states, one writer, closing from anywhere, children, and that nothing is shared or left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import re
+import uuid
+import weakref
+from contextlib import asynccontextmanager, suppress
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from amplifier import (
+    AmplifierSession,
+    ExecutionCancelled,
+    HookResult,
+    ModuleLoader,
+    PlanError,
+    SessionBusyError,
+    SessionStateError,
+)
+from tests._support.backends_alone import run_on
+from tests._support.small_agent import Echo, Loop, Memory, agent, give_up_after, heard, mounting, say_the_prompt
+
+pytestmark = pytest.mark.virtual_time
+
+
+@pytest.fixture
+def log():
+    return []
+
+
+async def wait_for_ever(turn):
+    await anyio.sleep_forever()
+
+
+def unwinding(log, seconds=2):
+    async def body(turn):
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(seconds)
+            log.append("unwound")
+
+    return body
+
+
+def closing_hook(log, name="closed", seconds=0.0):
+    async def mount(coordinator, config):
+        log.append("mounted")
+
+        async def cleanup():
+            await anyio.sleep(seconds)
+            log.append(name)
+
+        return cleanup
+
+    return mount
+
+
+# ── making one ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_session_keeps_the_very_plan_and_makes_itself_an_id():
+    plan = {"session": {"orchestrator": "loop-a", "context": "context-a"}}
+    session = AmplifierSession(plan)
+    assert session.config is plan is session.coordinator.config
+    assert uuid.UUID(session.session_id).version == 4
+    assert session.session_id != AmplifierSession(plan).session_id
+    assert (session.parent_id, session.is_resumed, session.initialized) == (None, False, False)
+    assert session.coordinator.session is session
+    assert isinstance(session.loader, ModuleLoader)
+    assert session.coordinator.loader is session.loader
+    assert session.status.session_id == session.session_id
+
+
+def test_everything_given_is_kept():
+    plan = {"session": {"orchestrator": "loop-a", "context": "context-a"}}
+    loader, approval, display = object(), object(), object()
+    session = AmplifierSession(plan, loader, "s", "p", approval, display, True)
+    assert (session.session_id, session.parent_id, session.is_resumed) == ("s", "p", True)
+    assert session.loader is session.coordinator.loader is loader
+    assert (session.coordinator.approval_system, session.coordinator.display_system) == (approval, display)
+
+
+@pytest.mark.parametrize("name", ["a", "A.b_c:d-e", "0" * 200, "-", str(uuid.uuid4())])
+def test_session_id_of_the_allowed_characters_is_taken_as_it_is(name):
+    session = agent(session_id=name, parent_id=name)
+    assert session.session_id == session.parent_id == name
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", ".hidden", "a/b", "a\\b", "a b", "a\n", "ä", "x" * 201, "\x1b[0m", 5, b"a"]
+)
+def test_any_other_session_id_is_refused(name):
+    for field in ("session_id", "parent_id"):
+        with pytest.raises(PlanError, match="invalid session id"):
+            agent(**{field: name})
+
+
+async def test_repr_and_statistics_tell_the_state_through_a_whole_life():
+    seen: list[object] = []
+
+    async def body(turn):
+        seen.append(repr(session))
+        seen.append(session.statistics().turn_running)
+        return "done"
+
+    session = agent(body, hooks={"hooks-a": closing_hook([])}, session_id="s")
+    assert repr(session) == "<AmplifierSession 's' new>"
+    async with session:
+        assert repr(session) == "<AmplifierSession 's' open>"
+        session.coordinator.hooks.register("e", lambda event, data: None)
+        await session.execute("hi")
+        now = session.statistics()
+        assert (now.state, now.turn_running, now.cleanups, now.handlers, now.failures) == ("open", False, 1, 1, 0)
+    assert seen == ["<AmplifierSession 's' open, turn running>", True]
+    assert repr(session) == "<AmplifierSession 's' closed>"
+    assert session.statistics().cleanups == 0
+    assert session.status.ended_at is not None
+
+
+# ── one writer ───────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_second_turn_is_refused_at_once_and_the_first_goes_on(log):
+    async def body(turn):
+        log.append(f"begin {turn.prompt}")
+        await anyio.sleep(5)
+        return turn.prompt
+
+    async with agent(body) as session, anyio.create_task_group() as group:
+        group.start_soon(session.execute, "first")
+        await anyio.sleep(1)
+        with pytest.raises(SessionBusyError, match=r"wait for it, cancel it, or fork\(\)") as caught:
+            await session.execute("second")
+        assert caught.value.session_id == session.session_id
+        assert anyio.current_time() == pytest.approx(1)
+        assert session.status.status == "running"
+        await anyio.sleep(5)
+        assert await session.execute("third") == "third"
+    assert log == ["begin first", "begin third"]
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+async def test_turn_outside_of_its_life_is_refused_with_advice(moment):
+    session = agent()
+    if moment == "after":
+        async with session:
+            pass
+    with pytest.raises(SessionStateError, match="open it first" if moment == "before" else "make a new session"):
+        await session.execute("hi")
+    assert not session.statistics().turn_running
+
+
+def test_session_is_used_on_the_loop_it_was_opened_on():
+    session = agent()
+    run_on("asyncio", session.initialize)
+    for backend in ("asyncio", "trio"):
+        with pytest.raises(SessionStateError, match="was opened on another event loop"):
+            run_on(backend, session.execute, "hi")
+        assert not session.statistics().turn_running
+    run_on("asyncio", session.cleanup)
+    assert repr(session).endswith("closed>")
+
+
+# ── opening ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_concurrent_openers_mount_once_and_all_return_when_it_is_open(log):
+    async def mount(coordinator, config):
+        log.append("mounted")
+        await anyio.sleep(2)
+
+    session = agent(tools={"tool-a": mount})
+
+    async def opening():
+        await session.initialize()
+        log.append((session.initialized, anyio.current_time()))
+
+    async with anyio.create_task_group() as group:
+        for _ in range(3):
+            group.start_soon(opening)
+    await session.initialize()
+    assert log == ["mounted", (True, 2), (True, 2), (True, 2)]
+    await session.cleanup()
+
+
+async def test_session_cannot_be_entered_while_it_is_open_or_opening():
+    async with agent() as session:
+        with pytest.raises(SessionStateError, match="already open"):
+            async with session:
+                pass
+        await session.initialize()
+        assert await session.execute("hi") == "hi"
+
+
+async def test_session_can_be_opened_again_after_it_was_closed(log):
+    session = agent(hooks={"hooks-a": closing_hook(log)})
+    for _ in range(2):
+        await session.initialize()
+        assert await session.execute("hi") == "hi"
+        assert session.statistics().cleanups == 1
+        await session.cleanup()
+    async with session:
+        assert await session.execute("hi") == "hi"
+    assert log == ["mounted", "closed"] * 3
+    assert session.status.status == "completed"
+
+
+async def test_session_reopened_by_hand_still_says_why_it_has_no_background_work():
+    session = agent()
+    for _ in range(2):
+        await session.initialize()
+        with pytest.raises(SessionStateError, match="open it with `async with` instead"):
+            session.coordinator.start_soon(anyio.sleep, 1)
+        await session.cleanup()
+    with pytest.raises(SessionStateError, match="the session is closed"):
+        session.coordinator.start_soon(anyio.sleep, 1)
+    async with session:
+        session.coordinator.start_soon(anyio.sleep, 1)
+
+
+async def test_what_the_application_registered_survives_reopening_and_what_modules_did_does_not():
+    async def mount(coordinator, config):
+        coordinator.hooks.register("e", lambda event, data: None, name="module's")
+        coordinator.mount("tools", Echo("replaced"), name="application's")
+        coordinator.register_capability("c", "module's")
+        coordinator.register_contributor("x", "module's", lambda: "module's")
+
+    session = agent(hooks={"hooks-a": mount})
+    coordinator = session.coordinator
+    tool = Echo()
+    await coordinator.mount("tools", tool, name="application's")
+    coordinator.hooks.register("e", lambda event, data: None, name="application's")
+    coordinator.register_contributor("x", "application's", lambda: "application's")
+    for _ in range(2):
+        await session.initialize()
+        assert coordinator.hooks.list_handlers("e") == {"e": ["application's", "module's"]}
+        assert await coordinator.collect_contributions("x") == ["application's", "module's"]
+        await session.cleanup()
+        assert coordinator.hooks.list_handlers("e") == {"e": ["application's"]}
+        assert coordinator.get("tools") == {"application's": tool}
+        assert coordinator.get_capability("c") is None
+
+
+async def test_failed_opening_leaves_a_closed_session_that_can_be_tried_again(log):
+    broken = [True]
+
+    async def mount(coordinator, config):
+        coordinator.register_cleanup(lambda: log.append("cleaned up"))
+        if broken[0]:
+            raise OSError("not yet")
+        return Memory()
+
+    session = agent(context=mount)
+    with pytest.raises(Exception, match="not yet"):
+        await session.initialize()
+    assert (session.statistics().state, session.status.status, log) == ("closed", "failed", ["cleaned up"])
+    broken[0] = False
+    async with session:
+        assert await session.execute("hi") == "hi"
+    assert session.failures == []
+
+
+# ── closing ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_end_is_said_once_while_hooks_are_live_and_before_any_cleanup(log):
+    async def mount(coordinator, config):
+        coordinator.hooks.register("session:end", lambda event, data: log.append(data))
+        return lambda: log.append("cleaned up")
+
+    session = agent(hooks={"hooks-a": mount})
+    async with session:
+        await session.execute("hi")
+        await session.cleanup()
+        await session.cleanup()
+    assert log[0].items() >= {"session_id": session.session_id, "status": "completed"}.items()
+    assert log[1:] == ["cleaned up"]
+
+
+@pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
+async def test_end_says_how_the_last_turn_ended(status):
+    async def body(turn):
+        if status == "failed":
+            raise ValueError("broke")
+        if status == "cancelled":
+            turn.coordinator.request_cancel()
+        return "done"
+
+    session = agent(body)
+    events = heard(session, "session:end")
+    async with session:
+        with suppress(ValueError):
+            await session.execute("hi")
+    assert events[0][1]["status"] == status
+
+
+async def test_concurrent_closers_all_wait_for_the_one_closing(log):
+    session = agent(hooks={"hooks-a": closing_hook(log, seconds=3)})
+    await session.initialize()
+
+    async def closing():
+        await session.cleanup()
+        log.append(anyio.current_time())
+
+    async with anyio.create_task_group() as group:
+        for _ in range(3):
+            group.start_soon(closing)
+    assert log == ["mounted", "closed", 3, 3, 3]
+
+
+async def test_closing_while_it_opens_waits_and_then_closes(log):
+    async def mount(coordinator, config):
+        await anyio.sleep(2)
+        return lambda: log.append("cleaned up")
+
+    session = agent(hooks={"hooks-a": mount})
+    async with anyio.create_task_group() as group:
+        group.start_soon(session.initialize)
+        await anyio.sleep(1)
+        await session.cleanup()
+        assert session.statistics().state == "closed"
+    assert log == ["cleaned up"]
+
+
+async def test_closing_what_was_never_opened_runs_the_applications_cleanups(log):
+    session = agent()
+    session.coordinator.register_cleanup(lambda: log.append("application's"))
+    events = heard(session)
+    await session.cleanup()
+    await session.cleanup()
+    assert log == ["application's"]
+    assert events == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)], ids=repr)
+@pytest.mark.parametrize("event", ["session:end", "cleanup:failed"])
+async def test_interrupt_while_the_end_is_told_leaves_after_everything_was_cleaned_up(event, error, log):
+    def fail():
+        raise ValueError("a cleanup broke")
+
+    def interrupt(event, data):
+        raise error
+
+    session = agent(hooks={"hooks-a": closing_hook(log)})
+    session.coordinator.hooks.register(event, interrupt)
+    with pytest.raises(type(error)) as caught:
+        async with session:
+            session.coordinator.register_cleanup(fail)
+    assert caught.value is error
+    assert log == ["mounted", "closed"]
+    assert session.statistics().state == "closed"
+    assert len(session.cleanup_failures) == 1
+
+
+async def test_session_cannot_be_closed_from_inside_its_own_turn(log):
+    async def body(turn):
+        with pytest.raises(SessionStateError, match="cannot be closed from inside its own turn"):
+            await turn.coordinator.session.cleanup()
+        return "went on"
+
+    async with agent(body, hooks={"hooks-a": closing_hook(log)}) as session:
+        assert await session.execute("hi") == "went on"
+        assert log == ["mounted"]
+
+
+async def test_task_that_a_turn_left_behind_may_close_the_session_later():
+    async def body(turn):
+        group.start_soon(close_later, turn.coordinator.session)
+        return "done"
+
+    async def close_later(session):
+        await anyio.sleep(1)
+        await session.cleanup()
+
+    session = agent(body)
+    await session.initialize()
+    async with anyio.create_task_group() as group:
+        await session.execute("hi")
+    assert session.statistics().state == "closed"
+
+
+async def test_session_of_the_same_id_opened_inside_a_turn_is_closed_with_its_block(log):
+    async def body(turn):
+        async with agent(session_id="same", hooks={"hooks-a": closing_hook(log, "inner closed")}) as inner:
+            return await inner.execute("inner")
+
+    async with agent(body, session_id="same") as session:
+        assert await session.execute("outer") == "inner"
+    assert log == ["mounted", "inner closed"]
+
+
+@pytest.mark.parametrize("delay", [0, 1], ids=["at once", "later"])
+async def test_closing_under_a_turn_of_another_task_cancels_it_and_waits(delay, log):
+    session = agent(unwinding(log), hooks={"hooks-a": closing_hook(log)})
+    outcomes = []
+
+    async def execute():
+        try:
+            await session.execute("hi")
+        except ExecutionCancelled as error:
+            outcomes.append(str(error))
+
+    await session.initialize()
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            group.start_soon(execute)
+            while not session.statistics().turn_running:
+                await anyio.lowlevel.checkpoint()
+            if delay:
+                await anyio.sleep(delay)
+            await session.cleanup()
+            assert not session.statistics().turn_running
+    [outcome] = outcomes
+    assert "its session was closed" in outcome
+    assert log in (["mounted", "unwound", "closed"], ["mounted", "closed"])
+    assert delay == 0 or "unwound" in log
+
+
+async def test_turn_that_does_not_end_is_waited_for_and_reported(log, caplog):
+    session = agent(unwinding(log, seconds=70))
+    await session.initialize()
+
+    async def execute():
+        with pytest.raises(ExecutionCancelled):
+            await session.execute("hi")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(execute)
+        await anyio.sleep(1)
+        await session.cleanup()
+    assert log == ["unwound"]
+    assert caplog.text.count("does not end although it was cancelled") == 2
+
+
+@pytest.mark.parametrize("how", ["scope", "native"])
+async def test_cancelled_block_is_closed_completely(how, log):
+    async def use():
+        async with agent(hooks={"hooks-a": closing_hook(log, seconds=3)}) as session:
+            await session.execute("hi")
+            await anyio.sleep_forever()
+
+    await give_up_after(1, how, use)
+    assert log == ["mounted", "closed"]
+
+
+async def test_error_of_the_block_leaves_as_the_very_object():
+    for error in (ValueError("mine"), ExceptionGroup("mine", [OSError()]), SystemExit(3)):
+        with pytest.raises(type(error)) as caught:
+            async with agent(hooks={"hooks-a": closing_hook([])}):
+                raise error
+        assert caught.value is error
+
+
+async def test_loader_that_fails_to_clean_up_is_logged(caplog):
+    class Loader:
+        def load(self, module_id, config=None, source_hint=None):
+            return lambda coordinator: Loop(say_the_prompt) if module_id == "loop-a" else Memory()
+
+        def cleanup(self):
+            raise OSError("stuck")
+
+    async with AmplifierSession({"session": {"orchestrator": "loop-a", "context": "context-a"}}, Loader()) as session:
+        assert await session.execute("hi") == "hi"
+    assert session.statistics().state == "closed"
+    assert "failed to clean up" in caplog.text
+
+
+# ── children ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_child_has_its_parents_plan_under_the_overlay_and_nothing_shared():
+    parent = agent(tools={"tool-echo": mounting(Echo())}, session={"metadata": {"a": 1, "b": 2}}, session_id="p")
+    child = parent.fork({"session": {"metadata": {"b": 3}}, "hooks": []}, session_id="c")
+    assert (child.session_id, child.parent_id, child.initialized) == ("c", "p", False)
+    assert child.config["session"]["metadata"] == {"a": 1, "b": 3}
+    assert parent.config["session"]["metadata"] == {"a": 1, "b": 2}
+    assert child.config["tools"] == parent.config["tools"]
+    assert child.config["tools"] is not parent.config["tools"]
+    events = heard(child, "session:fork")
+    async with parent, child:
+        assert await child.execute("hi") == "hi"
+        assert child.coordinator is not parent.coordinator
+        assert child.coordinator.hooks is not parent.coordinator.hooks
+    assert events[0][1]["parent"] == "p"
+
+
+def test_child_without_an_overlay_gets_an_id_of_its_own():
+    parent = agent()
+    assert parent.fork().config == parent.config
+    assert parent.fork().session_id not in (parent.session_id, parent.fork().session_id)
+
+
+@pytest.mark.parametrize("overlay", [5, "x", [], [("session", {})], {"session": {"context": None}}, {"tools": 5}])
+def test_overlay_that_makes_no_plan_is_refused(overlay):
+    with pytest.raises(PlanError):
+        agent().fork(overlay)
+
+
+@pytest.mark.parametrize("session_id", ["../x", "", 5])
+def test_child_id_is_checked_like_any_other(session_id):
+    with pytest.raises(PlanError, match="invalid session id"):
+        agent().fork(session_id=session_id)
+
+
+def test_merging_by_its_older_name_changes_neither_side():
+    base, overlay = {"a": {"b": 1, "c": [1]}}, {"a": {"b": 2}, "d": 3}
+    assert AmplifierSession._merge_configs(base, overlay) == {"a": {"b": 2, "c": [1]}, "d": 3}
+    assert (base, overlay) == ({"a": {"b": 1, "c": [1]}}, {"a": {"b": 2}, "d": 3})
+
+
+async def test_child_inherits_deadlines_systems_loader_and_resolver():
+    approval, display = object(), object()
+    parent = agent(session={"deadlines": {"hook": 7, "turn": 9}}, approval_system=approval, display_system=display)
+    parent.loader.register("tool-extra", mounting(Echo()))
+    async with parent:
+        await parent.coordinator.mount("module-source-resolver", resolver := object())
+        child = parent.fork({"session": {"deadlines": {"turn": 5}}, "tools": ["tool-extra"]})
+        assert child.coordinator.get("module-source-resolver") is resolver
+        assert child.coordinator.loader is child.loader is not parent.loader
+        assert child.coordinator.approval_system is approval
+        assert child.coordinator.display_system is display
+        await child.coordinator.unmount("module-source-resolver")
+        async with child:
+            assert (child.coordinator.deadlines.hook, child.coordinator.deadlines.turn) == (7, 5)
+            assert list(child.coordinator.get("tools")) == ["echo"]
+
+
+async def test_child_of_a_session_with_a_foreign_loader_uses_the_same_one():
+    loader = object()
+    parent = AmplifierSession({"session": {"orchestrator": "loop-a", "context": "context-a"}}, loader)
+    assert parent.fork().loader is loader
+
+
+@pytest.mark.parametrize("immediate", [True, False])
+async def test_stop_of_the_parent_reaches_an_open_child_and_not_the_other_way(immediate):
+    parent = agent()
+    async with parent:
+        unopened, first, second = parent.fork(), parent.fork(), parent.fork()
+        async with first, second:
+            first.coordinator.request_cancel(immediate=immediate)
+            assert not parent.coordinator.cancellation.is_cancelled
+            assert not second.coordinator.cancellation.is_cancelled
+            parent.coordinator.request_cancel(immediate=immediate)
+            assert second.coordinator.cancellation.is_cancelled
+        assert not unopened.coordinator.cancellation.is_cancelled
+        parent.coordinator.cancellation.reset()
+        second.coordinator.cancellation.reset()
+        parent.coordinator.request_cancel(immediate=immediate)
+        assert not second.coordinator.cancellation.is_cancelled
+
+
+async def test_child_whose_opening_failed_is_let_go_by_its_parent():
+    async def fail(coordinator, config):
+        raise ValueError("broke")
+
+    parent = agent()
+    parent.loader.register("context-bad", fail)
+    async with parent:
+        child = parent.fork({"session": {"context": "context-bad"}})
+        with pytest.raises(Exception, match="broke"):
+            async with child:
+                pass
+        assert "0 children" in repr(parent.coordinator.cancellation)
+
+
+# ── many, and none left ──────────────────────────────────────────────────────────────────────────
+
+
+async def test_sessions_of_one_process_share_no_state():
+    async def mount(coordinator, config):
+        coordinator.session_state["id"] = coordinator.session_id
+        coordinator.hooks.register("e", lambda event, data: HookResult(action="deny", reason=data["session_id"]))
+        coordinator.register_capability("id", coordinator.session_id)
+
+    sessions = [agent(hooks={"hooks-a": mount}, session_id=f"s{number}") for number in range(20)]
+    results = {}
+
+    async def live(session):
+        async with session:
+            await anyio.sleep(1)
+            coordinator = session.coordinator
+            denial = await coordinator.hooks.emit("e")
+            if session.session_id == "s7":
+                coordinator.request_cancel(immediate=True)
+            await anyio.sleep(1)
+            results[session.session_id] = (
+                denial.reason,
+                coordinator.session_state["id"],
+                coordinator.get_capability("id"),
+                coordinator.hooks.statistics().handlers,
+                coordinator.cancellation.is_cancelled,
+            )
+
+    async with anyio.create_task_group() as group:
+        for session in sessions:
+            group.start_soon(live, session)
+    assert results == {f"s{number}": (*[f"s{number}"] * 3, 1, number == 7) for number in range(20)}
+
+
+@asynccontextmanager
+async def busy_module(coordinator, config):
+    async with anyio.create_task_group() as group:
+        group.start_soon(anyio.sleep_forever)
+        coordinator.start_soon(anyio.sleep_forever)
+        coordinator.hooks.register("*", lambda event, data: coordinator.session_state.update(last=event))
+        coordinator.owner = coordinator
+        yield
+        group.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("opened", ["async with", "by hand"])
+@pytest.mark.parametrize("ending", ["done", "stopped", "failed", "timeout"])
+async def test_closed_session_can_be_collected(opened, ending):
+    async def body(turn):
+        if ending == "failed":
+            raise ValueError("broke")
+        if ending == "stopped":
+            turn.coordinator.request_cancel(immediate=True)
+        if ending != "done":
+            await anyio.sleep_forever()
+        return "done"
+
+    async def use(session):
+        try:
+            await session.execute("hi", timeout=5)
+        except Exception as error:
+            assert ending != "done"
+            del error
+        async with session.fork() as child:
+            assert child.parent_id == session.session_id
+
+    async def live():
+        session = agent(body, hooks={"hooks-a": busy_module} if opened == "async with" else {})
+        session.coordinator.cancellation.on_cancel(lambda: session)
+        if opened == "async with":
+            async with session:
+                await use(session)
+        else:
+            await session.initialize()
+            await use(session)
+            await session.cleanup()
+        return weakref.ref(session)
+
+    ref = await live()
+    await anyio.lowlevel.checkpoint()
+    gc.collect()
+    assert ref() is None
+
+
+async def test_session_that_was_streamed_can_be_collected():
+    async def live():
+        session = agent()
+        async with session, session.stream("hi") as events:
+            assert [event.name async for event in events] == ["session:start"]
+        return weakref.ref(session)
+
+    ref = await live()
+    await anyio.lowlevel.checkpoint()
+    gc.collect()
+    assert ref() is None
+
+
+def test_native_cancel_while_closing_is_delivered_after_it():
+    log: list[str] = []
+
+    async def main():
+        session = agent(hooks={"hooks-a": closing_hook(log, seconds=3)})
+
+        async def use():
+            async with session:
+                pass
+            log.append("after the block")
+            await asyncio.sleep(0)
+            log.append("not reached")
+
+        task = asyncio.ensure_future(use())
+        await asyncio.sleep(1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run_on("asyncio", main)
+    assert log[:2] == ["mounted", "closed"]
+    assert "not reached" not in log
+
+
+async def test_error_messages_name_the_session():
+    session = agent(session_id="mine")
+    with pytest.raises(SessionStateError, match=re.escape("session 'mine' not initialized")):
+        await session.execute("hi")
