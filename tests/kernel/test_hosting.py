@@ -342,6 +342,22 @@ async def test_background_work_is_stopped_in_its_place_of_the_order(log):
     assert log == ["b cleaned up", "b stopped", "a cleaned up", "a stopped"]
 
 
+async def test_background_work_keeps_its_place_also_when_the_surroundings_are_cancelled(log):
+    async def work():
+        try:
+            await anyio.sleep_forever()
+        finally:
+            log.append("service stopped")
+
+    async def mount(coordinator, config):
+        coordinator.start_soon(work)
+
+    with anyio.move_on_after(1):
+        async with agent(hooks={"hooks-service": mount, "hooks-user": structured(log, "user", leaving=2)}):
+            await anyio.sleep_forever()
+    assert log == ["user entered", "user left", "service stopped"]
+
+
 async def test_background_work_of_a_failed_module_is_stopped_with_it(log):
     async def mount(coordinator, config):
         async def work():

@@ -456,6 +456,21 @@ async def test_mount_deadline_is_each_modules_own(log):
     assert log == [4, 4]
 
 
+async def test_failed_module_is_cleaned_up_outside_of_its_mount_deadline(log):
+    async def cleanup():
+        await anyio.sleep(4)
+        log.append("cleaned up")
+
+    async def mount(coordinator, config):
+        coordinator.register_cleanup(cleanup)
+        await anyio.sleep(4)
+        raise ValueError("broke")
+
+    async with agent(tools={"tool-a": mount}, session={"deadlines": {"mount": 5}}) as session:
+        assert log == ["cleaned up"]
+        assert session.failures[0].reason_code == "mount_failed"
+
+
 async def test_deadline_of_null_lets_a_mount_take_its_time():
     async def mount(coordinator, config):
         await anyio.sleep(80_000)

@@ -495,7 +495,7 @@ async def test_grace_turns_a_stop_immediate_when_it_runs_out(opened):
         async with session:
             await run()
     assert names(events) == ["cancel:requested", "cancel:requested", "cancel:completed"]
-    assert [data.get("level") for _, data in events] == ["graceful", "immediate", None]
+    assert [data.get("state") for _, data in events] == ["graceful", "immediate", None]
 
 
 async def test_grace_of_a_turn_that_ended_in_time_does_not_reach_the_next():
@@ -512,6 +512,16 @@ async def test_grace_of_a_turn_that_ended_in_time_does_not_reach_the_next():
         assert session.status.status == "completed"
 
 
+async def test_grace_ends_with_its_turn():
+    async with agent() as session:
+        token = session.coordinator.cancellation
+        token.request_graceful(5)
+        await session.execute("hi")
+        await anyio.sleep(60)
+        assert token.is_graceful
+        assert "bound" not in repr(token)
+
+
 async def test_request_without_a_turn_is_announced_and_completes_nothing():
     session = agent()
     events = heard(session, "cancel:requested", "cancel:completed")
@@ -521,7 +531,7 @@ async def test_request_without_a_turn_is_announced_and_completes_nothing():
         assert names(events) == ["cancel:requested"]
         session.coordinator.request_cancel(immediate=True)
         await anyio.sleep(1)
-    assert [data["level"] for _, data in events] == ["graceful", "immediate"]
+    assert [data["state"] for _, data in events] == ["graceful", "immediate"]
 
 
 @pytest.mark.parametrize("opened", ["async with", "by hand"])

@@ -41,6 +41,8 @@ from amplifier.models import (
     ToolSpec,
     UnknownBlock,
     Usage,
+    from_json,
+    to_json,
 )
 from amplifier.models._base import model
 from tests.models.test_fields import model_classes
@@ -441,3 +443,22 @@ def test_methods_can_be_attached_to_the_base_later():
     finally:
         del OpenModel.shout
     assert not hasattr(TextBlock(text="x"), "shout")
+
+
+def test_attributes_set_on_open_models_can_be_caught_by_a_base_that_is_extended_later():
+    def keep_unknown(self, name, value):
+        known = {field.name for field in attrs.fields(type(self))}
+        if name in known:
+            object.__setattr__(self, name, value)
+        else:
+            self.extra[name] = value
+
+    OpenModel.__setattr__ = keep_unknown
+    try:
+        message = Message(role="user", content="x")
+        message.tool_calls = [1]
+        assert from_json(Message, to_json(message)).extra == {"tool_calls": [1]}
+    finally:
+        del OpenModel.__setattr__
+    with pytest.raises(AttributeError):
+        message.other = 1

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
+import attrs
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from amplifier.conformance.strategies import instances, json_values
-from amplifier.models import ChatRequest, Message, TextBlock, ToolCallBlock, ToolResult, ToolResultBlock, Usage, to_json
+from amplifier.models import (
+    ChatRequest,
+    Message,
+    OpenModel,
+    TextBlock,
+    ToolCallBlock,
+    ToolResult,
+    ToolResultBlock,
+    Usage,
+    to_json,
+)
+from amplifier.models._base import model
 from amplifier.models._fast_reading import READERS
 from amplifier.models._fast_writing import copied, encode, write
 from amplifier.models._plain import MAX_DEPTH, Decline, PlainWalk, is_writable_size, may_hide_nan, vet, vetted
@@ -146,3 +158,21 @@ def test_a_null_in_the_text_is_a_reason_to_look_closer(value, expected):
 def test_a_tool_result_is_read_by_the_careful_reader_because_it_has_rules():
     with pytest.raises(Decline):
         READERS[ToolResult]({"success": True})
+
+
+def test_hidden_attributes_and_types_of_several_words_are_read_fast():
+    @model
+    class Note(OpenModel):
+        type: Literal["note", "memo"] = "note"
+        _weight: int = attrs.field(default=3, init=False)
+
+    @model
+    class Other(OpenModel):
+        type: Literal["other"] = "other"
+
+    read = READERS[Note | Other]
+    for word in ("note", "memo"):
+        note = read({"type": word, "x": 1})
+        assert (note, note._weight) == (Note(type=word, x=1), 3)
+    with pytest.raises(Decline):
+        read({"type": "letter"})

@@ -135,7 +135,7 @@ async def test_a_message_that_contains_itself_is_refused():
 
 
 async def test_values_that_json_cannot_say_are_kept_all_the_same():
-    strange = {"role": "user", "content": "\ud800", "big": 10**400, "object": object(), 7: b"seven", "t": (1, [2])}
+    strange: Any = {"role": "user", "content": "\ud800", "big": 10**400, "object": object(), 7: b"seven", "t": (1, [2])}
     context = SimpleContext()
     await context.add_message(strange)
     assert await context.get_messages() == [strange]
@@ -326,6 +326,7 @@ def session(
     turns: list[Any],
     plan: dict[str, Any],
     context: tuple[str, Any] = ("context-simple", context_simple),
+    defaults: dict[str, Any] | None = None,
     **options: Any,
 ) -> AmplifierSession:
     async def work(given: Any) -> Any:
@@ -333,7 +334,7 @@ def session(
         return given
 
     async def mount_provider(coordinator: Any, config: Any) -> Any:
-        return MockProvider(turns)
+        return MockProvider(turns, defaults=defaults)
 
     async def mount_tool(coordinator: Any, config: Any) -> Any:
         return MockTool("look", respond=work)
@@ -384,17 +385,26 @@ async def test_a_target_above_the_threshold_is_refused_and_follows_it_if_not_giv
 
 
 def test_a_session_over_it_is_whole_wherever_it_is_cancelled():
+    compacted: list[int] = []
+
     def make():
-        agent = session([[("look", {}), ("look", {})], "done"], plan({"max_tokens": 60, "safety_margin": 0}))
+        small = {"context_window": 1100, "max_output_tokens": 40}
+        agent = session([[("look", {}), ("look", {})], "done"], plan(), defaults=small)
         stored: list[dict[str, Any]] = []
+
+        async def linger(event: str, data: dict[str, Any]) -> None:
+            await anyio.sleep(1)
 
         async def scenario() -> None:
             async with agent:
+                for event in ("context:pre_compact", "context:post_compact", "context:compaction"):
+                    agent.coordinator.hooks.register(event, linger)
                 context = agent.coordinator.get("context")
                 try:
                     await agent.execute("hello " * 60)
                 finally:
                     stored.extend(context._conversation.copy())
+                    compacted.append(context.statistics().compactions)
 
         def check() -> list[str]:
             calls = [call["id"] for message in stored for call in message.get("tool_calls", ())]
@@ -405,4 +415,5 @@ def test_a_session_over_it_is_whole_wherever_it_is_cancelled():
 
     report = cancel_everywhere(make)
     report.raise_if_broken()
+    assert max(compacted) == 2
     assert min(report.points.values()) > 10

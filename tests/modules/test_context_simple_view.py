@@ -168,7 +168,7 @@ async def test_a_view_fits_whenever_its_skeleton_does(transcript, budget, option
 
 def skeleton(message: dict[str, Any]) -> dict[str, Any]:
     """A message with a note of forty characters in every place that may hold text, and nothing beyond the contract."""
-    kept = {name: message[name] for name in ("role", "name", "tool_call_id") if name in message}
+    kept: dict[str, Any] = {name: message[name] for name in ("role", "name", "tool_call_id") if name in message}
     content = message.get("content")
     calls = message.get("tool_calls", [])
     return {
@@ -243,6 +243,7 @@ async def test_the_beginning_of_the_view_stays_the_same_over_many_requests():
     context = SimpleContext(ContextOptions(compaction_threshold=0.8, compaction_target=0.4))
     await context.add_message({"role": "system", "content": "be brief"})
     beginnings = []
+    view: list[dict[str, Any]] = []
     for number in range(120):
         await context.add_message({"role": "user", "content": f"question {number} " * 5})
         await context.add_message({"role": "assistant", "content": f"answer {number} " * 5})
@@ -271,7 +272,7 @@ async def test_an_old_long_turn_does_not_fall_away_all_at_once_when_the_next_beg
 
 
 async def test_an_id_used_twice_belongs_to_the_latest_call():
-    history = [
+    history: list[dict[str, Any]] = [
         {"role": "user", "content": "first"},
         {"role": "assistant", "content": "a" * 2000, "tool_calls": [{"id": "same", "name": "look"}]},
         {"role": "tool", "tool_call_id": "same", "content": "1"},
@@ -283,7 +284,7 @@ async def test_an_id_used_twice_belongs_to_the_latest_call():
 
 
 async def test_a_result_before_its_call_is_an_orphan():
-    late = {"role": "tool", "tool_call_id": "1.0", "content": "too early"}
+    late: dict[str, Any] = {"role": "tool", "tool_call_id": "1.0", "content": "too early"}
     assert await view_of([late, *turn(1)], 5000) == turn(1)
 
 
@@ -293,7 +294,7 @@ async def test_a_tool_message_without_any_id_cannot_be_judged_and_stays():
 
 
 async def test_results_that_are_too_long_are_cut_first_and_say_by_how_much():
-    history = [{"role": "user", "content": "q" * 800}, *turn(1, calls=3, size=40_000)]
+    history: list[dict[str, Any]] = [{"role": "user", "content": "q" * 800}, *turn(1, calls=3, size=40_000)]
     view = await view_of(history, 3000)
     assert view[0] == history[0]
     assert view[1] == history[1]
@@ -309,7 +310,10 @@ async def test_results_that_are_too_long_are_cut_first_and_say_by_how_much():
 async def test_arguments_that_are_json_text_stay_json_when_they_are_cut():
     arguments = json.dumps({"path": "a.py", "text": "t" * 20_000})
     call = {"id": "1", "type": "function", "function": {"name": "write", "arguments": arguments}}
-    history = [{"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "tool_call_id": "1"}]
+    history: list[dict[str, Any]] = [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1"},
+    ]
     view = await view_of(history, 700)
     cut = json.loads(view[0]["tool_calls"][0]["function"]["arguments"])
     assert cut["path"] == "a.py"
@@ -318,7 +322,7 @@ async def test_arguments_that_are_json_text_stay_json_when_they_are_cut():
 
 async def test_a_signed_thought_is_shown_whole_or_not_at_all():
     thought = {"type": "thinking", "thinking": "t" * 4000, "signature": "seal"}
-    history = [{"role": "assistant", "content": [thought, {"type": "text", "text": "u" * 4000}]}]
+    history: list[dict[str, Any]] = [{"role": "assistant", "content": [thought, {"type": "text", "text": "u" * 4000}]}]
     assert (await view_of(history, 1500))[0]["content"][0] == thought
     assert (await view_of(history, 300))[0]["content"][0] == {"type": "text", "text": "[thinking left out]"}
 

@@ -253,15 +253,13 @@ def _generate_init(cls: type[Model]) -> Callable[..., None]:
         parameters.append(f"{field.name}={default}")
         body += _init_lines(index, field, names)
     body += ["if _building is not None:", "    _building.finish(_cls.__name__)"]
-    body += [_store_line(cls, field.name, field.name, names) for field in fields]
-    for attribute in attrs.fields(cls):
-        if not attribute.init:
-            body.append(_store_line(cls, attribute.name, repr(attribute.default), names))
+    body += [store_line(cls, field.name, field.name, names) for field in fields]
+    body += hidden_lines(cls, names)
     if issubclass(cls, OpenModel):
         body += [
             f"if {_EXTRA_ALIAS!r} in _unknown:",
             f"    _unknown = {{**_unknown.pop({_EXTRA_ALIAS!r}), **_unknown}}",
-            _store_line(cls, "extra", "_unknown", names),
+            store_line(cls, "extra", "_unknown", names),
         ]
     if hasattr(cls, "__attrs_post_init__"):
         body.append("self.__attrs_post_init__()")
@@ -286,12 +284,19 @@ def _refuse_positional(cls: type[Model]) -> NoReturn:
     raise TypeError(f"{cls.__name__} takes keyword arguments only, for example {cls.__name__}({first}=...)")
 
 
-def _store_line(cls: type[Model], name: str, variable: str, names: dict[str, Any]) -> str:
+def store_line(cls: type[Model], name: str, value: str, names: dict[str, Any]) -> str:
+    """The line that fills one field of a new instance called ``self``."""
     if cls.__setattr__ is object.__setattr__:
-        return f"self.{name} = {variable}"
+        return f"self.{name} = {value}"
     # A class that checks assignments has nothing to check here: the value has just been coerced.
     names["_set"] = object.__setattr__
-    return f"_set(self, {name!r}, {variable})"
+    return f"_set(self, {name!r}, {value})"
+
+
+def hidden_lines(cls: type[Model], names: dict[str, Any]) -> list[str]:
+    """Lines that give the attributes nobody can pass to `__init__` their defaults."""
+    hidden = [attribute for attribute in attrs.fields(cls) if not attribute.init]
+    return [store_line(cls, attribute.name, repr(attribute.default), names) for attribute in hidden]
 
 
 def _init_lines(index: int, field: ModelField, names: dict[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ._base import Model, ModelField, OpenModel, compile_function, indented
+from ._base import Model, ModelField, OpenModel, compile_function, hidden_lines, indented, store_line
 from ._plain import HIGHEST_SURE_FLOAT, LEAVES, LOWEST_SURE_FLOAT, Decline, only_word, vet, vetted
 from ._shapes import (
     BoolShape,
@@ -181,29 +181,31 @@ def _model_reader(cls: type[Model], *, tag_was_read: bool = False) -> Convert:
     names |= {"vet": vet, "vetted": vetted, "unknown": _unknown_members, "known": frozenset(f.name for f in fields)}
     numbered = list(enumerate(fields))
     required = [(index, field) for index, field in numbered if field.is_required]
-    lines = ["made = new(cls)"]
+    lines = ["self = new(cls)", *hidden_lines(cls, names)]
     if not tag_was_read:
         lines = ["if data.__class__ is not dict:", "    raise Decline", *lines]
     if required:
         lines += ["try:", *(f"    value{index} = data[{field.name!r}]" for index, field in required)]
         lines += ["except KeyError:", "    raise Decline from None"]
     for index, field in required:
-        lines += [*_read_lines(index, field.shape, names), f"made.{field.name} = value{index}"]
+        lines += [*_read_lines(index, field.shape, names), store_line(cls, field.name, f"value{index}", names)]
     lines.append(f"left = len(data) - {len(required) + tag_was_read}")
     for index, field in numbered:
         if tag_was_read and field.name == "type":
-            lines.append(f"made.type = {only_word(field.shape)!r}")
+            word = only_word(field.shape)
+            lines.append(store_line(cls, "type", "data['type']" if word is None else repr(word), names))
         elif not field.is_required:
             lines += [
                 f"if left and {field.name!r} in data:",
                 f"    value{index} = data[{field.name!r}]",
                 "    left -= 1",
             ]
-            lines += indented([*_read_lines(index, field.shape, names), f"made.{field.name} = value{index}"])
-            lines += ["else:", f"    made.{field.name} = {_default_source(index, field, names)}"]
+            given = [*_read_lines(index, field.shape, names), store_line(cls, field.name, f"value{index}", names)]
+            default = _default_source(index, field, names)
+            lines += [*indented(given), "else:", "    " + store_line(cls, field.name, default, names)]
     if issubclass(cls, OpenModel):
-        lines.append("made.extra = unknown(data, known) if left else {}")
-    lines.append("return made")
+        lines.append(store_line(cls, "extra", "unknown(data, known) if left else {}", names))
+    lines.append("return self")
     source = "def read(data):\n" + "\n".join(indented(lines)) + "\n"
     return compile_function(source, "read", names, f"{cls.__module__}.{cls.__qualname__}")
 

@@ -15,6 +15,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from typing import Literal
 
 import attrs
 
@@ -137,7 +138,15 @@ def refuse_unless_regular(info: os.stat_result, place: Place) -> None:
         raise ToolFailure(kind, f"{shown(place.path)} is {found}, expected a regular file")
 
 
-def entries_of(directory: int) -> Iterator[os.DirEntry[str]]:
+@attrs.frozen
+class Entry:
+    """A name in a directory and what it was when it was listed."""
+
+    name: str
+    kind: Literal["file", "directory", "link", "other"]
+
+
+def entries_of(directory: int) -> Iterator[Entry]:
     """List a directory that was opened to be passed through; names that are no UTF-8 come as surrogates.
 
     Raises:
@@ -145,7 +154,20 @@ def entries_of(directory: int) -> Iterator[os.DirEntry[str]]:
     """
     listing = os.open(".", _LIST, dir_fd=directory)
     with _closing(listing), os.scandir(listing) as entries:
-        yield from entries
+        for entry in entries:
+            yield _entry(entry)
+
+
+def _entry(found: os.DirEntry[str]) -> Entry:
+    # Now and not later: the system's entry may ask through the descriptor of the listing, which is closed by then.
+    try:
+        if found.is_symlink():
+            return Entry(found.name, "link")
+        if found.is_dir(follow_symlinks=False):
+            return Entry(found.name, "directory")
+        return Entry(found.name, "file" if found.is_file(follow_symlinks=False) else "other")
+    except OSError:  # gone, on a system that has to ask again
+        return Entry(found.name, "other")
 
 
 def enter(directory: int, name: str) -> int:

@@ -66,7 +66,7 @@ class GlobTool(BuiltinTool):
             if len(paths) == self._max_results:
                 more = True
                 break
-            slash = "/" if found.entry.is_dir(follow_symlinks=False) else ""
+            slash = "/" if found.entry.kind == "directory" else ""
             paths.append(self._workspace.shown(found.place) + slash)
         output: dict[str, Any] = {"paths": paths, "count": len(paths), "truncated": more or walk.cut}
         notes = walk.notes()

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from .._toolkit import Stop
-from ._beneath import enter, entries_of, open_directory
+from ._beneath import Entry, enter, entries_of, open_directory
 from ._patterns import GlobPattern, States
 from ._roots import MAX_DEPTH, Place, Territory
 
@@ -26,12 +26,12 @@ class Found:
 
     Attributes:
         place: Where it is.
-        entry: As the system lists it; its directory is open while the walk stands here.
-        directory: The open directory that holds it.
+        entry: As it was listed.
+        directory: The directory that holds it, open while the walk stands here.
     """
 
     place: Place
-    entry: os.DirEntry[str]
+    entry: Entry
     directory: int
 
 
@@ -89,7 +89,7 @@ class Walk:
 
     def _descend(self, levels: list[Any], found: Found, pattern: GlobPattern | None, states: States) -> None:
         name = found.entry.name
-        if not found.entry.is_dir(follow_symlinks=False) or name in self.ignored:
+        if found.entry.kind != "directory" or name in self.ignored:
             return
         if pattern is not None and not states:
             return
@@ -116,7 +116,7 @@ class Walk:
             if pattern is None or after:
                 yield Found(place.child(entry.name), entry, directory), after
 
-    def _counted(self, directory: int) -> Iterator[os.DirEntry[str]]:
+    def _counted(self, directory: int) -> Iterator[Entry]:
         for entry in entries_of(directory):
             self.stop.check()
             self._seen += 1

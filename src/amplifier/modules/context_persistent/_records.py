@@ -13,13 +13,13 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import attrs
 
-from amplifier._json import canonical_dumps, rebuild
+from amplifier._json import Frame, canonical_dumps, format_path, rebuild
 from amplifier.errors import ModelError
 
 from ._errors import LogDamagedError
@@ -66,11 +66,18 @@ def encode_message(message: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
     except (TypeError, ValueError, RecursionError) as error:
         canonical_dumps(message)  # says where
         raise ModelError([("", str(error))], subject=_NOT_JSON) from error
-    if kept != message:  # keys that are no text; tuples, too, but those are arrays and welcome
-        canonical_dumps(message)
+    if kept != message:  # tuples are welcome and come back as arrays; other keys than text would come back as text
+        rebuild(message, _refuse_other_keys, subject=_NOT_JSON)
     if line.count(b"[") + line.count(b"{") > _MAX_DEPTH:
         rebuild(kept, subject=_NOT_JSON, max_depth=_MAX_DEPTH)
     return line, kept
+
+
+def _refuse_other_keys(value: Any, frames: Sequence[Frame]) -> Any:
+    if frames and frames[-1].keys is not None and not isinstance(frames[-1].key(), str):
+        problem = f"expected a str as key, got {type(frames[-1].key()).__name__}"
+        raise ModelError([(format_path(frame.key() for frame in frames), problem)], subject=_NOT_JSON)
+    return value
 
 
 def _line(value: Mapping[str, Any]) -> bytes:

@@ -4,11 +4,10 @@ The tools stand in `_tools` and `_write_tools`, what they do to files in `_readi
 without races is the business of the shared part ``_workspace``.
 """
 
-from .._workspace import GlobTool
 from ._mount import mount
 from ._tools import ListDirectoryTool, ReadFileTool
 from ._write_tools import EditFileTool, WriteFileTool
 
-__all__ = ["EditFileTool", "GlobTool", "ListDirectoryTool", "ReadFileTool", "WriteFileTool", "mount"]
+__all__ = ["EditFileTool", "ListDirectoryTool", "ReadFileTool", "WriteFileTool", "mount"]
 
 __amplifier_module_type__ = "tool"

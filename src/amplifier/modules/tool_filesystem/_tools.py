@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import logging
 import os
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from amplifier.events import ARTIFACT_READ
 from amplifier.models import ImageBlock, TextBlock, ToolResult
 
 from .._toolkit import BuiltinTool, Stop, ToolFailure, Workers, shown
-from .._workspace import Place, Workspace, entries_of, open_directory, open_file
+from .._workspace import Entry, Place, Workspace, entries_of, open_directory, open_file
 from ._reading import CHUNK, Lines, is_binary, media_type, read_all
 
 logger = logging.getLogger("amplifier.modules.tool_filesystem")
@@ -198,7 +199,7 @@ class ListDirectoryTool(FileTool):
                 if len(entries) == most:
                     more = True
                     break
-                entries.append(_described(entry))
+                entries.append(_described(entry, directory))
         finally:
             os.close(directory)
         entries.sort(key=lambda entry: entry["name"])
@@ -215,15 +216,9 @@ class ListDirectoryTool(FileTool):
         return output
 
 
-def _described(entry: os.DirEntry[str]) -> dict[str, Any]:
-    described: dict[str, Any] = {"name": shown(entry.name, 1000)}
-    if entry.is_symlink():
-        return {**described, "type": "link"}
-    if entry.is_dir(follow_symlinks=False):
-        return {**described, "type": "directory"}
-    if not entry.is_file(follow_symlinks=False):
-        return {**described, "type": "other"}
-    try:
-        return {**described, "type": "file", "size": entry.stat(follow_symlinks=False).st_size}
-    except OSError:  # gone since it was listed
-        return {**described, "type": "file"}
+def _described(entry: Entry, directory: int) -> dict[str, Any]:
+    described: dict[str, Any] = {"name": shown(entry.name, 1000), "type": entry.kind}
+    if entry.kind == "file":
+        with contextlib.suppress(OSError):  # gone since it was listed
+            described["size"] = os.stat(entry.name, dir_fd=directory, follow_symlinks=False).st_size
+    return described

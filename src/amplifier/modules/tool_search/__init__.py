@@ -4,10 +4,9 @@
 `_ripgrep` asks ripgrep which files are worth looking at; how files are found and opened is the shared ``_workspace``'s.
 """
 
-from .._workspace import GlobTool
 from ._grep_tool import GrepTool
 from ._mount import mount
 
-__all__ = ["GlobTool", "GrepTool", "mount"]
+__all__ = ["GrepTool", "mount"]
 
 __amplifier_module_type__ = "tool"

@@ -33,7 +33,7 @@ def find(pattern: re.Pattern[str], data: bytes, most: int, max_line: int) -> dic
     """Which lines match."""
     numbers: list[int] = []
     too_long = 0
-    for number, line in enumerate(data.split(b"\n")):
+    for number, line in enumerate(data.removesuffix(b"\n").split(b"\n") if data else ()):
         if len(line) > max_line:
             too_long += 1
         if pattern.search(line[:max_line].decode("utf-8", "replace").rstrip("\r")):

@@ -115,7 +115,7 @@ class Search:
             return
         walk = Walk(territory, self.stop, self.options.ignored)
         for found in walk.below(base, wanted):
-            if found.entry.is_file(follow_symlinks=False):
+            if found.entry.kind == "file":
                 yield from self._opened(partial(open_file_in, found.directory), found.place)
         self.unreadable += walk.unreadable
         if walk.cut:
@@ -161,7 +161,7 @@ class Search:
         self.files[path] = len(hits.lines)
         if mode == "content":
             self.more = hits.more
-            self._show(path, data.split(b"\n"), hits.lines)
+            self._show(path, data.removesuffix(b"\n").split(b"\n"), hits.lines)
 
     def _content(self, file: int) -> bytes | None:
         """The whole file; None if it is binary or too large."""
