@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from datetime import UTC, datetime
 from typing import Any
 
@@ -456,3 +457,17 @@ def plain_mix(cls: type[Model]) -> Model:
         "summary": [],
     }
     return cls(**{name: mixed[name] for name in required_fields(cls)})
+
+
+@pytest.mark.parametrize("interpreter_limit", [0, 640])
+def test_the_limit_on_digits_does_not_depend_on_the_interpreters(interpreter_limit):
+    before = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(interpreter_limit)
+    try:
+        assert problem_paths(from_json, ToolResult, f'{{"output":{"1" * 5000}}}')
+        assert problem_paths(to_json, ToolResult(output=[10**5000])) == ["output[0]"]
+        if interpreter_limit:
+            assert problem_paths(to_json, ToolResult(output=[10**1000])) == ["output[0]"]
+            assert problem_paths(from_json, ToolResult, f'{{"output":{"1" * 1000}}}')
+    finally:
+        sys.set_int_max_str_digits(before)

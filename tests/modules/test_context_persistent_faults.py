@@ -6,9 +6,11 @@ import errno
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from amplifier.modules.context_persistent import PersistentContext, _log
@@ -108,63 +110,79 @@ async def calls_in_all(root: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     return len(system.calls)
 
 
+@attrs.define
+class Trial:
+    """A context whose system goes wrong at one call; knows what must be stored."""
+
+    root: Path
+    context: PersistentContext = attrs.field(init=False)
+    expected: list[Any] = attrs.field(factory=list)
+    doing: list[Any] = attrs.field(factory=list)
+    errors: list[OSError] = attrs.field(factory=list)
+
+    def __attrs_post_init__(self) -> None:
+        self.context = make(self.root)
+
+    async def open(self) -> bool:
+        try:
+            await self.context.open()
+        except OSError as error:
+            self.errors.append(error)
+            return False
+        return True
+
+    async def take(self, step: tuple[str, Any]) -> None:
+        generation = self.context._log.generation
+        self.doing = after(step, self.expected)
+        try:
+            await take(self.context, step)
+        except OSError as error:
+            self.errors.append(error)
+            if self.context._log.generation == generation:
+                return  # else the new messages are in place, only the folder could not be synced
+        self.expected = self.doing
+
+
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("how", ["refuse", "refuse for ever", "half", "short"])
 async def test_memory_shows_what_the_file_holds_whichever_call_fails(how, error, tmp_path, monkeypatch):
     count = await calls_in_all(tmp_path, monkeypatch)
     assert count > 20
     for at in range(1, count + 1):
-        root = tmp_path / str(at)
         monkeypatch.setattr(_log, "os", System(at, how, error))
-        context, expected, failed = make(root), [], 0
-        try:
-            await context.open()
-        except OSError as caught:
-            assert caught.errno == error
-            context._log.close()
-            monkeypatch.setattr(_log, "os", os)
-            assert stored(root) == []
-            continue
-        for step in STEPS:
-            generation = context._log.generation
-            try:
-                await take(context, step)
-                expected = after(step, expected)
-            except OSError as caught:
-                assert caught.errno == error
-                failed += 1
-                if context._log.generation != generation:
-                    expected = after(step, expected)  # in place; only the folder could not be synced
-            assert await context.get_messages() == expected, f"call {at}, step {step}"
-        await context.close()
-        assert failed == (0 if how == "short" and not failed else 1) or how == "refuse for ever"
+        trial = Trial(tmp_path / str(at))
+        if await trial.open():
+            for step in STEPS:
+                await trial.take(step)
+                assert await trial.context.get_messages() == trial.expected, f"call {at}, step {step}"
+            await trial.context.close()
+        assert not trial.context._log.is_open
+        assert {caught.errno for caught in trial.errors} <= {error}
         monkeypatch.setattr(_log, "os", os)
-        if how != "refuse for ever":
-            assert stored(root) == expected, f"call {at}"
-        else:  # nothing could be taken back any more, so one record that was refused may be in the file
-            assert stored(root)[: len(expected)] == expected
-            assert len(stored(root)) <= len(expected) + 1
+        found = stored(trial.root)
+        if how == "refuse for ever":  # nothing could be taken back any more: a refused record may be in the file
+            assert found[: len(trial.expected)] == trial.expected
+            assert len(found) <= len(trial.expected) + 1
+        else:
+            assert len(trial.errors) == 1 or how == "short"
+            assert found == trial.expected, f"call {at}"
 
 
 async def test_a_process_that_dies_at_any_call_has_stored_what_it_acknowledged(tmp_path, monkeypatch):
     count = await calls_in_all(tmp_path, monkeypatch)
     for at in range(1, count + 1):
-        root = tmp_path / str(at)
-        monkeypatch.setattr(_log, "os", System(at, "die"))
-        context, expected, doing = make(root), [], []
-        with pytest.raises(BaseException) as caught:  # noqa: PT011 — in a group or not, by backend
-            try:
-                await context.open()
-                for step in STEPS:
-                    doing = after(step, expected)
-                    await take(context, step)
-                    expected = doing
-            finally:
-                context._log.close()
-        assert "Dead" in repr(caught.value)
+        system = System(at, "die")
+        monkeypatch.setattr(_log, "os", system)
+        trial = Trial(tmp_path / str(at))
+        with suppress(Dead, BaseExceptionGroup):
+            await trial.open()
+            for step in STEPS:
+                await trial.take(step)
+        trial.context._log.close()
+        assert system.dead
         monkeypatch.setattr(_log, "os", os)
-        assert stored(root) in (expected, doing), f"died at call {at}"
-        assert "messages.log.new" not in os.listdir(root / "s")
+        assert stored(trial.root) in (trial.expected, trial.doing), f"died at call {at}"
+        assert "messages.log.new" not in os.listdir(trial.root / "s")
 
 
 async def test_the_disk_has_it_before_it_is_acknowledged(tmp_path, monkeypatch):

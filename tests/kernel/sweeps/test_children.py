@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import anyio
 import pytest
 
 from amplifier import AmplifierSession
 from amplifier.errors import ExecutionCancelled
-from tests._support.world_modules import a_moment, context, hosted, loop, tool
+from tests._support.world_modules import Agent, a_moment, context, hosted, loop, seed, tool
 from tests._support.worlds import World, sweep
-
-
-def family(world: World, work: Any, calls: list[str], **options: Any) -> AmplifierSession:
-    """A parent whose tool ``spawn`` does ``work``; tools ``a`` and ``b`` are there for its children, too."""
-    return world.agent(
-        loop=loop(world, calls),
-        context=context(world),
-        tools={"tool-spawn": tool(world, "spawn", work), "tool-a": tool(world, "a"), "tool-b": hosted(world, "b")},
-        **options,
-    )
 
 
 def test_a_child_opened_and_run_inside_a_tool_of_its_parent() -> None:
@@ -29,11 +17,14 @@ def test_a_child_opened_and_run_inside_a_tool_of_its_parent() -> None:
 
         async def spawn() -> None:
             child = world.adopt(parent.fork(session_id="child"))
-            child.config["tools"] = [{"module": "tool-a"}, {"module": "tool-b"}]
             async with world.opened(child):
                 await world.execute(child)
 
-        parent = family(world, spawn, ["spawn"])
+        parent = world.agent(
+            loop=seed(world, "loop", instance=lambda of: Agent(["spawn"] if of.parent_id is None else ["a"])),
+            context=context(world),
+            tools={"tool-spawn": tool(world, "spawn", spawn), "tool-a": tool(world, "a"), "tool-b": hosted(world, "b")},
+        )
         async with world.opened(parent):
             await world.execute(parent)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -256,14 +258,15 @@ def test_two_tasks_that_open_one_session_by_hand_open_it_once() -> None:
 
 
 @pytest.fixture
-def disk_module(tmp_path: Path) -> Path:
+def disk_module(tmp_path: Path) -> Iterator[Path]:
     package = tmp_path / "amplifier-module-tool-disk" / "amplifier_module_tool_disk"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("async def mount(coordinator, config):\n    return None\n", encoding="utf-8")
-    return tmp_path
+    yield tmp_path
+    sys.modules.pop(package.name, None)
 
 
-def test_the_loaders_paths_are_given_back(disk_module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loaders_paths_are_given_back(disk_module: Path) -> None:
     async def scenario(world: World) -> None:
         session = world.agent(
             loop=loop(world),

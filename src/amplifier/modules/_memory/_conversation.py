@@ -22,29 +22,23 @@ SYSTEM_ROLES = frozenset({"system", "developer"})
 @final
 @attrs.frozen(eq=False)
 class Entry:
-    """One stored message.
+    """One stored message, with what every view asks of it.
 
     Attributes:
         message: The message; belongs to the conversation.
         tokens: What it takes of a budget, roughly.
         answers: Where the messages stand whose tool calls it answers.
         is_orphan: It answers calls that nobody made, so that no provider would accept it.
+        is_system: It is an instruction, which no view leaves out.
+        is_prompt: A user says something of his own; results in a user's message are not that.
     """
 
     message: dict[str, Any]
     tokens: int
-    answers: tuple[int, ...] = ()
-    is_orphan: bool = False
-
-    @property
-    def is_system(self) -> bool:
-        """Whether it is an instruction, which no view leaves out."""
-        return self.message["role"] in SYSTEM_ROLES
-
-    @property
-    def is_prompt(self) -> bool:
-        """Whether a user says something of his own; results in a user's message are not that."""
-        return self.message["role"] == "user" and not self.answers and not self.is_orphan
+    answers: tuple[int, ...]
+    is_orphan: bool
+    is_system: bool
+    is_prompt: bool
 
 
 @final
@@ -89,11 +83,15 @@ class Conversation:
         results = result_ids(message)
         # Ids should be unique over a conversation. Where they are not, a result belongs to the latest call of its id.
         answers = tuple(dict.fromkeys(self._call_positions[call] for call in results if call in self._call_positions))
+        role = message["role"]
+        is_orphan = bool(results) and not answers and _says_nothing_else(message)
         entry = Entry(
-            message,
-            count_tokens(message, self._chars_per_token),
-            answers,
-            is_orphan=bool(results) and not answers and _says_nothing_else(message),
+            message=message,
+            tokens=count_tokens(message, self._chars_per_token),
+            answers=answers,
+            is_orphan=is_orphan,
+            is_system=role in SYSTEM_ROLES,
+            is_prompt=role == "user" and not answers and not is_orphan,
         )
         self._call_positions.update(dict.fromkeys(call_ids(message), position))
         self.entries.append(entry)
@@ -106,6 +104,14 @@ class Conversation:
         self._call_positions = {}
         for message in messages:
             self.append(message)
+
+    def adopt(self, other: Conversation) -> None:
+        """Forget everything and take over another conversation, which must not be used any more.
+
+        Thousands of messages take time to go through; this way they can be in a worker thread.
+        """
+        self.entries, self.tokens, self.compactions = other.entries, other.tokens, other.compactions
+        self._call_positions = other._call_positions
 
     def copy(self) -> list[dict[str, Any]]:
         """Everything that was stored."""

@@ -10,18 +10,13 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Sequence
-
-import attrs
+from operator import itemgetter
+from typing import TypeAlias
 
 from ._conversation import Entry
 
-
-@attrs.frozen
-class _Part:
-    """Messages that are shown or left out together: one, or a call with all its results."""
-
-    positions: list[int]
-    tokens: int
+_Part: TypeAlias = list[int]
+"""Positions of messages that are shown or left out together: one, or a call with all its results."""
 
 
 def choose(entries: Sequence[Entry], *, budget: int, limit: int, target: int) -> list[int]:
@@ -42,32 +37,39 @@ def choose(entries: Sequence[Entry], *, budget: int, limit: int, target: int) ->
         return system
     cut = _Cut(entries, parts, sum(entries[position].tokens for position in system))
     first = cut.find(budget=budget, limit=limit, target=target)
-    shown = [position for part in parts[first:] for position in part.positions]
+    shown = [position for part in parts[first:] for position in part]
     prompt = cut.prompt_before(first)
     return sorted([*system, *shown, *([] if prompt is None else [prompt])])
 
 
 def _parts(entries: Sequence[Entry]) -> list[_Part]:
     """Everything but system messages and orphans, in parts; the part with the newest message is the last."""
-    part_of: dict[int, list[int]] = {}
+    parts: list[_Part] = []
+    part_at: list[_Part] = []
     for position, entry in enumerate(entries):
-        if entry.is_system or entry.is_orphan:
-            continue
-        mine: list[int] = []
-        for call in entry.answers:  # usually one; a message with results of several answers joins their parts
-            other = part_of.get(call, mine)
-            if not mine:
-                mine = other
-            elif other is not mine:
-                mine.extend(other)
-                part_of.update(dict.fromkeys(other, mine))
-        mine.append(position)
-        part_of[position] = mine
-    distinct = {id(positions): sorted(positions) for positions in part_of.values()}
-    return [
-        _Part(positions, sum(entries[position].tokens for position in positions))
-        for positions in sorted(distinct.values(), key=lambda positions: positions[-1])
-    ]
+        part = [position]
+        if not (entry.is_system or entry.is_orphan):
+            if entry.answers:
+                part = _joined([part_at[call] for call in entry.answers], part_at)
+                part.append(position)
+            else:
+                parts.append(part)
+        part_at.append(part)
+    # Joined parts are empty; results may have come after messages that began later.
+    return sorted(filter(None, parts), key=itemgetter(-1))
+
+
+def _joined(parts: list[_Part], part_at: list[_Part]) -> _Part:
+    """The one part that these become; usually there is only one, unless a message has results of several answers."""
+    first = min(parts)
+    for other in parts:
+        if other is not first:
+            for position in other:
+                part_at[position] = first
+            first.extend(other)
+            first.sort()
+            other.clear()
+    return first
 
 
 class _Cut:
@@ -77,9 +79,10 @@ class _Cut:
         self._entries = entries
         self._system_tokens = system_tokens
         self._prompts = [position for position, entry in enumerate(entries) if entry.is_prompt]
-        self._left_out = [0, *itertools.accumulate(part.tokens for part in parts)]
+        tokens = (sum(entries[position].tokens for position in part) for part in parts)
+        self._left_out = [0, *itertools.accumulate(tokens)]
         # The first position shown if the view begins with this part: a part reaches back to its call.
-        starts = itertools.accumulate((part.positions[0] for part in reversed(parts)), min)
+        starts = itertools.accumulate((part[0] for part in reversed(parts)), min)
         self._starts = list(starts)[::-1]
 
     def prompt_before(self, first: int) -> int | None:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
+import operator
 import os
 import stat
 from collections.abc import Iterator
@@ -25,11 +27,17 @@ from ._roots import Place, Territory
 _MAX_LINKS = 32
 _NOT_FOLLOWED = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EMLINK})  # what systems say of a link; the last is BSD's
 
+
+def _flags(*names: str) -> int:
+    """The flags by name; a system that lacks one cannot mount the tools, but may import them."""
+    return functools.reduce(operator.or_, (getattr(os, name, 0) for name in names))
+
+
 # O_PATH needs no right to list a directory, only to pass through it; elsewhere than on Linux it has to do without.
-_PASS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_PASS = _flags("O_PATH", "O_DIRECTORY", "O_NOFOLLOW", "O_CLOEXEC")
+_LIST = _flags("O_RDONLY", "O_DIRECTORY", "O_NOFOLLOW", "O_CLOEXEC")
 # O_NONBLOCK: opening a FIFO must not wait for its other end. O_NOCTTY: a terminal must not become ours.
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_READ = _flags("O_RDONLY", "O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC")
 
 _KINDS = (
     (stat.S_ISDIR, "a directory"),

@@ -25,6 +25,7 @@ WORKSPACE_CHECKS = {"allowed_paths": texts(least=1), "writable_paths": texts(), 
 """The config keys every tool with a workspace has."""
 
 _WORKING_DIR = "session.working_dir"
+_CAN_OPEN_BENEATH = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
 
 
 class PlatformUnfit(ModuleLoadError):
@@ -152,7 +153,7 @@ class Workspace:
     """
 
     def __init__(self, module: str, coordinator: Coordinator, config: Mapping[str, Any]) -> None:
-        if os.open not in os.supports_dir_fd or not getattr(os, "O_NOFOLLOW", 0):
+        if not _CAN_OPEN_BENEATH:
             raise PlatformUnfit(f"{module} needs a system with openat and O_NOFOLLOW", module_id=module)
         self._coordinator = coordinator
         self._default = Path.cwd()

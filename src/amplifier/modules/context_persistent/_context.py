@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
-from typing import Any, final
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, final
 
 import anyio
 import anyio.to_thread
@@ -18,13 +18,15 @@ import anyio.to_thread
 from amplifier.contracts import Hooks
 from amplifier.errors import SessionStateError
 
-from .._memory import Conversation, Statistics, messages_for_request, owed_calls, require_role
+from .._memory import Conversation, Statistics, checked_copy, messages_for_request, owed_calls, require_role
 from ._log import MessageLog
 from ._options import PersistentOptions
 from ._records import encode_message
 from ._unbroken import unbroken
 
 logger = logging.getLogger("amplifier.modules.context-persistent")
+
+T = TypeVar("T")
 
 INTERRUPTED = "[interrupted: the session ended before this call returned]"
 
@@ -67,22 +69,29 @@ class PersistentContext:
             await unbroken(self._open)
 
     async def _open(self) -> None:
-        found: list[dict[str, Any]] = []
+        loaded, was_there = await self._in_thread(self._load)
+        self._conversation.adopt(loaded)
+        self._was_loaded = was_there
+
+    def _load(self) -> tuple[Conversation, bool]:
+        found = self._log.open()
         try:
-            await self._in_thread(lambda: found.extend(self._log.open()))
             # Provider and tools of the last session are gone, so nobody will answer these any more.
-            notes = [
+            notes: list[dict[str, Any]] = [
                 {"role": "tool", "tool_call_id": call, **({"name": name} if name else {}), "content": INTERRUPTED}
                 for call, name in owed_calls(found)
             ]
             if notes:
-                lines = [encode_message(note)[0] for note in notes]
-                await self._in_thread(functools.partial(self._log.append, lines))
+                self._log.append([encode_message(note)[0] for note in notes])
         except BaseException:
             self._log.close()
             raise
-        self._conversation.replace([*found, *notes])
-        self._was_loaded = bool(found)
+        return self._conversation_of([*found, *notes]), bool(found)
+
+    def _conversation_of(self, messages: Iterable[dict[str, Any]]) -> Conversation:
+        conversation = Conversation(self._options.context.chars_per_token)
+        conversation.replace(messages)
+        return conversation
 
     async def close(self) -> None:
         """Let go of the file when nobody writes any more; nothing is removed. May be called again."""
@@ -103,7 +112,8 @@ class PersistentContext:
             OSError: The system refuses, for example because the disk is full; nothing was stored.
             SessionStateError: The context is closed; nothing was stored.
         """
-        line, kept = _encode(message)
+        require_role(message)
+        line, kept = encode_message(message)
         await self._change(
             lambda: self._log.append([line]),
             lambda: self._conversation.append(kept),
@@ -137,11 +147,11 @@ class PersistentContext:
             OSError: The system refuses; nothing was replaced, see `MessageLog.replace`.
             SessionStateError: The context is closed; nothing was replaced.
         """
-        encoded = [_encode(message) for message in messages]
+        given = [checked_copy(message) for message in messages]
         if self._was_loaded and self._options.resume_policy == "keep_file":
             logger.info("%s: set_messages is ignored, the conversation was loaded from here", self._log.path)
             return
-        await self._replace(encoded)
+        await self._replace(given)
 
     async def clear(self) -> None:
         """Forget everything stored, on disk, too; the file stays, empty.
@@ -158,12 +168,19 @@ class PersistentContext:
 
     # ── writing ──
 
-    async def _replace(self, encoded: list[tuple[bytes, dict[str, Any]]]) -> None:
-        def remember() -> None:
-            self._conversation.replace([kept for _, kept in encoded])
+    async def _replace(self, messages: list[dict[str, Any]]) -> None:
+        made: list[Conversation] = []
+
+        def on_disk() -> None:
+            encoded = [encode_message(message) for message in messages]
+            made.append(self._conversation_of(kept for _, kept in encoded))
+            self._log.replace([line for line, _ in encoded])
+
+        def in_memory() -> None:
+            self._conversation.adopt(made[0])
             self._was_loaded = False
 
-        await self._change(lambda: self._log.replace([line for line, _ in encoded]), remember)
+        await self._change(on_disk, in_memory)
 
     async def _change(self, on_disk: Callable[[], None], in_memory: Callable[[], None]) -> None:
         async with self._writing:
@@ -186,10 +203,5 @@ class PersistentContext:
             raise
         in_memory()
 
-    async def _in_thread(self, fn: Callable[[], None]) -> None:
-        await anyio.to_thread.run_sync(fn, limiter=self._thread)
-
-
-def _encode(message: Any) -> tuple[bytes, dict[str, Any]]:
-    require_role(message)
-    return encode_message(message)
+    async def _in_thread(self, fn: Callable[[], T]) -> T:
+        return await anyio.to_thread.run_sync(fn, limiter=self._thread)

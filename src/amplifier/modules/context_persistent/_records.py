@@ -28,6 +28,7 @@ FORMAT: Final = "amplifier-context"
 VERSION: Final = 1
 
 _LINE = re.compile(rb"([0-9a-f]{8}) (\{.*\})", re.DOTALL)
+_START = re.compile(rb"[0-9a-f]{8} \{")
 _MAX_DEPTH = 200  # below what the decoder manages on any stack
 _NOT_JSON = "message cannot be kept as JSON"
 
@@ -144,8 +145,10 @@ def _why_not_torn(data: bytes, position: int, end: int) -> str | None:
     match = _LINE.fullmatch(data[position:end])
     if match is not None and _parse(match[2]) is not None:
         return "the record was changed: its checksum is wrong"
-    if any(_decode(line) is not None for line in data[end + 1 :].split(b"\n")[:-1]):
-        return "the record is damaged, and whole ones follow it"
+    for line in data[position + 1 :].split(b"\n")[:-1]:
+        # Anywhere in a line: the damaged byte may be the newline that stood before a whole record.
+        if any(_decode(line[start.start() :]) is not None for start in _START.finditer(line)):
+            return "the record is damaged, and whole ones follow it"
     return None
 
 

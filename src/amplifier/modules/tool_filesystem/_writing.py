@@ -19,7 +19,7 @@ import attrs
 from .._toolkit import Stop, ToolFailure, shown
 from .._workspace import Place, Territory, open_parent, refuse_unless_regular
 
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _PIECE = 1 << 20
 
 
