@@ -155,13 +155,13 @@ def test_named_tuples_keep_their_class_and_structs_become_tuples() -> None:
 
 
 def test_subclasses_arrive_plain_without_running_their_methods() -> None:
-    class Loud(dict):  # type: ignore[type-arg]
+    class Loud(dict):
         def items(self) -> Any:
             raise AssertionError("ran foreign code")
 
         __iter__ = keys = values = copy = items
 
-    class LoudList(list):  # type: ignore[type-arg]
+    class LoudList(list):
         def __iter__(self) -> Any:
             raise AssertionError("ran foreign code")
 

@@ -458,7 +458,7 @@ class _Hostile:
         return dict
 
 
-class _HostileDict(dict):  # type: ignore[type-arg]
+class _HostileDict(dict):
     def _raise(self, *args: object) -> Any:
         raise ZeroDivisionError("read")
 

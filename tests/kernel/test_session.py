@@ -533,10 +533,10 @@ async def test_child_inherits_deadlines_systems_loader_and_resolver():
 
 
 async def test_child_whose_plan_says_nothing_of_deadlines_has_its_parents():
-    async with agent(session={"deadlines": {"hook": 7}}) as parent:
-        async with parent.fork({"session": {"deadlines": None}}) as child:
-            assert child.coordinator.deadlines == parent.coordinator.deadlines
-            assert child.coordinator.deadlines.hook == 7
+    overlay = {"session": {"deadlines": None}}
+    async with agent(session={"deadlines": {"hook": 7}}) as parent, parent.fork(overlay) as child:
+        assert child.coordinator.deadlines == parent.coordinator.deadlines
+        assert child.coordinator.deadlines.hook == 7
 
 
 async def test_child_of_a_session_with_a_foreign_loader_uses_the_same_one():

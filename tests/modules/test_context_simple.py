@@ -170,8 +170,11 @@ async def test_counters_begin_anew_when_everything_is_replaced():
     assert tokens > 500
     await context.set_messages([{"role": "user", "content": "one"}])
     assert context.statistics().tokens < tokens / 20
+    assert await context.get_messages_for_request(100) == [{"role": "user", "content": "one"}]
     assert context.statistics().compactions == 0
     await context.clear()
+    assert await context.get_messages_for_request(1) == []
+    assert context.statistics().compactions == 0
     assert context.statistics().tokens == context.statistics().messages == 0
     assert repr(context) == "<SimpleContext with 0 messages, about 0 tokens>"
 

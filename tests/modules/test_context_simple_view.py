@@ -283,6 +283,15 @@ async def test_an_id_used_twice_belongs_to_the_latest_call():
     assert await view_of(history, 200) == history[3:]
 
 
+async def test_a_result_that_came_long_after_its_call_brings_the_call_along():
+    call, answer = turn(1, calls=1)
+    between = [{"role": "user", "content": f"meanwhile {number} " * 10} for number in range(30)]
+    view = await view_of([{"role": "user", "content": "begin"}, call, *between, answer], 200)
+    assert view[:2] == [{"role": "user", "content": "begin"}, call]
+    assert view[-1] == answer
+    assert len(view) < 10
+
+
 async def test_a_result_before_its_call_is_an_orphan():
     late: dict[str, Any] = {"role": "tool", "tool_call_id": "1.0", "content": "too early"}
     assert await view_of([late, *turn(1)], 5000) == turn(1)

@@ -25,6 +25,7 @@ from amplifier import (
 )
 from amplifier.models import StreamChunk, TextDelta, ToolFinished, ToolStarted
 from amplifier.modules import loop_basic, loop_events, loop_streaming
+from amplifier.modules._turn import read_options
 from amplifier.testing import EventRecorder, MockApprovalSystem, MockContextManager, MockProvider, MockTool
 
 LOOPS = {"loop-basic": loop_basic, "loop-streaming": loop_streaming, "loop-events": loop_events}
@@ -98,7 +99,8 @@ class Agent:
 
     def broken_pairs(self) -> list[str]:
         """What is wrong with calls and results in the transcript (L5)."""
-        problems, owed = [], []
+        problems: list[str] = []
+        owed: list[str] = []
         for message in self.context.messages:
             if message["role"] == "tool":
                 if not owed or message["tool_call_id"] != owed[0]:
@@ -191,7 +193,7 @@ async def test_a_call_that_cannot_work_is_answered_to_the_model_and_announced(lo
 
 @pytest.mark.virtual_time
 async def test_a_tool_that_overruns_its_deadline_is_cancelled_and_its_neighbour_is_not_disturbed(loop):
-    turns = [[("slow", {}), ("quick", {})], "done"]
+    turns: list[Any] = [[("slow", {}), ("quick", {})], "done"]
     agent = Agent(loop, turns, MockTool("slow", delay=10_000), MockTool("quick"), config={"tool_timeout": 5})
     assert await agent.run() == "done"
     assert "did not return within 5 s" in agent.context.messages[2]["content"]
@@ -497,7 +499,7 @@ async def test_in_the_event_driven_loop_a_hook_chooses_the_tool():
 
 async def test_a_loop_works_without_a_coordinator():
     context, hooks_agent = MockContextManager(), Agent("loop-basic", [])
-    loop = loop_basic.BasicLoop(loop_basic.read_options("loop-basic", {}))
+    loop = loop_basic.BasicLoop(read_options("loop-basic", {}))
     text = await loop.execute(
         prompt="hi",
         context=context,

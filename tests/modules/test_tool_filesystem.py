@@ -369,11 +369,13 @@ async def test_what_is_no_text_cannot_be_edited(tmp_path, content, old, kind):
 async def test_edits_at_the_same_time_are_all_kept(tmp_path):
     (tmp_path / "f").write_text("".join(f"<{number}>" for number in range(20)))
     desk = await Desk.open(tmp_path)
+
+    async def edit(number: int) -> None:
+        await desk.get("edit_file", file_path="f", old_string=f"<{number}>", new_string=f"[{number}]")
+
     async with anyio.create_task_group() as group:
         for number in range(20):
-            group.start_soon(
-                lambda n=number: desk.get("edit_file", file_path="f", old_string=f"<{n}>", new_string=f"[{n}]")
-            )
+            group.start_soon(edit, number)
     assert (tmp_path / "f").read_text() == "".join(f"[{number}]" for number in range(20))
 
 

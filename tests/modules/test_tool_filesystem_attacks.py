@@ -13,7 +13,7 @@ import shutil
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ class Scene:
 
     def set_traps(self) -> None:
         """Everything a malicious repository can hold."""
-        links = {
+        links: dict[str, str | Path] = {
             "abs": self.outside / "f",
             "abs_dir": self.outside,
             "rel": "../out/f",
@@ -90,8 +90,11 @@ class Scene:
     def contents_outside(self) -> dict[str, bytes]:
         """Every file and folder outside, with its content."""
         found = {}
-        for path in sorted(self.outside.rglob("*")):
-            found[str(path)] = path.read_bytes() if path.is_file() else b""
+        for folder, _, files in os.walk(self.outside):
+            found[folder] = b""
+            for name in files:
+                with open(f"{folder}/{name}", "rb") as file:
+                    found[f"{folder}/{name}"] = file.read()
         return found
 
 
@@ -287,7 +290,7 @@ class Attacker:
     def __call__(self) -> None:
         number, self.calls = self.calls, self.calls + 1
         if number == self._when:
-            with contextlib.suppress(FileNotFoundError):  # what it wanted to swap is not there at this moment
+            with contextlib.suppress(OSError):  # what it wanted to swap is not there, or there already
                 self._attack(self._scene)
         if self._undo_after is not None and number == self._when + self._undo_after:
             _undo(self._scene)
@@ -311,7 +314,7 @@ def before_every_call(monkeypatch) -> Iterator[Callable[[Attacker | None], None]
         current[0] = attacker
 
     for name in CALLS:
-        monkeypatch.setattr(os, name, watched(getattr(os, name)))
+        monkeypatch.setattr(os, name, watched(getattr(os, name) if name != "fsync" else lambda descriptor: None))
     yield use
     current[0] = None
 
@@ -375,12 +378,12 @@ def swap_temporary(scene: Scene) -> None:
 
 READ_ATTACKS = [swap_root, swap_dir, swap_parent, swap_leaf, swap_fifo]
 WRITE_ATTACKS = [*READ_ATTACKS, swap_hardlink, swap_temporary, swap_new_dir]
-READS = {
+READS: dict[str, dict[str, Any]] = {
     "read_file": {"file_path": "a/b/f"},
     "list_directory": {"path": "a/b"},
     "glob": {"pattern": "a/**"},
 }
-WRITES = {
+WRITES: dict[str, dict[str, Any]] = {
     "write_file": {"file_path": "a/b/f", "content": "pwned"},
     "write_file new": {"file_path": "a/b/new/deep/f", "content": "pwned"},
     "edit_file": {"file_path": "a/b/f", "old_string": "e", "new_string": "pwned", "replace_all": True},
@@ -396,17 +399,17 @@ async def attack_everywhere(
     base: Path,
     use: Callable[[Attacker | None], None],
     attack: Callable[[Scene], None],
-    run: Callable[[Path], Any],
+    make: Callable[[Path], Awaitable[Callable[[], Awaitable[ToolResult]]]],
     undo_after: int | None = None,
 ) -> tuple[int, list[int]]:
     """Run a tool once for each of its system calls: how many runs, and at which calls the attack succeeded."""
     escapes: list[int] = []
+    call = await make(Scene(base).root)
     when = 0
     while True:
-        shutil.rmtree(base, ignore_errors=True)
+        shutil.rmtree(base)
         scene = Scene(base)
         before = scene.contents_outside()
-        call = await run(scene.root)
         attacker = Attacker(attack, scene, when, undo_after)
         use(attacker)
         try:
@@ -416,39 +419,58 @@ async def attack_everywhere(
             use(None)
         if is_escape(scene, before, result):
             escapes.append(when)
-        if scene.root.is_dir() and result.success is False:
-            assert not list(scene.base.rglob(".amplifier-*")) or attack is swap_temporary
+        assert attack is swap_temporary or not list(scene.base.rglob(".amplifier-*")), "a temporary file was left"
         if attacker.calls <= when:
+            shutil.rmtree(base)
             return when, escapes
         when += 1
 
 
-@pytest.mark.parametrize("undo_after", [None, 1, 2, 5])
-@pytest.mark.parametrize(("tool", "given"), [*READS.items(), *WRITES.items()], ids=[*READS, *WRITES])
-async def test_no_swap_before_any_system_call_leads_outside(tmp_path, before_every_call, tool, given, undo_after):
-    runs = 0
-    found = {}
-    for attack in WRITE_ATTACKS if tool in WRITES else READ_ATTACKS:
+async def try_all(base: Path, use: Any, tool: str, attacks: list[Any], undo_after: int | None) -> None:
+    async def make(root: Path) -> Callable[[], Awaitable[ToolResult]]:
+        desk = await Desk.open(root)
+        return lambda: desk.call(tool.split(maxsplit=1)[0], **{**READS, **WRITES}[tool])
 
-        async def run(root: Path) -> Callable[[], Any]:
-            desk = await Desk.open(root)
-            return lambda: desk.call(tool.split()[0], **given)
-
-        count, escapes = await attack_everywhere(tmp_path / "scene", before_every_call, attack, run, undo_after)
+    runs, found = 0, {}
+    for attack in attacks:
+        count, escapes = await attack_everywhere(base, use, attack, make, undo_after)
         runs += count
         if escapes:
             found[attack.__name__] = escapes
     assert found == {}
-    assert runs > 50
+    assert runs > 30
 
 
-@pytest.mark.parametrize("attack", [swap_root, swap_dir, swap_parent, swap_leaf], ids=lambda attack: attack.__name__)
-async def test_no_swap_leads_a_search_outside(tmp_path, before_every_call, attack):
-    async def run(root: Path) -> Callable[[], Any]:
+@pytest.mark.parametrize("tool", ["read_file", "write_file"])
+async def test_no_swap_before_any_system_call_leads_outside(tmp_path, before_every_call, tool):
+    await try_all(tmp_path / "scene", before_every_call, tool, [swap_parent, swap_leaf], undo_after=None)
+
+
+# The rest on one backend: system calls happen in a thread and know nothing of event loops.
+
+
+@pytest.mark.parametrize("tool", [*READS, *WRITES])
+def test_no_swap_of_any_kind_leads_outside(tmp_path, before_every_call, tool):
+    attacks = WRITE_ATTACKS if tool in WRITES else READ_ATTACKS
+    anyio.run(try_all, tmp_path / "scene", before_every_call, tool, attacks, None)
+    assert not (tmp_path / "scene").exists()
+
+
+@pytest.mark.parametrize("undo_after", [1, 3])
+@pytest.mark.parametrize("tool", [*READS, "write_file new", "edit_file"])
+def test_no_swap_that_is_undone_at_once_leads_outside(tmp_path, before_every_call, tool, undo_after):
+    attacks = [swap_dir, swap_parent, swap_leaf]
+    anyio.run(try_all, tmp_path / "scene", before_every_call, tool, attacks, undo_after)
+    assert not (tmp_path / "scene").exists()
+
+
+@pytest.mark.parametrize("attack", [swap_dir, swap_parent, swap_leaf], ids=lambda attack: attack.__name__)
+def test_no_swap_leads_a_search_outside(tmp_path, before_every_call, attack):
+    async def make(root: Path) -> Callable[[], Any]:
         desk = await Desk.open(root, tool_search, ripgrep=False)
         return lambda: desk.call("grep", pattern="secret", path="a/b")
 
-    count, escapes = await attack_everywhere(tmp_path / "scene", before_every_call, attack, run)
+    count, escapes = anyio.run(attack_everywhere, tmp_path / "scene", before_every_call, attack, make)
     assert escapes == []
     assert count > 10
 

@@ -163,7 +163,7 @@ async def leaves_an_asyncio_task_behind() -> None:
     try:
         await work()
     except BaseException:
-        asyncio.get_running_loop().create_task(asyncio.sleep(50))
+        _ = asyncio.get_running_loop().create_task(asyncio.sleep(50))
         raise
 
 
@@ -199,7 +199,7 @@ async def leaves_work_of_three_seconds_behind() -> None:
 
         trio.lowlevel.spawn_system_task(work)
     else:
-        loop.create_task(work())  # noqa: RUF006 - the defect
+        _ = loop.create_task(work())  # noqa: RUF006 - the defect
 
 
 # ── NOISE ──

@@ -40,7 +40,7 @@ def run_asyncio_trial(
             runner.run(trial.run())
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # SystemExit in a child task breaks out of the loop itself
+        except BaseException as error:  # noqa: BLE001 — SystemExit in a child task breaks out of the loop itself
             trial.outcome.errors.append(error)
         trial.injection.closed = trial.injection.killing = True
     trial.injection.dismiss()
@@ -131,7 +131,7 @@ class _AsyncioTrial:
 
         AnyIO has no public way to ask; without its private table the report merely lacks this line.
         """
-        from anyio._backends import _asyncio as backend
+        from anyio._backends import _asyncio as backend  # noqa: PLC0415 — private, and only needed while a trial runs
 
         state = getattr(backend, "_task_states", {}).get(asyncio.current_task())
         scope = getattr(state, "cancel_scope", None)

@@ -188,7 +188,7 @@ class Driven(Generic[T]):
             except GeneratorExit:
                 coro.close()
                 raise
-            except BaseException as thrown:  # whatever the loop throws belongs to the coroutine, not to us
+            except BaseException as thrown:  # noqa: BLE001 — whatever the loop throws belongs to the coroutine, not to us
                 error = thrown
 
 

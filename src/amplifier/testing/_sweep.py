@@ -223,7 +223,7 @@ def _runner(mode: str) -> Callable[[Scenario, TrialSettings], tuple[Injection, T
         return run_asyncio_trial
     try:
         # Here and not above: importing amplifier.testing must not import trio.
-        from amplifier.testing._trio_trial import run_trio_trial
+        from amplifier.testing._trio_trial import run_trio_trial  # noqa: PLC0415 — trio is an optional part
     except ImportError as error:
         raise MissingExtraError("the trio mode of cancel_everywhere", extra="trio", missing="trio") from error
     return run_trio_trial

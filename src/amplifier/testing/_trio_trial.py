@@ -44,7 +44,7 @@ def run_trio_trial(
             trio.run(trial.run, clock=clock, instruments=[trial])
         except* KeyboardInterrupt:  # the person at the keyboard means the sweep, not the scenario
             raise KeyboardInterrupt from None
-        except* BaseException as escaped:  # past the scenario's own task: a crashed system task for instance
+        except* BaseException as escaped:  # noqa: BLE001 — past the scenario's own task: a crashed system task for instance
             trial.outcome.errors.append(escaped)
     trial.injection.dismiss()
     if trial.broken is not None:
@@ -113,7 +113,7 @@ class _TrioTrial(trio.abc.Instrument):
                 await self._scenario()
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # everything is an outcome here, a stray Cancelled included
+        except BaseException as error:  # noqa: BLE001 — everything is an outcome here, a stray Cancelled included
             self.outcome.errors.append(error)
         finally:
             self.injection.closed = True
@@ -140,7 +140,7 @@ class _TrioTrial(trio.abc.Instrument):
         try:
             self.injection.suspended(task.coro, lambda: self._scopes_of(task))
         except (
-            Exception
+            Exception  # noqa: BLE001
         ) as error:  # trio would only log it and drop the instrument: a sweep that silently tests nothing
             self.broken = error
             self.scope.cancel()

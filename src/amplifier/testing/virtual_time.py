@@ -201,7 +201,7 @@ def virtual_clock() -> MockClock:
         MissingExtraError: trio is not installed.
     """
     try:
-        from trio.testing import MockClock
+        from trio.testing import MockClock  # noqa: PLC0415 — trio is an optional part
     except ImportError as error:
         raise MissingExtraError("virtual time on trio", extra="trio", missing="trio") from error
     return MockClock(autojump_threshold=0)

@@ -196,9 +196,7 @@ class PersistentContext:
         try:
             await self._in_thread(on_disk)
         except BaseException:
-            if (
-                self._log.generation != before
-            ):  # in place, though perhaps not yet for ever; memory shows what the file says
+            if self._log.generation != before:  # in place, if perhaps not for ever: memory shows what the file says
                 in_memory()
             raise
         in_memory()
