@@ -24,6 +24,12 @@ from tests._support.small_agent import Echo, Loop, Memory, agent, heard, mountin
 def say(*words):
     print(*words, flush=True)
 
+async def wait_awake(is_over=lambda: False):
+    """Wait with short sleeps: a handler set by `signal.signal` runs when the interpreter next does something, and asyncio
+    sleeping in select without a timer may never notice a signal that came just before."""
+    while not is_over():
+        await anyio.sleep(0.02)
+
 def run_natively(main):
     """As an application does that has never heard of AnyIO."""
     if backend == "trio":

@@ -49,7 +49,7 @@ _INTERRUPTED = """
 async def turn(t):
     try:
         say("ready")
-        await anyio.sleep_forever()
+        await wait_awake()
     finally:
         with anyio.CancelScope(shield=True):
             await anyio.sleep(0.01)
@@ -95,7 +95,7 @@ async def turn(t):
     t.coordinator.cancellation.on_cancel(stopped.set)
     try:
         say("ready")
-        await (stopped.wait() if sys.argv[3] == "polite" else anyio.sleep_forever())
+        await (wait_awake(stopped.is_set) if sys.argv[3] == "polite" else wait_awake())
         return "stopped in time"
     finally:
         say("turn unwound")

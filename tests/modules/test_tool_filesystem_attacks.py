@@ -23,6 +23,8 @@ import pytest
 from amplifier._json import canonical_dumps
 from amplifier.models import ToolResult
 from amplifier.modules import tool_search
+from amplifier.modules._toolkit import ToolFailure
+from amplifier.modules._workspace import Place
 from tests.modules.test_tool_filesystem import Desk
 
 SECRET = "the-secret-outside"
@@ -74,6 +76,9 @@ class Scene:
             "sibling": str(self.root) + "2/f",
             "slashes": "..//out///f",
             "dots": "../ws/../out/f",
+            "far_up": "../" * 40 + "etc/passwd",
+            "far_up_and_back": "../" * 40 + str(self.outside).lstrip("/") + "/f",
+            "root_and_up": f"{self.root}/../out/f",
         }
         for name, target in links.items():
             (self.root / name).symlink_to(target)
@@ -153,6 +158,9 @@ VECTORS = [
     "sibling",
     "slashes",
     "dots",
+    "far_up",
+    "far_up_and_back",
+    "root_and_up",
     "a/deep/f",
     "a/deep/b/f",
     "fifo",
@@ -225,6 +233,42 @@ async def test_no_hostile_path_is_listed_or_searched(scene):
         found = [match["file_path"] for match in (result.output["matches"] if result.success else [])]
         assert found == (["hard"] if path == "." else [])
     assert scene.contents_outside() == before
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "words"),
+    [
+        ("../f", "InvalidPath", "../f: '..' is not accepted; write the path without it"),
+        ("a/../f", "InvalidPath", "a/../f: '..' is not accepted; write the path without it"),
+        ("~/f", "InvalidPath", "~/f: '~' has no meaning here; write the path in full"),
+        ("a\0b", "InvalidPath", "it is empty or holds a NUL character"),
+        ("a/\ud800", "InvalidPath", "a/\\ud800 is not a path: lone surrogate at character 2"),
+        ("x" * 256, "InvalidPath", "a name in the path is too long"),
+        ("x/" * 129, "InvalidPath", "deeper than 128 directories"),
+        ("x" * 5000, "InvalidInput", "file_path: expected at most 4096 characters, got 5000"),
+        ("/etc/passwd", "OutsideRoots", "/etc/passwd: outside what this tool may read: "),
+        ("etc", "OutsideRoots", "is a symbolic link to '/etc/passwd'"),
+        ("down_and_up", "OutsideRoots", "a form that is not followed"),
+        ("loop", "TooManyLinks", "more than 32 symbolic links on the way"),
+        ("loop/x", "TooManyLinks", "more than 32 symbolic links on the way"),
+        ("none/f", "NotFound", "none/f: there is no such file or directory"),
+        ("socket", "NotARegularFile", "socket is a socket, expected a regular file"),
+    ],
+)
+async def test_a_path_that_cannot_be_is_refused_in_words(scene, path, kind, words):
+    found, message = await (await Desk.open(scene.root)).fail("read_file", file_path=path)
+    assert found == kind
+    assert words in message
+
+
+async def test_a_link_that_goes_up_to_the_top_and_comes_back_inside_is_followed(scene):
+    (scene.root / "round").symlink_to("../" * 40 + str(scene.root / "f").lstrip("/"))
+    assert (await (await Desk.open(scene.root)).get("read_file", file_path="round"))["content"] == "inside"
+
+
+def test_a_place_never_goes_up():
+    with pytest.raises(ToolFailure, match=r"'\.\.' is not the name of a place"):
+        Place("/root-of-all", ("a", "..", "b"))
 
 
 @pytest.mark.parametrize("name", ["zero", "null", "full", "random", "tty", "stdin"])
@@ -392,6 +436,8 @@ WRITES: dict[str, dict[str, Any]] = {
 
 def is_escape(scene: Scene, before: dict[str, bytes], result: ToolResult) -> bool:
     told = canonical_dumps([result.output, result.error])
+    if result.success and result.output.get("content", "inside") != "inside":
+        return True  # what was read is not the file that was asked for
     return SECRET in told or ONLY_OUTSIDE in told or scene.contents_outside() != before
 
 

@@ -141,7 +141,7 @@ async def test_a_write_cancelled_inside_a_system_call_is_undone_or_done(tmp_path
     assert [event for event, _ in desk.recorder.events] == (["artifact:write"] if call == "rename" else [])
 
 
-async def test_a_call_cancelled_before_its_turn_never_begins(tmp_path, monkeypatch):
+async def test_a_call_cancelled_before_its_turn_never_begins(tmp_path, monkeypatch, caplog):
     folder = fresh(tmp_path / "ws")
     desk = await Desk.open(folder, threads=1)
     inside, release = threading.Event(), threading.Event()
@@ -162,5 +162,6 @@ async def test_a_call_cancelled_before_its_turn_never_begins(tmp_path, monkeypat
             await desk.call("read_file", file_path="d/f")
         assert scope.cancelled_caught
         assert len(begun) == 1
+        assert not caplog.records  # nothing hangs, and nobody waited for what never began
         release.set()
     assert len(begun) > 1  # the first one went on to its end

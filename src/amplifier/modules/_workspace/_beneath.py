@@ -37,7 +37,7 @@ def _flags(*names: str) -> int:
 _PASS = _flags("O_PATH", "O_DIRECTORY", "O_NOFOLLOW", "O_CLOEXEC")
 _LIST = _flags("O_RDONLY", "O_DIRECTORY", "O_NOFOLLOW", "O_CLOEXEC")
 # O_NONBLOCK: opening a FIFO must not wait for its other end. O_NOCTTY: a terminal must not become ours.
-_READ = _flags("O_RDONLY", "O_NOFOLLOW", "O_NOCTTY", "O_CLOEXEC")
+_READ = _flags("O_RDONLY", "O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC")
 
 _KINDS = (
     (stat.S_ISDIR, "a directory"),
