@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from amplifier.contracts import DEFAULT, Inherited, OnFailure
@@ -140,3 +141,14 @@ class ModuleView:
 
     def __repr__(self) -> str:
         return f"<{self._core!r} for module {self._owner!r}>"
+
+
+# From Python 3.12 on, isinstance() with a Protocol looks at the class only and does not see what __getattr__ would find.
+# Writing goes through __setattr__ all the same.
+for _name in (
+    *("session", "session_id", "parent_id", "config", "loader", "mount_points", "cancellation", "session_state"),
+    *("approval_system", "display_system", "channels", "injection_budget_per_turn", "injection_size_limit"),
+    *("get", "get_mounted", "get_capability", "collect_contributions", "process_hook_result", "reset_turn"),
+    *("request_cancel", "to_dict"),
+):
+    setattr(ModuleView, _name, property(attrgetter(f"_core.{_name}")))
