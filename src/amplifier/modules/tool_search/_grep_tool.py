@@ -1,0 +1,77 @@
+"""grep: lines of files that match a regular expression."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from amplifier.models import ToolResult
+
+from .._toolkit import BuiltinTool, Workers, shown
+from .._workspace import Workspace
+from ._searching import Search, SearchOptions
+
+
+class GrepTool(BuiltinTool):
+    """Finds text in files.
+
+    Args:
+        workspace: Where to look.
+        workers: The module's threads.
+        options: How much, and with whose help.
+    """
+
+    _name = "grep"
+    _description = (
+        "Find lines that match a regular expression (Python syntax, line by line) in a file or in all files below a "
+        "directory. output_mode content gives the lines, files_with_matches the files, count the number per file. "
+        "Binary and very large files and some directories such as .git are left out."
+    )
+    _schema: ClassVar[dict[str, Any]] = {
+        "type": "object",
+        "properties": {
+            "pattern": {"type": "string", "description": "The expression.", "minLength": 1, "maxLength": 1000},
+            "path": {
+                "type": "string",
+                "description": "The file or directory; the workspace if left out.",
+                "minLength": 1,
+                "maxLength": 4096,
+                "default": ".",
+            },
+            "glob": {
+                "type": "string",
+                "description": "Look only into files whose path matches, for example *.py or src/**/*.{ts,tsx}.",
+                "minLength": 1,
+                "maxLength": 1000,
+            },
+            "ignore_case": {"type": "boolean", "description": "Upper and lower case are the same.", "default": False},
+            "output_mode": {
+                "type": "string",
+                "description": "What to list.",
+                "enum": ["content", "files_with_matches", "count"],
+                "default": "content",
+            },
+            "context": {
+                "type": "integer",
+                "description": "Lines to show before and after each match.",
+                "minimum": 0,
+                "maximum": 10,
+                "default": 0,
+            },
+            "limit": {"type": "integer", "description": "Matches wanted at most.", "minimum": 1, "maximum": 10_000},
+        },
+        "required": ["pattern"],
+        "additionalProperties": False,
+    }
+
+    def __init__(self, workspace: Workspace, workers: Workers, options: SearchOptions) -> None:
+        self._workspace = workspace
+        self._workers = workers
+        self._options = options
+
+    async def _run(self, values: dict[str, Any]) -> ToolResult:
+        wanted = min(values.get("limit", self._options.max_matches), self._options.max_matches)
+        output = await self._workers.run(
+            lambda stop: Search(self._workspace, self._options, values, stop, wanted).run(),
+            what=f"grep {shown(ascii(values['pattern']), 80)}",
+        )
+        return ToolResult(output=output)
