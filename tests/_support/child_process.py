@@ -15,7 +15,9 @@ _PATIENCE = 60.0
 """Seconds after which a child that should have ended is killed; the test then fails by its output."""
 
 _PREAMBLE = '''
-import sys
+import signal, sys
+# A suite that runs in the background of a shell inherits an ignored Ctrl-C, and would hand it on.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 backend = sys.argv[1]
 import anyio
 from amplifier import *
