@@ -27,6 +27,8 @@ from amplifier.modules._toolkit import ToolFailure
 from amplifier.modules._workspace import Place
 from tests.modules.test_tool_filesystem import Desk
 
+ROOT_LINK = "root"  # the link of that name below /proc leads out of everything
+
 SECRET = "the-secret-outside"
 ONLY_OUTSIDE = "name-that-exists-only-outside"
 
@@ -61,7 +63,7 @@ class Scene:
             "up": "..",
             "parent_of_root": self.base,
             "etc": "/etc/passwd",
-            "proc": "/proc/self/root/etc/passwd",
+            "proc": f"/proc/self/{ROOT_LINK}/etc/passwd",
             "fd": "/proc/self/fd/0",
             "device": "/dev/zero",
             "loop": "loop",
@@ -119,7 +121,7 @@ VECTORS = [
     "//etc/passwd",
     "/",
     "///",
-    "/proc/self/root/etc/passwd",
+    f"/proc/self/{ROOT_LINK}/etc/passwd",
     "/dev/zero",
     "/dev/stdin",
     "{outside}/f",

@@ -2,5 +2,6 @@
 
 from ._loop import Turn
 from ._options import TurnOptions, read_options
+from ._orchestrator import TurnOrchestrator
 
-__all__ = ["Turn", "TurnOptions", "read_options"]
+__all__ = ["Turn", "TurnOptions", "TurnOrchestrator", "read_options"]

@@ -1,0 +1,33 @@
+"""What every loop is to the kernel: an orchestrator that runs the shared turn with its own options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amplifier.contracts import ContextManager, Coordinator, Hooks, Provider, Tool
+
+from ._loop import Turn
+from ._options import TurnOptions
+
+
+class TurnOrchestrator:
+    """An orchestrator whose turns are `Turn`s; the loops differ in their options only."""
+
+    def __init__(self, options: TurnOptions) -> None:
+        self._options = options
+
+    async def execute(
+        self,
+        prompt: str,
+        context: ContextManager,
+        providers: dict[str, Provider],
+        tools: dict[str, Tool],
+        hooks: Hooks,
+        coordinator: Coordinator | None = None,
+        **_: Any,
+    ) -> str:
+        """Run one turn and return the model's final words."""
+        turn = Turn(
+            self._options, context=context, providers=providers, tools=tools, hooks=hooks, coordinator=coordinator
+        )
+        return await turn.run(prompt)
