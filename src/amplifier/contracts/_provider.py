@@ -15,7 +15,11 @@ from ._clause import Clause, recommended, required
 
 @runtime_checkable
 class Provider(Protocol):
-    """What the orchestrator needs of a provider."""
+    """What the orchestrator needs of a provider.
+
+    A provider that can stream has one member more, which `isinstance` does not ask for: ``stream(request, **kwargs)``,
+    an async context manager that yields an async iterator of `StreamChunk`, the last of them with the whole response.
+    """
 
     @property
     def name(self) -> str:

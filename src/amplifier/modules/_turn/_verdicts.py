@@ -6,6 +6,7 @@ durable injections of tool hooks out first and has them stored when the results 
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from amplifier.contracts import Coordinator
@@ -77,21 +78,10 @@ class Verdicts:
         action = result.action
         if action == "inject_context" and not ephemeral:
             action = "modify" if modified else "continue"
-        rest = HookResult(
-            action=action,
-            data=result.data,
-            reason=result.reason,
-            context_injections=ephemeral,
-            approval_prompt=result.approval_prompt,
-            approval_options=result.approval_options,
-            approval_timeout=result.approval_timeout,
-            approval_default=result.approval_default,
-            approval_gates=result.approval_gates,
-            suppress_output=result.suppress_output,
-            user_message=result.user_message,
-            user_message_level=result.user_message_level,
-            user_message_source=result.user_message_source,
-        )
+        rest = copy.copy(result)  # whatever else the hooks said stays said
+        rest.action = action
+        rest.context_injections = ephemeral
+        rest.context_injection = None
         rest.modified = modified
         return rest
 
