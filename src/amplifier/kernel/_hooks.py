@@ -209,11 +209,14 @@ class HookRegistry:
             return {event: [r.name for r in self._handlers.get(event, ())]}
         return {name: [r.name for r in handlers] for name, handlers in self._handlers.items()}
 
+    def registrations_of(self, module: str) -> list[Registration]:
+        """What one module has registered and not removed."""
+        return [r for handlers in self._handlers.values() for r in handlers if r.module == module]
+
     def undo(self, module: str) -> None:
         """Remove everything one module registered."""
-        for handlers in list(self._handlers.values()):
-            for registration in [r for r in handlers if r.module == module]:
-                self._remove(registration)
+        for registration in self.registrations_of(module):
+            self._remove(registration)
 
     def clear_owned(self) -> None:
         """Remove everything modules registered; the application's own handlers stay."""

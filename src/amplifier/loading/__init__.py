@@ -4,8 +4,9 @@ Above: `amplifier.kernel`, whose session mounts what is returned here. Below: mo
 coordinator's ``module-source-resolver`` mount point and touches nothing else of it.
 """
 
+from ._discovery import entry_points
 from ._loader import AmplifierModuleLoader, LoaderStatistics, ModuleLoader, module_failure_reason
-from ._record import TYPE_TO_MOUNT_POINT, LoadedModule
+from ._record import TYPE_TO_MOUNT_POINT, LoadedModule, is_module_id, type_from_id
 
 __all__ = [
     "TYPE_TO_MOUNT_POINT",
@@ -13,5 +14,8 @@ __all__ = [
     "LoadedModule",
     "LoaderStatistics",
     "ModuleLoader",
+    "entry_points",
+    "is_module_id",
     "module_failure_reason",
+    "type_from_id",
 ]

@@ -88,6 +88,7 @@ class Injection:
         tasks: The scenario's unfinished tasks and their coroutines, in order of creation.
         count: Suspensions so far.
         fired: The k-th suspension was reached.
+        delivered: After that something was thrown into the task; only known where it is `Driven`.
         second_fired: The second one, too.
         stack: The user's frames at the k-th suspension.
         scopes: The cancel scopes around it, innermost first.
@@ -104,6 +105,7 @@ class Injection:
     tasks: dict[Any, object] = attrs.field(factory=dict)
     count: int = 0
     fired: bool = False
+    delivered: bool = False
     second_fired: bool = False
     stack: tuple[str, ...] = ()
     scopes: tuple[str, ...] = ()
@@ -190,6 +192,7 @@ class Driven(Generic[T]):
                 raise
             except BaseException as thrown:  # noqa: BLE001 — whatever the loop throws belongs to the coroutine, not to us
                 error = thrown
+                injection.delivered = injection.delivered or injection.fired
 
 
 def kill(coro: Any) -> None:

@@ -1,0 +1,209 @@
+"""Ordinary use of a mounted subject, by type: what hygiene, sharing and cancellation are examined on.
+
+An exercise is a list of operations; each is a name and an async function of the scene that calls the subject once and
+returns something comparable. Above stand the checks; below stand the scene and the samples.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import attrs
+
+from amplifier.contracts import tool_schema
+from amplifier.errors import ContractError
+from amplifier.events import ALL_EVENTS
+from amplifier.models import (
+    ChatRequest,
+    ChatResponse,
+    ContentBlockUnion,
+    Message,
+    TextBlock,
+    ToolCall,
+    ToolCallBlock,
+    ToolSpec,
+    Usage,
+    to_dict,
+)
+from amplifier.testing import EventRecorder, MockContextManager, MockProvider, MockTool
+
+from ._samples import sample_inputs
+from ._scene import CANARY, Scene
+
+Operation = Callable[[Scene], Awaitable[Any]]
+
+
+@attrs.frozen
+class Exercise:
+    """One operation of the subject.
+
+    Attributes:
+        name: What it does, for reports.
+        given: Its input, as JSON values.
+        run: Calls the subject; raises what the subject raises.
+    """
+
+    name: str
+    given: Any
+    run: Operation
+
+
+def exercises(scene: Scene) -> list[Exercise]:
+    """Ordinary use of the subject on this scene; none if mount declined."""
+    return _BY_TYPE[scene.loaded.module_type](scene)
+
+
+# ── tools ──
+
+
+def _tool_exercises(scene: Scene) -> list[Exercise]:
+    found = []
+    for name, tool in scene.instances.items():
+        for sample in sample_inputs(schema_of(tool), CANARY):
+            found.append(
+                Exercise(f"execute of the tool {name!r}", {"tool": name, "input": sample}, _executing(name, sample))
+            )
+    return found
+
+
+def schema_of(tool: Any) -> dict[str, Any] | None:
+    """A tool's schema; None when it gives none, or a bad one."""
+    try:
+        return tool_schema(tool)
+    except ContractError:
+        return None
+
+
+def _executing(name: str, sample: dict[str, Any]) -> Operation:
+    async def execute(scene: Scene) -> Any:
+        result = await scene.instances[name].execute(dict(sample))
+        return [getattr(result, "success", None), getattr(result, "output", None)]
+
+    return execute
+
+
+# ── providers ──
+
+
+def plain_request() -> ChatRequest:
+    """A short conversation with a tool on offer."""
+    return ChatRequest(
+        messages=[Message(role="user", content="Say something.")],
+        tools=[ToolSpec(name="look", description="Looks.", parameters={"type": "object", "properties": {}})],
+    )
+
+
+def _provider_exercises(scene: Scene) -> list[Exercise]:
+    async def complete(scene: Scene) -> Any:
+        response = await scene.instance.complete(plain_request())
+        return to_dict(response.content) if isinstance(response, ChatResponse) else repr(type(response))
+
+    async def list_models(scene: Scene) -> Any:
+        return len(await scene.instance.list_models())
+
+    if scene.instance is None:
+        return []
+    return [Exercise("complete", to_dict(plain_request()), complete), Exercise("list_models", None, list_models)]
+
+
+# ── contexts ──
+
+
+def _context_exercises(scene: Scene) -> list[Exercise]:
+    async def add_and_read(scene: Scene) -> Any:
+        await scene.instance.add_message({"role": "user", "content": "first"})
+        await scene.instance.add_message({"role": "assistant", "content": "second"})
+        return [await scene.instance.get_messages(), await scene.instance.get_messages_for_request()]
+
+    async def clear(scene: Scene) -> Any:
+        await scene.instance.clear()
+        return await scene.instance.get_messages()
+
+    if scene.instance is None:
+        return []
+    return [Exercise("add_message and get_messages", None, add_and_read), Exercise("clear", None, clear)]
+
+
+# ── hooks ──
+
+
+def _hook_exercises(scene: Scene) -> list[Exercise]:
+    found = []
+    for registration in scene.registrations:
+        events = ALL_EVENTS if registration.event == "*" else [registration.event]
+        for event in events[:8]:
+            found.append(
+                Exercise(f"the handler {registration.name!r} on {event}", event, _handling(registration, event))
+            )
+    return found
+
+
+PAYLOAD = {
+    "tool_name": "look",
+    "tool_call_id": "call-1",
+    "tool_input": {"path": CANARY, "text": "hello"},
+    "result": {"success": True, "output": "seen"},
+    "prompt": "Say something.",
+    "response": "Something.",
+}
+"""An ordinary payload; it has the usual keys of several events."""
+
+
+def _handling(registration: Any, event: str) -> Operation:
+    async def handle(scene: Scene) -> Any:
+        answer = registration.handler(event, {**PAYLOAD, "session_id": scene.session.session_id})
+        if inspect.isawaitable(answer):
+            answer = await answer
+        return getattr(answer, "action", repr(type(answer)))
+
+    return handle
+
+
+# ── orchestrators ──
+
+
+def answer_with(text: str) -> ChatResponse:
+    """A model's last word."""
+    return ChatResponse(content=[TextBlock(text=text)], usage=Usage(input_tokens=1, output_tokens=1, total_tokens=2))
+
+
+def answer_calling(*calls: ToolCall) -> ChatResponse:
+    """A model that wants tools."""
+    blocks: list[ContentBlockUnion] = [
+        ToolCallBlock(id=call.id, name=call.name, input=call.arguments) for call in calls
+    ]
+    return ChatResponse(
+        content=blocks, tool_calls=list(calls), usage=Usage(input_tokens=1, output_tokens=1, total_tokens=2)
+    )
+
+
+def _orchestrator_exercises(scene: Scene) -> list[Exercise]:
+    async def turn(scene: Scene) -> Any:
+        context = MockContextManager()
+        call = ToolCall(id="call-1", name="look", arguments={"text": "hello"})
+        return await scene.instance.execute(
+            prompt="Look and tell.",
+            context=context,
+            providers={"model": MockProvider([answer_calling(call), answer_with("Seen.")])},
+            tools={"look": MockTool("look", respond=lambda given: "seen")},
+            hooks=EventRecorder(),
+            coordinator=scene.coordinator,
+        )
+
+    return [] if scene.instance is None else [Exercise("a turn with one tool", None, turn)]
+
+
+def _resolver_exercises(scene: Scene) -> list[Exercise]:
+    return []
+
+
+_BY_TYPE: dict[str, Callable[[Scene], list[Exercise]]] = {
+    "tool": _tool_exercises,
+    "provider": _provider_exercises,
+    "context": _context_exercises,
+    "hook": _hook_exercises,
+    "orchestrator": _orchestrator_exercises,
+    "resolver": _resolver_exercises,
+}

@@ -1,0 +1,143 @@
+"""Mounts that do not succeed: cancelled at each suspension, and refused by the coordinator at each call.
+
+Above stands the check in `checks/_mount.py`; below stand the scene and `cancel_at`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import suppress
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+
+from amplifier.testing import TestCoordinator, cancel_at
+
+from ._resources import Resources
+from ._scene import IGNORED_AFTER, MOUNT_SECONDS, Stage, own_directories, placed
+
+_NEVER = 1_000_000_000
+_CALLS = ("mount", "register_capability", "register_contributor", "register_cleanup")
+
+
+class Refused(Exception):
+    """What the coordinator raises instead of doing what it was asked."""
+
+
+async def cancel_mounts(stage: Stage) -> None:
+    """Cancel mount at its first, second, third … suspension."""
+    first = await _try_mount(stage, _NEVER, native=False)
+    if first is None:
+        return
+    for k in range(1, min(first, stage.points) + 1):
+        for native in (False, True) if stage.backend == "asyncio" else (False,):
+            if await _try_mount(stage, k, native=native) is None:
+                return
+
+
+async def _try_mount(stage: Stage, k: int, *, native: bool) -> int | None:
+    """Mount, cancelled at the k-th suspension; how often it suspends, or None when there is no more to learn."""
+    before = Resources()
+    left: list[str] = []
+    async with anyio.create_task_group() as group:
+        tasks = {task.id for task in anyio.get_running_tasks()}
+        with own_directories() as (directory, _):
+            coordinator = TestCoordinator()
+            cleanup: Any = None
+
+            async def mount() -> None:
+                nonlocal cleanup
+                answer = stage.loaded.mount(coordinator, placed(stage.loaded.config, directory))
+                if hasattr(type(answer), "__aenter__"):
+                    async with answer:
+                        pass
+                elif inspect.isawaitable(answer):
+                    cleanup = await answer
+
+            with stage.alarm(MOUNT_SECONDS + IGNORED_AFTER, "A8", "a cancelled mount"):
+                try:
+                    trial = await cancel_at(k, mount, native=native)
+                except Exception as error:  # noqa: BLE001 — foreign code
+                    if k != _NEVER:
+                        what = f"mount was cancelled and raised {type(error).__name__}: {str(error)[:200]}"
+                        stage.fault("A7", what, error=error)
+                    return None
+            if trial.swallowed:
+                stage.fault("A7", "mount was cancelled and returned all the same", cancelled_at=trial.where)
+                return None
+            if not trial.fired or trial.returned:
+                if callable(cleanup):
+                    with suppress(Exception):  # what a cleanup does is another check's business
+                        answer = cleanup()
+                        if inspect.isawaitable(answer):
+                            await answer
+                with suppress(Exception):
+                    await coordinator.cleanup()
+                return trial.suspensions
+            left = [task.name or "?" for task in await _still_running(tasks)]
+        group.cancel_scope.cancel()
+    leaks = [*(f"the task {name!r}" for name in left), *before.leaks_after_patience()]
+    for leak in leaks[:1]:
+        stage.fault("A5", f"mount was cancelled, and {leak} was left behind", cancelled_at=trial.where)
+    return None if leaks else trial.suspensions
+
+
+async def _still_running(before: set[int]) -> list[Any]:
+    left: list[Any] = []
+    for _ in range(5):
+        left = [task for task in anyio.get_running_tasks() if task.id not in before]
+        if not left:
+            return []
+        await anyio.lowlevel.checkpoint()
+    return left
+
+
+async def refuse_calls(stage: Stage) -> None:
+    """Let each of the coordinator's calls fail in turn: what mount had started by then must be gone when it raises."""
+    for name in _CALLS:
+        before = Resources()
+        tasks = {task.id for task in anyio.get_running_tasks()}
+        with own_directories() as (directory, _):
+            coordinator = TestCoordinator()
+            asked = _refuse(coordinator, name)
+            with stage.alarm(MOUNT_SECONDS + IGNORED_AFTER, "A8", "a mount that was refused"):
+                failed = await _fails(stage, coordinator, directory)
+            if not asked or not failed:
+                with suppress(Exception):
+                    await coordinator.cleanup()
+                continue
+            left = [f"the task {task.name!r}" for task in await _still_running(tasks)]
+        leaks = [*left, *before.leaks_after_patience()]
+        if leaks:
+            stage.fault("A5", f"mount failed at coordinator.{name}(…), and {leaks[0]} was left behind")
+            return
+
+
+def _refuse(coordinator: TestCoordinator, name: str) -> list[str]:
+    asked: list[str] = []
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        asked.append(name)
+        raise Refused(f"coordinator.{name} failed on purpose")
+
+    setattr(coordinator, name, refuse)
+    return asked
+
+
+async def _fails(stage: Stage, coordinator: TestCoordinator, directory: Any) -> bool:
+    try:
+        with anyio.fail_after(MOUNT_SECONDS):
+            answer = stage.loaded.mount(coordinator, placed(stage.loaded.config, directory))
+            if hasattr(type(answer), "__aenter__"):
+                async with answer:
+                    pass
+            elif inspect.isawaitable(answer):
+                cleanup = await answer
+                if callable(cleanup):
+                    ended = cleanup()
+                    if inspect.isawaitable(ended):
+                        await ended
+    except Exception:  # noqa: BLE001 — foreign code: that it raises is what was asked for
+        return True
+    return False

@@ -1,0 +1,116 @@
+"""What the process holds at one moment, to tell later what is new: threads, child processes, descriptors, files.
+
+Above stand the scene and the hygiene checks; below stands nothing of ours. Processes and descriptors are read from
+``/proc``; elsewhere only threads and files are seen, and the report says so.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from attrs import field, frozen
+
+_PROC = Path("/proc")
+SEES_PROCESSES = (_PROC / "self" / "fd").is_dir()
+PATIENCE = 1.0
+"""Seconds that something on its way out may take to be gone."""
+_POOLED_THREAD = "AnyIO worker thread"
+"""Kept by AnyIO until its event loop ends, for more work; a module that uses one has not started it."""
+_MARK = "AMPLIFIER_CONFORMANCE_WORKER"
+
+
+def mark_descendants() -> None:
+    """Mark this process's environment, which every process started from here inherits."""
+    os.environ[_MARK] = str(os.getpid())
+
+
+@frozen
+class Resources:
+    """A snapshot."""
+
+    threads: frozenset[threading.Thread] = field(factory=lambda: frozenset(threading.enumerate()))
+    descriptors: dict[int, str] = field(factory=lambda: dict(_open_descriptors()))
+    processes: frozenset[int] = field(factory=lambda: frozenset(_own_processes()))
+
+    def leaks(self) -> list[str]:
+        """What is here now and was not then, one phrase each."""
+        idle = _idle_threads()
+        threads = [
+            each
+            for each in threading.enumerate()
+            if each not in self.threads and each not in idle and each.name != _POOLED_THREAD
+        ]
+        descriptors = {fd: target for fd, target in _open_descriptors() if self.descriptors.get(fd) != target}
+        return [
+            *(f"the thread {thread.name!r}" for thread in threads),
+            *(f"the process {_command_line(pid)}" for pid in _own_processes() if pid not in self.processes),
+            *(f"the open file {target}" for target in descriptors.values()),
+        ]
+
+    def leaks_after_patience(self) -> list[str]:
+        """As `leaks`, once whatever was on its way out has had the time to leave."""
+        left = self.leaks()
+        if left:
+            gc.collect()
+        give_up = time.monotonic() + PATIENCE
+        while left and time.monotonic() < give_up:
+            time.sleep(0.02)
+            left = self.leaks()
+        return left
+
+
+def files_below(folder: Path) -> dict[str, bytes | None]:
+    """Every file below a folder with its bytes, directories with None, by relative name."""
+    found: dict[str, bytes | None] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        try:
+            found[name] = path.read_bytes() if path.is_file() and not path.is_symlink() else None
+        except OSError:
+            found[name] = None
+    return found
+
+
+def _idle_threads() -> set[threading.Thread]:
+    """Threads that trio keeps for a while in case of more work."""
+    cache = getattr(sys.modules.get("trio._core._thread_cache"), "THREAD_CACHE", None)
+    return {worker._thread for worker in list(getattr(cache, "_idle_workers", ()))}
+
+
+def _open_descriptors() -> Iterator[tuple[int, str]]:
+    folder = _PROC / "self" / "fd"
+    if not SEES_PROCESSES:
+        return
+    for name in os.listdir(folder):  # noqa: PTH208 — a Path per descriptor, of which most are uninteresting
+        with suppress(FileNotFoundError):
+            target = os.readlink(folder / name)  # noqa: PTH115 — sockets and pipes are no paths
+            if not target.startswith(("/dev/", "/proc/")):
+                yield int(name), target
+
+
+def _own_processes() -> Iterator[int]:
+    if not SEES_PROCESSES:
+        return
+    mine, mark = os.getpid(), f"{_MARK}={os.getpid()}".encode()
+    for name in os.listdir(_PROC):  # noqa: PTH208 — every process of the machine
+        if not name.isdigit() or int(name) == mine:
+            continue
+        with suppress(OSError):
+            parent = int((_PROC / name / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == mine or mark in (_PROC / name / "environ").read_bytes().split(b"\0"):
+                yield int(name)
+
+
+def _command_line(pid: int) -> str:
+    try:
+        words = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return "that is gone meanwhile"
+    return repr(b" ".join(words).decode(errors="replace").strip()[:80]) if words[0] else "that nobody waited for"

@@ -1,0 +1,372 @@
+"""A scene: the subject mounted in a real session of its own, with directories of its own, and what to do with it.
+
+Every check that runs the subject gets a fresh scene, so that none sees what another one did. The subject is mounted by
+hand, because the kit is stricter than the kernel: what the kernel would forgive has to be seen. Above stand the checks;
+below stand the kernel and the doubles.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal, NoReturn
+
+import anyio
+import attrs
+
+from amplifier.contracts import CONTRACTS
+from amplifier.kernel import AmplifierSession
+from amplifier.loading import ModuleLoader
+from amplifier.testing import EventRecorder, MockApprovalSystem, MockContextManager, MockDisplaySystem
+
+from ._loading import LoadedSubject
+
+OWNER = "subject"
+MOUNT_SECONDS = 20.0
+CALL_SECONDS = 5.0
+CLEANUP_SECONDS = 10.0
+"""The kernel's default deadline for one cleanup."""
+IGNORED_AFTER = 4.0
+"""Seconds after its cancellation at which a call counts as never ending."""
+
+CANARY = "canary.txt"
+"""A file of the user's in the scene's directory; it must be there, unchanged, to the end."""
+
+
+@attrs.frozen(kw_only=True)
+class Fault:
+    """A broken promise as a check sees it; the runner makes a `Finding` of it."""
+
+    clause: str
+    what: str
+    input: Any = None
+    cancelled_at: str | None = None
+    location: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Outcome:
+    """How a call of foreign code ended.
+
+    Attributes:
+        kind: ``returned``, ``raised``, or ``late`` when it was cancelled after its time.
+        seconds: How long it took.
+    """
+
+    kind: Literal["returned", "raised", "late"]
+    value: Any = None
+    error: BaseException | None = None
+    seconds: float = 0.0
+
+    @property
+    def returned(self) -> bool:
+        return self.kind == "returned"
+
+    def __str__(self) -> str:
+        if self.kind == "raised":
+            return f"raised {type(self.error).__name__}: {str(self.error)[:200]}"
+        if self.kind == "late":
+            return f"did not end within {self.seconds:.1f} s"
+        return f"returned {type(self.value).__name__}"
+
+
+class MountFailed(Exception):
+    """The subject could not be mounted, so that nothing else can be said about it."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(f"mount {outcome}")
+        self.outcome = outcome
+
+
+@attrs.define(kw_only=True, eq=False)
+class Scene:
+    """The subject on stage.
+
+    Attributes:
+        stage: Where it stands; faults are reported there.
+        session: The session around it.
+        coordinator: The coordinator as the subject sees it.
+        returned: What mount returned; for a structured mount what it yielded.
+        is_structured: Whether mount is an async context manager.
+        directory: A directory of this scene's own; the working directory while it lasts.
+        temporary: Where temporary files go.
+        events: What was emitted, by anybody.
+    """
+
+    stage: Stage
+    session: AmplifierSession
+    coordinator: Any
+    directory: Path
+    temporary: Path
+    events: EventRecorder
+    returned: Any = None
+    is_structured: bool = False
+    _leave: Callable[[], Any] | None = None
+
+    @property
+    def loaded(self) -> LoadedSubject:
+        return self.stage.loaded
+
+    async def call(
+        self, function: Callable[..., Any], *args: Any, seconds: float = CALL_SECONDS, **kwargs: Any
+    ) -> Outcome:
+        """Call foreign code, sync or async, for a limited time; never raises but for a cancellation from outside.
+
+        Code that goes on after that time, ignoring its cancellation or blocking the loop, ends the process.
+        """
+        started = time.monotonic()
+        with self.stage.alarm(seconds + IGNORED_AFTER), anyio.CancelScope() as scope:
+            scope.deadline = anyio.current_time() + seconds
+            try:
+                answer = function(*args, **kwargs)
+                if inspect.isawaitable(answer):
+                    answer = await answer
+            except Exception as error:  # noqa: BLE001 — foreign code, which is what this whole room is about
+                return Outcome(kind="raised", error=error, seconds=time.monotonic() - started)
+            return Outcome(kind="returned", value=answer, seconds=time.monotonic() - started)
+        return Outcome(kind="late", seconds=time.monotonic() - started)
+
+    # ── the subject's parts ──
+
+    @property
+    def instances(self) -> dict[str, Any]:
+        """What the subject mounted at the mount point of its type, by name."""
+        point = CONTRACTS[self.loaded.module_type].mount_point  # type: ignore[index]  # checked when it was loaded
+        mounts = self.session.coordinator.mounts
+        return {name or point: module for at, name, module in mounts.mounted_by(OWNER) if at == point}
+
+    @property
+    def instance(self) -> Any:
+        """The first of them; None if mount declined."""
+        return next(iter(self.instances.values()), None)
+
+    @property
+    def registrations(self) -> list[Any]:
+        """The handlers that the subject has registered and not removed."""
+        return self.session.coordinator.hooks.registrations_of(OWNER)
+
+    @property
+    def cleanup(self) -> Callable[..., Any] | None:
+        """What mount returned, if that is a cleanup."""
+        if self.returned is None or self.is_structured or self.returned in self.instances.values():
+            return None
+        return self.returned if callable(self.returned) else None
+
+    async def close(self) -> None:
+        """End the subject the way the kernel would, but without looking."""
+        await self.session.coordinator.undo(OWNER)
+
+
+@attrs.define(kw_only=True, eq=False)
+class Stage:
+    """What a check is given: it opens scenes, and takes what the check finds.
+
+    Attributes:
+        loaded: The subject.
+        backend: What the event loop is.
+        seed: For whatever is drawn.
+        points: How many suspension points of a call are tried at most.
+        case: What was drawn for the check, if it draws cases; JSON values.
+        faults: What was found.
+        notes: What limits the result.
+        last_words: Called with a fault when the subject cannot be stopped and the process has to end.
+    """
+
+    loaded: LoadedSubject
+    backend: str
+    seed: int = 0
+    points: int = 25
+    case: Any = None
+    faults: list[Fault] = attrs.field(factory=list)
+    notes: list[str] = attrs.field(factory=list)
+    last_words: Callable[[Fault], NoReturn] | None = None
+
+    @asynccontextmanager
+    async def scene(self, *, config: dict[str, Any] | None = None, ready: bool = True) -> AsyncIterator[Scene]:
+        """Mount the subject in a session of its own; it is closed and its directories are removed at the end.
+
+        Args:
+            config: What to mount it with; left out, what it was loaded with.
+            ready: Whether to call its on_session_ready.
+
+        Raises:
+            MountFailed: Mount raised, or did not end in time.
+        """
+        with ExitStack() as closing, own_directories() as (directory, temporary):
+            session = AmplifierSession(
+                {"session": {"orchestrator": "loop-stand-in", "context": "context-stand-in"}},
+                loader=ModuleLoader(modules={"loop-stand-in": _mount_no_loop, "context-stand-in": _mount_context}),
+                approval_system=MockApprovalSystem(),
+                display_system=MockDisplaySystem(),
+            )
+            async with session:
+                scene = Scene(
+                    stage=self,
+                    session=session,
+                    coordinator=session.coordinator.view_for(OWNER),
+                    directory=directory,
+                    temporary=temporary,
+                    events=EventRecorder(),
+                )
+                scene.events.listen(session.coordinator.hooks)
+                await mount_subject(scene, self.loaded.config if config is None else config)
+                if ready and self.loaded.on_session_ready is not None:
+                    await scene.call(self.loaded.on_session_ready, scene.coordinator)
+                try:
+                    yield scene
+                finally:
+                    closing.enter_context(self.alarm(CLEANUP_SECONDS * 2, "A12", "closing the session"))
+
+    # ── saying ──
+
+    def fault(
+        self,
+        clause: str,
+        what: str,
+        *,
+        given: Any = None,
+        cancelled_at: str | None = None,
+        location: str | None = None,
+        error: BaseException | None = None,
+    ) -> None:
+        """Write down a broken promise; the place in the module is found from an error that was raised there."""
+        if location is None and error is not None:
+            location = self.location_of(error)
+        self.faults.append(
+            Fault(clause=clause, what=what, input=given, cancelled_at=cancelled_at or None, location=location)
+        )
+
+    def expect(self, condition: object, clause: str, what: str, **details: Any) -> bool:
+        """Write down a fault unless the condition holds."""
+        if not condition:
+            self.fault(clause, what, **details)
+        return bool(condition)
+
+    def location_of(self, error: BaseException) -> str | None:
+        """The innermost line of the subject that an error came through."""
+        place = None
+        for frame, line in traceback.walk_tb(error.__traceback__):
+            if self.loaded.subject.owns(frame.f_code.co_filename):
+                place = f"{Path(frame.f_code.co_filename).name}:{line}"
+        return place
+
+    # ── the last resort ──
+
+    @contextmanager
+    def alarm(self, seconds: float, clause: str = "A8", what: str = "a cancelled call") -> Iterator[None]:
+        """End the process if what is inside takes longer: code that refuses to be stopped can be ended no other way.
+
+        The clause that is blamed is A17 when the subject is found running, the one given when it waits.
+        """
+        if self.last_words is None or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        words = self.last_words
+
+        def ring(signum: int, frame: FrameType | None) -> None:
+            line = self._subject_line(frame)
+            blamed = clause if line is None else "A17"
+            text = (
+                f"{what} had not ended {seconds:g} s later" if line is None else "the event loop was blocked for good"
+            )
+            words(Fault(clause=blamed, what=text, input=self.case, location=line))
+
+        previous = signal.signal(signal.SIGALRM, ring)
+        left, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, left)  # an alarm around this one goes on, a little later
+            signal.signal(signal.SIGALRM, previous)
+
+    def _subject_line(self, frame: FrameType | None) -> str | None:
+        while frame is not None:
+            if self.loaded.subject.owns(frame.f_code.co_filename):
+                return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+            frame = frame.f_back
+        return None
+
+
+async def mount_subject(scene: Scene, config: dict[str, Any]) -> None:
+    """Call mount and take what it gives.
+
+    Raises:
+        MountFailed: It raised, or did not end in time.
+    """
+    settings = placed(config, scene.directory)
+    outcome = await scene.call(_mounted, scene, settings, seconds=MOUNT_SECONDS)
+    if not outcome.returned:
+        raise MountFailed(outcome)
+
+
+async def _mounted(scene: Scene, config: dict[str, Any]) -> None:
+    core = scene.session.coordinator
+    answer = scene.loaded.mount(scene.coordinator, config)
+    if hasattr(type(answer), "__aenter__") and hasattr(type(answer), "__aexit__"):
+        scene.is_structured = True
+        scene.returned, scene._leave = await core.hosting.host(answer, name=OWNER, owner=OWNER)
+    else:
+        scene.returned = await answer if inspect.isawaitable(answer) else answer
+    contract = CONTRACTS[scene.loaded.module_type]  # type: ignore[index]  # checked when it was loaded
+    result = scene.returned
+    if result is None or isinstance(result, type) or contract.module_type in ("hook", "resolver"):
+        return
+    if isinstance(result, contract.protocol) and result not in scene.instances.values():
+        core.mount_as(OWNER, contract.mount_point, result)
+
+
+def placed(config: Any, directory: Path) -> Any:
+    """A configuration with ``{directory}`` filled in."""
+    if isinstance(config, str):
+        return config.replace("{directory}", str(directory))
+    if isinstance(config, dict):
+        return {key: placed(value, directory) for key, value in config.items()}
+    if isinstance(config, list):
+        return [placed(value, directory) for value in config]
+    return config
+
+
+async def _mount_no_loop(coordinator: Any, config: dict[str, Any]) -> None:
+    coordinator.mount("orchestrator", _NoLoop())
+
+
+class _NoLoop:
+    async def execute(self, prompt: str, **given: Any) -> str:
+        return ""
+
+
+async def _mount_context(coordinator: Any, config: dict[str, Any]) -> None:
+    coordinator.mount("context", MockContextManager())
+
+
+@contextmanager
+def own_directories() -> Iterator[tuple[Path, Path]]:
+    """A working directory with the user's canary in it, a home and a place for temporary files, all gone afterwards."""
+    before = Path.cwd()
+    saved = {name: os.environ.get(name) for name in ("HOME", "TMPDIR")}
+    with tempfile.TemporaryDirectory(prefix="scene-", ignore_cleanup_errors=True) as root:
+        directory, home, temporary = Path(root, "work"), Path(root, "home"), Path(root, "tmp")
+        for folder in (directory, home, temporary):
+            folder.mkdir()
+        (directory / CANARY).write_text("this file belongs to the user\n", encoding="utf-8")
+        os.environ["HOME"], os.environ["TMPDIR"] = str(home), str(temporary)
+        tempfile.tempdir = None  # so that TMPDIR is read again
+        os.chdir(directory)
+        try:
+            yield directory, temporary
+        finally:
+            os.chdir(before)
+            for name, value in saved.items():
+                os.environ.pop(name, None)
+                if value is not None:
+                    os.environ[name] = value
+            tempfile.tempdir = None

@@ -1,0 +1,79 @@
+"""The process in which a subject is run: reads a job, says what it finds, one JSON line each, on its standard output.
+
+The subject cannot harm the one who asks: what it prints goes elsewhere, a call that cannot be stopped ends this process,
+and `_run` starts another one for what is left. Started as ``python -m amplifier.conformance._worker``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import traceback
+from typing import Any, NoReturn
+
+import attrs
+
+from . import checks as _checks  # noqa: F401 — importing them registers them
+from ._loading import load
+from ._resources import mark_descendants
+from ._runner import Job, Runner
+from ._scene import Fault
+from ._subject import find_subject
+
+ABANDONED = 3
+"""The exit code after a call that could not be stopped."""
+
+
+def main() -> int:
+    """Do the job on standard input."""
+    job = Job(**json.loads(sys.stdin.buffer.read()))
+    lines = _own_stdout()
+    mark_descendants()
+    logging.raiseExceptions = False
+
+    def say(line: dict[str, Any]) -> None:
+        lines.write(json.dumps(line, default=repr, ensure_ascii=True).encode() + b"\n")
+        lines.flush()
+
+    def last_words(step: str, fault: Fault) -> NoReturn:
+        say({"fault": attrs.asdict(fault), "step": step})
+        say({"abandoned": step})
+        os._exit(ABANDONED)
+
+    subject = find_subject(job.target, job.module_type)
+    say({"start": "import"})
+    try:
+        loaded = load(subject, job.config)
+    except BaseException as error:  # noqa: BLE001 — foreign code: importing may raise anything, exit included
+        place = next(
+            (
+                f"{os.path.basename(frame.filename)}:{frame.lineno}"  # noqa: PTH119 — a name out of a traceback
+                for frame in reversed(traceback.extract_tb(error.__traceback__))
+                if subject.owns(frame.filename)
+            ),
+            None,
+        )
+        say({"unimported": f"{type(error).__name__}: {error}", "location": place})
+        return 0
+    say({"loaded": {"type": loaded.module_type, "backends": list(loaded.backends)}})
+    runner = Runner(loaded, job, say, last_words)
+    say({"steps": [step.name for step in runner.steps()]})
+    runner.run()
+    say({"end": True})
+    return 0
+
+
+def _own_stdout() -> Any:
+    """Keep standard output for us; what the subject prints goes to a file that nobody reads."""
+    kept = os.dup(1)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 0)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+    return os.fdopen(kept, "wb")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
