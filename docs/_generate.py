@@ -17,6 +17,8 @@ from pathlib import Path
 from types import ModuleType
 
 from amplifier import errors, events
+from amplifier.conformance._hints import hint_for
+from amplifier.conformance._registry import CHECKS
 from amplifier.contracts import Clause
 from amplifier.events import Event
 
@@ -238,11 +240,17 @@ def _string_after(body: list[ast.stmt], position: int) -> str | None:
 
 def _clause_table(title: str, clauses: Iterable[Clause]) -> str:
     rows = [
-        f"| {clause.id} | {_cell(clause.text)} | {clause.law or ''} |"
+        f"| {clause.id} | {_cell(clause.text)} | {clause.law or ''} | {_cell(_how_checked(clause))} | {_cell(hint_for(clause.id))} |"
         for clause in clauses
         if clause.level == title.lower()
     ]
-    return "\n".join([f"## {title}", "", "| clause | promise | law |", "|---|---|---|", *rows]) if rows else ""
+    head = ["| clause | promise | law | how the kit looks | how to mend it |", "|---|---|---|---|---|"]
+    return "\n".join([f"## {title}", "", *head, *rows]) if rows else ""
+
+
+def _how_checked(clause: Clause) -> str:
+    ways = [check.how for check in CHECKS.values() if clause.id in check.clauses]
+    return " ".join(dict.fromkeys(ways))
 
 
 # ── all of it ────────────────────────────────────────────────────────────────────────────────────

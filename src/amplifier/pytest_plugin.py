@@ -1,22 +1,32 @@
 """What pytest loads in every environment this package is installed in; therefore it does next to nothing by itself.
 
-The conformance suites of `amplifier.conformance` are addressed through the marker and the option declared here. The
-file imports pytest and nothing else at the top, so that suites which have nothing to do with agents do not pay for it.
-It sits at the outside edge of the package: nothing imports it.
+It turns the suites of `amplifier.conformance.suites` into tests, one for each clause and backend. The file imports pytest
+and nothing else at the top, so that suites which have nothing to do with agents do not pay for it. It sits at the outside
+edge of the package: nothing imports it.
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
-__all__ = ["pytest_addoption", "pytest_configure"]
+if TYPE_CHECKING:
+    from amplifier.conformance import Report
+    from amplifier.conformance.suites import Suite
+
+__all__ = ["amplifier_module", "amplifier_report", "pytest_addoption", "pytest_configure", "pytest_pycollect_makeitem"]
+
+_SUITES = "amplifier.conformance.suites"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the ini option that names the module under test."""
     parser.addini(
         "amplifier_module",
-        help="import name of the Amplifier module this suite tests, for example amplifier_module_tool_search",
+        help="the Amplifier module this suite tests: a package, an id, a folder or a file",
         default="",
     )
 
@@ -24,5 +34,87 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker that ties a test to clauses of a module contract."""
     config.addinivalue_line(
-        "markers", "amplifier_clause(*ids): the clauses of a module contract that this test checks, for example TOOL-3"
+        "markers", "amplifier_clause(*ids): the clauses of a module contract that this test checks, for example T3"
     )
+
+
+@pytest.fixture(scope="session")
+def amplifier_module(pytestconfig: pytest.Config) -> str:
+    """The module under test, as the ini option ``amplifier_module`` names it."""
+    named = str(pytestconfig.getini("amplifier_module"))
+    if not named:
+        pytest.fail("set amplifier_module in the pytest configuration to the module under test", pytrace=False)
+    return named
+
+
+@pytest.fixture(scope="session")
+def amplifier_report(amplifier_module: str) -> Report:
+    """The conformance report of the module under test."""
+    from amplifier.conformance.suites import Suite  # noqa: PLC0415 — paid for by those who ask
+
+    return Suite(module=amplifier_module).run()
+
+
+def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: object) -> pytest.Collector | None:
+    """Take the conformance suites of a test file."""
+    suites: Any = sys.modules.get(_SUITES)  # a file that has a suite has imported them
+    suite = None if suites is None else suites.suite_of(obj)
+    if suite is None:
+        return None
+    made: pytest.Collector = _Clauses.from_parent(collector, name=name, suite=suite)
+    return made
+
+
+class _Clauses(pytest.Collector):
+    """The clauses of one suite."""
+
+    def __init__(self, *, suite: Suite, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._suite = suite
+
+    def collect(self) -> Iterator[pytest.Item]:
+        from amplifier.errors import AmplifierError  # noqa: PLC0415 — paid for by those who have a suite
+
+        try:
+            clauses = self._suite.clauses()
+        except AmplifierError as error:
+            raise self.CollectError(str(error)) from error
+        unknown = sorted(set(self._suite.xfail) - set(clauses))
+        if unknown:
+            raise self.CollectError(f"xfail names {', '.join(unknown)}, which are no clauses of this type of module")
+        for clause in clauses:
+            for backend in self._suite.backends:
+                yield _Clause.from_parent(
+                    self, name=f"{clause}[{backend}]", suite=self._suite, clause=clause, backend=backend
+                )
+
+
+class _Clause(pytest.Item):
+    """One clause on one backend."""
+
+    def __init__(self, *, suite: Suite, clause: str, backend: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._suite, self._clause, self._backend = suite, clause, backend
+        self.add_marker(pytest.mark.amplifier_clause(clause))
+
+    def runtest(self) -> None:
+        from amplifier.conformance.suites import described_as_text, findings_of  # noqa: PLC0415 — as above
+
+        report = self._suite.run()
+        outcome = next(outcome for outcome in report.clauses if outcome.id == self._clause)
+        found = findings_of(report, self._clause, self._backend)
+        reason = self._suite.xfail.get(self._clause)
+        text = described_as_text(found)
+        if reason is not None and outcome.status == "kept":
+            pytest.fail(f"{self._clause} is kept, though xfail says {reason!r}; take it out of xfail", pytrace=False)
+        if found and reason is not None:
+            pytest.xfail(f"{reason}\n{text}")
+        if found and outcome.level == "recommended":
+            pytest.xfail(f"recommended, not required:\n{text}")
+        if found:
+            pytest.fail(text, pytrace=False)
+        if outcome.status == "not_checked":
+            pytest.skip("; ".join(report.notes) or "not checked: see the report of amplifier module validate")
+
+    def reportinfo(self) -> tuple[Any, int | None, str]:
+        return self.path, None, f"{self._suite.module} {self._clause} on {self._backend}"

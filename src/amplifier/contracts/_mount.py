@@ -59,7 +59,11 @@ CLAUSES: tuple[Clause, ...] = (
     required("A15", "Cleanup never deletes what the user configured."),
     required("A16", "Sessions share no state through globals, classes or default paths.", law="L8"),
     required("A17", "No call blocks the event loop for more than 100 ms.", law="L3"),
-    recommended("A18", "The module behaves the same on asyncio and trio.", law="L10"),
+    required(
+        "A18",
+        "The module behaves the same on asyncio and trio, or declares as __amplifier_backends__ what it runs on.",
+        law="L10",
+    ),
     recommended("A19", "Events of the module's own are announced on the channel 'observability.events'."),
     recommended("A20", "The module declares its type as __amplifier_module_type__."),
     recommended("A21", "mount needs no other module; what does is left to on_session_ready or to the first call."),

@@ -1,0 +1,14 @@
+"""The strategies that cases are drawn from, by the names that checks use. Needs the ``testing`` extra.
+
+Each type of module has a file of its own; this is the table. Above stands the runner; below stand those files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis.strategies import SearchStrategy
+
+INPUTS: dict[str, Callable[[dict[str, Any]], SearchStrategy[Any]]] = {}
+"""From the name of an input to a function of the subject's facts."""

@@ -1,0 +1,65 @@
+"""A report as one HTML page without anything from outside. Above stands the command line; below stands the report."""
+
+from __future__ import annotations
+
+from html import escape
+
+from amplifier._json import visible_text
+
+from ._report import ClauseOutcome, Finding, Report, shortened
+
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #1c1e21; }
+table { border-collapse: collapse; width: 100%; } td, th { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #ddd; }
+.kept { color: #17693b; } .broken { color: #a4161a; font-weight: 600; } .not_checked, .not_applicable { color: #666; }
+article { border-left: 4px solid #a4161a; padding: .2rem 1rem; margin: 1rem 0; background: #fbf6f6; }
+article.recommended { border-color: #b08900; background: #fbf9f0; } code { white-space: pre-wrap; word-break: break-word; }
+@media (prefers-color-scheme: dark) { body { background: #16181c; color: #e6e6e6; } article { background: #241a1a; }
+  article.recommended { background: #242014; } td, th { border-color: #333; } .kept { color: #6cc491; } .broken { color: #f28b82; } }
+"""
+
+
+def write_page(report: Report) -> str:
+    """The report as HTML."""
+    findings = [*report.violations, *report.recommendations]
+    remarks = [*(f"Limitation: {text}" for text in report.limitations), *(f"Note: {text}" for text in report.notes)]
+    kept = sum(outcome.status == "kept" for outcome in report.clauses)
+    title = f"{report.module}: {report.verdict}"
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>{_text(title)}</title><style>{_STYLE}</style></head><body>
+<h1>{_text(title)}</h1>
+<p>{_text(report.type)} from {_text(report.source)}; {kept} of {len(report.clauses)} clauses kept,
+{len(report.violations)} violations, {len(report.recommendations)} recommendations; profile {_text(report.profile)},
+seed {report.seed}, on {_text(", ".join(report.backends) or "nothing: it was only read")}, {report.seconds:.1f} s.</p>
+{"".join(f"<p>{_text(remark)}</p>" for remark in remarks)}
+{"".join(map(_finding, findings))}
+<table><thead><tr><th>Clause</th><th>Status</th><th>Level</th><th>Promise</th></tr></thead><tbody>
+{"".join(map(_row, report.clauses))}</tbody></table>
+</body></html>
+"""
+
+
+def _row(outcome: ClauseOutcome) -> str:
+    status = outcome.status.replace("_", " ")
+    cells = f"<td>{_text(outcome.id)}</td><td class={outcome.status}>{status}</td><td>{outcome.level}</td>"
+    return f"<tr>{cells}<td>{_text(outcome.text)}</td></tr>\n"
+
+
+def _finding(found: Finding) -> str:
+    facts = {
+        "On": found.backend,
+        "Input": None if found.input is None else shortened(found.input, 2000),
+        "Cancelled at": found.cancelled_at,
+        "Look at": found.location,
+        "To mend it": found.hint,
+        "Again": found.reproduce,
+    }
+    lines = "".join(f"<dt>{name}</dt><dd><code>{_text(value)}</code></dd>" for name, value in facts.items() if value)
+    return (
+        f"<article class={found.level}><h2>{_text(found.clause)}: {_text(found.what)}</h2><dl>{lines}</dl></article>\n"
+    )
+
+
+def _text(value: str) -> str:
+    return escape(visible_text(value))
