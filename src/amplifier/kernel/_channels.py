@@ -9,14 +9,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from inspect import isawaitable
+from types import CoroutineType
 from typing import Any
 
 import attrs
 
-from ._deadline import Overran, Series, call_foreign
+from ._deadline import Overran, Series, own_failure
 from ._watch import Watch
 
 logger = logging.getLogger("amplifier.coordinator")
+
+_PLAIN = frozenset({type(None), bool, int, float, str, list, tuple, dict, set})
+"""What contributors return as a rule, and nobody can await."""
 
 
 @attrs.define(eq=False)
@@ -88,13 +92,16 @@ class Channels:
         try:
             for contributor in tuple(contributors):
                 try:
-                    value = call_foreign(contributor.callback)
-                    if isawaitable(value):
+                    value = contributor.callback()
+                    kind = type(value)
+                    # `isawaitable` costs more than everything else here, so it is asked only about what might be one.
+                    if kind is CoroutineType or (kind not in _PLAIN and isawaitable(value)):
                         value = await series.run(value, each, contributor)
                 except Overran as late:
                     logger.warning("%s was skipped: %s", contributor, late)
-                except Exception as exc:  # a contributor is foreign code
-                    logger.warning("%s failed: %s", contributor, exc, exc_info=True)
+                except BaseException as exc:  # foreign code; own_failure() lets through what is not its own
+                    failure = own_failure(exc)
+                    logger.warning("%s failed: %s", contributor, failure, exc_info=failure)
                 else:
                     if value is not None:
                         collected.append(value)

@@ -134,7 +134,7 @@ class Series:
                 self._leave_watch()
             if swallowed or isinstance(exc, Exception):
                 return Overran(self._seconds)
-        return _own_failure(exc)
+        return own_failure(exc)
 
     def renew(self) -> Overran:
         """Leave a scope whose deadline has passed although its call came back; the next call opens a fresh one."""
@@ -167,13 +167,13 @@ def call_foreign(fn: Callable[..., Any], *args: Any) -> Any:
     try:
         return fn(*args)
     except BaseException as exc:
-        failure = _own_failure(exc)
+        failure = own_failure(exc)
         if failure is exc:
             raise
         raise failure from None
 
 
-def _own_failure(exc: BaseException) -> Exception:
+def own_failure(exc: BaseException) -> Exception:
     """The failure of foreign code that ``exc`` stands for; what is not its to keep is raised."""
     if isinstance(exc, Exception):
         return exc

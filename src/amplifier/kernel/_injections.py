@@ -74,7 +74,10 @@ def sanitised_injections(result: HookResult, event: str, hook_name: str) -> list
     items = []
     for item in given:
         content = sanitize_text(item.content)
-        if content:
+        if content is item.content or content == item.content:
+            if content:
+                items.append(item)
+        elif content:
             items.append(
                 ContextInjection(
                     content=content,
