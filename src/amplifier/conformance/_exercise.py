@@ -6,6 +6,7 @@ returns something comparable. Above stand the checks; below stand the scene and 
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -31,6 +32,7 @@ from amplifier.testing import EventRecorder, MockContextManager, MockProvider, M
 
 from ._samples import sample_inputs
 from ._scene import CANARY, Scene
+from ._words import choices_in, inputs_in
 
 Operation = Callable[[Scene], Awaitable[Any]]
 
@@ -57,11 +59,17 @@ def exercises(scene: Scene) -> list[Exercise]:
 
 # ── tools ──
 
+_MOST_CALLS = 10
+"""Of all the tools of a module together: each of them is cancelled at each of its suspensions, several times."""
+
 
 def _tool_exercises(scene: Scene) -> list[Exercise]:
     found = []
+    subject = scene.loaded.subject
+    words, choices = inputs_in(subject), choices_in(subject)
+    most = max(2, _MOST_CALLS // max(len(scene.instances), 1))
     for name, tool in scene.instances.items():
-        for sample in sample_inputs(schema_of(tool), CANARY):
+        for sample in sample_inputs(schema_of(tool), CANARY, words=words, choices=choices)[:most]:
             found.append(
                 Exercise(f"execute of the tool {name!r}", {"tool": name, "input": sample}, _executing(name, sample))
             )
@@ -78,7 +86,7 @@ def schema_of(tool: Any) -> dict[str, Any] | None:
 
 def _executing(name: str, sample: dict[str, Any]) -> Operation:
     async def execute(scene: Scene) -> Any:
-        result = await scene.instances[name].execute(dict(sample))
+        result = await scene.instances[name].execute(copy.deepcopy(sample))
         return [getattr(result, "success", None), getattr(result, "output", None)]
 
     return execute

@@ -34,6 +34,7 @@ class LoadedSubject:
         module_type: Its type.
         backends: What it declares to run on; both unless it says otherwise.
         config: What it is mounted with; ``{directory}`` in a text stands for a directory of the scene's own.
+        given: What it was to be mounted with before anything was guessed, as far as it can be mounted with that.
     """
 
     subject: Subject
@@ -43,6 +44,7 @@ class LoadedSubject:
     module_type: str
     backends: tuple[str, ...]
     config: dict[str, Any]
+    given: dict[str, Any] = attrs.field(factory=dict)
 
 
 def load(subject: Subject, config: dict[str, Any] | None = None) -> LoadedSubject:
@@ -71,6 +73,7 @@ def load(subject: Subject, config: dict[str, Any] | None = None) -> LoadedSubjec
         )
     ready = getattr(module, "on_session_ready", None)
     own = getattr(module, "__amplifier_conformance__", None)
+    settings = {**(own if isinstance(own, dict) else {}), **(config or {})}
     return LoadedSubject(
         subject=subject,
         module=module,
@@ -78,7 +81,8 @@ def load(subject: Subject, config: dict[str, Any] | None = None) -> LoadedSubjec
         on_session_ready=ready if inspect.iscoroutinefunction(ready) else None,
         module_type=module_type,
         backends=_declared_backends(module),
-        config={**(own if isinstance(own, dict) else {}), **(config or {})},
+        config=settings,
+        given=settings,
     )
 
 

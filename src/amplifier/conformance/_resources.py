@@ -79,9 +79,13 @@ def files_below(folder: Path) -> dict[str, bytes | None]:
 
 
 def _idle_threads() -> set[threading.Thread]:
-    """Threads that trio keeps for a while in case of more work."""
+    """Threads that trio keeps for a while in case of more work, and those of the asyncio loop's own executor."""
     cache = getattr(sys.modules.get("trio._core._thread_cache"), "THREAD_CACHE", None)
-    return {worker._thread for worker in list(getattr(cache, "_idle_workers", ()))}
+    idle = {worker._thread for worker in list(getattr(cache, "_idle_workers", ()))}
+    events = sys.modules.get("asyncio.events")
+    loop = None if events is None else events._get_running_loop()
+    idle.update(getattr(getattr(loop, "_default_executor", None), "_threads", ()))
+    return idle
 
 
 def _open_descriptors() -> Iterator[tuple[int, str]]:

@@ -21,6 +21,7 @@ from amplifier.errors import MissingExtraError
 from ._loading import LoadedSubject
 from ._registry import Check, checks_for
 from ._scene import Fault, MountFailed, Stage
+from ._settling import settled
 
 Say = Callable[[dict[str, Any]], None]
 
@@ -93,6 +94,7 @@ class Runner:
         self._last_words = last_words
         self._examples, self._points = PROFILES[job.profile]
         self._facts: dict[str, Any] = {}
+        self._is_settled = False
 
     def steps(self) -> list[Step]:
         """What there is to do, in order."""
@@ -120,9 +122,24 @@ class Runner:
                 continue
             started = time.monotonic()
             self._say({"start": step.name})
+            self._settle(step)
             for fault in self._faults_of(step, replayed is not None, case):
                 self._say({"fault": attrs.asdict(fault), "step": step.name})
             self._say({"done": step.name, "seconds": round(time.monotonic() - started, 3)})
+
+    def _settle(self, step: Step) -> None:
+        """Before the first step: find the settings with which the subject can be examined."""
+        if self._is_settled:
+            return
+        self._is_settled = True
+        try:
+            found = anyio.run(settled, self._stage(step, None), backend=step.backend)
+        except BaseException:  # noqa: BLE001 — foreign code; the checks will say what is wrong with it
+            return
+        guessed = {key: value for key, value in found.config.items() if key not in self._loaded.config}
+        if guessed:
+            self._say({"note": f"mounted with settings guessed from its source: {guessed!r}", "step": step.name})
+        self._loaded = found
 
     def _faults_of(self, step: Step, is_replay: bool, case: Any) -> Iterator[Fault]:
         try:

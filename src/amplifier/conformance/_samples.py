@@ -1,90 +1,58 @@
 """Plain inputs for a tool, made from its schema without any luck: the kind of call an ordinary model would make.
 
-Pure; the hostile inputs are drawn by `inputs`. Above stand the exercises; below stands nothing of ours.
+Pure; the hostile inputs are listed by `_tool_inputs` and drawn by `inputs`. Above stand the exercises.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-_DEPTH = 6
+from ._json_schema import acceptor, fingerprint, resolved
+from ._odd_values import is_harmless
+from ._schema_values import Values, kinds_of, properties_of
+
+_MOST = 9
 
 
-def sample_inputs(schema: Mapping[str, Any] | None, file_name: str) -> list[dict[str, Any]]:
-    """A few valid inputs: with all properties, and with the required ones only.
+def sample_inputs(
+    schema: Mapping[str, Any] | None, file_name: str, *, words: Sequence[str] = (), choices: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """A few valid inputs: the required properties only, all of them, and all of them with each thing there is to choose.
 
     Args:
         schema: The tool's schema; None when it gives none.
         file_name: The name of a file that exists, for properties that look like paths.
+        words: Keys that the tool's source looks up, for one without a schema.
+        choices: Words that its source compares with.
     """
     if not schema:
-        return [{}]
-    full = _value(schema, "", file_name, required_only=False)
-    least = _value(schema, "", file_name, required_only=True)
-    samples: list[dict[str, Any]] = [sample for sample in (least, full) if isinstance(sample, dict)]
-    if not samples:
-        return [{}]
-    return samples[:1] if samples[:1] == samples[1:] else samples
+        values = Values({}, file_name)
+        guessed = [{}, {word: values.plain({"type": "string"}, word) for word in words[:12]}, dict.fromkeys(words[:12], 2)]
+        return _different(guessed)
+    accepts = acceptor(schema)
+    found = [each for each in _samples(schema, file_name, choices) if accepts is None or accepts(each)]
+    return _different(found)[:_MOST] or [{}]
 
 
-def _value(schema: Any, name: str, file_name: str, *, required_only: bool, depth: int = 0) -> Any:
-    if not isinstance(schema, Mapping) or depth > _DEPTH:
-        return "text"
-    for key in ("const", "default"):
-        if key in schema:
-            return schema[key]
-    for key in ("enum", "examples"):
-        if isinstance(schema.get(key), list) and schema[key]:
-            return schema[key][0]
-    for key in ("anyOf", "oneOf", "allOf"):
-        if isinstance(schema.get(key), list) and schema[key] and "properties" not in schema:
-            return _value(schema[key][0], name, file_name, required_only=required_only, depth=depth + 1)
-    kind = schema.get("type")
-    kind = kind[0] if isinstance(kind, list) and kind else kind
-    if kind == "object" or "properties" in schema:
-        return _object(schema, file_name, required_only, depth)
-    if kind == "array":
-        count = schema.get("minItems", 0 if required_only else 1)
-        item = _value(schema.get("items", {}), name, file_name, required_only=required_only, depth=depth + 1)
-        return [item] * (count if isinstance(count, int) else 1)
-    if kind in ("integer", "number"):
-        return _number(schema, kind)
-    if kind in ("boolean", "null"):
-        return False if kind == "boolean" else None
-    return _text(schema, name.lower(), file_name)
+def _samples(schema: Mapping[str, Any], file_name: str, choices: Sequence[str]) -> Iterator[dict[str, Any]]:
+    values, top = Values(schema, file_name), {**resolved(schema, schema), "type": "object"}
+    least, full = values.plain(top, least=True), values.plain(top)
+    if not isinstance(least, dict) or not isinstance(full, dict):
+        return
+    yield least
+    yield full
+    properties = {name: resolved(part, schema) for name, part in properties_of(top).items()}
+    for name, part in properties.items():
+        if "enum" in part:
+            yield from ({**full, name: value} for value in values.alternatives(part, name))
+    for name, part in properties.items():
+        if "boolean" in kinds_of(part):
+            yield {**full, name: full.get(name) is not True}
+    for name, part in properties.items():
+        if kinds_of(part) == ["string"] and "enum" not in part:
+            yield from ({**full, name: word} for word in choices if is_harmless(word) and word not in properties)
 
 
-def _object(schema: Mapping[str, Any], file_name: str, required_only: bool, depth: int) -> dict[str, Any]:
-    properties = schema.get("properties")
-    properties = properties if isinstance(properties, Mapping) else {}
-    required = schema.get("required")
-    required = required if isinstance(required, list) else []
-    wanted = [name for name in properties if not required_only or name in required]
-    wanted += [name for name in required if name not in properties]
-    return {
-        name: _value(properties.get(name, {}), name, file_name, required_only=required_only, depth=depth + 1)
-        for name in wanted
-    }
-
-
-def _number(schema: Mapping[str, Any], kind: str) -> Any:
-    for key, step in (("minimum", 0), ("exclusiveMinimum", 1), ("maximum", 0), ("exclusiveMaximum", -1)):
-        bound = schema.get(key)
-        if isinstance(bound, (int, float)) and not isinstance(bound, bool):
-            return int(bound) + step if kind == "integer" else bound + step
-    return 1
-
-
-def _text(schema: Mapping[str, Any], name: str, file_name: str) -> str:
-    if schema.get("format") in ("uri", "url") or "url" in name:
-        return "http://127.0.0.1:9/"
-    if "path" in name or "file" in name:
-        return file_name
-    if "command" in name or name == "cmd":
-        return "true"
-    text = "text"
-    least, most = schema.get("minLength"), schema.get("maxLength")
-    if isinstance(least, int) and len(text) < least:
-        text = "t" * least
-    return text[:most] if isinstance(most, int) else text
+def _different(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return list({fingerprint(each): each for each in found}.values())

@@ -8,6 +8,7 @@ below stand the kernel and the doubles.
 from __future__ import annotations
 
 import inspect
+import math
 import os
 import signal
 import tempfile
@@ -15,7 +16,7 @@ import threading
 import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, NoReturn
@@ -37,6 +38,9 @@ CLEANUP_SECONDS = 10.0
 """The kernel's default deadline for one cleanup."""
 IGNORED_AFTER = 4.0
 """Seconds after its cancellation at which a call counts as never ending."""
+
+_UNENDING: set[str] = set()
+"""Subjects whose cleanup did not end in time when it was called only to tidy up."""
 
 CANARY = "canary.txt"
 """A file of the user's in the scene's directory; it must be there, unchanged, to the end."""
@@ -100,6 +104,7 @@ class Scene:
         directory: A directory of this scene's own; the working directory while it lasts.
         temporary: Where temporary files go.
         events: What was emitted, by anybody.
+        is_cleaned: The cleanup that mount returned has been called.
     """
 
     stage: Stage
@@ -110,6 +115,7 @@ class Scene:
     events: EventRecorder
     returned: Any = None
     is_structured: bool = False
+    is_cleaned: bool = False
     _leave: Callable[[], Any] | None = None
 
     @property
@@ -123,17 +129,8 @@ class Scene:
 
         Code that goes on after that time, ignoring its cancellation or blocking the loop, ends the process.
         """
-        started = time.monotonic()
-        with self.stage.alarm(seconds + IGNORED_AFTER), anyio.CancelScope() as scope:
-            scope.deadline = anyio.current_time() + seconds
-            try:
-                answer = function(*args, **kwargs)
-                if inspect.isawaitable(answer):
-                    answer = await answer
-            except Exception as error:  # noqa: BLE001 — foreign code, which is what this whole room is about
-                return Outcome(kind="raised", error=error, seconds=time.monotonic() - started)
-            return Outcome(kind="returned", value=answer, seconds=time.monotonic() - started)
-        return Outcome(kind="late", seconds=time.monotonic() - started)
+        with self.stage.alarm(seconds + IGNORED_AFTER):
+            return await attempt(function, *args, seconds=seconds, **kwargs)
 
     # ── the subject's parts ──
 
@@ -163,6 +160,12 @@ class Scene:
 
     async def close(self) -> None:
         """End the subject the way the kernel would, but without looking."""
+        cleanup, name = self.cleanup, self.loaded.subject.target
+        if cleanup is not None and not self.is_cleaned and name not in _UNENDING:
+            self.is_cleaned = True
+            outcome = await self.call(cleanup, seconds=CALL_SECONDS)
+            if outcome.kind == "late":
+                _UNENDING.add(name)  # or every scene would wait for it
         await self.session.coordinator.undo(OWNER)
 
 
@@ -191,17 +194,21 @@ class Stage:
     last_words: Callable[[Fault], NoReturn] | None = None
 
     @asynccontextmanager
-    async def scene(self, *, config: dict[str, Any] | None = None, ready: bool = True) -> AsyncIterator[Scene]:
+    async def scene(
+        self, *, config: dict[str, Any] | None = None, ready: bool = True, beside: Scene | None = None
+    ) -> AsyncIterator[Scene]:
         """Mount the subject in a session of its own; it is closed and its directories are removed at the end.
 
         Args:
             config: What to mount it with; left out, what it was loaded with.
             ready: Whether to call its on_session_ready.
+            beside: A scene whose directories this one shares, as a second session of the same user would.
 
         Raises:
             MountFailed: Mount raised, or did not end in time.
         """
-        with ExitStack() as closing, own_directories() as (directory, temporary):
+        places = own_directories() if beside is None else nullcontext((beside.directory, beside.temporary))
+        with ExitStack() as closing, places as (directory, temporary):
             session = AmplifierSession(
                 {"session": {"orchestrator": "loop-stand-in", "context": "context-stand-in"}},
                 loader=ModuleLoader(modules={"loop-stand-in": _mount_no_loop, "context-stand-in": _mount_context}),
@@ -225,6 +232,7 @@ class Stage:
                     yield scene
                 finally:
                     closing.enter_context(self.alarm(CLEANUP_SECONDS * 2, "A12", "closing the session"))
+                    await scene.close()
 
     # ── saying ──
 
@@ -294,6 +302,29 @@ class Stage:
                 return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
             frame = frame.f_back
         return None
+
+
+async def attempt(
+    function: Callable[..., Any], *args: Any, seconds: float = CALL_SECONDS, **kwargs: Any
+) -> Outcome:
+    """Call foreign code as `Scene.call` does, but without an alarm, of which there is only one at a time."""
+    started = time.monotonic()
+    with anyio.CancelScope() as scope:
+        scope.deadline = anyio.current_time() + seconds
+        try:
+            answer = function(*args, **kwargs)
+            if inspect.isawaitable(answer):
+                answer = await answer
+        except BaseException as error:  # noqa: BLE001 — foreign code: it may exit, or invent a cancellation
+            if isinstance(error, anyio.get_cancelled_exc_class()) and _is_cancelled():
+                raise
+            return Outcome(kind="raised", error=error, seconds=time.monotonic() - started)
+        return Outcome(kind="returned", value=answer, seconds=time.monotonic() - started)
+    return Outcome(kind="late", seconds=time.monotonic() - started)
+
+
+def _is_cancelled() -> bool:
+    return anyio.current_effective_deadline() == -math.inf
 
 
 async def mount_subject(scene: Scene, config: dict[str, Any]) -> None:

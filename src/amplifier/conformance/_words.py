@@ -6,17 +6,38 @@ Read from syntax trees, nothing is run. Above stand `inputs` and the checks of h
 from __future__ import annotations
 
 import ast
+import functools
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
+from ._odd_values import is_harmless
 from ._subject import Subject, parsed
 
 _MOST = 60
+_Finder = Callable[[Subject], list[str]]
 
 
+def _remembered(find: _Finder) -> _Finder:
+    """Look once for each module: its words are asked for in every scene."""
+    known: dict[Path, list[str]] = {}
+
+    @functools.wraps(find)
+    def look(subject: Subject) -> list[str]:
+        if subject.file not in known:
+            known[subject.file] = find(subject)
+        return list(known[subject.file])
+
+    return look
+
+
+@_remembered
 def settings_in(subject: Subject) -> list[str]:
     """Keys looked up in something called ``config`` or ``settings``."""
     return _looked_up(subject, ("config", "settings", "cfg", "conf", "options"))
 
 
+@_remembered
 def inputs_in(subject: Subject) -> list[str]:
     """Keys looked up in anything else: inputs of tools, payloads of events."""
     found: list[str] = []
@@ -29,6 +50,7 @@ def inputs_in(subject: Subject) -> list[str]:
     return list(dict.fromkeys(found))[:_MOST]
 
 
+@_remembered
 def texts_in(subject: Subject) -> list[str]:
     """Short text constants: names of modes, commands, actions."""
     found: list[str] = []
@@ -38,6 +60,68 @@ def texts_in(subject: Subject) -> list[str]:
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and 0 < len(node.value) <= 40:
                 found.append(node.value)
     return [text for text in dict.fromkeys(found) if "\n" not in text][:_MOST]
+
+
+def environment_in(subject: Subject) -> list[str]:
+    """Names of environment variables that the source looks up."""
+    found = _looked_up(subject, ("environ",))
+    for file in subject.sources():
+        tree = parsed(file)
+        for node in ast.walk(tree) if tree is not None else ():
+            called = node.func if isinstance(node, ast.Call) else None
+            name = getattr(called, "attr", getattr(called, "id", ""))
+            first = node.args[0] if isinstance(node, ast.Call) and node.args else None
+            if name == "getenv" and isinstance(first, ast.Constant) and isinstance(first.value, str):
+                found.append(first.value)
+    return list(dict.fromkeys(found))
+
+
+def numbers_in(subject: Subject) -> set[int]:
+    """Whole numbers that stand in the source."""
+    trees = [tree for file in subject.sources() if (tree := parsed(file)) is not None]
+    constants = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    return {value for value in constants if type(value) is int}
+
+
+_RUNNERS = frozenset(
+    {"subprocess", "system", "popen", "open_process", "run_process", "eval", "exec", "pexpect", "pty", "spawn"}
+)
+
+
+@_remembered
+def choices_in(subject: Subject) -> list[str]:
+    """Words that something is compared with, or looked up in a table: names of actions and modes.
+
+    Of a module that starts programs, no word is taken that is the name of one.
+    """
+    found: list[str] = []
+    runs_programs = False
+    for file in subject.sources():
+        tree = parsed(file)
+        for node in ast.walk(tree) if tree is not None else ():
+            found += _compared(node)
+            names = (getattr(node, "id", ""), getattr(node, "attr", ""), getattr(node, "name", ""))
+            runs_programs |= any(name in _RUNNERS or "subprocess" in str(name) for name in names)
+    harmless = [text for text in dict.fromkeys(found) if is_harmless(text)]
+    return [text for text in harmless if not runs_programs or shutil.which(text) is None][:_MOST]
+
+
+def _compared(node: ast.AST) -> Iterator[str]:
+    parts: list[ast.AST | None] = []
+    if isinstance(node, ast.Compare):
+        for part in (node.left, *node.comparators):
+            parts += part.elts if isinstance(part, (ast.Tuple, ast.List, ast.Set)) else [part]
+    elif isinstance(node, ast.MatchValue):
+        parts = [node.value]
+    elif isinstance(node, ast.Dict):
+        parts = list(node.keys)
+    elif isinstance(node, ast.Set):
+        parts = list(node.elts)
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("startswith", "endswith"):
+        parts = list(node.args)
+    for part in parts:
+        if isinstance(part, ast.Constant) and isinstance(part.value, str):
+            yield part.value
 
 
 def _looked_up(subject: Subject, holders: tuple[str, ...]) -> list[str]:

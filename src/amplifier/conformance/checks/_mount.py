@@ -24,6 +24,8 @@ from .._torn_files import look_for_torn_files
 from .._words import settings_in
 
 _SETTLING_STEPS = 5
+_KERNEL_TASKS = "amplifier.kernel."
+"""How the names of the kernel's own tasks begin; they end a moment later."""
 _POINT_CLAUSES = {"tool": "T4", "provider": "P2", "orchestrator": "O2", "context": "C2", "hook": "H2"}
 
 
@@ -117,6 +119,7 @@ async def _clean_up_twice(stage: Stage, scene: Scene) -> None:
         for entry in cleanups.entries
         if entry.owner == OWNER and entry.what == "cleanup"
     ]
+    scene.is_cleaned = True
     for name, run in steps:
         first = await scene.call(run, seconds=CLEANUP_SECONDS)
         if first.kind == "raised":
@@ -144,6 +147,7 @@ async def _new_tasks(before: set[int]) -> list[str]:
     left: list[str] = []
     for _ in range(_SETTLING_STEPS):
         left = [task.name or "?" for task in anyio.get_running_tasks() if task.id not in before]
+        left = [name for name in left if not name.startswith(_KERNEL_TASKS)]
         if not left:
             break
         await anyio.lowlevel.checkpoint()
@@ -171,8 +175,6 @@ async def _clean_up_configured(stage: Stage, scene: Scene, key: str, is_folder: 
     for exercise in exercises(scene):
         await scene.call(exercise.run, scene)
     exists, kept = place.exists(), (place / "keep.txt").exists()
-    if scene.cleanup is not None:
-        await scene.call(scene.cleanup)
     await scene.close()
     if exists and not place.exists():
         stage.fault("A15", f"cleanup deleted what the setting {key!r} names", given={key: "…/given"})

@@ -1,0 +1,139 @@
+"""An open session at the terminal, and its turns.
+
+Above: `_job`, which opens it, and `_chat`. Below: the kernel's session; the screen; the signals.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from amplifier._json import redact_text
+from amplifier.errors import AmplifierError, ExecutionCancelled
+from amplifier.kernel import AmplifierSession
+
+from ._complaints import complaint
+from ._composition import EVENTS_FILE, OFFLINE
+from ._exits import CommandError, Exit
+from ._logs import LogLines
+from ._record import Outcome, TurnRecord
+from ._screen import Screen
+from ._signals import Stopper
+from ._store import RUNNING, SessionRecord, SessionStore, now
+from ._transcript import FILE_NAME
+
+__all__ = ["Agent"]
+
+_TITLE_LENGTH = 80
+_EXIT_CODES = {"success": Exit.OK, "error": Exit.FAILED, "cancelled": Exit.INTERRUPTED}
+
+
+@attrs.define
+class Agent:
+    """One session and what the command line knows about it.
+
+    Attributes:
+        session: Open.
+        record: What the store keeps of it.
+        latest: What the latest turn did.
+        tokens: Of all turns of this process.
+    """
+
+    session: AmplifierSession
+    store: SessionStore
+    record: SessionRecord
+    screen: Screen
+    stopper: Stopper
+    latest: TurnRecord = attrs.field(factory=TurnRecord)
+    tokens: int = 0
+    turns: int = 0
+
+    def check(self, logged: LogLines) -> None:
+        """Tell what could not be mounted; without a provider there is no point in going on.
+
+        Args:
+            logged: What the modules logged meanwhile: one that declines says why there.
+
+        Raises:
+            CommandError: There is no provider.
+        """
+        failures = [failure for failure in self.session.failures if failure.phase == "mount"]
+        if self.session.coordinator.get("providers"):
+            for failure in self.session.failures:
+                self.screen.notice(f"{failure.module_id} is not available: {_reason(failure.error)}", "warning")
+            return
+        blamed = [failure for failure in failures if failure.module_type == "provider"]
+        if blamed:
+            reasons = "; ".join(f"{failure.module_id}: {_reason(failure.error)}" for failure in blamed)
+            raise CommandError(f"no provider could be mounted: {reasons}{self._advice()}")
+        asked = self.record.provider
+        if asked is None:
+            raise CommandError(f"the plan names no provider; add one to it or choose one with -p{self._advice()}")
+        reason = logged.take(asked) or "it did not say why; `amplifier doctor` tells which keys are set"
+        raise CommandError(f"{asked} declined: {reason}{self._advice()}")
+
+    def _advice(self) -> str:
+        if self.record.provider == OFFLINE:
+            return ""
+        return ". To try things without a model: amplifier run -p offline"
+
+    async def perform(self, prompt: str) -> Outcome:
+        """Run one turn and show it.
+
+        Raises:
+            BrokenPipeError: Nobody reads the answer any more.
+        """
+        self._begin(prompt)
+        token = self.session.coordinator.cancellation
+        response: str | None = None
+        try:
+            with self.stopper.during_turn(token):
+                async with self.session.stream(prompt) as events:
+                    async for event in events:
+                        self.latest.take(event)
+                        self.screen.show(event, self.latest)
+                response = events.result
+            was_stopped = self.session.status.status == "cancelled"
+            outcome = Outcome(status="cancelled" if was_stopped else "success", response=response)
+        except ExecutionCancelled as stopped:
+            outcome = Outcome(status="cancelled", error=complaint(stopped), exception=stopped)
+        except BrokenPipeError:
+            self._end(Outcome(status="cancelled"))
+            raise
+        except Exception as error:  # noqa: BLE001  # a turn runs everybody's code; what it raises is the turn's outcome
+            outcome = Outcome(status="error", error=complaint(error), exception=error)
+        except BaseException:  # the whole command is being cancelled
+            self._end(Outcome(status="cancelled"))
+            raise
+        finally:
+            self.screen.take_live_lines_away()
+        self.screen.end_turn(outcome.response)
+        self._end(outcome)
+        return outcome
+
+    def _begin(self, prompt: str) -> None:
+        self.latest = TurnRecord()
+        self.turns += 1
+        title = self.record.title or redact_text(" ".join(prompt.split()))[:_TITLE_LENGTH] or None
+        self.record = attrs.evolve(self.record, title=title, updated=now(), status=RUNNING)
+        self.store.write(self.record)
+
+    def _end(self, outcome: Outcome) -> None:
+        self.tokens += self.latest.input_tokens + self.latest.output_tokens
+        self.record = attrs.evolve(self.record, updated=now(), status=outcome.status)
+        self.store.write(self.record)
+
+    def files(self) -> dict[str, str]:
+        """The session's files by what they are, as far as there are any where the command line puts them."""
+        folder = self.store.folder(self.session.session_id)
+        places = {"transcript": folder / FILE_NAME, "events": folder / EVENTS_FILE}
+        return {name: str(path) for name, path in places.items() if path.exists()}
+
+
+def exit_code_for(outcome: Outcome) -> Exit:
+    """What the shell gets for a turn."""
+    return _EXIT_CODES[outcome.status]
+
+
+def _reason(error: BaseException) -> str:
+    """Why a module failed: where the cause is one of our own errors, its words are the better ones."""
+    return complaint(error.__cause__ if isinstance(error.__cause__, AmplifierError) else error)

@@ -1,0 +1,192 @@
+"""``amplifier doctor``: is everything in place, and if not, what to do about it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import Literal, TypeAlias
+
+import anyio
+import attrs
+import click
+
+from amplifier.errors import AmplifierError
+from amplifier.loading import ModuleLoader
+
+from ._catalogue import installed_modules
+from ._complaints import complaint
+from ._composition import KEYS, NEEDS, OFFLINE, TOOLS, compose, needs
+from ._exits import Exit
+from ._home import HOME_VARIABLE, find_home, sessions_below
+from ._invocation import debug_option, json_option
+
+__all__ = ["doctor"]
+
+Verdict: TypeAlias = Literal["ok", "note", "problem"]
+_MARKS = {"ok": "✓", "note": "·", "problem": "✗"}
+_COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
+_OPTIONAL = {
+    "trio": ("trio", "--backend trio"),
+    "yaml": ("cli", "plans in YAML"),
+    "jsonschema_rs": ("validation", "checking tool input against schemas"),
+}
+"""Packages of extras that no single module stands for: the extra, and what it is good for."""
+
+
+@attrs.frozen
+class Finding:
+    """One thing that was looked at."""
+
+    subject: str
+    verdict: Verdict
+    text: str
+
+
+@click.command()
+@json_option
+@debug_option
+def doctor(as_json: bool) -> int:
+    """Check Python, backends, extras, modules, keys, the state folder and the terminal.
+
+    The exit code is 0 when `amplifier run` can work and 1 when it cannot. Keys are never shown.
+    """
+    findings = [finding for look in _CHECKS for finding in _safely(look)]
+    failed = any(finding.verdict == "problem" for finding in findings)
+    if as_json:
+        shown = {"ok": not failed, "findings": [attrs.asdict(finding) for finding in findings]}
+        click.echo(json.dumps(shown, indent=2))
+    else:
+        for finding in findings:
+            mark = click.style(_MARKS[finding.verdict], fg=_COLOURS[finding.verdict])
+            click.echo(f"{mark} {finding.subject:10} {finding.text}")
+    return Exit.FAILED if failed else Exit.OK
+
+
+def _safely(look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    try:
+        yield from look()
+    except Exception as error:  # noqa: BLE001  # a check that cannot be made is a finding like any other
+        yield Finding(look.__name__.removeprefix("_look_at_"), "problem", complaint(error))
+
+
+def _look_at_python() -> Iterator[Finding]:
+    is_supported = sys.version_info >= (3, 11)
+    yield Finding(
+        "python",
+        "ok" if is_supported else "problem",
+        f"{platform.python_version()} on {platform.system()}, amplifier {_version('amplifier')}",
+    )
+
+
+def _look_at_backends() -> Iterator[Finding]:
+    for backend in ("asyncio", "trio"):
+        try:
+            anyio.run(anyio.sleep, 0, backend=backend)
+        except ImportError:
+            yield Finding("backend", "note", f"{backend} is not installed: pip install 'amplifier[trio]'")
+        else:
+            yield Finding("backend", "ok", f"{backend} runs (anyio {_version('anyio')})")
+
+
+def _look_at_extras() -> Iterator[Finding]:
+    for package, (extra, purpose) in _OPTIONAL.items():
+        yield _package(package, extra, purpose)
+    by_package: dict[str, list[str]] = {}
+    for module_id, (package, _) in NEEDS.items():
+        by_package.setdefault(package, []).append(module_id)
+    for package, module_ids in by_package.items():
+        yield _package(package, NEEDS[module_ids[0]][1], ", ".join(module_ids))
+
+
+def _package(package: str, extra: str, purpose: str) -> Finding:
+    # Found, not imported: some of them take seconds.
+    if find_spec(package) is None:
+        return Finding("extra", "note", f"{package} is not installed ({purpose}): pip install 'amplifier[{extra}]'")
+    return Finding("extra", "ok", f"{package} is installed ({purpose})")
+
+
+def _look_at_modules() -> Iterator[Finding]:
+    found = installed_modules()
+    loader = ModuleLoader()
+    broken = 0
+    for info in found:
+        if needs(info.id) is not None:
+            continue  # reported with its extra
+        try:
+            anyio.run(loader.load, info.id)
+        except AmplifierError as error:
+            broken += 1
+            yield Finding("module", "problem" if info.id in _wanted() else "note", f"{info.id}: {complaint(error)}")
+    loader.cleanup()
+    yield Finding("modules", "ok" if found else "problem", f"{len(found)} found, {broken} of them broken")
+    missing = sorted(_wanted() - {info.id for info in found})
+    if missing:
+        fatal = not _wanted_by_everyone().isdisjoint(missing)
+        yield Finding("modules", "problem" if fatal else "note", f"the default plan goes without {', '.join(missing)}")
+
+
+def _wanted_by_everyone() -> set[str]:
+    return {"loop-streaming", "context-persistent", OFFLINE}
+
+
+def _wanted() -> set[str]:
+    return {*_wanted_by_everyone(), *TOOLS, "hooks-logging", "hooks-approval", "hooks-redaction"}
+
+
+def _look_at_keys() -> Iterator[Finding]:
+    for variable, module_id in KEYS.items():
+        is_set = bool(os.environ.get(variable))
+        said = f"{variable} is {'set' if is_set else 'not set'} ({module_id})"
+        yield Finding("key", "ok" if is_set else "note", said)
+    chosen = compose({info.id for info in installed_modules()}).provider
+    yield Finding("provider", "ok", f"{chosen} answers unless -p says otherwise")
+
+
+def _look_at_state() -> Iterator[Finding]:
+    sessions = sessions_below(find_home())
+    source = HOME_VARIABLE if os.environ.get(HOME_VARIABLE) else "the default"
+    try:
+        sessions.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=sessions):
+            pass
+    except OSError as error:
+        text = f"{sessions} ({source}) cannot be written to: {error.strerror or error}; set {HOME_VARIABLE}"
+        yield Finding("state", "problem", text)
+    else:
+        yield Finding("state", "ok", f"{sessions} ({source}) can be written to")
+
+
+def _look_at_terminal() -> Iterator[Finding]:
+    names = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name).isatty()]
+    encoding = getattr(sys.stdout, "encoding", None)
+    kind = os.environ.get("TERM") or "not named"
+    text = f"{', '.join(names) or 'no stream'} at a terminal; TERM {kind}; output in {encoding}"
+    yield Finding("terminal", "ok", text)
+    if "stdin" not in names or "stderr" not in names:
+        yield Finding(
+            "terminal", "note", "nobody can be asked for permission here; a run needs --yes to be allowed things"
+        )
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+_CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
+    _look_at_python,
+    _look_at_backends,
+    _look_at_extras,
+    _look_at_modules,
+    _look_at_keys,
+    _look_at_state,
+    _look_at_terminal,
+)

@@ -1,0 +1,34 @@
+"""How a command ends: the exit codes, and the error that carries one to the shell.
+
+Above it stands every file of this room; below it nothing.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+__all__ = ["CommandError", "Exit"]
+
+
+class Exit(IntEnum):
+    """Exit codes. Those above 128 are what a shell shows for a process that a signal ended."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    HUNG_UP = 129
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141
+    TERMINATED = 143
+
+
+class CommandError(Exception):
+    """The command cannot go on; the message tells the user why and what to do.
+
+    Attributes:
+        exit_code: What the shell gets.
+    """
+
+    def __init__(self, message: str, *, exit_code: int = Exit.USAGE) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code

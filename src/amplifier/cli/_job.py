@@ -1,0 +1,245 @@
+"""One run of an agent from the command line, from the choice of its plan to its exit code; inside `anyio.run`.
+
+Above: the commands `run` and `session resume`. Below: `_composition`, `_agent`, `_chat`.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import attrs
+
+from amplifier.errors import MissingExtraError
+from amplifier.kernel import AmplifierSession
+from amplifier.loading import ModuleLoader
+
+from ._agent import Agent, exit_code_for
+from ._approvals import AllowEverything, ApprovalSystem, AskAtTerminal, DenyEverything
+from ._chat import Chat
+from ._complaints import complaint, exit_code_of
+from ._composition import Composition, compose, place
+from ._exits import CommandError, Exit
+from ._keyboard import Keyboard
+from ._logs import LogLines, send_logs_to
+from ._output import StandardStreams
+from ._record import Outcome, TurnRecord, as_json
+from ._screen import OutputFormat, Screen
+from ._signals import Stopper, heard_signals
+from ._store import SessionRecord, SessionStore, now
+
+__all__ = ["Job", "run_job"]
+
+_TICK = 0.25
+"""Seconds between two looks of the live lines at the clock."""
+
+
+@attrs.frozen(kw_only=True)
+class Job:
+    """What the user asked for.
+
+    Attributes:
+        prompt: None for a chat.
+        provider: As the user wrote it; None leaves the choice to the composition.
+        resumed: The session to go on with; None for a new one.
+        session_id: The new session's id.
+    """
+
+    store: SessionStore
+    session_id: str
+    prompt: str | None = None
+    provider: str | None = None
+    model: str | None = None
+    plan: Path | None = None
+    backend: str = "asyncio"
+    output_format: OutputFormat = "text"
+    resumed: SessionRecord | None = None
+    yes: bool = False
+    quiet: bool = False
+    debug: bool = False
+
+
+def run_job(job: Job) -> int:
+    """Run it to its end and return the exit code; everything there is to say has been said then."""
+    streams = StandardStreams()
+    screen = Screen(streams, job.output_format, quiet=job.quiet)
+    logged = send_logs_to(screen, debug=job.debug)
+    if job.backend == "trio":
+        _require_trio()
+    performance = _Performance(job, streams, screen, logged)
+    try:
+        anyio.run(performance.run, backend=job.backend)
+    except BrokenPipeError:
+        streams.silence()
+        return Exit.BROKEN_PIPE
+    return performance.exit_code
+
+
+def _require_trio() -> None:
+    try:
+        import trio  # noqa: F401, PLC0415  # an extra: few need it, and asyncio is always there
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("--backend trio", extra="trio", missing="trio") from error
+
+
+class _Performance:
+    """A job while it runs."""
+
+    def __init__(self, job: Job, streams: StandardStreams, screen: Screen, logged: LogLines) -> None:
+        self._job = job
+        self._logged = logged
+        self._streams = streams
+        self._screen = screen
+        self._keyboard = Keyboard() if Keyboard.is_there() else None
+        self._agent: Agent | None = None
+        self._outcome: Outcome | None = None
+        self.exit_code: int = Exit.OK
+
+    async def run(self) -> None:
+        """Do the job; raises nothing but a broken pipe."""
+        self._stopper = Stopper(self._screen)
+        problem: BaseException | None = None
+        with anyio.open_signal_receiver(*heard_signals()) as signals:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._stopper.watch, signals)
+                group.start_soon(self._tick)
+                with self._stopper.scope:
+                    try:
+                        await self._run()
+                    except Exception as error:  # noqa: BLE001  # told to the user below, outside of the group that would wrap it
+                        problem = error
+                group.cancel_scope.cancel()
+        self._conclude(problem)
+
+    async def _tick(self) -> None:
+        while True:
+            await anyio.sleep(_TICK)
+            self._screen.draw_live_lines()
+
+    async def _run(self) -> None:
+        job = self._job
+        composition = await self._compose()
+        plan = place(composition.plan, sessions=job.store.root)
+        session = AmplifierSession(
+            plan,
+            session_id=job.session_id,
+            approval_system=self._approval_system(),
+            display_system=self._screen,
+            is_resumed=job.resumed is not None,
+        )
+        self._logged.hold_back()
+        async with session:
+            record = self._new_record(composition)
+            agent = self._agent = Agent(session, job.store, record, self._screen, self._stopper)
+            agent.check(self._logged)
+            self._logged.show_held()
+            self._introduce(composition)
+            if job.prompt is None:
+                assert self._keyboard is not None
+                await Chat(agent, self._keyboard, self._streams.err).run()
+            else:
+                self._outcome = await agent.perform(job.prompt)
+
+    async def _compose(self) -> Composition:
+        job = self._job
+        available = {info.id for info in await ModuleLoader().discover()}
+        return compose(available, file=job.plan, provider=job.provider, model=job.model)
+
+    def _approval_system(self) -> ApprovalSystem:
+        if self._job.yes:
+            return AllowEverything(self._screen)
+        if self._keyboard is None or not self._streams.err.is_terminal:
+            return DenyEverything(self._screen)
+        return AskAtTerminal(self._screen, self._streams.err, self._keyboard, self._stopper)
+
+    def _new_record(self, composition: Composition) -> SessionRecord:
+        job = self._job
+        known = job.resumed or SessionRecord(session_id=job.session_id, created=now(), directory=str(Path.cwd()))
+        return attrs.evolve(
+            known,
+            provider=composition.provider,
+            model=job.model,
+            plan=None if job.plan is None else str(job.plan.absolute()),
+            backend=job.backend,
+        )
+
+    def _introduce(self, composition: Composition) -> None:
+        for note in composition.notes:
+            self._screen.notice(note, "warning")
+
+    # ── the end ──
+
+    def _conclude(self, problem: BaseException | None) -> None:
+        """Everything is closed: say how it went and choose the exit code."""
+        self._logged.show_held()
+        if self._agent is None or self._agent.turns == 0:
+            self._forget_empty_session()
+        if isinstance(problem, BrokenPipeError):
+            raise problem
+        ended_by = self._stopper.ended_by
+        if problem is not None:
+            self._outcome = Outcome(status="error", error=complaint(problem), exception=problem)
+            self.exit_code = exit_code_of(problem)
+        elif ended_by is not None:
+            said = None if self._outcome is None else self._outcome.response
+            self._outcome = Outcome(status="cancelled", response=said, error=f"ended by {ended_by.name}")
+            self.exit_code = 128 + ended_by
+        elif self._outcome is not None:
+            self.exit_code = exit_code_for(self._outcome)
+        self._report()
+
+    def _forget_empty_session(self) -> None:
+        """A session in which nothing was said is not worth listing."""
+        job = self._job
+        if (
+            job.resumed is None
+            and job.store.exists(job.session_id)
+            and not job.store.transcript(job.session_id).messages
+        ):
+            with suppress(OSError, CommandError):
+                job.store.delete(job.session_id)
+
+    def _report(self) -> None:
+        job, outcome = self._job, self._outcome
+        if outcome is None:
+            return
+        if outcome.status == "error":
+            self._screen.notice(f"amplifier: {outcome.error}", "error")
+        elif outcome.status == "cancelled" and self._stopper.ended_by in (None, signal.SIGINT):
+            self._screen.notice("Stopped. What was said so far is kept.", "warning")
+        if job.debug and outcome.exception is not None:
+            self._streams.err.line("".join(traceback.format_exception(outcome.exception)))
+        files = {} if self._agent is None else self._agent.files()
+        if job.output_format == "text":
+            self._tell_where(files)
+        else:
+            self._print_json(outcome, files)
+
+    def _tell_where(self, files: dict[str, str]) -> None:
+        agent = self._agent
+        if agent is None or agent.turns == 0:
+            return
+        work = agent.latest
+        counted = f"{len(work.tools)} tool call{'' if len(work.tools) == 1 else 's'}, {work.seconds:.1f} s"
+        tokens = f", {agent.tokens} tokens" if agent.tokens else ""
+        self._screen.notice(f"session {agent.session.session_id} ({counted}{tokens})")
+        for name, path in files.items():
+            self._screen.notice(f"{name} {path}")
+
+    def _print_json(self, outcome: Outcome, files: dict[str, str]) -> None:
+        agent = self._agent
+        shown: dict[str, Any] = as_json(
+            outcome,
+            TurnRecord() if agent is None else agent.latest,
+            session_id=None if agent is None or agent.turns == 0 else agent.session.session_id,
+            exit_code=self.exit_code,
+            files=files,
+            trace=self._job.output_format == "json-trace",
+        )
+        # Escaped to ASCII: valid in every encoding, and harmless if a terminal shows it.
+        self._streams.out.write(json.dumps(shown, default=str) + "\n")

@@ -1,0 +1,179 @@
+"""What one turn did, gathered from its events: the words, the tool calls, the usage. Also its JSON form, which scripts rely on.
+
+Above: the screen and the commands. Below: the models. The shapes are documented in docs/reference/cli.md.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any, Literal, TypeAlias
+
+import attrs
+
+from amplifier.events import PROVIDER_RESPONSE
+from amplifier.models import ToolFinished, ToolStarted, TurnEvent
+
+__all__ = ["Outcome", "ToolUse", "TurnRecord", "TurnStatus", "as_json"]
+
+AGENT_TOOL = "task"
+"""The tool that starts child sessions; what those do is their own story."""
+
+TurnStatus: TypeAlias = Literal["success", "error", "cancelled"]
+
+
+@attrs.define
+class ToolUse:
+    """One tool call.
+
+    Attributes:
+        started_at: Seconds, of the monotonic clock.
+        success: None while it runs.
+    """
+
+    tool: str
+    arguments: dict[str, Any]
+    started: str
+    started_at: float
+    ended_at: float | None = None
+    success: bool | None = None
+    result: Any = None
+
+    @property
+    def seconds(self) -> float:
+        """How long it took, or has been running."""
+        return (time.monotonic() if self.ended_at is None else self.ended_at) - self.started_at
+
+
+@attrs.define
+class TurnRecord:
+    """Everything a turn's events tell."""
+
+    tools: dict[str, ToolUse] = attrs.field(factory=dict)
+    began_at: float = attrs.field(factory=time.monotonic)
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: Decimal | None = None
+    model: str | None = None
+    provider: str | None = None
+
+    def take(self, event: TurnEvent) -> None:
+        """Add one event."""
+        if isinstance(event, ToolStarted):
+            self.tools[event.tool_call_id] = ToolUse(event.tool_name, event.tool_input, _now(), time.monotonic())
+        elif isinstance(event, ToolFinished):
+            self._finish(event)
+        elif event.name == PROVIDER_RESPONSE:
+            self._count(event.data)
+
+    def _finish(self, event: ToolFinished) -> None:
+        use = self.tools.get(event.tool_call_id)
+        if use is None:  # refused before it began: an unknown tool, bad arguments
+            arguments = event.data.get("tool_input")
+            given = arguments if isinstance(arguments, dict) else {}
+            use = self.tools[event.tool_call_id] = ToolUse(event.tool_name, given, _now(), time.monotonic())
+        use.ended_at = time.monotonic()
+        use.success = event.success
+        use.result = event.data.get("result")
+        if use.result is None:
+            use.result = {"success": False, "error": event.data.get("error")}
+
+    def _count(self, data: dict[str, Any]) -> None:
+        self.provider = _text(data.get("provider")) or self.provider
+        response = data.get("response")
+        told = _text(response.get("model")) if isinstance(response, dict) else None
+        self.model = told or _text(data.get("model")) or self.model
+        usage = data.get("usage")
+        if not isinstance(usage, dict):
+            return
+        self.input_tokens += _whole(usage.get("input_tokens"))
+        self.output_tokens += _whole(usage.get("output_tokens"))
+        cost = usage.get("cost_usd")
+        if cost is not None:
+            try:
+                self.cost = (self.cost or Decimal(0)) + Decimal(str(cost))
+            except InvalidOperation:
+                return
+
+    @property
+    def seconds(self) -> float:
+        """Since the turn began."""
+        return time.monotonic() - self.began_at
+
+
+@attrs.frozen(kw_only=True)
+class Outcome:
+    """How a turn ended.
+
+    Attributes:
+        response: The final words; what there was of them when it was stopped.
+        error: What went wrong, for people.
+        exception: The same, for ``--debug``.
+    """
+
+    status: TurnStatus
+    response: str | None = None
+    error: str | None = None
+    exception: BaseException | None = None
+
+
+def as_json(
+    outcome: Outcome,
+    record: TurnRecord,
+    *,
+    session_id: str | None,
+    exit_code: int,
+    files: dict[str, str] | None = None,
+    trace: bool = False,
+) -> dict[str, Any]:
+    """The one object that ``--output-format json`` and ``json-trace`` print."""
+    shown: dict[str, Any] = {
+        "status": outcome.status,
+        "response": outcome.response,
+        "error": outcome.error,
+        "error_type": None if outcome.exception is None else type(outcome.exception).__name__,
+        "exit_code": int(exit_code),
+        "session_id": session_id,
+        "provider": record.provider,
+        "model": record.model,
+        "timestamp": _now(),
+        "usage": {
+            "input_tokens": record.input_tokens,
+            "output_tokens": record.output_tokens,
+            "total_tokens": record.input_tokens + record.output_tokens,
+            "cost_usd": None if record.cost is None else str(record.cost),
+        },
+        "metadata": {
+            "total_tool_calls": len(record.tools),
+            "total_agents_invoked": sum(use.tool == AGENT_TOOL for use in record.tools.values()),
+            "duration_ms": round(record.seconds * 1000, 2),
+        },
+        "files": files or {},
+    }
+    if trace:
+        shown["execution_trace"] = [
+            {
+                "type": "tool_call",
+                "sequence": number,
+                "tool": use.tool,
+                "arguments": use.arguments,
+                "result": use.result,
+                "timestamp": use.started,
+                "duration_ms": round(use.seconds * 1000, 2),
+            }
+            for number, use in enumerate(record.tools.values(), start=1)
+        ]
+    return shown
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0

@@ -1,0 +1,179 @@
+"""``amplifier run``: ask once, or chat. Also what ``session resume`` shares with it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from amplifier.plan import validate_session_id
+
+from ._exits import CommandError
+from ._invocation import PLAN_FILE, Invocation, complete_provider, complete_session, debug_option, open_store
+from ._job import Job, run_job
+from ._keyboard import Keyboard
+from ._store import SessionRecord, SessionStore
+
+__all__ = ["begin", "run", "run_options"]
+
+_MAX_PROMPT_BYTES = 16 * 1024 * 1024
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def run_options(command: F) -> F:
+    """The options of everything that runs an agent."""
+    for option in reversed(
+        [
+            click.option(
+                "-p",
+                "--provider",
+                metavar="NAME",
+                shell_complete=complete_provider,
+                help="Who answers, e.g. anthropic.",
+            ),
+            click.option("-m", "--model", metavar="NAME", help="The model to ask; else the provider's own choice."),
+            click.option("--plan", type=PLAN_FILE, metavar="FILE", help="A mount plan (YAML, TOML, JSON) of your own."),
+            click.option(
+                "-C", "--directory", type=click.Path(exists=True, file_okay=False), help="Work in this directory."
+            ),
+            click.option(
+                "--backend", type=click.Choice(["asyncio", "trio"]), default="asyncio", help="The event loop to run on."
+            ),
+            click.option(
+                "--output-format",
+                type=click.Choice(["text", "json", "json-trace"]),
+                default="text",
+                help="json prints one object at the end; json-trace adds every tool call.",
+            ),
+            click.option("-y", "--yes", is_flag=True, help="Answer every question for permission with yes."),
+            click.option("-q", "--quiet", is_flag=True, help="Show the answer, warnings and errors only."),
+            debug_option,
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("prompt", required=False)
+@run_options
+@click.option(
+    "--resume", metavar="ID", shell_complete=complete_session, help="Go on with a session; `last` is the latest one."
+)
+@click.option("--session-id", metavar="ID", help="The id of the new session.")
+@click.pass_obj
+def run(
+    invocation: Invocation, /, prompt: str | None, resume: str | None, session_id: str | None, **options: Any
+) -> int:
+    """Ask an agent; without PROMPT at a terminal, chat with it.
+
+    PROMPT `-`, or none with something piped in, reads the prompt from standard input. The answer goes to standard output, everything
+    else to standard error.
+
+    Exit codes: 0 answered, 1 the turn failed, 2 it could not begin, 130 stopped with Ctrl-C, 143 and 129 ended by SIGTERM and SIGHUP,
+    141 nobody reads the output.
+    """
+    store = open_store()
+    if resume is not None and session_id is not None:
+        raise click.UsageError("--resume goes on with a session, --session-id begins a new one; give one of them")
+    resumed = None if resume is None else store.find(resume)
+    return begin(invocation, store, prompt=prompt, resumed=resumed, session_id=session_id, **options)
+
+
+def begin(
+    invocation: Invocation,
+    store: SessionStore,
+    *,
+    prompt: str | None,
+    resumed: SessionRecord | None = None,
+    session_id: str | None = None,
+    **options: Any,
+) -> int:
+    """Run an agent with the options of `run_options`; returns the exit code."""
+    directory: str | None = options.pop("directory")
+    plan: Path | None = options.pop("plan")
+    text = _prompt(prompt, options["output_format"])
+    if resumed is not None:
+        plan = plan or (None if resumed.plan is None else _recorded_plan(resumed.plan))
+        options["provider"] = options["provider"] or _recorded_provider(resumed)
+        options["model"] = options["model"] or resumed.model
+    plan = None if plan is None else plan.absolute()  # before the directory changes
+    _enter(directory, resumed)
+    job = Job(
+        store=store,
+        prompt=text,
+        plan=plan,
+        resumed=resumed,
+        session_id=_new_id(store, session_id) if resumed is None else resumed.session_id,
+        debug=invocation.debug,
+        **options,
+    )
+    return run_job(job)
+
+
+def _prompt(given: str | None, output_format: str) -> str | None:
+    """What to ask; None for a chat."""
+    if given is not None and given != "-":
+        return _checked(given)
+    if given is None and Keyboard.is_there():
+        if output_format != "text":
+            raise click.UsageError(f"--output-format {output_format} needs a prompt; a chat has no one result")
+        if not sys.stderr.isatty():
+            raise click.UsageError("a chat needs a terminal, and standard error is not one; give a prompt")
+        return None
+    data = sys.stdin.buffer.read(_MAX_PROMPT_BYTES + 1)
+    if len(data) > _MAX_PROMPT_BYTES:
+        raise CommandError(f"the prompt on standard input is longer than {_MAX_PROMPT_BYTES // 2**20} MiB")
+    try:
+        return _checked(data.decode())
+    except UnicodeDecodeError as error:
+        raise CommandError(f"the prompt on standard input is not UTF-8: byte {error.start + 1} is wrong") from None
+
+
+def _checked(prompt: str) -> str:
+    if not prompt.strip():
+        raise CommandError('the prompt is empty; say what you want: amplifier run "…"')
+    try:
+        prompt.encode()
+    except UnicodeEncodeError as error:
+        raise CommandError(f"the prompt is not valid text: character {error.start + 1} is not UTF-8") from None
+    return prompt
+
+
+def _new_id(store: SessionStore, wanted: str | None) -> str:
+    if wanted is None:
+        return store.new_id()
+    if store.exists(validate_session_id(wanted)):
+        raise CommandError(f"session {wanted!r} exists already; go on with it: amplifier run --resume {wanted}")
+    return wanted
+
+
+# ── going on where a session ended ───────────────────────────────────────────────────────────────
+
+
+def _recorded_plan(path: str) -> Path:
+    plan = Path(path)
+    if not plan.is_file():
+        raise CommandError(f"the session was begun with the plan {path}, which is not there any more; give --plan")
+    return plan
+
+
+def _recorded_provider(record: SessionRecord) -> str | None:
+    """The provider a session had, unless a plan of the user's chooses it anyway."""
+    return None if record.plan is not None else record.provider
+
+
+def _enter(directory: str | None, resumed: SessionRecord | None) -> None:
+    """Work where the user says, else where the session began: what was said in it is about the files there."""
+    recorded = None if resumed is None else resumed.directory
+    if directory is None and recorded is not None and recorded != str(Path.cwd()):
+        if not Path(recorded).is_dir():
+            raise CommandError(f"the session was begun in {recorded}, which is not there any more; give -C DIRECTORY")
+        print(f"Working in {recorded}, where this session was begun.", file=sys.stderr)
+    if directory or recorded:
+        os.chdir(directory or recorded or ".")

@@ -1,0 +1,106 @@
+"""Strategies for contexts: programs of operations, and conversations that are too long. Needs the ``testing`` extra.
+
+Everything drawn is JSON values, small, and legal: calls have results, ids are made from positions. Above stands `inputs`;
+below stands Hypothesis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+_TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=12) | st.sampled_from(
+    ["", " ", "hello", "line one\nline two", "a\u2028b\x85c\r\nd", "é漢字🙂", '{"role": "user"}', "x" * 3000]
+)
+_LEAVES = st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from([0.5, "", "text"])
+_VALUES: SearchStrategy[Any] = st.recursive(
+    _LEAVES,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["a", "b"]), inner, max_size=2),
+    max_leaves=4,
+)
+_EXTRAS: SearchStrategy[dict[str, Any]] = st.dictionaries(
+    st.sampled_from(["name", "metadata", "cache", "source", "x-y"]), _VALUES, max_size=2
+)
+_BLOCKS = st.lists(
+    st.one_of(
+        st.builds(lambda text: {"type": "text", "text": text}, _TEXTS),
+        st.builds(lambda text: {"type": "thinking", "thinking": text, "signature": "sig=="}, _TEXTS),
+        st.just({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}),
+    ),
+    min_size=1,
+    max_size=3,
+)
+_CONTENTS = _TEXTS | st.none() | _BLOCKS
+_ROLES = st.sampled_from(["user", "assistant", "user", "assistant", "system", "developer"])
+
+
+def _said() -> SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({"do": st.just("say"), "role": _ROLES, "content": _CONTENTS, "extra": _EXTRAS})
+
+
+def _called() -> SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(
+        {
+            "do": st.just("call"),
+            "calls": st.integers(1, 3),
+            "content": st.none() | _TEXTS | _BLOCKS,
+            "between": st.sampled_from([None, None, "system", "user"]),
+        }
+    )
+
+
+def _programs(facts: dict[str, Any]) -> SearchStrategy[Any]:
+    """Operations, one after another."""
+    said = st.one_of(_said(), _said(), _called(), st.just({"do": "again"}))
+    steps = st.one_of(
+        said,
+        said,
+        st.fixed_dictionaries({"do": st.just("set"), "messages": st.lists(said, max_size=4)}),
+        st.just({"do": "clear"}),
+        st.fixed_dictionaries({"do": st.just("spoil"), "what": st.sampled_from(["given", "stored", "view", "small view"])}),
+        st.fixed_dictionaries({"do": st.just("view"), "budget": st.sampled_from([None, 1, 5, 20, 100, 10_000_000])}),
+        st.fixed_dictionaries({"do": st.just("burst"), "count": st.integers(2, 5)}),
+    )
+    return st.fixed_dictionaries({"placed": st.booleans(), "steps": st.lists(steps, min_size=1, max_size=12)})
+
+
+def _unit() -> SearchStrategy[dict[str, Any]]:
+    words = st.integers(20, 40)
+    return st.one_of(
+        st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant"]), "words": words}),
+        st.fixed_dictionaries(
+            {
+                "calls": st.integers(1, 3),
+                "words": st.integers(8, 24),
+                "between": st.sampled_from([None, None, "user"]),
+                "says": st.booleans(),
+            }
+        ),
+    )
+
+
+def _long_conversations(facts: dict[str, Any]) -> SearchStrategy[Any]:
+    """Patterns of units that are repeated until they are many; where instructions and a huge message stand."""
+    return st.fixed_dictionaries(
+        {
+            "placed": st.booleans(),
+            "pattern": st.lists(_unit(), min_size=1, max_size=7),
+            "count": st.integers(50, 90),
+            "systems": st.lists(st.integers(0, 120), max_size=3, unique=True),
+            "huge": st.none() | st.sampled_from(["user", "assistant", "tool"]),
+            "how": st.sampled_from(["add", "set", "both"]),
+            "units": st.sampled_from([4, 12, 16]),
+            "ends": st.sampled_from(["user", "calls"]),
+            "again": st.integers(1, 2),
+        }
+    )
+
+
+INPUTS: dict[str, Callable[[dict[str, Any]], SearchStrategy[Any]]] = {
+    "context_programs": _programs,
+    "long_conversations": _long_conversations,
+}
+"""What `inputs` collects."""

@@ -1,0 +1,164 @@
+"""JSON and JSON Schema as a check needs them: is this value JSON, is this schema valid, does it accept that input.
+
+Above stand the checks and strategies of tools and hooks; below stands a validator, which comes with the ``testing`` extra.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from amplifier.errors import MissingExtraError
+
+_DEEPEST = 900
+"""Levels; text that is nested deeper cannot be read back by Python's own parser."""
+
+Accepts = Callable[[Any], bool]
+
+
+def json_problem(value: Any, path: str = "", inside: tuple[int, ...] = ()) -> str | None:
+    """What keeps a value from being JSON, with the place; None if nothing does. A tuple counts as a list."""
+    if value is None or isinstance(value, (bool, int)):
+        return None
+    where = f" at {path}" if path else ""
+    if isinstance(value, str):
+        return f"half a surrogate pair{where}" if any("\ud800" <= each <= "\udfff" for each in value) else None
+    if isinstance(value, float):
+        return None if math.isfinite(value) else f"{value}{where}, which is not a JSON number"
+    if not isinstance(value, (dict, list, tuple)):
+        return f"a {type(value).__name__}{where}"
+    if id(value) in inside or len(inside) > _DEEPEST:
+        return f"a value without end{where}"
+    members = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, member in members:
+        if isinstance(value, dict) and not isinstance(key, str):
+            return f"the {type(key).__name__} key {key!r}{where}"
+        problem = json_problem(member, f"{path}[{key!r}]", (*inside, id(value)))
+        if problem is not None:
+            return problem
+    return None
+
+
+def fingerprint(value: Any) -> str:
+    """A text that is equal for equal values only, and tells 1 from True and from 1.0."""
+    try:
+        return json.dumps(value, sort_keys=True, default=repr)
+    except (TypeError, ValueError, RecursionError):
+        return repr(value)
+
+
+def schema_problem(schema: Any) -> str | None:
+    """What is wrong with a JSON Schema of an object; None if nothing is, or if that cannot be told."""
+    problem = json_problem(schema)
+    if problem is not None:
+        return f"it holds {problem}"
+    kinds = schema.get("type", "object")
+    if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
+        return f"it describes {kinds!r}, expected 'object'"
+    validator, plain = _validator(), json.loads(json.dumps(schema))  # what may be a tuple is a list to others
+    try:
+        validator.meta.validate(plain)
+    except (validator.ValidationError, ValueError) as error:
+        return str(error).partition("\n")[0]
+    return next(_lost_references(plain, plain), None)
+
+
+def acceptor(schema: Mapping[str, Any] | None) -> Accepts | None:
+    """A function that says whether a schema accepts a value; None if the schema cannot be understood."""
+    if not schema:
+        return None
+    validator = _validator()
+    try:
+        plain = json.loads(json.dumps(schema))
+        accepts = validator.validator_for(plain, retriever=_refuse, validate_formats=True).is_valid
+    except Exception:  # noqa: BLE001 — a foreign schema, by way of a foreign library: it fails in many ways
+        return None
+
+    def is_accepted(value: Any) -> bool:
+        try:
+            return bool(accepts(value))
+        except (ValueError, TypeError, OverflowError):
+            return False
+
+    return is_accepted
+
+
+def resolved(schema: Any, root: Any, depth: int = 8) -> dict[str, Any]:
+    """A schema with its own reference followed and its ``allOf`` folded in; empty when there is nothing to read."""
+    if not isinstance(schema, Mapping) or depth < 0:
+        return {}
+    found = dict(schema)
+    reference = found.pop("$ref", None)
+    if isinstance(reference, str):
+        found = {**resolved(_pointed(reference, root), root, depth - 1), **found}
+    parts = found.pop("allOf", None)
+    for part in parts if isinstance(parts, list) else ():
+        found = _folded(found, resolved(part, root, depth - 1))
+    return found
+
+
+def _folded(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    merged = {**other, **one}
+    for key in ("properties", "required"):
+        mine, theirs = one.get(key), other.get(key)
+        if isinstance(mine, dict) and isinstance(theirs, dict):
+            merged[key] = {**theirs, **mine}
+        elif isinstance(mine, list) and isinstance(theirs, list):
+            merged[key] = [*mine, *(each for each in theirs if each not in mine)]
+    return merged
+
+
+def _pointed(reference: str, root: Any) -> Any:
+    """What a reference within the same document points to; None if it points nowhere or elsewhere."""
+    if not reference.startswith("#"):
+        return None
+    place = root
+    for part in reference.removeprefix("#").split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(place, Mapping) and name in place:
+            place = place[name]
+        elif isinstance(place, list) and name.isdigit() and int(name) < len(place):
+            place = place[int(name)]
+        else:
+            return None
+    return place
+
+
+def _lost_references(part: Any, root: Any) -> Iterator[str]:
+    if isinstance(part, Mapping):
+        reference = part.get("$ref")
+        # An anchor (#name) is found by other means than a path.
+        if isinstance(reference, str) and reference.startswith("#/") and _pointed(reference, root) is None:
+            yield f"it refers to {reference!r}, which is not in it"
+        pattern = part.get("pattern")
+        if isinstance(pattern, str) and not _compiles(pattern):
+            yield f"it holds the pattern {pattern!r}, which is no regular expression"
+        for key, member in part.items():
+            if key not in ("const", "default", "enum", "examples"):
+                yield from _lost_references(member, root)
+    for member in part if isinstance(part, list) else ():
+        yield from _lost_references(member, root)
+
+
+def _compiles(pattern: str) -> bool:
+    """Whether a pattern means something in either dialect in use: the standard's, or Python's."""
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError):
+        return bool(re.search(r"\\[pPuc]|\\/|\(\?<", pattern))  # right in the standard's dialect, unknown to Python's
+    return True
+
+
+def _refuse(uri: str) -> Any:
+    raise ValueError(f"{uri} is elsewhere, and checks do not go there")
+
+
+def _validator() -> Any:
+    try:
+        import jsonschema_rs  # noqa: PLC0415 — an extra; most of this room works without it
+    except ImportError as error:
+        raise MissingExtraError("checking tools", extra="testing", missing="jsonschema_rs") from error
+    return jsonschema_rs

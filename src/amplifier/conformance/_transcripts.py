@@ -1,0 +1,124 @@
+"""Conversations for contexts, built from a few numbers. Pure.
+
+Texts are made of three-letter words, so that those who count a token for four characters, those who count words and those
+who use a tokenizer come to about the same. Every message begins with a mark of its own, by which it is known again when
+somebody has shortened it. Above stand the checks of contexts and their strategies; below stands nothing of ours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+Message = dict[str, Any]
+
+CHARACTERS_PER_TOKEN = 4
+_WORDS = ("the", "old", "man", "and", "his", "dog", "ran", "out", "for", "one", "day", "but", "not", "all", "saw", "him")
+_MARK = re.compile(r"m\d{4}")
+
+
+def prose(number: int, words: int) -> str:
+    """A text of so many words, with the mark of a number."""
+    return " ".join([f"m{number:04d}", *(_WORDS[(number + each) % len(_WORDS)] for each in range(words - 1))])
+
+
+def mark_of(message: Mapping[str, Any]) -> str | None:
+    """The mark that a message begins with."""
+    content = message.get("content")
+    if isinstance(content, list) and content and isinstance(content[0], dict):
+        content = content[0].get("text")
+    found = _MARK.match(content) if isinstance(content, str) else None
+    return found.group() if found else None
+
+
+def spoken(number: int, role: str, words: int) -> Message:
+    """A plain message."""
+    return {"role": role, "content": prose(number, words)}
+
+
+def tool_turn(
+    number: int, calls: int, words: int, *, between: str | None = None, content: Any = None
+) -> list[Message]:
+    """An assistant's message with calls, and their results one after the other.
+
+    Args:
+        number: From which the ids of the calls are made.
+        calls: How many.
+        words: The length of each result.
+        between: The role of a message that stands between the results, if there is one.
+        content: What the assistant says with it.
+    """
+    ids = [f"call-{number}-{index}" for index in range(calls)]
+    requests = [
+        {"id": each, "type": "function", "function": {"name": "look", "arguments": '{"at": "here"}'}} for each in ids
+    ]
+    messages: list[Message] = [{"role": "assistant", "content": content, "tool_calls": requests}]
+    for index, each in enumerate(ids):
+        if between is not None and index == 1:
+            messages.append(spoken(number + 1, between, min(words, 12)))
+        messages.append({"role": "tool", "tool_call_id": each, "content": prose(number + 2 + index, words)})
+    return messages
+
+
+def built(units: Iterable[Mapping[str, Any]], first: int = 0) -> list[Message]:
+    """The conversation that a list of units describes; each has numbers of its own.
+
+    A unit is ``{"role": …, "words": …}`` for a message, or ``{"calls": …, "words": …, "between": …, "says": …}``.
+    """
+    history: list[Message] = []
+    for index, unit in enumerate(units):
+        number = (first + index) * 10
+        if "calls" in unit:
+            says = prose(number + 9, 8) if unit.get("says") else None
+            history += tool_turn(number, unit["calls"], unit["words"], between=unit.get("between"), content=says)
+        else:
+            history.append(spoken(number, unit["role"], unit["words"]))
+    return history
+
+
+def call_ids(message: Mapping[str, Any]) -> list[str]:
+    """The ids of the calls that a message makes."""
+    calls = message.get("tool_calls")
+    found = [call.get("id") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    return [each for each in found if isinstance(each, str)]
+
+
+def size(message: Mapping[str, Any]) -> int:
+    """The characters of what a message says."""
+    return _characters(message.get("content")) + _characters(message.get("tool_calls"))
+
+
+def total_size(messages: Iterable[Mapping[str, Any]]) -> int:
+    """The characters of what all of them say."""
+    return sum(size(message) for message in messages)
+
+
+def tokens(messages: Iterable[Mapping[str, Any]]) -> int:
+    """About how many tokens they take."""
+    return total_size(messages) // CHARACTERS_PER_TOKEN + 1
+
+
+def newest_unit(history: Sequence[Message]) -> set[int]:
+    """The positions of the newest message and of those that cannot be parted from it."""
+    if not history:
+        return set()
+    last = len(history) - 1
+    wanted = set(call_ids(history[last])) | {str(history[last].get("tool_call_id"))}
+    unit = {last}
+    for position, message in enumerate(history):
+        if wanted.intersection(call_ids(message)):
+            unit.add(position)
+            wanted.update(call_ids(message))
+    unit.update(at for at, message in enumerate(history) if str(message.get("tool_call_id")) in wanted)
+    return unit if len(unit) > 1 else {last}
+
+
+def _characters(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(_characters(inner) for inner in value.values())
+    if isinstance(value, list):
+        return sum(_characters(inner) for inner in value)
+    return 0

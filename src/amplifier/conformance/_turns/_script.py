@@ -1,0 +1,243 @@
+"""What a scripted turn consists of: answers of the model, the tool calls in them, and what hooks say to each.
+
+A case is JSON values only, so that it can be drawn, shrunk and replayed; this file turns it into records with a unique mark
+for everything that has to be found again in a transcript. Above stands `_world`, which plays it; below stand the models.
+
+    {"turns": [{"prompt": "…", "submit": "deny", "answers": [ANSWER, …]}], "history": 2, "streams": true, …}
+    ANSWER = {"blocks": [BLOCK, …], "request": "deny", "error": "NotFoundError", "stops": "asked"}
+    BLOCK = {"say": "…"} | {"think": "…"} | {"sealed": "…"} | {"reason": "…"} | {"odd": "…"}
+          | {"call": "alpha", "does": "returns", "steps": 2, "pre": "modify", "post": "inject", "stops": true}
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from amplifier import errors
+from amplifier.models import (
+    ChatResponse,
+    ContentBlockUnion,
+    ReasoningBlock,
+    RedactedThinkingBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolCall,
+    ToolCallBlock,
+    UnknownBlock,
+    Usage,
+    from_dict,
+    to_dict,
+)
+
+TOOLS = ("alpha", "beta", "gamma")
+UNKNOWN_TOOL = "nowhere"
+
+
+class Unplanned(Exception):
+    """What a tool or a provider raises that keeps to no taxonomy."""
+
+
+RAISED: dict[str, type[Exception]] = {
+    "ValueError": ValueError,
+    "KeyError": KeyError,
+    "TimeoutError": TimeoutError,
+    "OSError": OSError,
+    "RuntimeError": RuntimeError,
+    "Unplanned": Unplanned,
+    "AuthenticationError": errors.AuthenticationError,
+    "InvalidRequestError": errors.InvalidRequestError,
+    "ContextLengthError": errors.ContextLengthError,
+    "ContentFilterError": errors.ContentFilterError,
+    "NotFoundError": errors.NotFoundError,
+    "ConfigurationError": errors.ConfigurationError,
+    "AccessDeniedError": errors.AccessDeniedError,
+}
+"""Errors by name; of the taxonomy only those that no retry would mend."""
+
+
+@attrs.frozen(kw_only=True)
+class Call:
+    """One tool call.
+
+    Attributes:
+        number: Which one of the case, from 1.
+        tool: The tool's name.
+        does: What the tool does: ``returns``, ``fails``, ``raises ValueError``, ``nothing``, …
+        steps: How often it suspends on its way.
+        pre: What a hook says at tool:pre; None for nothing.
+        post: What a hook says at tool:post.
+        stops: The tool asks for a graceful stop while it runs.
+        id: The call's id; chosen so that sorting by id is not sorting by order.
+        key: What the arguments hold, to know the call again.
+    """
+
+    number: int
+    tool: str
+    does: str = "returns"
+    steps: int = 0
+    pre: str | None = None
+    post: str | None = None
+    stops: bool = False
+    id: str
+    key: str
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What the model gives."""
+        return {"key": 7, "of": self.key} if self.does == "misfits" else {"key": self.key}
+
+    @property
+    def new_key(self) -> str:
+        """What a modify at tool:pre puts in the place of `key`."""
+        return f"changed-{self.key}"
+
+    @property
+    def mark(self) -> str:
+        """A word that only the tool's own result holds."""
+        return f"out-{self.key}"
+
+    @property
+    def new_mark(self) -> str:
+        """What a modify at tool:post puts in the place of `mark`."""
+        return f"replaced-{self.key}"
+
+    def word(self, event: str) -> str:
+        """A word that only a hook's answer to this event of this call holds."""
+        return f"{event.replace(':', '-')}-{self.number}x"
+
+    @property
+    def is_odd(self) -> bool:
+        """Whether the tool returns what is no ToolResult."""
+        return self.does in ("returns None", "returns str")
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether its result must hold `mark`."""
+        return self.does in ("returns", "returns object", "returns list", "returns much", "returns blocks", "fails")
+
+
+@attrs.frozen(kw_only=True)
+class Answer:
+    """One answer of the model.
+
+    Attributes:
+        number: Which one of the case, from 1.
+        blocks: What it consists of.
+        calls: The calls among them.
+        request: What a hook says at the provider:request before it.
+        error: What is raised instead.
+        stops: ``asked``: a graceful stop is requested while the model works; ``told``: at provider:response.
+        steps: How often the provider suspends.
+    """
+
+    number: int
+    blocks: list[dict[str, Any]]
+    calls: list[Call]
+    request: str | None = None
+    error: str | None = None
+    stops: str | None = None
+    steps: int = 1
+
+    @property
+    def texts(self) -> list[str]:
+        """Its words, block by block."""
+        return [str(block["say"]) for block in self.blocks if "say" in block]
+
+    @property
+    def mark(self) -> str:
+        """A word in the last text of it."""
+        return f"say{self.number}x"
+
+    def word(self) -> str:
+        """A word that only a hook's answer to the provider:request before it holds."""
+        return f"provider-request-{self.number}x"
+
+    def structured(self) -> list[dict[str, Any]]:
+        """Its blocks that are neither text nor calls, as JSON without empty members."""
+        found = [block_of(block, self.calls) for block in self.blocks if not {"say", "call"} & block.keys()]
+        return [{key: value for key, value in to_dict(block).items() if value is not None} for block in found]
+
+    def response(self) -> ChatResponse:
+        """The answer as a provider returns it; made anew each time."""
+        calls = [ToolCall(id=call.id, name=call.tool, arguments=call.arguments) for call in self.calls]
+        return ChatResponse(
+            content=[block_of(block, self.calls) for block in self.blocks],
+            tool_calls=calls or None,
+            usage=Usage(input_tokens=3, output_tokens=2, total_tokens=5),
+            finish_reason="tool_calls" if calls else "stop",
+        )
+
+    def exception(self) -> Exception | None:
+        """What the provider raises, if it does."""
+        if self.error is None:
+            return None
+        kind = RAISED[self.error]
+        message = f"the provider failed with {self.error}"
+        return kind(message, provider="one", retryable=False) if issubclass(kind, errors.LLMError) else kind(message)
+
+
+@attrs.frozen(kw_only=True)
+class ScriptedTurn:
+    """One turn: a prompt and the answers that the model has for it."""
+
+    prompt: str
+    answers: list[Answer]
+    submit: str | None = None
+
+    @property
+    def calls(self) -> list[Call]:
+        """Every call of the turn."""
+        return [call for answer in self.answers for call in answer.calls]
+
+
+def block_of(block: dict[str, Any], calls: list[Call]) -> ContentBlockUnion:
+    """A block of a case as the model's block."""
+    if "say" in block:
+        return TextBlock(text=str(block["say"]))
+    if "think" in block:
+        return ThinkingBlock(thinking=str(block["think"]), signature=f"seal of {block['think']}")
+    if "sealed" in block:
+        return RedactedThinkingBlock(data=str(block["sealed"]))
+    if "reason" in block:
+        return ReasoningBlock(content=[{"type": "text", "text": str(block["reason"])}], summary=[str(block["reason"])])
+    if "odd" in block:
+        return from_dict(UnknownBlock, {"type": "newfangled", "payload": {"text": str(block["odd"])}})
+    call = next(call for call in calls if call.number == block["number"])
+    return ToolCallBlock(id=call.id, name=call.tool, input=call.arguments)
+
+
+def read_turns(case: dict[str, Any]) -> list[ScriptedTurn]:
+    """The turns of a case, with everything numbered."""
+    turns: list[ScriptedTurn] = []
+    answers = calls = 0
+    for turn in case["turns"]:
+        made = []
+        for answer in turn["answers"]:
+            answers += 1
+            blocks: list[dict[str, Any]] = []
+            own: list[Call] = []
+            for block in answer.get("blocks", ()):
+                if "call" in block:
+                    calls += 1
+                    own.append(_call(block, calls, own))
+                    blocks.append({"call": block["call"], "number": calls})
+                elif "say" in block:
+                    blocks.append({"say": f"{block['say']}say{answers}x"})
+                else:
+                    blocks.append({key: f"{value}{key}{answers}.{len(blocks)}x" for key, value in block.items()})
+            options = {key: answer[key] for key in ("request", "error", "stops", "steps") if key in answer}
+            made.append(Answer(number=answers, blocks=blocks, calls=own, **options))
+        turns.append(ScriptedTurn(prompt=turn["prompt"], answers=made, submit=turn.get("submit")))
+    return turns
+
+
+def _call(block: dict[str, Any], number: int, before: list[Call]) -> Call:
+    options = {key: block[key] for key in ("does", "steps", "pre", "post", "stops") if key in block}
+    tool = UNKNOWN_TOOL if options.get("does") == "unknown" else block["call"]
+    key = f"key{number}x"
+    if block.get("twin") and before:  # the same call once more, under another id
+        twin = before[-1]
+        key, tool, options["does"] = twin.key, twin.tool, twin.does
+    return Call(number=number, tool=tool, id=f"{block.get('id', 'call_')}{9000 - number}", key=key, **options)

@@ -1,0 +1,251 @@
+"""What every loop promises: how a turn is told and stored, what hooks may demand of it, how it fails and how it stops.
+
+Loops are run in a scripted world (`_turns`) and judged by what they said and did to others. `_orchestrator_limits` beside
+this file holds the checks that need many model calls or many cancellations.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+from .._registry import check
+from .._scene import Stage
+from .._turns import (
+    PlayedTurn,
+    World,
+    complaints_about,
+    complaints_about_hooks,
+    judge_memory,
+    judge_stop,
+    needs_coordinator,
+    results_in,
+    words_of,
+)
+from .._words import settings_in
+
+LOOPS = ("orchestrator",)
+
+EVERY_TURN = ("O3", "O4", "O5", "O6", "O7", "O8", "O9", "O10", "O11", "O12", "O13", "O14", "O24")
+"""What can be found broken in any turn."""
+
+ONE_TOOL: dict[str, Any] = {
+    "turns": [
+        {
+            "prompt": "Look, and tell.",
+            "answers": [{"blocks": [{"call": "alpha"}]}, {"blocks": [{"say": "Seen. "}]}],
+        }
+    ]
+}
+
+
+def report(stage: Stage, complaints: Iterable[tuple[str, str]], turn: PlayedTurn | None = None) -> None:
+    """Write complaints down, one for each clause."""
+    seen: set[str] = set()
+    error = None if turn is None or turn.outcome is None else turn.outcome.error
+    for clause, what in complaints:
+        if clause not in seen:
+            seen.add(clause)
+            stage.fault(clause, what, error=error)
+
+
+# ── shape ──
+
+
+@check("O1", kind="structure", types=LOOPS)
+async def has_the_shape(stage: Stage) -> None:
+    """Looks at execute and its parameters, and runs a turn with the five arguments of the contract alone."""
+    async with stage.scene() as scene:
+        if scene.instance is None:
+            return
+        execute = getattr(scene.instance, "execute", None)
+        if not callable(execute):
+            stage.fault("O1", f"{type(scene.instance).__name__} has no execute")
+            return
+        if inspect.isasyncgenfunction(execute):
+            stage.fault("O1", "execute is an async generator, which cannot be awaited")
+            return
+        if _refused(execute) is not None:
+            what = f"execute does not take prompt, context, providers, tools and hooks by keyword: {_refused(execute)}"
+            stage.fault("O1", what)
+            return
+        world = World(scene, ONE_TOOL)
+        turn = await world.play_turn(alone=True)
+        outcome = turn.outcome
+        if outcome is not None and outcome.kind == "raised":
+            what = f"called with prompt, context, providers, tools and hooks, execute {outcome}"
+            stage.fault("O1", what, error=outcome.error)
+    async with stage.scene() as scene:
+        world = World(scene, ONE_TOOL)
+        answer = scene.instance.execute(**world.arguments())
+        if not inspect.isawaitable(answer):
+            stage.fault("O1", f"execute is not async: it returned {type(answer).__name__}")
+            return
+        await scene.call(lambda: answer)
+
+
+def _refused(execute: Any) -> str | None:
+    """Why a function does not take the five arguments; None if it does, or does not say."""
+    given: dict[str, Any] = dict.fromkeys(("prompt", "context", "providers", "tools", "hooks"))
+    if needs_coordinator(execute):
+        given["coordinator"] = None
+    try:
+        inspect.signature(execute).bind(**given)
+    except TypeError as error:
+        return str(error)
+    except ValueError:  # no signature
+        return None
+    return None
+
+
+# ── turns ──
+
+
+@check(*EVERY_TURN, kind="behaviour", types=LOOPS, inputs="turns")
+async def keeps_its_turns(stage: Stage) -> None:
+    """Runs drawn turns with scripted models and tools, and compares what was told, stored and asked with the script."""
+    async with stage.scene() as scene:
+        if scene.instance is None:
+            return
+        world = World(scene, stage.case)
+        for turn in await world.play():
+            report(stage, complaints_about(turn), turn)
+        report(stage, judge_memory(world.turns))
+
+
+@check(
+    *EVERY_TURN,
+    *("O15", "O16", "O17", "O18", "O19", "O20", "O29"),
+    kind="behaviour",
+    types=LOOPS,
+    inputs="hooked_turns",
+)
+async def honours_hooks(stage: Stage) -> None:
+    """Lets hooks deny, change, ask, inject and whisper at drawn places, and looks at what becomes of it."""
+    async with stage.scene() as scene:
+        if scene.instance is None:
+            return
+        world = World(scene, stage.case)
+        for turn in await world.play():
+            report(stage, complaints_about_hooks(turn), turn)
+            report(stage, complaints_about(turn), turn)
+            if world.gave_up:
+                stage.fault("O20", "after a deny at provider:request the loop asks its hooks again without end")
+                return
+
+
+@check(*EVERY_TURN, "O21", "O26", kind="behaviour", types=LOOPS, inputs="failing_turns")
+async def passes_errors_on(stage: Stage) -> None:
+    """Lets provider and context fail at drawn places, looks at what execute raises, and runs another turn."""
+    async with stage.scene() as scene:
+        if scene.instance is None:
+            return
+        world = World(scene, stage.case)
+        turns = await world.play()
+        for turn in turns:
+            report(stage, complaints_about(turn), turn)
+            report(stage, _judge_error(turn), turn)
+        first, last = turns[0].outcome, turns[-1].outcome
+        if first is not None and first.kind == "raised" and last is not None and turns[-1].went_through:
+            stage.expect(last.returned, "O26", f"in the turn after a provider's error execute {last}", error=last.error)
+
+
+def _judge_error(turn: PlayedTurn) -> Iterable[tuple[str, str]]:
+    failed, outcome = turn.all("failed"), turn.outcome
+    if not failed or outcome is None or outcome.kind == "late":
+        return
+    error = failed[-1][1].data
+    if not isinstance(outcome.error, type(error)):
+        yield "O21", f"the provider raised {type(error).__name__}, and execute {outcome}"
+    if not turn.places("event", "provider:error"):
+        yield "O26", f"the provider raised {type(error).__name__}, and no provider:error was emitted"
+
+
+@check("O14", kind="behaviour", types=LOOPS)
+async def tells_failures_from_successes(stage: Stage) -> None:
+    """Compares what is stored for tools that raise with what is stored for tools that have nothing to say."""
+    said = [{"say": "Well. "}]
+    async with stage.scene() as scene:
+        if scene.instance is None:
+            return
+        calls = [
+            {"call": "alpha", "does": "nothing"},
+            {"call": "beta", "does": "empty"},
+            {"call": "gamma", "does": "raises Unplanned"},
+            {"call": "alpha", "does": "raises ValueError no such thing"},
+        ]
+        world = World(scene, {"turns": [{"prompt": "Try.", "answers": [{"blocks": calls}, {"blocks": said}]}]})
+        turn = (await world.play())[0]
+        stored = {call_id: told for _, each in turn.all("stored") for call_id, told in results_in(each.data)}
+        told = [words_of(stored.get(call.id, "")).replace(call.id, "").strip() for call in turn.script.calls]
+        for call, text in list(zip(turn.script.calls, told, strict=True))[2:]:
+            if call.id in stored and (not text or text in told[:2]):
+                what = f"for a tool that raised the model is told {text!r}, as for one that did its work in silence"
+                stage.fault("O14", what)
+                return
+
+
+# ── stopping ──
+
+
+@check(*EVERY_TURN, "O22", kind="behaviour", types=LOOPS, inputs="stopped_turns")
+async def stops_gracefully(stage: Stage) -> None:
+    """Asks for a graceful stop while the model or a tool works, and looks at what is started, finished and stored."""
+    async with stage.scene() as scene:
+        if scene.instance is None:
+            return
+        world = World(scene, stage.case)
+        turn = await world.play_turn()
+        report(stage, judge_stop(turn), turn)
+        report(stage, complaints_about(turn), turn)
+
+
+# ── recommendations ──
+
+
+@check("O25", kind="behaviour", types=LOOPS)
+async def chooses_the_provider(stage: Stage) -> None:
+    """Offers three providers; the first is asked, or the one that the setting ``default_provider`` names."""
+    asked = await _asked(stage, {})
+    if asked is not None:
+        stage.expect(asked == "one", "O25", f"of the providers one, two and three {asked!r} was asked")
+    if "default_provider" in settings_in(stage.loaded.subject):
+        asked = await _asked(stage, {"default_provider": "two"})
+        if asked is not None:
+            stage.expect(asked == "two", "O25", f"with default_provider 'two' the provider {asked!r} was asked")
+
+
+async def _asked(stage: Stage, config: dict[str, Any]) -> str | None:
+    async with stage.scene(config={**stage.loaded.config, **config}) as scene:
+        if scene.instance is None:
+            return None
+        turn = await World(scene, {**ONE_TOOL, "providers": 3}).play_turn()
+        return next((each.name for _, each in turn.all("asked")), None)
+
+
+@check("O27", "O28", kind="behaviour", types=LOOPS)
+async def tells_how_it_goes(stage: Stage) -> None:
+    """Listens to a plain turn for content_block events, prompt:submit and prompt:complete."""
+    async with stage.scene() as scene:
+        if scene.instance is None:
+            return
+        turn = await World(scene, {**ONE_TOOL, "streams": True}).play_turn()
+        if turn.outcome is None or not turn.outcome.returned:
+            return
+        names = [each.name for _, each in turn.events]
+        passed_on = any(name.startswith("content_block:") for name in names)
+        if not passed_on and not _generates(scene.instance):
+            stage.fault("O27", "no content_block event was emitted, and no member is an async generator")
+        submitted, stored = turn.places("event", "prompt:submit"), turn.places("stored", "user")
+        stage.expect(submitted, "O28", "prompt:submit was not emitted")
+        if submitted and stored and stored[0] < submitted[0]:
+            stage.fault("O28", "prompt:submit was emitted after the prompt had been stored")
+        complete, answered = turn.places("event", "prompt:complete"), turn.places("answered")
+        stage.expect(complete, "O28", "prompt:complete was not emitted")
+        if complete and answered and complete[0] < answered[-1]:
+            stage.fault("O28", "prompt:complete was emitted before the answer")
+
+
+def _generates(instance: Any) -> bool:
+    return any(inspect.isasyncgenfunction(getattr(type(instance), name, None)) for name in dir(type(instance)))

@@ -1,0 +1,138 @@
+"""Mounting a provider: read the plan, find the key, build the client off the loop, mount, and say how to close."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio.to_thread
+import attrs
+
+from amplifier.contracts import Coordinator
+from amplifier.models import ConfigField, ProviderInfo
+
+from ._dialect import Catalogue, Dialect
+from ._options import ProviderOptions
+from ._prices import Prices
+from ._provider import EVENTS, SdkProvider
+from ._wire import Sdk, Wire, import_sdk, settle_platform
+
+logger = logging.getLogger("amplifier.modules.provider")
+
+
+@attrs.frozen(kw_only=True)
+class Service:
+    """What makes one provider module different from another.
+
+    Attributes:
+        module: The module's id.
+        package: The SDK's import name.
+        extra: The extra of this project that brings it.
+        client: Builds the SDK's client.
+        info: What the provider says of itself.
+    """
+
+    module: str
+    package: str
+    extra: str
+    client: Callable[[Sdk, Any], Any]
+    info: ProviderInfo
+    dialect: Dialect
+    catalogue: Catalogue
+    prices: Prices
+
+
+def decline(module: str, what: str, how: str) -> None:
+    """Say why a provider is not there: without what it needs it declines and raises nothing."""
+    logger.warning("%s is not mounted: no %s; %s", module, what, how)
+
+
+async def mount_service(
+    coordinator: Coordinator, service: Service, options: ProviderOptions
+) -> Callable[[], Awaitable[None]]:
+    """Build the client and mount the provider.
+
+    Returns:
+        The cleanup, which closes the client.
+
+    Raises:
+        MissingExtraError: The SDK is not installed.
+    """
+    wire = await anyio.to_thread.run_sync(_connect, service, options)
+    provider = SdkProvider(
+        service.info,
+        options,
+        wire=wire,
+        dialect=service.dialect,
+        catalogue=service.catalogue,
+        prices=service.prices,
+        hooks=coordinator.hooks,
+    )
+    await coordinator.mount("providers", provider, name=provider.name)
+    coordinator.register_contributor("observability.events", service.module, lambda: list(EVENTS))
+    return provider.aclose
+
+
+def _connect(service: Service, options: ProviderOptions) -> Wire:
+    """Everything that takes long: importing the SDK, reading certificates and prices."""
+    sdk = import_sdk(service.package, feature=service.module, extra=service.extra)
+    client = service.client(sdk, options)
+    settle_platform(client)
+    service.prices.load()
+    return Wire(sdk, client)
+
+
+def make_info(
+    name: str,
+    display_name: str,
+    options: ProviderOptions,
+    catalogue: Catalogue,
+    *,
+    env_vars: list[str],
+    fields: list[ConfigField],
+) -> ProviderInfo:
+    """What a provider says of itself, for the model it is configured with."""
+    model = catalogue.look_up(options.default_model)
+    return ProviderInfo(
+        id=name,
+        display_name=display_name,
+        credential_env_vars=env_vars,
+        capabilities=["tools", "streaming", "thinking", "vision", "json_mode"],
+        defaults={
+            "model": options.default_model,
+            "context_window": options.context_window or model.context_window,
+            "max_output_tokens": options.max_tokens or model.max_output_tokens,
+            "temperature": options.temperature,
+            "timeout": options.timeout,
+        },
+        config_fields=fields,
+    )
+
+
+def common_fields(key_variable: str, url_variable: str, *, default_model: str, needs_url: bool) -> list[ConfigField]:
+    """What a person is asked to set a provider up."""
+    return [
+        ConfigField(
+            id="api_key",
+            display_name="API key",
+            field_type="secret",
+            prompt="The key to authenticate with",
+            env_var=key_variable,
+            required=not needs_url,
+        ),
+        ConfigField(
+            id="base_url",
+            display_name="Address",
+            prompt="The address of the API, if it is not the usual one",
+            env_var=url_variable,
+            required=needs_url,
+        ),
+        ConfigField(
+            id="default_model",
+            display_name="Model",
+            prompt="The model to ask where a request names none",
+            required=False,
+            default=default_model,
+        ),
+    ]

@@ -1,0 +1,339 @@
+"""The provider itself, the same for every service: ask, stream, count, report. The dialect and the catalogue differ.
+
+Above: the provider modules. Below: `_wire` carries, `_dialect` translates, `_answer` collects.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import random
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, final
+
+import anyio
+
+from amplifier.contracts import Hooks
+from amplifier.errors import LLMError, StreamError
+from amplifier.events import LLM_REQUEST, LLM_RESPONSE, PROVIDER_RETRY, PROVIDER_TOOL_SEQUENCE_REPAIRED
+from amplifier.models import (
+    ChatRequest,
+    ChatResponse,
+    ModelInfo,
+    ProviderInfo,
+    StreamChunk,
+    ToolCall,
+    ToolCallBlock,
+    Usage,
+)
+
+from ._answer import AnswerReader, ServiceError
+from ._conversation import read_conversation
+from ._dialect import Call, Catalogue, Dialect, Encoded, resolve_call, with_params
+from ._errors import Blame, from_stream
+from ._options import ProviderOptions
+from ._prices import Prices
+from ._sse import EventParser, ServerEvent
+from ._wire import Deadlines, Reply, Wire
+
+logger = logging.getLogger("amplifier.modules.provider")
+
+EVENTS = (LLM_REQUEST, LLM_RESPONSE, PROVIDER_RETRY, PROVIDER_TOOL_SEQUENCE_REPAIRED)
+"""What a provider emits."""
+
+_LISTING_SECONDS = 30.0
+
+
+@final
+class SdkProvider:
+    """A language model behind an official SDK.
+
+    Args:
+        info: What the provider says of itself.
+        options: Its part of the plan.
+        wire: The client.
+        dialect: How the service is spoken to.
+        catalogue: What is known of its models.
+        prices: What they cost.
+        hooks: Who is told of calls; nobody if absent.
+    """
+
+    def __init__(
+        self,
+        info: ProviderInfo,
+        options: ProviderOptions,
+        *,
+        wire: Wire,
+        dialect: Dialect,
+        catalogue: Catalogue,
+        prices: Prices,
+        hooks: Hooks | None = None,
+    ) -> None:
+        self._info = info
+        self._options = options
+        self._wire = wire
+        self._dialect = dialect
+        self._catalogue = catalogue
+        self._prices = prices
+        self._hooks = hooks
+        self.priority = options.priority
+
+    def __repr__(self) -> str:
+        return f"<SdkProvider {self.name!r} for {self._options.default_model!r}>"
+
+    @property
+    def name(self) -> str:
+        """The name it is mounted under."""
+        return self._info.id
+
+    def get_info(self) -> ProviderInfo:
+        """What the provider can do and needs to be told; asks no service."""
+        return copy.deepcopy(self._info)
+
+    async def list_models(self) -> list[ModelInfo]:
+        """The service's own list, or what is known without it when it cannot be asked."""
+        blame = self._blame(None)
+        try:
+            deadlines = Deadlines(_LISTING_SECONDS, None, blame)
+            async with self._wire.open("get", self._catalogue.path, None, deadlines, blame) as reply:
+                return self._catalogue.read(await reply.receive_json())
+        except (LLMError, LookupError, TypeError, AttributeError, ValueError) as exc:
+            logger.warning("%s: the list of models could not be read (%s); naming those known", self.name, exc)
+            return self._catalogue.known()
+
+    async def complete(self, request: ChatRequest, **kwargs: Any) -> ChatResponse:
+        """Ask the model and wait for the whole answer.
+
+        Args:
+            request: The conversation and its options.
+            kwargs: ``model``, ``max_tokens``, ``temperature``, ``top_p``, ``reasoning_effort``, ``tool_choice`` and
+                ``timeout`` win over the request; others are ignored.
+
+        Raises:
+            LLMError: The call failed.
+        """
+        response: ChatResponse | None = None
+        async with self.stream(request, **kwargs) as chunks:
+            async for chunk in chunks:
+                response = chunk.response
+        assert response is not None  # the last chunk has it, or there was an error
+        return response
+
+    @asynccontextmanager
+    async def stream(self, request: ChatRequest, **kwargs: Any) -> AsyncIterator[AsyncIterator[StreamChunk]]:
+        """Ask the model and get the answer piece by piece; leaving early closes the connection.
+
+        Args:
+            request: As for `complete`.
+            kwargs: As for `complete`.
+
+        Raises:
+            LLMError: The call failed, here or while the chunks are read.
+        """
+        known = self._catalogue.look_up(kwargs.get("model") or request.model or self._options.default_model)
+        call = resolve_call(self._options, request, kwargs, known.max_output_tokens or None)
+        conversation = read_conversation(request.messages)
+        if conversation.repairs:
+            repairs = {"repair_count": len(conversation.repairs), "repairs": conversation.repairs}
+            await self._emit(PROVIDER_TOOL_SEQUENCE_REPAIRED, {"provider": self.name, **repairs})
+        encoded = self._dialect.encode(conversation, request, call)
+        encoded.body = with_params(encoded.body, self._options.extra_request_params)
+        answering = _Answering(self, call, encoded, self._dialect.reader(conversation.call_ids))
+        async with answering.opened(len(request.messages)):
+            yield answering
+
+    def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:
+        """The calls of a response; of one that lists none, those among its content blocks."""
+        if response.tool_calls is not None:
+            return list(response.tool_calls)
+        return [
+            ToolCall(id=block.id, name=block.name, arguments=block.input)
+            for block in response.content
+            if isinstance(block, ToolCallBlock)
+        ]
+
+    async def aclose(self) -> None:
+        """Close the client; harmless the second time."""
+        await self._wire.aclose()
+
+    def _blame(self, model: str | None) -> Blame:
+        options = self._options
+        return Blame(self.name, model, options.api_key, options.overloaded_delay_multiplier)
+
+    async def _emit(self, event: str, data: dict[str, Any]) -> None:
+        if self._hooks is not None:
+            await self._hooks.emit(event, data)
+
+    def _usage(self, reader: AnswerReader, call: Call) -> Usage:
+        used = reader.consumed
+        cost = self._prices.cost(reader.model or call.model, used) if used.is_reported else None
+        return Usage(
+            input_tokens=used.input_tokens,
+            output_tokens=used.output_tokens,
+            total_tokens=used.input_tokens + used.output_tokens,
+            reasoning_tokens=used.reasoning_tokens,
+            cache_read_tokens=used.cache_read_tokens,
+            cache_write_tokens=used.cache_write_tokens,
+            cost_usd=cost,
+        )
+
+
+class _Answering:
+    """One call under way: an iterator over its chunks that holds no generator and no cancel scope between them."""
+
+    def __init__(self, provider: SdkProvider, call: Call, encoded: Encoded, reader: AnswerReader) -> None:
+        self._provider = provider
+        self._call = call
+        self._encoded = encoded
+        self._reader = reader
+        self._blame = provider._blame(call.model)
+        self._reply: Reply | None = None
+        self._parser = EventParser()
+        self._ready: list[StreamChunk] = []
+        self._raw: list[Any] = []
+        self._began = 0.0
+        self._is_over = False
+        self._is_complete = False
+
+    def __aiter__(self) -> AsyncIterator[StreamChunk]:
+        return self
+
+    @asynccontextmanager
+    async def opened(self, message_count: int) -> AsyncIterator[None]:
+        """The exchange, from sending the request to closing the connection."""
+        provider, options = self._provider, self._provider._options
+        about: dict[str, Any] = {"provider": provider.name, "model": self._call.model, "message_count": message_count}
+        if options.raw:
+            about["raw"] = self._encoded.body
+        await provider._emit(LLM_REQUEST, about)
+        self._began = anyio.current_time()
+        attempt = 0
+        while True:
+            exchange = self._exchange()
+            try:
+                self._reply = await exchange.__aenter__()
+                break
+            except LLMError as exc:
+                attempt += 1
+                if not exc.retryable or attempt > options.max_retries:
+                    await self._report("error", exc)
+                    raise
+                await self._wait_for_retry(attempt, exc)
+        try:
+            yield
+            if self._is_complete:
+                await self._reply.drain()
+        finally:
+            await exchange.__aexit__(None, None, None)
+
+    def _exchange(self) -> AbstractAsyncContextManager[Reply]:
+        options = self._provider._options
+        deadlines = Deadlines(self._call.timeout, options.idle_timeout if self._call.stream else None, self._blame)
+        return self._provider._wire.open(
+            "post", self._provider._dialect.path, self._encoded.body, deadlines, self._blame
+        )
+
+    async def _wait_for_retry(self, attempt: int, exc: LLMError) -> None:
+        options = self._provider._options
+        delay = min(options.min_retry_delay * 2.0 ** (attempt - 1), options.max_retry_delay)
+        delay *= exc.delay_multiplier
+        if options.retry_jitter:
+            delay *= random.uniform(0.5, 1.5)
+        delay = max(delay, exc.retry_after or 0.0)
+        details = {"attempt": attempt, "max_retries": options.max_retries, "delay": delay}
+        about = {"provider": self._provider.name, "model": self._call.model, "retry_after": exc.retry_after}
+        said = {"error_type": type(exc).__name__, "error_message": str(exc)}
+        await self._provider._emit(PROVIDER_RETRY, {**about, **details, **said})
+        await anyio.sleep(delay)
+
+    async def __anext__(self) -> StreamChunk:
+        while not self._ready:
+            if self._is_over:
+                raise StopAsyncIteration
+            try:
+                await self._advance()
+            except LLMError as exc:
+                self._is_over = True
+                await self._report("error", exc)
+                raise
+        return self._ready.pop(0)
+
+    async def _advance(self) -> None:
+        """Receive until there is something to give out, or the answer is complete."""
+        assert self._reply is not None
+        if not self._call.stream or not self._reply.is_event_stream:
+            self._take(self._reader.read_body, await self._reply.receive_json())
+            await self._finish()
+            return
+        received = await self._reply.receive()
+        for event in self._events(received):
+            self._take(self._reader.read_event, event)
+            if self._reader.is_over:
+                break
+        if received is None and not self._reader.is_over:
+            self._take(lambda _: self._reader.end_of_stream(), None)
+        if received is None or self._reader.is_over:
+            await self._finish()
+
+    def _events(self, received: bytes | None) -> list[ServerEvent]:
+        try:
+            return self._parser.end() if received is None else self._parser.feed(received)
+        except ValueError as exc:
+            raise self._garbled(exc) from exc
+
+    def _take(self, read: Any, what: Any) -> None:
+        """Let the reader have a piece; a service that breaks its own format is a broken stream, not a crash."""
+        if self._provider._options.raw:
+            self._raw.append(what.data if isinstance(what, ServerEvent) else what)
+        try:
+            self._ready += read(what)
+        except ServiceError as exc:
+            raise from_stream(self._blame, exc.body) from None
+        except LLMError as exc:
+            self._name(exc)
+            raise
+        except (LookupError, TypeError, AttributeError, ValueError) as exc:
+            raise self._garbled(exc) from exc
+
+    def _garbled(self, exc: Exception) -> StreamError:
+        why = self._blame.clean(f"{type(exc).__name__}: {exc}")
+        text = f"{self._blame.provider} sent something that cannot be understood ({why})"
+        return StreamError(text, provider=self._blame.provider, model=self._blame.model)
+
+    def _name(self, exc: LLMError) -> None:
+        exc.provider = exc.provider or self._blame.provider
+        exc.model = exc.model or self._blame.model
+
+    async def _finish(self) -> None:
+        usage = self._provider._usage(self._reader, self._call)
+        try:
+            response = self._reader.response(usage, self._encoded.degradation)
+        except LLMError as exc:
+            self._name(exc)
+            raise
+        self._is_over = self._is_complete = True
+        await self._report("ok", usage=usage)
+        self._ready.append(StreamChunk(kind="response", response=response))
+
+    async def _report(self, status: str, exc: LLMError | None = None, usage: Usage | None = None) -> None:
+        about: dict[str, Any] = {
+            "provider": self._provider.name,
+            "model": self._reader.model or self._call.model,
+            "duration_ms": round((anyio.current_time() - self._began) * 1000),
+            "status": status,
+        }
+        if usage is not None:
+            counted = {
+                "input_tokens": usage.input_tokens,
+                "output_tokens": usage.output_tokens,
+                "cache_read_tokens": usage.cache_read_tokens,
+                "cache_write_tokens": usage.cache_write_tokens,
+            }
+            about["usage"] = {name: count for name, count in counted.items() if count is not None}
+            about["usage"]["cost_usd"] = None if usage.cost_usd is None else str(usage.cost_usd)
+        if exc is not None:
+            about["error"] = {"type": type(exc).__name__, "message": str(exc), "retryable": exc.retryable}
+        if self._provider._options.raw:
+            about["raw"] = self._raw
+        await self._provider._emit(LLM_RESPONSE, about)

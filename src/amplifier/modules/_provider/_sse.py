@@ -1,0 +1,111 @@
+"""Server-sent events out of bytes: no I/O, no async, any split of the bytes gives the same events.
+
+The SDKs have decoders of their own, but theirs are async generators inside async generators: left half-way, on trio they
+end as warnings and on asyncio as stray tasks. This one is fed and asked. Above: `_wire`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NoReturn, final
+
+import attrs
+
+MAX_EVENT_BYTES = 16 * 2**20
+"""An event beyond this is no event; the limit exists so that a server cannot fill the memory with one endless line."""
+
+_LINE_END = re.compile(rb"[\r\n]")
+
+
+@attrs.frozen
+class ServerEvent:
+    """One event: its name, if it has one, and its data as text."""
+
+    name: str | None
+    data: str
+
+
+@final
+class EventParser:
+    """Collects bytes and gives back whole events."""
+
+    def __init__(self) -> None:
+        self._line = bytearray()
+        self._data: list[str] = []
+        self._size = 0
+        self._name: str | None = None
+        self._after_cr = False
+        self._first = True
+
+    def feed(self, received: bytes) -> list[ServerEvent]:
+        """Take bytes as they came and return the events they complete.
+
+        Raises:
+            ValueError: The bytes are no UTF-8, or an event is larger than `MAX_EVENT_BYTES`.
+        """
+        events: list[ServerEvent] = []
+        start = 0
+        for found in _LINE_END.finditer(received):
+            end = found.start()
+            is_second_half = self._after_cr and end == start and received[end] == 0x0A
+            self._after_cr = received[end] == 0x0D
+            if not is_second_half:
+                self._line += received[start:end]
+                self._take_line(events)
+            start = end + 1
+        if start < len(received):
+            self._after_cr = False
+            self._line += received[start:]
+            self._check_size()
+        return events
+
+    def end(self) -> list[ServerEvent]:
+        """The connection is at its end: an event without its closing blank line counts, as it does for the SDKs."""
+        events: list[ServerEvent] = []
+        if self._line:
+            self._take_line(events)
+        self._dispatch(events)
+        return events
+
+    def _take_line(self, events: list[ServerEvent]) -> None:
+        self._check_size()
+        line = self._line.decode("utf-8")
+        self._line.clear()
+        if self._first:
+            line, self._first = line.removeprefix("\ufeff"), False
+        if not line:
+            self._dispatch(events)
+            return
+        field, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if field == "data":
+            self._data.append(value)
+            self._size += len(value)
+        elif field == "event":
+            self._name = value
+
+    def _dispatch(self, events: list[ServerEvent]) -> None:
+        if self._data:
+            events.append(ServerEvent(self._name, "\n".join(self._data)))
+        self._data, self._size, self._name = [], 0, None
+
+    def _check_size(self) -> None:
+        if self._size + len(self._line) > MAX_EVENT_BYTES:
+            raise ValueError(f"an event is larger than {MAX_EVENT_BYTES} bytes")
+
+
+def read_json(text: str | bytes) -> Any:
+    """Parse JSON exactly: integers of any size, and no NaN.
+
+    Raises:
+        ValueError: It is no JSON, or is nested beyond what Python can read.
+    """
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("the JSON is nested too deeply") from None
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")

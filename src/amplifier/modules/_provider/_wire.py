@@ -1,0 +1,336 @@
+"""One HTTP exchange through an official SDK: opened, read piece by piece under deadlines, and closed whatever happens.
+
+The SDK does what it knows best: address, authentication, headers, proxies, status errors. The body of a response is read
+here, with a plain iterator, so that leaving it in the middle closes the connection at once and leaves nothing to the
+garbage collector. SDK retries are off. Below: `_sse`, `_errors`. Above: `_provider`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import ssl
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, final
+
+import anyio
+import attrs
+
+from amplifier.errors import (
+    InvalidRequestError,
+    LLMError,
+    LLMTimeoutError,
+    MissingExtraError,
+    NetworkError,
+    StreamError,
+)
+
+from ._errors import Blame, from_status
+from ._options import ProviderOptions
+from ._sse import read_json
+
+MAX_ERROR_BYTES = 64 * 2**10
+"""More of an error's body is not read."""
+
+MAX_BODY_BYTES = 256 * 2**20
+"""More of an answer is not read."""
+
+_CLOSING_SECONDS = 5.0
+_DRAINING_SECONDS = 0.2
+_DRAINING_PIECES = 16
+
+
+@attrs.frozen
+class Sdk:
+    """An official SDK, imported.
+
+    Attributes:
+        module: The package; both have the same error classes, ``Timeout`` and ``DefaultAsyncHttpxClient``.
+        http: The HTTP library it uses.
+    """
+
+    module: Any
+    http: Any
+
+
+def import_sdk(package: str, *, feature: str, extra: str) -> Sdk:
+    """Import an SDK; blocks for a second or two, so it belongs into a worker thread.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    try:
+        return Sdk(importlib.import_module(package), importlib.import_module("httpx2"))
+    except ImportError as exc:
+        raise MissingExtraError(feature, extra=extra, missing=package) from exc
+
+
+def client_options(sdk: Sdk, options: ProviderOptions) -> dict[str, Any]:
+    """What both SDKs' clients are built with."""
+    timeout = sdk.module.Timeout(None, connect=options.connect_timeout)  # the rest is ours: see `Deadlines`
+    return {
+        "api_key": options.api_key,
+        "base_url": options.base_url,
+        "max_retries": 0,
+        "timeout": timeout,
+        "default_headers": dict(options.extra_headers) or None,
+        # A redirect would carry the key in a header that the HTTP library does not know as one.
+        "http_client": sdk.module.DefaultAsyncHttpxClient(
+            verify=_certificates(sdk.http),
+            timeout=timeout,
+            follow_redirects=False,
+            event_hooks={"response": [_error_shortener(sdk.http)]},
+        ),
+    }
+
+
+@functools.cache
+def _certificates(http: Any) -> ssl.SSLContext:
+    """Whom to trust; read once per process, because it takes longer than everything else and never differs."""
+    context: ssl.SSLContext = http.create_ssl_context()
+    return context
+
+
+def settle_platform(client: Any) -> None:
+    """Tell the client its platform; asked for in the first call, it would start a thread that nobody ends."""
+    if getattr(client, "_platform", "") is None:
+        client._platform = {"linux": "Linux", "darwin": "MacOS"}.get(sys.platform, "Unknown")
+
+
+def _error_shortener(http: Any) -> Callable[[Any], Awaitable[None]]:
+    """A hook of the HTTP client that lets an error's body end after `MAX_ERROR_BYTES`: the SDKs read it whole."""
+
+    class Shortened(http.AsyncByteStream):  # type: ignore[misc]  # the library is imported at mount
+        def __init__(self, stream: Any) -> None:
+            self._stream = stream
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            left = MAX_ERROR_BYTES
+            chunks = aiter(self._stream)
+            try:
+                async for chunk in chunks:
+                    yield chunk
+                    left -= len(chunk)
+                    if left <= 0:
+                        await self._stream.aclose()
+                        return
+            finally:
+                await exhaust(chunks)
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
+
+    async def shorten(response: Any) -> None:
+        if response.status_code >= 300:
+            response.stream = Shortened(response.stream)
+
+    return shorten
+
+
+async def exhaust(iterator: Any) -> None:
+    """Pull a closed iterator until it notices; so ends every generator in its depth, and none is left for collection."""
+    with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _CLOSING_SECONDS):
+        while True:
+            try:
+                await anext(iterator)
+            except Exception:  # noqa: BLE001 — whatever a closed connection raises, it is over
+                return
+
+
+@final
+class Deadlines:
+    """How long the next wait of one call may take."""
+
+    def __init__(self, total: float | None, idle: float | None, blame: Blame) -> None:
+        self._end = None if total is None else anyio.current_time() + total
+        self._total = total
+        self._idle = idle
+        self._blame = blame
+
+    @contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        """Bound one wait.
+
+        Raises:
+            LLMTimeoutError: It took too long.
+        """
+        now = anyio.current_time()
+        left = None if self._end is None else self._end - now
+        is_idle = self._idle is not None and (left is None or self._idle < left)
+        seconds = self._idle if is_idle else left
+        with anyio.CancelScope() as scope:
+            if seconds is not None:
+                scope.deadline = now + seconds
+            yield
+        if scope.cancelled_caught:
+            raise LLMTimeoutError(
+                f"{self._blame.provider} sent nothing for {self._idle:g} s while {what} (idle_timeout)"
+                if is_idle
+                else f"{self._blame.provider} did not finish within {self._total:g} s, still {what} (timeout)",
+                provider=self._blame.provider,
+                model=self._blame.model,
+            )
+
+
+@final
+class Reply:
+    """An open response."""
+
+    def __init__(self, wire: Wire, response: Any, deadlines: Deadlines, blame: Blame) -> None:
+        self._wire = wire
+        self._response = response
+        self._deadlines = deadlines
+        self._blame = blame
+        self._chunks = aiter(response.aiter_bytes())
+        self._left = MAX_BODY_BYTES
+
+    @property
+    def is_event_stream(self) -> bool:
+        """Whether the server answers with events, as it was asked to, or with one JSON text."""
+        kind: str = self._response.headers.get("content-type", "")
+        return "json" not in kind.lower()
+
+    async def receive(self) -> bytes | None:
+        """The next bytes; None at the end.
+
+        Raises:
+            LLMTimeoutError: Nothing came in time.
+            StreamError: The connection broke, or the answer is beyond all measure.
+        """
+        with self._wire.errors(self._blame, StreamError), self._deadlines.waiting("answering"):
+            try:
+                chunk: bytes = await anext(self._chunks)
+            except StopAsyncIteration:
+                return None
+        self._left -= len(chunk)
+        if self._left < 0:
+            raise StreamError(
+                f"{self._blame.provider} sent more than {MAX_BODY_BYTES} bytes",
+                provider=self._blame.provider,
+                model=self._blame.model,
+                retryable=False,
+            )
+        return chunk
+
+    async def receive_json(self) -> Any:
+        """The whole body as JSON.
+
+        Raises:
+            StreamError: It is none.
+        """
+        body = bytearray()
+        while (chunk := await self.receive()) is not None:
+            body += chunk
+        try:
+            return read_json(bytes(body))
+        except ValueError as exc:
+            raise StreamError(
+                f"{self._blame.provider} answered with something that is not JSON: "
+                f"{self._blame.clean(bytes(body[:200]).decode('utf-8', 'replace'))!r}",
+                provider=self._blame.provider,
+                model=self._blame.model,
+            ) from exc
+
+    async def drain(self) -> None:
+        """The answer is complete: take what little follows, so that the connection can serve another call."""
+        with anyio.move_on_after(_DRAINING_SECONDS):
+            try:
+                for _ in range(_DRAINING_PIECES):
+                    await anext(self._chunks)
+            except Exception:  # noqa: BLE001 — its end is the usual case, and no failure matters any more
+                return
+
+    async def aclose(self) -> None:
+        """Close the connection unless the response was read to its end; bounded, also while being cancelled."""
+        with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _CLOSING_SECONDS):
+            try:
+                await self._response.aclose()
+            finally:
+                await exhaust(self._chunks)
+
+
+@final
+class Wire:
+    """A client of one SDK."""
+
+    def __init__(self, sdk: Sdk, client: Any) -> None:
+        self._sdk = sdk
+        self._client = client
+
+    @asynccontextmanager
+    async def open(
+        self, method: str, path: str, body: dict[str, Any] | None, deadlines: Deadlines, blame: Blame
+    ) -> AsyncIterator[Reply]:
+        """Send a request and wait for the head of its response.
+
+        Raises:
+            LLMError: There is none, or it reports an error.
+        """
+        with self.errors(blame, NetworkError), deadlines.waiting("waiting for an answer"):
+            response = await self._send(method, path, body)
+        reply = Reply(self, response, deadlines, blame)
+        try:
+            yield reply
+        finally:
+            await reply.aclose()
+
+    async def _send(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+        kind = self._sdk.http.Response
+        if method == "get":
+            return await self._client.get(path, cast_to=kind, stream=True)
+        try:
+            content = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+        except (TypeError, ValueError) as exc:
+            raise InvalidRequestError(f"the request cannot be written as JSON: {exc}") from exc
+        headers = {"Content-Type": "application/json"}
+        return await self._client.post(path, cast_to=kind, content=content, options={"headers": headers}, stream=True)
+
+    @contextmanager
+    def errors(self, blame: Blame, broken: type[LLMError]) -> Iterator[None]:
+        """Turn what the SDK and its HTTP library raise into our errors.
+
+        Args:
+            blame: Who was asked for what.
+            broken: What a failing connection means at this point.
+        """
+        sdk, http = self._sdk.module, self._sdk.http
+        about: dict[str, Any] = {"provider": blame.provider, "model": blame.model}
+        try:
+            yield
+        except sdk.APIStatusError as exc:
+            _raise(from_status(blame, exc.status_code, exc.response.headers, _body(exc)), exc, blame)
+        except (sdk.APITimeoutError, http.TimeoutException) as exc:
+            _raise(
+                LLMTimeoutError(f"{blame.provider} could not be reached in time (connect_timeout)", **about), exc, blame
+            )
+        except (sdk.APIConnectionError, http.RequestError) as exc:
+            cause: BaseException = exc.__cause__ or exc
+            why = f"{type(cause).__name__}: {blame.clean(str(cause))}".rstrip(": ")
+            what = "could not be reached" if broken is NetworkError else "broke the connection"
+            _raise(broken(f"{blame.provider} {what} ({why})", **about), exc, blame)
+
+    async def aclose(self) -> None:
+        """Close the client and its idle connections; bounded, and harmless the second time."""
+        with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _CLOSING_SECONDS):
+            await self._client.close()
+
+
+def _body(exc: Any) -> Any:
+    """An error's body, parsed if it is JSON."""
+    body = exc.body
+    if not isinstance(body, str):
+        return body
+    try:
+        return read_json(body)
+    except ValueError:
+        return body
+
+
+def _raise(error: LLMError, cause: BaseException, blame: Blame) -> None:
+    """Raise with the cause, unless its text would give the key away."""
+    if blame.secret and blame.secret in f"{cause}{cause.__cause__}":
+        raise error from None
+    raise error from cause

@@ -1,0 +1,46 @@
+"""How the gate comes into a session."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from amplifier.contracts import Coordinator
+from amplifier.events import TOOL_PRE
+
+from ._hook import ApprovalHook
+from ._options import MODULE, read_approval_options
+
+logger = logging.getLogger("amplifier.modules.hooks-approval")
+
+_LEEWAY = 30.0
+
+
+async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], None]:
+    """Put the gate before every tool; see `ApprovalOptions` and the module's reference page for what the config may say.
+
+    Returns:
+        What takes it away.
+
+    Raises:
+        PlanError: The config is wrong.
+    """
+    options = read_approval_options(config)
+    hook = ApprovalHook(options, coordinator)
+    unregister = coordinator.hooks.register(
+        TOOL_PRE,
+        hook,
+        priority=options.priority,
+        name=MODULE,
+        timeout=options.timeout + _LEEWAY,  # a registered provider is waited for inside the handler
+        on_failure="deny",
+    )
+    coordinator.register_capability("approval.register_provider", hook.desk.register_provider)
+    logger.info("tools are approved by %s: %d rules, then defaults", MODULE, len(options.rules))
+
+    def close() -> None:
+        unregister()
+        hook.desk.provider = None
+
+    return close

@@ -1,0 +1,215 @@
+"""From a request to the JSON of Anthropic's Messages API; pure."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+from amplifier.models import (
+    ChatRequest,
+    ContentBlockUnion,
+    Degradation,
+    ImageBlock,
+    ReasoningBlock,
+    RedactedThinkingBlock,
+    ResponseFormatJson,
+    ResponseFormatJsonSchema,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+    ToolResultBlock,
+    ToolSpec,
+    UnknownBlock,
+    to_dict,
+)
+
+from .._provider import Call, Conversation, Encoded, Entry, Result, Words, read_schema
+from ._models import thinks_adaptively
+from ._options import AnthropicOptions
+
+_GOOD_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_CACHE_MARK = {"type": "ephemeral"}
+_UNMARKABLE = ("thinking", "redacted_thinking")
+_BUDGETS = {"minimal": 1024, "low": 4096, "medium": 10_000, "high": 16_000, "xhigh": 24_000, "max": 28_000}
+_LEAST_BUDGET = 1024
+_CONTINUED = "[the conversation continues]"
+_JSON_ONLY = "Answer with one JSON value and nothing else: no words around it, no code fence."
+
+
+def encode(conversation: Conversation, request: ChatRequest, call: Call, options: AnthropicOptions) -> Encoded:
+    """Write a request.
+
+    The service takes system words in one place, before everything. Those that open the conversation go there; later ones,
+    which hooks inject, stay where they are as marked words of the user.
+    """
+    system, rest = _split(conversation.entries)
+    encoded = Encoded({"model": call.model, "max_tokens": call.max_tokens, "messages": _messages(rest)})
+    body = encoded.body
+    if request.tools:
+        body["tools"] = [_tool(spec) for spec in request.tools]
+        if call.tool_choice is not None:
+            body["tool_choice"] = _tool_choice(call)
+    _answer_format(encoded, request, system)
+    _thinking(encoded, call, options)
+    if system:
+        body["system"] = system
+    if "thinking" not in body:  # a thinking model takes no other sampling than its own
+        body |= {n: v for n, v in (("temperature", call.temperature), ("top_p", call.top_p)) if v is not None}
+    if request.stop:
+        body["stop_sequences"] = list(request.stop)
+    user = (request.metadata or {}).get("user_id")
+    if isinstance(user, str):
+        body["metadata"] = {"user_id": user}
+    if call.stream:
+        body["stream"] = True
+    if options.enable_prompt_caching:
+        _mark_for_cache(body)
+    return encoded
+
+
+def _split(entries: list[Entry]) -> tuple[list[dict[str, Any]], list[Entry]]:
+    system: list[dict[str, Any]] = []
+    for index, entry in enumerate(entries):
+        if not (isinstance(entry, Words) and entry.role in ("system", "developer")):
+            return system, entries[index:]
+        system += [_text(block) for block in entry.blocks if isinstance(block, TextBlock)]
+    return system, []
+
+
+def _messages(entries: list[Entry]) -> list[dict[str, Any]]:
+    """Turns that alternate and begin with the user; in each of the user's, tool results come first."""
+    turns: list[dict[str, Any]] = []
+    for entry in entries:
+        role, content = _turn(entry)
+        if not content:
+            continue
+        if not turns or turns[-1]["role"] != role:
+            turns.append({"role": role, "content": []})
+        turns[-1]["content"] += content
+    for turn in turns:
+        turn["content"].sort(key=lambda block: block["type"] != "tool_result" if turn["role"] == "user" else False)
+    if turns and turns[0]["role"] == "assistant":
+        turns.insert(0, {"role": "user", "content": [{"type": "text", "text": _CONTINUED}]})
+    return turns
+
+
+def _turn(entry: Entry) -> tuple[str, list[dict[str, Any]]]:
+    if isinstance(entry, Result):
+        return "user", [_result(entry)]
+    if entry.role in ("system", "developer"):
+        texts = [block.text for block in entry.blocks if isinstance(block, TextBlock)]
+        return "user", [{"type": "text", "text": f"<system-reminder>\n{text}\n</system-reminder>"} for text in texts]
+    return entry.role, [block for given in entry.blocks if (block := _block(given)) is not None]
+
+
+def _block(block: ContentBlockUnion) -> dict[str, Any] | None:
+    """One block; None for what this service would refuse: thoughts of other makes, and thoughts without a signature."""
+    match block:
+        case TextBlock():
+            return _text(block)
+        case ThinkingBlock():
+            if not block.signature:
+                return None
+            return {"type": "thinking", "thinking": block.thinking, "signature": block.signature}
+        case RedactedThinkingBlock():
+            return {"type": "redacted_thinking", "data": block.data}
+        case ToolCallBlock():
+            return {"type": "tool_use", "id": good_id(block.id), "name": block.name, "input": block.input}
+        case ImageBlock():
+            return {"type": "image", "source": block.source}
+        case UnknownBlock():
+            return to_dict(block)
+        case ReasoningBlock() | ToolResultBlock():
+            return None
+
+
+def _text(block: TextBlock) -> dict[str, Any]:
+    kept = {name: block.extra[name] for name in ("cache_control", "citations") if block.extra.get(name)}
+    return {"type": "text", "text": block.text, **kept}
+
+
+def _result(result: Result) -> dict[str, Any]:
+    shown: dict[str, Any] = {"type": "tool_result", "tool_use_id": good_id(result.call_id)}
+    parts = [part for given in result.parts if (part := _block(given)) is not None]
+    if len(parts) == 1 and parts[0].keys() == {"type", "text"}:
+        shown["content"] = parts[0]["text"]
+    elif parts:
+        shown["content"] = parts
+    if result.is_error:
+        shown["is_error"] = True
+    return shown
+
+
+def good_id(given: str) -> str:
+    """An id the service accepts: its own unchanged, those of other makes spelt with its letters, still told apart."""
+    if _GOOD_ID.fullmatch(given):
+        return given
+    return re.sub(r"[^A-Za-z0-9_-]", "_", given)[:64] + "_" + hashlib.sha256(given.encode()).hexdigest()[:12]
+
+
+def _tool(spec: ToolSpec) -> dict[str, Any]:
+    tool: dict[str, Any] = {"name": spec.name, "input_schema": {"type": "object", **spec.parameters}}
+    if spec.description:
+        tool["description"] = spec.description
+    return tool | {name: spec.extra[name] for name in ("cache_control", "strict") if name in spec.extra}
+
+
+def _tool_choice(call: Call) -> dict[str, Any]:
+    choice = call.tool_choice
+    if isinstance(choice, tuple):
+        return {"type": "tool", "name": choice[0]}
+    return {"type": "any" if choice == "required" else choice}
+
+
+def _answer_format(encoded: Encoded, request: ChatRequest, system: list[dict[str, Any]]) -> None:
+    if isinstance(request.response_format, ResponseFormatJsonSchema):
+        _, schema, _ = read_schema(request.response_format)
+        encoded.body["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
+    elif isinstance(request.response_format, ResponseFormatJson):
+        system.append({"type": "text", "text": _JSON_ONLY})
+        encoded.degradations.append(
+            Degradation(
+                requested="response_format json",
+                actual="the model was told to answer in JSON",
+                reason="the API enforces JSON only with a schema",
+            )
+        )
+
+
+def _thinking(encoded: Encoded, call: Call, options: AnthropicOptions) -> None:
+    """Let the model think if an effort is asked for; the newer ones take the effort, the older ones a budget."""
+    body, effort = encoded.body, call.reasoning_effort
+    wanted = options.extended_thinking
+    if wanted is None:
+        wanted = effort not in (None, "none") or options.thinking_budget_tokens is not None
+    if not wanted:
+        return
+    if call.tool_choice == "required" or isinstance(call.tool_choice, tuple):
+        _without_thinking(encoded, "a forced tool choice and thinking exclude each other")
+        return
+    if thinks_adaptively(call.model):
+        body["thinking"] = {"type": "adaptive", "display": options.thinking_display}
+        if effort not in (None, "none"):
+            body.setdefault("output_config", {})["effort"] = "low" if effort == "minimal" else effort
+        return
+    budget = options.thinking_budget_tokens or _BUDGETS.get(effort or "", _BUDGETS["medium"])
+    budget = min(budget, (call.max_tokens or 0) - _LEAST_BUDGET)
+    if budget < _LEAST_BUDGET:
+        _without_thinking(encoded, f"max_tokens {call.max_tokens} leaves no room for it")
+        return
+    body["thinking"] = {"type": "enabled", "budget_tokens": budget}
+
+
+def _without_thinking(encoded: Encoded, reason: str) -> None:
+    encoded.degradations.append(Degradation(requested="thinking", actual="no thinking", reason=reason))
+
+
+def _mark_for_cache(body: dict[str, Any]) -> None:
+    """Two marks: after the tools and system words, which stay the same, and after the newest words of the user."""
+    places = [body.get("system") or body.get("tools") or []]
+    if body["messages"] and body["messages"][-1]["role"] == "user":
+        places.append(body["messages"][-1]["content"])
+    for blocks in places:
+        if blocks and blocks[-1].get("type") not in _UNMARKABLE:
+            blocks[-1] = {**blocks[-1], "cache_control": blocks[-1].get("cache_control", _CACHE_MARK)}

@@ -1,0 +1,206 @@
+"""The provider: one request to the server for each call, told as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from typing import Any
+
+import anyio
+
+from amplifier.contracts import Coordinator
+from amplifier.errors import ContractError, LLMError
+from amplifier.events import LLM_REQUEST, LLM_RESPONSE, PROVIDER_TOOL_SEQUENCE_REPAIRED
+from amplifier.models import (
+    ChatRequest,
+    ChatResponse,
+    ConfigField,
+    Degradation,
+    ModelInfo,
+    ProviderInfo,
+    StreamChunk,
+    ToolCall,
+    ToolCallBlock,
+    to_dict,
+)
+
+from .._canned import used_ids
+from ._decode import Decoder, Lines
+from ._encode import Encoded, encode
+from ._failures import TRANSPORT_ERRORS, from_body, from_error, from_transport
+from ._options import ENVIRONMENT_VARIABLE, Options
+from ._server import Server
+
+_NAME = "local"
+_PATH = "/v1/chat/completions"
+_CAPABILITIES = ("tools", "streaming", "json_schema")
+
+
+class LocalProvider:
+    """A model on this machine.
+
+    Args:
+        coordinator: For events.
+        options: Which model, and how.
+        server: Runs it.
+    """
+
+    def __init__(self, coordinator: Coordinator, options: Options, server: Server) -> None:
+        self._coordinator = coordinator
+        self._options = options
+        self._server = server
+
+    def __repr__(self) -> str:
+        return f"<LocalProvider {self._options.model!r}: {self._server!r}>"
+
+    @property
+    def name(self) -> str:
+        """The name it is mounted under."""
+        return _NAME
+
+    def get_info(self) -> ProviderInfo:
+        """Describe the provider; the model is not loaded for it."""
+        return ProviderInfo(
+            id=_NAME,
+            display_name="Local (llama.cpp)",
+            capabilities=list(_CAPABILITIES),
+            defaults={
+                "model": self._options.model,
+                "context_window": self._options.context_size,
+                "max_output_tokens": min(self._options.max_tokens, self._options.context_size // 2),
+            },
+            config_fields=[
+                ConfigField(
+                    id="model_path",
+                    display_name="Model file",
+                    prompt="The path of a GGUF file",
+                    env_var=ENVIRONMENT_VARIABLE,
+                )
+            ],
+        )
+
+    async def list_models(self) -> list[ModelInfo]:
+        """The one model there is."""
+        defaults = self.get_info().defaults
+        return [
+            ModelInfo(
+                id=self._options.model,
+                display_name=self._options.model,
+                context_window=defaults["context_window"],
+                max_output_tokens=defaults["max_output_tokens"],
+                capabilities=list(_CAPABILITIES),
+            )
+        ]
+
+    async def complete(self, request: ChatRequest, **kwargs: Any) -> ChatResponse:
+        """Collect the stream.
+
+        Raises:
+            LLMError: There is no answer.
+        """
+        async with self.stream(request, **kwargs) as chunks:
+            async for chunk in chunks:
+                if chunk.response is not None:
+                    return chunk.response
+        raise ContractError("provider-local ended its stream without a response", module="provider-local")
+
+    def stream(self, request: ChatRequest, **kwargs: Any) -> AbstractAsyncContextManager[AsyncIterator[StreamChunk]]:
+        """Tell the answer as it comes; leaving early makes the server stop.
+
+        Raises:
+            LLMError: There is no answer, or not all of it; while the chunks are read.
+        """
+        return self._stream(request)
+
+    def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:
+        """The calls of a response; of one that lists none, those among its blocks."""
+        if response.tool_calls is not None:
+            return list(response.tool_calls)
+        blocks = [block for block in response.content if isinstance(block, ToolCallBlock)]
+        return [ToolCall(id=block.id, name=block.name, arguments=block.input) for block in blocks]
+
+    @asynccontextmanager
+    async def _stream(self, request: ChatRequest) -> AsyncGenerator[AsyncIterator[StreamChunk], None]:
+        async with aclosing(self._told(request)) as chunks:
+            yield chunks
+
+    async def _told(self, request: ChatRequest) -> AsyncGenerator[StreamChunk, None]:
+        started = anyio.current_time()
+        encoded = encode(request, self._options)
+        await self._tell_request(request, encoded)
+        decoder = Decoder(self._options.model, used_ids(request))
+        try:
+            async with aclosing(self._asked(encoded.body, decoder)) as chunks:
+                async for chunk in chunks:
+                    if chunk.response is not None:
+                        chunk.response.degradation = _degradation(encoded)
+                        await self._tell_response(chunk.response, started)
+                    yield chunk
+        except LLMError as error:
+            await self._tell_failure(error, started)
+            raise
+
+    async def _asked(self, body: dict[str, Any], decoder: Decoder) -> AsyncGenerator[StreamChunk, None]:
+        """Send the request and decode what comes back.
+
+        Raises:
+            LLMError: The server refused, broke off, or fell silent.
+        """
+        model = self._options.model
+        server = await self._server.running()
+        lines = Lines()
+        try:
+            async with server.post(_PATH, body, idle_timeout=self._options.idle_timeout) as response:
+                if response.status != 200:
+                    raise from_body(response.status, await response.aread(), model)
+                # Not response.aiter_stream(): left half-way, that one leaves generators to the garbage collector.
+                body_stream: Any = response.stream
+                async with aclosing(body_stream.__aiter__()) as pieces:
+                    async for piece in pieces:
+                        for event in lines.take(piece):
+                            if isinstance(error := event.get("error"), dict):
+                                raise from_error(error, 500, model)
+                            for chunk in decoder.take(event):
+                                yield chunk
+        except TRANSPORT_ERRORS as error:
+            await self._server.notice(server)
+            raise from_transport(
+                error, model, has_begun=decoder.has_begun, idle_timeout=self._options.idle_timeout
+            ) from error
+        for chunk in decoder.finish():
+            yield chunk
+
+    async def _tell_request(self, request: ChatRequest, encoded: Encoded) -> None:
+        emit = self._coordinator.hooks.emit
+        if encoded.repaired:
+            repairs = [{"tool_call_id": call_id} for call_id in encoded.repaired]
+            details = {"provider": _NAME, "repair_count": len(repairs), "repairs": repairs}
+            await emit(PROVIDER_TOOL_SEQUENCE_REPAIRED, details)
+        asked = {"provider": _NAME, "model": self._options.model, "message_count": len(request.messages)}
+        await emit(LLM_REQUEST, {**asked, "raw": encoded.body} if self._options.raw else asked)
+
+    async def _tell_response(self, response: ChatResponse, started: float) -> None:
+        usage = response.usage
+        assert usage is not None  # the decoder always gives one
+        shown = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
+        if usage.cache_read_tokens is not None:
+            shown["cache_read_tokens"] = usage.cache_read_tokens
+        details = {**self._about(started), "status": "ok", "usage": shown}
+        await self._coordinator.hooks.emit(
+            LLM_RESPONSE, {**details, "raw": to_dict(response)} if self._options.raw else details
+        )
+
+    async def _tell_failure(self, error: LLMError, started: float) -> None:
+        failed = {"type": type(error).__name__, "message": str(error)}
+        details = {**self._about(started), "status": "error", "error": failed}
+        await self._coordinator.hooks.emit(LLM_RESPONSE, details)
+
+    def _about(self, started: float) -> dict[str, Any]:
+        duration = round((anyio.current_time() - started) * 1000)
+        return {"provider": _NAME, "model": self._options.model, "duration_ms": duration}
+
+
+def _degradation(encoded: Encoded) -> Degradation | None:
+    if not encoded.omitted:
+        return None
+    return Degradation(requested=", ".join(encoded.omitted), actual="text", reason="the model reads text only")

@@ -1,0 +1,98 @@
+"""provider-openai: OpenAI's models through its SDK, by the Responses API or by Chat Completions.
+
+What all providers share is in `_provider`, the two APIs are in `_openai`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import attrs
+
+from amplifier.contracts import Coordinator
+
+from ._openai import DEFAULT_MODEL, ChatDialect, ChatStyle, OpenAIModels, ResponsesDialect, ResponsesStyle
+from ._provider import (
+    Prices,
+    ProviderOptions,
+    Sdk,
+    Service,
+    choice,
+    client_options,
+    common_fields,
+    decline,
+    make_info,
+    mount_service,
+    optional,
+    read_options,
+    text,
+)
+from ._toolkit import flag
+
+__all__ = ["mount"]
+
+__amplifier_module_type__ = "provider"
+
+_MODULE = "provider-openai"
+_KEY, _URL = "OPENAI_API_KEY", "OPENAI_BASE_URL"
+
+
+@attrs.frozen(kw_only=True)
+class _Options(ProviderOptions):
+    api: str = "responses"
+    reasoning_summary: str | None = None
+    parallel_tool_calls: bool | None = None
+    organization: str | None = None
+    project: str | None = None
+
+
+_CHECKS = {
+    "api": choice("responses", "chat"),
+    "reasoning_summary": optional(choice("auto", "concise", "detailed")),
+    "parallel_tool_calls": optional(flag),
+    "organization": optional(text),
+    "project": optional(text),
+}
+
+
+async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], Awaitable[None]] | None:
+    """Mount the provider, or decline where there is no key.
+
+    Raises:
+        PlanError: The config is wrong.
+        MissingExtraError: The SDK is not installed.
+    """
+    environment = {"api_key": _KEY, "base_url": _URL, "organization": "OPENAI_ORG_ID", "project": "OPENAI_PROJECT_ID"}
+    defaults = {"default_model": DEFAULT_MODEL}
+    options = read_options(_Options, _MODULE, config, _CHECKS, environment=environment, defaults=defaults)
+    if not options.api_key:
+        decline(_MODULE, "API key", f"set {_KEY} or api_key in the plan")
+        return None
+    catalogue = OpenAIModels()
+    parallel = options.parallel_tool_calls
+    chat = ChatStyle(max_tokens_field="max_completion_tokens", has_developer=True, parallel_tool_calls=parallel)
+    responses = ResponsesStyle(reasoning_summary=options.reasoning_summary, parallel_tool_calls=parallel)
+    service = Service(
+        module=_MODULE,
+        package="openai",
+        extra="openai",
+        client=_client,
+        info=make_info(
+            "openai",
+            "OpenAI",
+            options,
+            catalogue,
+            env_vars=[_KEY],
+            fields=common_fields(_KEY, _URL, default_model=DEFAULT_MODEL, needs_url=False),
+        ),
+        dialect=ChatDialect(chat) if options.api == "chat" else ResponsesDialect(responses),
+        catalogue=catalogue,
+        prices=Prices("openai"),
+    )
+    return await mount_service(coordinator, service, options)
+
+
+def _client(sdk: Sdk, options: _Options) -> Any:
+    given = client_options(sdk, options)
+    return sdk.module.AsyncOpenAI(**given, organization=options.organization, project=options.project)

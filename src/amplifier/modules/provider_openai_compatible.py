@@ -1,0 +1,109 @@
+"""provider-openai-compatible: any server that speaks Chat Completions, wherever it is: vLLM, Ollama, llama.cpp, a gateway.
+
+What all providers share is in `_provider`, the API is in `_openai`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import attrs
+
+from amplifier.contracts import Coordinator
+
+from ._openai import AnyModels, ChatDialect, ChatStyle
+from ._provider import (
+    Prices,
+    ProviderOptions,
+    Sdk,
+    Service,
+    choice,
+    client_options,
+    common_fields,
+    decline,
+    make_info,
+    mount_service,
+    optional,
+    read_options,
+)
+from ._toolkit import count, flag
+
+__all__ = ["mount"]
+
+__amplifier_module_type__ = "provider"
+
+_MODULE = "provider-openai-compatible"
+_KEY, _URL = "OPENAI_COMPATIBLE_API_KEY", "OPENAI_COMPATIBLE_BASE_URL"
+_NO_KEY = "not-needed"
+_DEFAULTS = {
+    "default_model": "default",
+    "idle_timeout": 300.0,  # a processor without help reads a long prompt for minutes before its first word
+    "context_window": 32_768,
+    "max_tokens": 4096,
+}
+
+
+@attrs.frozen(kw_only=True)
+class _Options(ProviderOptions):
+    max_tokens_field: str = "max_tokens"
+    parallel_tool_calls: bool | None = None
+    seed: int | None = None
+
+
+_CHECKS = {
+    "max_tokens_field": choice("max_tokens", "max_completion_tokens"),
+    "parallel_tool_calls": optional(flag),
+    "seed": optional(count(0)),
+}
+
+
+async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], Awaitable[None]] | None:
+    """Mount the provider, or decline where there is no address.
+
+    Raises:
+        PlanError: The config is wrong.
+        MissingExtraError: The SDK is not installed.
+    """
+    environment = {"api_key": _KEY, "base_url": _URL}
+    options = read_options(_Options, _MODULE, config, _CHECKS, environment=environment, defaults=_DEFAULTS)
+    if not options.base_url:
+        decline(_MODULE, "address", f"set {_URL} or base_url in the plan, such as http://127.0.0.1:8080/v1")
+        return None
+    catalogue = AnyModels(options.default_model, options.context_window or 32_768, options.max_tokens or 4096)
+    style = ChatStyle(
+        max_tokens_field=options.max_tokens_field,
+        parallel_tool_calls=options.parallel_tool_calls,
+        seed=options.seed,
+    )
+    service = Service(
+        module=_MODULE,
+        package="openai",
+        extra="openai",
+        client=_client,
+        info=make_info(
+            "openai-compatible",
+            "OpenAI-compatible server",
+            options,
+            catalogue,
+            env_vars=[_KEY],
+            fields=common_fields(_KEY, _URL, default_model="default", needs_url=True),
+        ),
+        dialect=ChatDialect(style),
+        catalogue=catalogue,
+        prices=Prices(None, options.base_url),
+    )
+    return await mount_service(coordinator, service, options)
+
+
+def _client(sdk: Sdk, options: _Options) -> Any:
+    given = client_options(sdk, options)
+    given["api_key"] = options.api_key or _NO_KEY
+    # Left out, the SDK would take both from OpenAI's variables and send them to a server that is not OpenAI's.
+    headers = {
+        **(given["default_headers"] or {}),
+        "OpenAI-Organization": sdk.module.omit,
+        "OpenAI-Project": sdk.module.omit,
+    }
+    given["default_headers"] = headers
+    return sdk.module.AsyncOpenAI(**given)

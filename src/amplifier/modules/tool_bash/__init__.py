@@ -1,0 +1,12 @@
+"""tool-bash: run a command in a shell, and have nothing of it left when the call is over.
+
+`_tool` is the tool, `_command` one command under way in a worker thread, `_family` finds and ends every process a command
+started, `_capture` keeps a bounded part of its output, `_environment` says what a command gets to see of ours.
+"""
+
+from ._mount import mount
+from ._tool import BashTool
+
+__all__ = ["BashTool", "mount"]
+
+__amplifier_module_type__ = "tool"

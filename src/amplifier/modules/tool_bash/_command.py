@@ -1,0 +1,150 @@
+"""One command under way: started, listened to, and ended with everything it started. Blocking; runs in a worker thread.
+
+The thread alone owns the processes. Whatever happens to the task that waits for it, it goes on until they are gone, so no
+kind of cancellation can leave them behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from .._toolkit import Stop, ToolFailure
+from ._capture import Capture
+from ._ear import Ear
+from ._family import Family, has_ended
+
+logger = logging.getLogger("amplifier.modules.tools")
+
+_LINGER = 0.25
+"""Seconds in which what the shell left running may finish its output: bash does not wait for ``>(tee log)``."""
+_KILLING = 2.0
+"""Seconds after which a process that does not even die of SIGKILL is given up and named in the log."""
+_MOST_GRACE_WHEN_CANCELLED = 0.3
+"""A cancelled call has to end within one second, killing included."""
+_LOOK, _SHORT_LOOK = 0.02, 0.002
+
+
+@attrs.frozen(kw_only=True)
+class Outcome:
+    """How a command ended.
+
+    Attributes:
+        returncode: Its exit code, negative for a signal; None if its time was up.
+        left_running: Processes that were still there when the shell had ended, and were ended.
+    """
+
+    returncode: int | None
+    stdout: Capture
+    stderr: Capture
+    left_running: int = 0
+
+
+class Command:
+    """A command to be run once.
+
+    Args:
+        arguments: The shell and its arguments.
+        directory: Where it runs.
+        environment: All it gets to see.
+        mark: In the environment, unique to this command.
+        max_bytes: Kept of each of its two streams.
+        grace: Seconds between asking its processes to end and killing them.
+        stop: Ends it early.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        directory: str,
+        environment: Mapping[str, str],
+        mark: str,
+        max_bytes: int,
+        grace: float,
+        stop: Stop,
+    ) -> None:
+        self._arguments = arguments
+        self._directory = directory
+        self._environment = environment
+        self._mark = mark
+        self._grace = grace
+        self._stop = stop
+        self._captures = (Capture(max_bytes), Capture(max_bytes))
+
+    def run(self, seconds: float) -> Outcome:
+        """Run it to its end, but at most so long.
+
+        Raises:
+            Stopped: It was ended because somebody asked for it.
+            ToolFailure: It could not be started.
+        """
+        self._stop.check()
+        process = self._started()
+        family = Family(process, self._mark)
+        in_time, left = False, 0
+        try:
+            with Ear(process, self._captures, self._stop) as ear:
+                ear.listen(seconds, lambda: has_ended(process))
+                in_time = has_ended(process)
+                if in_time:
+                    ear.listen(_LINGER, lambda: ear.is_deaf)
+                left = self._end(family, ear)
+        finally:
+            self._bury(family, process)
+        self._stop.check()
+        return Outcome(
+            returncode=process.returncode if in_time else None,
+            stdout=self._captures[0],
+            stderr=self._captures[1],
+            left_running=left if in_time else 0,
+        )
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen(
+                self._arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                cwd=self._directory,
+                env=self._environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            if error.errno == errno.E2BIG:
+                raise ToolFailure(
+                    "TooLarge", "the command is longer than the system accepts; put it in a file"
+                ) from None
+            if error.filename == self._directory:
+                raise ToolFailure("NotFound", f"{error.filename}: the working directory cannot be entered") from None
+            raise
+        except UnicodeEncodeError as error:
+            raise ToolFailure("InvalidInput", f"command: lone surrogate at character {error.start}") from None
+
+    def _end(self, family: Family, ear: Ear) -> int:
+        """Ask whatever is there to end, listening meanwhile; return how many there were."""
+        found = len(family.send(signal.SIGTERM))
+        if found:
+            grace = min(self._grace, _MOST_GRACE_WHEN_CANCELLED) if self._stop.requested else self._grace
+            ear.listen(grace, lambda: not family.members(), look=_LOOK, heed_stop=False)
+        return found
+
+    def _bury(self, family: Family, process: subprocess.Popen[bytes]) -> None:
+        """Kill what is left, and wait until it is gone."""
+        give_up = time.monotonic() + _KILLING
+        while left := family.send(signal.SIGKILL):
+            if time.monotonic() > give_up:
+                logger.warning("tool bash: processes %s do not end although they were killed", left[:20])
+                break
+            time.sleep(_SHORT_LOOK)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_KILLING)

@@ -1,0 +1,109 @@
+"""Reads what a command says, and waits for its end, for a request to stop and for a deadline, all in one place."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from .._toolkit import Stop
+from ._capture import Capture
+
+_CHUNK = 1 << 16
+_LOOK = 0.02
+
+
+class Ear:
+    """Listens to one process, in the thread that started it; to be closed before the process is forgotten.
+
+    Args:
+        process: With pipes for both its streams.
+        captures: What is kept of them.
+        stop: Wakes the listener.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], captures: tuple[Capture, Capture], stop: Stop) -> None:
+        assert process.stdout is not None  # whoever starts a command asks for both
+        assert process.stderr is not None
+        self._pipes = (process.stdout, process.stderr)
+        self._stop = stop
+        self._lock = threading.Lock()
+        self._selector = selectors.DefaultSelector()
+        for pipe, capture in zip(self._pipes, captures, strict=True):
+            os.set_blocking(pipe.fileno(), False)
+            self._selector.register(pipe.fileno(), selectors.EVENT_READ, capture)
+        self._open_streams = len(self._pipes)
+        self._alarm, self._bell = os.pipe()
+        self._is_open = True
+        self._selector.register(self._alarm, selectors.EVENT_READ)
+        # A descriptor that becomes readable when the process ends spares us looking again and again.
+        self._end: int | None = None
+        with contextlib.suppress(AttributeError, OSError):
+            self._end = os.pidfd_open(process.pid)
+            self._selector.register(self._end, selectors.EVENT_READ)
+        stop.add(self._ring)
+
+    @property
+    def is_deaf(self) -> bool:
+        """Whether nobody holds the other end of either stream any more."""
+        return self._open_streams == 0
+
+    def listen(
+        self, seconds: float, is_over: Callable[[], bool], *, look: float | None = None, heed_stop: bool = True
+    ) -> None:
+        """Listen until something is true, the time is up, or somebody asks to stop.
+
+        Args:
+            seconds: How long at most.
+            is_over: Asked after everything that happens.
+            look: Ask also whenever so many seconds have passed, for what makes no noise.
+            heed_stop: False to go on after a request to stop.
+        """
+        until = time.monotonic() + seconds
+        if look is None and self._end is None:
+            look = _LOOK
+        while not (heed_stop and self._stop.requested) and not is_over():
+            left = until - time.monotonic()
+            if left <= 0:
+                return
+            for key, _ in self._selector.select(left if look is None else min(left, look)):
+                self._take(key)
+
+    def _take(self, key: selectors.SelectorKey) -> None:
+        if key.fd == self._end:
+            self._selector.unregister(key.fd)  # it has ended and stays so
+        elif key.fd == self._alarm:
+            os.read(self._alarm, 64)
+        else:
+            with contextlib.suppress(BlockingIOError):
+                data = os.read(key.fd, _CHUNK)
+                key.data.add(data)
+                if not data:
+                    self._selector.unregister(key.fd)
+                    self._open_streams -= 1
+
+    def _ring(self) -> None:
+        with self._lock:  # the number of a closed descriptor may be somebody else's by now
+            if self._is_open:
+                os.write(self._bell, b"!")
+
+    def __enter__(self) -> Ear:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stop.discard(self._ring)
+        with self._lock:
+            self._is_open = False
+        self._selector.close()
+        for descriptor in (self._alarm, self._bell, self._end):
+            if descriptor is not None:
+                os.close(descriptor)
+        for pipe in self._pipes:
+            pipe.close()

@@ -1,0 +1,145 @@
+"""bash: one command in a shell of its own."""
+
+from __future__ import annotations
+
+import signal
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import attrs
+
+from amplifier.models import ToolResult
+
+from .._toolkit import BuiltinTool, Stop, Stopped, ToolFailure, Workers, shown
+from ._command import Command, Outcome
+from ._environment import clean_environment
+
+
+@attrs.frozen(kw_only=True)
+class BashOptions:
+    """How commands are run.
+
+    Attributes:
+        shell: The program and the arguments that go before the command.
+        timeout: Seconds for a command that asks for nothing else.
+        max_timeout: Seconds a command may ask for.
+        max_output_bytes: Kept of each of the two streams.
+        kill_grace: Seconds between asking processes to end and killing them.
+        env: Variables for every command.
+        pass_env: Names of variables of ours that commands may see, beside the usual ones.
+    """
+
+    shell: tuple[str, ...]
+    timeout: float
+    max_timeout: float
+    max_output_bytes: int = 100_000
+    kill_grace: float = 1.0
+    env: Mapping[str, str] = attrs.Factory(dict)
+    pass_env: tuple[str, ...] = ()
+
+
+class BashTool(BuiltinTool):
+    """Runs commands.
+
+    Args:
+        options: How.
+        directory: Where; asked for every command.
+        workers: The module's threads.
+    """
+
+    _name = "bash"
+    _description = (
+        "Run a command in bash and return its stdout, stderr and returncode. Every command gets a new shell in the working "
+        "directory: cd and variables do not last. There is no terminal and no input. When the command ends, whatever it "
+        "left running in the background is ended too. Of long output the middle is left out; write it to a file instead."
+    )
+    _schema: ClassVar[dict[str, Any]] = {
+        "type": "object",
+        "properties": {
+            "command": {
+                "type": "string",
+                "description": "The command, as in a script.",
+                "minLength": 1,
+                "maxLength": 100_000,
+                "pattern": r"^[^\u0000]*$",
+            },
+            "timeout": {
+                "type": "integer",
+                "description": "Seconds after which it is ended; more than this session allows means as long as allowed.",
+                "minimum": 1,
+                "maximum": 86_400,
+            },
+        },
+        "required": ["command"],
+        "additionalProperties": False,
+    }
+
+    def __init__(self, options: BashOptions, directory: Callable[[], Path], workers: Workers) -> None:
+        self._options = options
+        self._directory = directory
+        self._workers = workers
+        self._running: set[Stop] = set()
+
+    async def _run(self, values: dict[str, Any]) -> ToolResult:
+        seconds = min(values.get("timeout", self._options.timeout), self._options.max_timeout)
+        directory = str(self._directory())
+        try:
+            outcome = await self._workers.run(
+                lambda stop: self._run_command(values["command"], directory, seconds, stop),
+                what=f"bash {shown(ascii(values['command']), 80)}",
+            )
+        except Stopped:  # by `stop_all`; a cancelled call does not get here
+            raise ToolFailure("Cancelled", "ended, because the session is being closed") from None
+        return _result(outcome, seconds)
+
+    def _run_command(self, command: str, directory: str, seconds: float, stop: Stop) -> Outcome:
+        mark = uuid.uuid4().hex
+        self._running.add(stop)
+        try:
+            return Command(
+                [*self._options.shell, command],
+                directory=directory,
+                environment=clean_environment(self._options.pass_env, self._options.env, mark),
+                mark=mark,
+                max_bytes=self._options.max_output_bytes,
+                grace=self._options.kill_grace,
+                stop=stop,
+            ).run(seconds)
+        finally:
+            self._running.discard(stop)
+
+    def stop_all(self) -> bool:
+        """Ask every running command to end; whether there was any."""
+        running = self._running.copy()
+        for stop in running:
+            stop.request()
+        return bool(running)
+
+
+def _result(outcome: Outcome, seconds: float) -> ToolResult:
+    streams = {"stdout": outcome.stdout, "stderr": outcome.stderr}
+    output: dict[str, Any] = {name: capture.text() for name, capture in streams.items()}
+    output["returncode"] = outcome.returncode
+    if any(capture.is_cut for capture in streams.values()):
+        output["truncated"] = True
+        output |= {f"{name}_total_bytes": capture.total for name, capture in streams.items() if capture.is_cut}
+    if outcome.left_running:
+        output["note"] = f"processes left running in the background were ended: {outcome.left_running}"
+    if outcome.returncode == 0:
+        return ToolResult(output=output)
+    if outcome.returncode is None:
+        error = {"message": f"not finished after {seconds:g} s, and ended", "type": "Timeout"}
+    elif outcome.returncode < 0:
+        error = {"message": f"ended by {_signal_name(-outcome.returncode)}", "type": "Signal"}
+    else:
+        error = {"message": f"exit code {outcome.returncode}", "type": "ExitCode"}
+    return ToolResult(success=False, output=output, error=error)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"

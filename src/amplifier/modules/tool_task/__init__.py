@@ -1,0 +1,12 @@
+"""tool-task: hand a task to an agent of the plan, which works on it in a child session.
+
+`_tool` is the tool, `_agents` reads the plan's agents, `_children` opens, runs and closes one child, `_usage` counts what
+children consume, those of children included.
+"""
+
+from ._mount import mount
+from ._tool import TaskTool
+
+__all__ = ["TaskTool", "mount"]
+
+__amplifier_module_type__ = "tool"

@@ -1,0 +1,85 @@
+"""The plan's section ``agents``: names and what each changes in the plan of the session it is called from; pure."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from .._toolkit import ToolFailure, shown
+
+logger = logging.getLogger("amplifier.modules.tools")
+
+_SECTIONS = ("session", "orchestrator", "context", "providers", "tools", "hooks", "agents")
+_MOST_SHOWN = 50
+
+
+@attrs.frozen
+class Agent:
+    """Somebody a task can be given to.
+
+    Attributes:
+        overlay: Laid over the plan of the session: mappings merge, lists are replaced.
+        instruction: What the agent is told before its task.
+    """
+
+    name: str
+    description: str = ""
+    overlay: Mapping[str, Any] = attrs.Factory(dict)
+    instruction: str | None = None
+
+
+def read_agents(section: Any) -> dict[str, Agent]:
+    """Read the section, which is the application's own; what is no agent in it is left alone."""
+    if section is None:
+        return {}
+    if not isinstance(section, Mapping):
+        logger.warning("tool-task: the plan's agents are %s, expected a mapping by name", type(section).__name__)
+        return {}
+    agents = {}
+    for name, given in section.items():
+        if isinstance(name, str) and name and isinstance(given, Mapping):
+            agents[name] = _read_agent(name, given)
+        else:
+            logger.warning("tool-task: %s in the plan's agents is no agent, expected a mapping", shown(repr(name), 80))
+    return agents
+
+
+def _read_agent(name: str, given: Mapping[str, Any]) -> Agent:
+    system = given.get("system")
+    instruction = given.get("instruction") or (system.get("instruction") if isinstance(system, Mapping) else None)
+    description = given.get("description")
+    return Agent(
+        name=name,
+        description=" ".join(description.split()) if isinstance(description, str) else "",
+        overlay={section: given[section] for section in _SECTIONS if section in given},
+        instruction=instruction if isinstance(instruction, str) and instruction.strip() else None,
+    )
+
+
+def describe(agents: Mapping[str, Agent]) -> str:
+    """The agents in words for the model, one per line."""
+    lines = [
+        f"- {shown(agent.name, 200)}" + (f": {shown(agent.description)}" if agent.description else "")
+        for agent in list(agents.values())[:_MOST_SHOWN]
+    ]
+    if len(agents) > _MOST_SHOWN:
+        lines.append(f"- and {len(agents) - _MOST_SHOWN} more")
+    return "\n".join(lines)
+
+
+def find_agent(agents: Mapping[str, Agent], name: str) -> Agent:
+    """The agent of a name.
+
+    Raises:
+        ToolFailure: There is none; the message lists those there are.
+    """
+    if name in agents:
+        return agents[name]
+    near = difflib.get_close_matches(name, agents, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    known = ", ".join(shown(known, 60) for known in list(agents)[:_MOST_SHOWN]) or "none"
+    raise ToolFailure("UnknownAgent", f"there is no agent {shown(ascii(name), 80)}{hint} Available: {known}")

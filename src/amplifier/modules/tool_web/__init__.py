@@ -1,0 +1,14 @@
+"""tool-web: read a page of the public web, and nothing that only this machine or its network can reach.
+
+`_tool` is the tool, `_fetching` follows one URL to its body, `_urls` and `_addresses` say where it may lead, `_exchange` speaks
+HTTP, `_body` bounds what comes back and `_readable` turns HTML into text. What they need is an extra, imported at mount.
+
+There is no search: that needs somebody's service and a key.
+"""
+
+from ._mount import mount
+from ._tool import WebFetchTool
+
+__all__ = ["WebFetchTool", "mount"]
+
+__amplifier_module_type__ = "tool"

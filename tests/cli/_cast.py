@@ -1,0 +1,211 @@
+"""The agent that the command line's tests run: a provider that does what the prompt says, tools that wait, a hook that asks.
+
+Loaded by the command in its own process, through the packages that `write_plan` makes. The real loops, contexts and tools of the
+project stand around them.
+
+    say WORDS            streams the words
+    call TOOL JSON       calls a tool, then says what came of it
+    both JSON JSON       two calls of `wait_for` at once
+    hang                 streams one word and waits for ever
+    fail                 raises a rate limit error that no retry mends
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from amplifier import (
+    ChatRequest,
+    ChatResponse,
+    HookResult,
+    ModelInfo,
+    ProviderInfo,
+    QuotaExceededError,
+    TextBlock,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
+from amplifier.models import StreamChunk
+
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"path": {"type": "string"}}}
+
+
+def is_there(path: str) -> bool:
+    return Path(path).exists()
+
+
+def leave_trace(path: str) -> None:
+    Path(path).touch()
+
+
+class ScriptedProvider:
+    name = "scripted"
+
+    def get_info(self) -> ProviderInfo:
+        return ProviderInfo(id=self.name, display_name="Scripted (for tests)")
+
+    async def list_models(self) -> list[ModelInfo]:
+        return []
+
+    async def complete(self, request: ChatRequest, **options: Any) -> ChatResponse:
+        async with self.stream(request) as chunks:
+            return [chunk async for chunk in chunks][-1].response
+
+    @asynccontextmanager
+    async def stream(self, request: ChatRequest, **options: Any) -> AsyncIterator[Any]:
+        pieces = self._pieces(request)
+        try:
+            yield pieces
+        finally:
+            await pieces.aclose()
+
+    async def _pieces(self, request: ChatRequest) -> AsyncGenerator[StreamChunk, None]:
+        text, calls = self._decide(request)
+        if text == "hang":
+            yield StreamChunk(kind="block_delta", index=0, block_type="text", text="hanging ")
+            await anyio.sleep_forever()
+        if text == "fail":
+            raise QuotaExceededError("the quota is used up", provider=self.name)
+        for word in text.split(" "):
+            if text:
+                yield StreamChunk(kind="block_delta", index=0, block_type="text", text=f"{word} ")
+        content: list[Any] = [TextBlock(text="".join(f"{word} " for word in text.split(" ")))] if text else []
+        usage = Usage(input_tokens=10, output_tokens=5, total_tokens=15, cost_usd=Decimal("0.0001"))
+        response = ChatResponse(content=content, tool_calls=calls or None, usage=usage)
+        yield StreamChunk(kind="response", response=response)
+
+    def _decide(self, request: ChatRequest) -> tuple[str, list[ToolCall]]:
+        last = request.messages[-1]
+        if last.role == "tool":
+            return f"done: {last.content}", []
+        verb, _, rest = str(last.content).partition(" ")
+        number = len(request.messages)
+        if verb == "say":
+            return rest, []
+        if verb == "call":
+            tool, _, given = rest.partition(" ")
+            return "", [ToolCall(id=f"call-{number}", name=tool, arguments=json.loads(given or "{}"))]
+        if verb == "both":
+            inputs = [json.loads(part) for part in rest.split(" ")]
+            return "", [
+                ToolCall(id=f"call-{number}-{index}", name="wait_for", arguments=given)
+                for index, given in enumerate(inputs)
+            ]
+        if verb == "history":
+            return f"{sum(message.role == 'user' for message in request.messages)} prompts so far", []
+        return verb, []
+
+    def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:
+        return response.tool_calls or []
+
+
+class WaitFor:
+    """Waits until a file is there."""
+
+    name = "wait_for"
+    description = "Wait until a file exists.\nSecond line."
+    input_schema = SCHEMA
+
+    async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002  # the contract's name
+        try:
+            while not is_there(input["path"]):  # noqa: ASYNC110  # another process makes it
+                await anyio.sleep(0.02)
+        except BaseException:
+            leave_trace(f"{input['path']}.cancelled")
+            raise
+        return ToolResult(output="it is there")
+
+
+class Risky:
+    """Is asked about before it runs; leaves a trace."""
+
+    name = "risky"
+    description = "Do something that cannot be undone."
+    input_schema = SCHEMA
+
+    async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002  # the contract's name
+        leave_trace(input["path"])
+        return ToolResult(output="it was done")
+
+
+class Crash:
+    """Fails, with an error that would rename the window."""
+
+    name = "crash"
+    description = "Crash."
+
+    async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002  # the contract's name
+        raise RuntimeError("the tool crashed \x1b]0;evil title\x07")
+
+
+class Stubborn:
+    """Refuses to be cancelled until a file is there."""
+
+    name = "stubborn"
+    description = "Never stop."
+    input_schema = SCHEMA
+
+    async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002  # the contract's name
+        with anyio.CancelScope(shield=True):
+            while not is_there(input["path"]):  # noqa: ASYNC110  # another process makes it
+                await anyio.sleep(0.02)
+        return ToolResult(output="it is there")
+
+
+async def mount_provider(coordinator: Any, config: dict[str, Any]) -> ScriptedProvider:
+    return ScriptedProvider()
+
+
+async def mount_tools(coordinator: Any, config: dict[str, Any]) -> None:
+    for tool in (WaitFor(), Risky(), Crash(), Stubborn()):
+        await coordinator.mount("tools", tool, name=tool.name)
+
+
+async def mount_hook(coordinator: Any, config: dict[str, Any]) -> Callable[[], None]:
+    async def ask(event: str, data: dict[str, Any]) -> HookResult:
+        if data.get("tool_name") != "risky":
+            return HookResult()
+        return HookResult(
+            action="ask_user",
+            approval_prompt=f"May risky touch {Path(data['tool_input']['path']).name}?\x1b[2J\u202e",
+            approval_options=["Allow once", "Allow always", "Deny"],
+            approval_timeout=0.3 if "quick" in data["tool_input"]["path"] else 30.0,
+        )
+
+    unregister: Callable[[], None] = coordinator.hooks.register("tool:pre", ask, name="ask-first", on_failure="deny")
+    return unregister
+
+
+_PACKAGES = {
+    "provider-scripted": ("provider", "mount_provider"),
+    "tool-cast": ("tool", "mount_tools"),
+    "hooks-ask": ("hook", "mount_hook"),
+}
+
+
+def write_plan(folder: Path, *, context: str = "context-persistent") -> Path:
+    """Write the packages of the cast and a plan with all of them below ``folder``; returns the plan's file."""
+    sources = {}
+    for module_id, (kind, mount) in _PACKAGES.items():
+        package = folder / "cast" / f"amplifier_module_{module_id.replace('-', '_')}"
+        package.mkdir(parents=True)
+        text = f"from tests.cli._cast import {mount} as mount\n__amplifier_module_type__ = {kind!r}\n"
+        (package / "__init__.py").write_text(text)
+        sources[module_id] = str(package)
+    plan = {
+        "session": {"orchestrator": "loop-streaming", "context": context},
+        "providers": [{"module": "provider-scripted", "source": sources["provider-scripted"]}],
+        "tools": [{"module": "tool-cast", "source": sources["tool-cast"]}],
+        "hooks": [{"module": "hooks-ask", "source": sources["hooks-ask"]}],
+    }
+    file = folder / "plan.json"
+    file.write_text(json.dumps(plan))
+    return file

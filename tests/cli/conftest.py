@@ -1,0 +1,36 @@
+"""What the command line's tests share: a home of their own, a working directory, a plan with the cast."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli._cast import write_plan
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """Where the command keeps its state; not made yet."""
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Path:
+    """The directory the agent works in."""
+    folder = tmp_path / "desk"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> str:
+    """The plan file with the cast."""
+    return str(write_plan(tmp_path))
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def backend(request: pytest.FixtureRequest) -> str:
+    """The backend a command runs on."""
+    name: str = request.param
+    return name

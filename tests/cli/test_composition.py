@@ -1,0 +1,157 @@
+"""Which modules a run is made of: the default plan, the choice of the provider, and what options change in a plan."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from amplifier.cli import _composition
+from amplifier.cli._composition import NEEDS, TOOLS, compose, place
+from amplifier.cli._exits import CommandError
+from amplifier.plan import check_plan
+
+EVERYTHING = {
+    "loop-streaming",
+    "context-persistent",
+    "hooks-logging",
+    "hooks-redaction",
+    "hooks-approval",
+    *TOOLS,
+    *NEEDS,
+    "provider-offline",
+    "provider-mock",
+}
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch) -> set[str]:
+    """Packages of extras that are installed, to be changed by a test."""
+    packages = {package for package, _ in NEEDS.values()}
+    monkeypatch.setattr(_composition, "find_spec", lambda name: name if name in packages else None)
+    return packages
+
+
+def modules(plan: dict, section: str) -> list[str]:
+    return [entry["module"] for entry in plan[section]]
+
+
+def test_the_default_plan_is_valid_and_has_everything():
+    made = compose(EVERYTHING, environment={})
+    assert check_plan(made.plan) == ([], [])
+    assert modules(made.plan, "tools") == list(TOOLS)
+    assert modules(made.plan, "hooks") == ["hooks-redaction", "hooks-approval", "hooks-logging"]
+    assert [hook.get("on_failure") for hook in made.plan["hooks"]] == ["deny", "deny", None]
+
+
+@pytest.mark.parametrize(
+    ("environment", "wanted", "chosen"),
+    [
+        ({}, None, "provider-offline"),
+        ({"ANTHROPIC_API_KEY": ""}, None, "provider-offline"),
+        ({"ANTHROPIC_API_KEY": "x", "OPENAI_API_KEY": "y"}, None, "provider-anthropic"),
+        ({"OPENAI_API_KEY": "y"}, None, "provider-openai"),
+        ({"ANTHROPIC_API_KEY": "x"}, "openai", "provider-openai"),
+        ({"ANTHROPIC_API_KEY": "x"}, "provider-mock", "provider-mock"),
+    ],
+)
+def test_the_provider_is_the_one_asked_for_else_the_one_with_a_key(environment, wanted, chosen):
+    made = compose(EVERYTHING, provider=wanted, environment=environment)
+    assert (modules(made.plan, "providers"), made.provider, made.notes) == ([chosen], chosen, [])
+
+
+def test_a_key_without_its_package_is_not_passed_over_in_silence(installed):
+    installed.discard("anthropic")
+    made = compose(EVERYTHING, environment={"ANTHROPIC_API_KEY": "very-secret"})
+    assert made.provider == "provider-offline"
+    (note,) = made.notes
+    assert "pip install 'amplifier[anthropic]'" in note
+    assert "very-secret" not in note
+
+
+def test_a_tool_without_its_package_or_its_module_is_left_out(installed):
+    installed.discard("httpx2")
+    made = compose(EVERYTHING - {"tool-bash", "hooks-approval"}, environment={})
+    assert modules(made.plan, "tools") == [tool for tool in TOOLS if tool not in ("tool-web", "tool-bash")]
+    assert modules(made.plan, "hooks") == ["hooks-redaction", "hooks-logging"]
+
+
+def test_an_unknown_provider_is_told_with_those_there_are():
+    with pytest.raises(CommandError, match="no provider 'tool-bash' is installed; there are: anthropic, local, mock"):
+        compose(EVERYTHING, provider="tool-bash", environment={})
+
+
+def test_a_model_goes_to_the_loop():
+    made = compose(EVERYTHING, model="big", environment={})
+    config = made.plan["session"]["orchestrator"]["config"]
+    assert config["model"] == "big"
+    assert "system_prompt" in config
+
+
+# ── a plan of the user's ─────────────────────────────────────────────────────────────────────────
+
+
+def plan_file(folder: Path, **sections: object) -> Path:
+    file = folder / "plan.json"
+    plan = {"session": {"orchestrator": "loop-basic", "context": "context-simple"}, **sections}
+    file.write_text(json.dumps(plan))
+    return file
+
+
+def test_a_plan_of_the_users_is_taken_as_it_is_with_its_variables(tmp_path):
+    file = plan_file(tmp_path, providers=[{"module": "provider-x", "config": {"key": "${KEY}"}}])
+    made = compose(EVERYTHING, file=file, environment={"KEY": "value"})
+    assert made.plan["providers"] == [{"module": "provider-x", "config": {"key": "value"}}]
+    assert made.provider == "provider-x"
+    assert made.plan["session"] == {"orchestrator": "loop-basic", "context": "context-simple"}
+
+
+@pytest.mark.parametrize("wanted", ["second", "provider-y", "y"])
+def test_the_provider_asked_for_goes_first(wanted, tmp_path):
+    entries = ["provider-x", {"module": "provider-y", "instance_id": "second"}]
+    made = compose(EVERYTHING, file=plan_file(tmp_path, providers=entries), provider=wanted, environment={})
+    assert made.plan["providers"] == [entries[1], entries[0]]
+    assert made.provider == "provider-y"
+
+
+def test_a_provider_the_plan_does_not_have_is_added_in_front(tmp_path):
+    file = plan_file(tmp_path, providers=["provider-x"])
+    made = compose(EVERYTHING, file=file, provider="mock", model="m", environment={})
+    assert made.plan["providers"] == [{"module": "provider-mock"}, "provider-x"]
+    assert made.plan["session"]["orchestrator"] == {"module": "loop-basic", "config": {"model": "m"}}
+
+
+@pytest.mark.parametrize("session", [None, [], {"orchestrator": 7}])
+def test_a_plan_that_is_wrong_stays_as_wrong_as_it_is(session, tmp_path):
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps({"session": session}))
+    made = compose(EVERYTHING, file=file, model="m", environment={})
+    assert made.plan == {"session": session}
+    assert place(made.plan, sessions=tmp_path) == made.plan
+
+
+# ── places ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_conversation_and_events_get_their_places(tmp_path):
+    sessions = tmp_path / "{odd}" / "sessions"
+    plan = compose(EVERYTHING, environment={}).plan
+    placed = place(plan, sessions=sessions)
+    assert placed["session"]["context"]["config"] == {"path": str(sessions)}
+    template = placed["hooks"][2]["config"]["path"]
+    assert template.format(session_id="abc") == str(sessions / "abc" / "events.jsonl")
+    assert "config" not in plan["hooks"][2]
+    assert check_plan(placed) == ([], [])
+
+
+def test_places_the_user_chose_stay(tmp_path):
+    plan = {
+        "session": {"orchestrator": "loop-basic", "context": {"module": "context-persistent", "config": {"path": "p"}}},
+        "hooks": [
+            {"module": "hooks-logging", "config": {"path": "e"}},
+            {"module": "hooks-logging", "config": {"session_log_template": "t"}},
+            "hooks-other",
+        ],
+    }
+    assert place(plan, sessions=tmp_path) == plan

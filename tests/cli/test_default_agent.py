@@ -1,0 +1,104 @@
+"""`amplifier run` with nothing configured: the default plan, the offline provider and the real tools, out of the box."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests._support.terminal import PATIENCE, command, environment, json_of, open_terminal, run_cli
+
+
+@pytest.fixture
+def files(desk) -> Path:
+    (desk / "notes.txt").write_text("one\ntwo\nthree\n")
+    return desk
+
+
+def test_it_answers_from_the_files_at_once(backend, home, files):
+    words = ("run", "list the files and count the lines of notes.txt", "--output-format", "json-trace")
+    shown = json_of(run_cli(*words, "--backend", backend, home=home, cwd=files))
+    assert (shown["status"], shown["exit_code"], shown["provider"]) == ("success", 0, "offline")
+    assert "notes.txt has 3 lines" in shown["response"]
+    assert {"list_directory", "read_file"} <= {step["tool"] for step in shown["execution_trace"]}
+    assert all(step["result"]["success"] for step in shown["execution_trace"])
+    events = [json.loads(line) for line in Path(shown["files"]["events"]).read_text().splitlines()]
+    assert {"session:start", "tool:pre", "tool:post", "execution:end"} <= {event["event"] for event in events}
+    folder = home / "sessions" / shown["session_id"]
+    assert sorted(os.listdir(folder)) == ["events.jsonl", "lock", "messages.log", "metadata.json"]
+
+
+def test_writing_needs_permission(home, files):
+    words = ("run", 'write "hello" to new.txt')
+    finished = run_cli(*words, home=home, cwd=files)
+    assert "There is no terminal to ask at." in finished.stderr
+    assert not (files / "new.txt").exists()
+    finished = run_cli(*words, "--yes", home=home, cwd=files)
+    assert "allowed (--yes): Allow the tool write_file to run? file_path: new.txt" in finished.stderr
+    assert (files / "new.txt").read_text().strip() == "hello"
+
+
+def test_ctrl_c_twice_ends_the_processes_of_a_command(backend, home, files):
+    with open_terminal("run", "--backend", backend, home=home, cwd=files) as terminal:
+        terminal.expect("› ")
+        terminal.type('run "echo $$ > pid; sleep 1000"\n')
+        terminal.expect("Your answer: ")
+        terminal.type("y\n")
+        process = wait_for_number(files / "pid")
+        terminal.press_ctrl_c()
+        terminal.expect("Press Ctrl-C again")
+        terminal.press_ctrl_c()
+        terminal.expect("Stopped.")
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+        terminal.expect("› ")
+        terminal.type("count the lines of notes.txt\n")
+        terminal.expect("notes.txt has 3 lines")
+        terminal.expect("› ")
+        terminal.type("/exit\n")
+        assert terminal.end() == 0
+        assert terminal.is_as_before()
+
+
+def wait_for_number(file: Path) -> int:
+    give_up = time.monotonic() + PATIENCE
+    while not (file.exists() and file.read_text().strip()):
+        assert time.monotonic() < give_up, f"{file.name} was not written"
+        time.sleep(0.01)
+    return int(file.read_text())
+
+
+def test_a_package_that_is_missing_leaves_out_its_tool_and_nothing_else(home, files):
+    program = (
+        "import sys; sys.modules['httpx2'] = None; from amplifier.cli import main; "
+        "sys.exit(main(['run', 'count the lines of notes.txt', '-q']))"
+    )
+    finished = subprocess.run(
+        [command()[0], "-c", program],
+        cwd=files,
+        env=environment(home),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert "3 lines" in finished.stdout
+
+
+def test_a_provider_without_its_key_says_which_one(home, files):
+    finished = run_cli("run", "hello", "-p", "anthropic", home=home, cwd=files)
+    assert finished.returncode == 2
+    assert "ANTHROPIC_API_KEY" in finished.stderr
+    assert "amplifier run -p offline" in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
+def test_the_doctor_finds_nothing_that_keeps_it_from_working(home, files):
+    finished = run_cli("doctor", home=home, cwd=files)
+    assert finished.returncode == 0, finished.stdout
+    assert "✓ provider   provider-offline answers unless -p says otherwise" in finished.stdout

@@ -1,0 +1,107 @@
+"""`amplifier doctor` and `amplifier completion`: is everything in place, and does the shell complete our words."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+
+import pytest
+
+from amplifier.cli import _doctor, main
+from tests._support.terminal import command, environment
+
+
+def findings(capsys) -> dict[str, list[dict[str, str]]]:
+    found: dict[str, list[dict[str, str]]] = {}
+    for finding in json.loads(capsys.readouterr().out)["findings"]:
+        found.setdefault(finding["subject"], []).append(finding)
+    return found
+
+
+def test_the_doctor_looks_at_everything_and_shows_no_key(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path))
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "very-secret")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    code = main(["doctor", "--json"])
+    said = capsys.readouterr().out
+    assert "very-secret" not in said
+    shown = json.loads(said)
+    assert (code, shown["ok"]) in ((0, True), (1, False))
+    subjects = {finding["subject"] for finding in shown["findings"]}
+    assert {"python", "backend", "extra", "modules", "key", "provider", "state", "terminal"} <= subjects
+    texts = [finding["text"] for finding in shown["findings"] if finding["subject"] == "key"]
+    assert texts == [
+        "ANTHROPIC_API_KEY is set (provider-anthropic)",
+        "OPENAI_API_KEY is not set (provider-openai)",
+    ]
+
+
+def test_a_state_folder_that_cannot_be_written_to_is_a_problem(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / "file"))
+    assert main(["doctor", "--json"]) == 1
+    (state,) = findings(capsys)["state"]
+    assert state["verdict"] == "problem"
+    assert "set AMPLIFIER_HOME" in state["text"]
+
+
+def test_a_check_that_crashes_is_a_finding(tmp_path, monkeypatch, capsys):
+    def _look_at_weather():
+        raise RuntimeError("no window")
+        yield
+
+    monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path))
+    monkeypatch.setattr(_doctor, "_CHECKS", (_look_at_weather,))
+    assert main(["doctor", "--json"]) == 1
+    (weather,) = findings(capsys)["weather"]
+    assert "no window" in weather["text"]
+
+
+def test_a_module_that_is_broken_is_named(tmp_path, monkeypatch, capsys):
+    package = tmp_path / "amplifier-module-tool-broken" / "amplifier_module_tool_broken"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("import no_such_library\n")
+    monkeypatch.setenv("AMPLIFIER_MODULES", str(tmp_path))
+    monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / "home"))
+    main(["doctor", "--json"])
+    (broken,) = [each for each in findings(capsys)["module"] if each["text"].startswith("tool-broken")]
+    assert broken["verdict"] == "note"  # the default plan does not need it
+    assert "no_such_library" in broken["text"]
+
+
+def test_for_people_every_line_has_its_mark(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path))
+    main(["doctor"])
+    assert {line[0] for line in capsys.readouterr().out.splitlines()} <= {"✓", "·", "✗"}
+
+
+@pytest.mark.parametrize(("shell", "word"), [("bash", "complete -o nosort"), ("zsh", "#compdef"), ("fish", "function")])
+def test_each_shell_gets_code_of_its_own(shell, word, capsys):
+    assert main(["completion", shell]) == 0
+    said = capsys.readouterr().out
+    assert word in said
+    assert "_AMPLIFIER_COMPLETE" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["amplifier", ""], {"run", "session", "module", "plan", "doctor", "completion"}),
+        (["amplifier", "run", "--resume", "mon"], {"monday"}),
+        (["amplifier", "module", "show", "loop-b"], {"loop-basic"}),
+    ],
+)
+def test_the_shell_is_offered_commands_and_ids(words, expected, tmp_path):
+    (tmp_path / "sessions" / "monday").mkdir(parents=True)
+    variables = {
+        **environment(tmp_path),
+        "_AMPLIFIER_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(words),
+        "COMP_CWORD": str(len(words) - 1),
+    }
+    finished = subprocess.run(command(), env=variables, capture_output=True, text=True, check=False)
+    offered = {line.partition(",")[2] for line in finished.stdout.splitlines()}
+    assert expected <= offered, finished.stderr
+    assert finished.returncode == 0
+    assert os.listdir(tmp_path) == ["sessions"]

@@ -1,0 +1,76 @@
+"""`amplifier module` and `amplifier plan show`: what is installed, and what a run would be made of."""
+
+from __future__ import annotations
+
+import json
+
+from amplifier.cli import main
+from amplifier.plan import check_plan
+
+
+def test_modules_are_listed_by_kind_with_a_line_each(capsys):
+    assert main(["module", "list"]) == 0
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    by_id = {row[0]: row for row in rows}
+    assert by_id["loop-basic"][1] == "orchestrator"
+    assert by_id["tool-search"][3].startswith("find text in files")
+    kinds = [row[1] for row in rows]
+    assert kinds == sorted(kinds, key=["orchestrator", "context", "provider", "tool", "hook", "resolver"].index)
+
+
+def test_a_kind_can_be_asked_for_and_json(capsys):
+    assert main(["module", "list", "--type", "context", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert {"context-simple", "context-persistent"} <= {info["id"] for info in shown}
+    assert {info["type"] for info in shown} == {"context"}
+
+
+def test_a_module_is_shown_with_what_it_is_and_where_it_comes_from(capsys):
+    assert main(["module", "show", "tool-search", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["loads"] is True
+    assert shown["origin"].startswith("entry point tool-search of amplifier")
+    assert shown["about"].startswith("tool-search: find text in files")
+    assert main(["module", "show", "tool-search"]) == 0
+    assert "mount point    tools" in capsys.readouterr().out
+
+
+def test_an_unknown_module_is_told_the_nearest_one(capsys):
+    assert main(["module", "show", "tool-serach"]) == 2
+    assert "did you mean 'tool-search'?" in capsys.readouterr().err
+
+
+def test_a_module_that_cannot_be_imported_is_shown_as_such(tmp_path, monkeypatch, capsys):
+    package = tmp_path / "amplifier-module-tool-broken" / "amplifier_module_tool_broken"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("import no_such_library\n")
+    monkeypatch.setenv("AMPLIFIER_MODULES", str(tmp_path))
+    assert main(["module", "show", "tool-broken", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["loads"] is False
+    assert "no_such_library" in shown["problem"]
+
+
+def test_the_default_plan_can_be_seen_and_used_as_a_file(tmp_path, capsys):
+    assert main(["plan", "show", "-m", "big"]) == 0
+    shown = capsys.readouterr().out
+    plan = json.loads(shown)
+    assert check_plan(plan)[0] == []
+    assert plan["session"]["orchestrator"]["config"]["model"] == "big"
+    file = tmp_path / "plan.json"
+    file.write_text(shown)
+    assert main(["plan", "check", str(file)]) == 0
+
+
+def test_a_plan_is_shown_without_its_secrets(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("MY_KEY", "sk-very-secret-value-0123456789")
+    file = tmp_path / "plan.json"
+    plan = {
+        "session": {"orchestrator": "loop-basic", "context": "context-simple"},
+        "providers": [{"module": "provider-x", "config": {"api_key": "${MY_KEY}"}}],
+    }
+    file.write_text(json.dumps(plan))
+    assert main(["plan", "show", str(file)]) == 0
+    shown = capsys.readouterr().out
+    assert "very-secret" not in shown
+    assert json.loads(shown)["providers"][0]["module"] == "provider-x"

@@ -1,0 +1,428 @@
+"""`amplifier run` in pipes and scripts: what goes where, the JSON shapes, the exit codes, and one message for every way to fail."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from amplifier.cli import main
+from amplifier.cli._exits import CommandError
+from amplifier.cli._store import SessionRecord, SessionStore
+from tests._support.terminal import PATIENCE, command, environment, json_of, run_cli
+from tests.cli._cast import write_plan
+
+JSON_KEYS = [
+    "error",
+    "error_type",
+    "exit_code",
+    "files",
+    "metadata",
+    "model",
+    "provider",
+    "response",
+    "session_id",
+    "status",
+    "timestamp",
+    "usage",
+]
+
+
+# ── what goes where ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_answer_and_nothing_else_is_on_standard_output(backend, home, desk, plan):
+    (desk / "gate").touch()
+    prompt = f"call wait_for {json.dumps({'path': str(desk / 'gate')})}"
+    finished = run_cli("run", prompt, "--plan", plan, "--backend", backend, home=home, cwd=desk)
+    assert (finished.returncode, finished.stdout) == (0, "done: it is there \n")
+    told = finished.stderr.splitlines()
+    assert [told[0].split()[:2], told[1].split()[:2]] == [["→", "wait_for"], ["✓", "wait_for"]]
+    assert told[2].startswith("session ")
+    assert Path(told[3].removeprefix("transcript ")).is_file()
+
+
+def test_quiet_leaves_the_answer(home, desk, plan):
+    finished = run_cli("run", "say hello", "-q", "--plan", plan, home=home, cwd=desk)
+    assert (finished.returncode, finished.stdout, finished.stderr) == (0, "hello \n", "")
+
+
+@pytest.mark.parametrize("words", [[], ["-"]])
+def test_the_prompt_may_come_through_a_pipe(words, home, desk, plan):
+    finished = run_cli("run", *words, "--plan", plan, home=home, cwd=desk, stdin="say from a pipe")
+    assert (finished.returncode, finished.stdout) == (0, "from a pipe \n")
+
+
+def test_json_is_one_object_of_a_fixed_shape(backend, home, desk, plan):
+    words = ("run", "say hello", "--output-format", "json", "--plan", plan, "--backend", backend)
+    shown = json_of(run_cli(*words, home=home, cwd=desk))
+    assert sorted(shown) == JSON_KEYS
+    assert (shown["status"], shown["response"], shown["error"], shown["exit_code"]) == ("success", "hello ", None, 0)
+    assert shown["usage"] == {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15, "cost_usd": "0.0001"}
+    assert shown["metadata"]["total_tool_calls"] == 0
+    assert shown["provider"] == "scripted"
+    assert Path(shown["files"]["transcript"]).is_file()
+
+
+def test_json_trace_has_every_tool_call_in_order(home, desk, plan):
+    for name in ("a", "b"):
+        (desk / name).touch()
+    inputs = [json.dumps({"path": str(desk / name)}, separators=(",", ":")) for name in ("a", "b")]
+    finished = run_cli(
+        "run", f"both {' '.join(inputs)}", "--output-format", "json-trace", "--plan", plan, home=home, cwd=desk
+    )
+    shown = json_of(finished)
+    assert sorted(shown) == sorted([*JSON_KEYS, "execution_trace"])
+    trace = shown["execution_trace"]
+    assert [(step["type"], step["sequence"], step["tool"]) for step in trace] == [
+        ("tool_call", 1, "wait_for"),
+        ("tool_call", 2, "wait_for"),
+    ]
+    assert [step["arguments"]["path"] for step in trace] == [str(desk / "a"), str(desk / "b")]
+    assert all(step["result"]["success"] and step["duration_ms"] >= 0 for step in trace)
+    assert shown["metadata"]["total_tool_calls"] == 2
+
+
+def test_json_stays_json_when_the_turn_fails(backend, home, desk, plan):
+    words = ("run", "fail", "--output-format", "json", "--plan", plan, "--backend", backend)
+    finished = run_cli(*words, home=home, cwd=desk)
+    shown = json_of(finished)
+    assert finished.returncode == shown["exit_code"] == 1
+    assert (shown["status"], shown["error"]) == ("error", "the quota is used up")
+    assert shown["error_type"] == "QuotaExceededError"
+    assert sorted(shown) == JSON_KEYS
+
+
+def test_json_stays_json_when_nothing_could_begin(home, desk, tmp_path):
+    bad = tmp_path / "bad.json"
+    bad.write_text("{}")
+    finished = run_cli("run", "x", "--output-format", "json", "--plan", str(bad), home=home, cwd=desk)
+    shown = json_of(finished)
+    assert finished.returncode == shown["exit_code"] == 2
+    assert (shown["status"], shown["session_id"]) == ("error", None)
+    assert "session.orchestrator" in shown["error"]
+
+
+def test_words_of_model_and_tools_cannot_reach_a_pipe_as_commands(home, desk, plan):
+    finished = run_cli("run", "call crash", "--plan", plan, home=home, cwd=desk)
+    assert finished.returncode == 0
+    assert "\x1b" not in finished.stdout + finished.stderr
+    assert "\\x1b]0;evil title\\x07" in finished.stderr
+
+
+# ── permission ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_without_a_terminal_a_question_is_denied_and_says_how_to_allow(backend, home, desk, plan):
+    prompt = f"call risky {json.dumps({'path': str(desk / 'trace')})}"
+    finished = run_cli("run", prompt, "--plan", plan, "--backend", backend, home=home, cwd=desk)
+    assert "There is no terminal to ask at. Run it in one, or allow everything with --yes." in finished.stderr
+    assert not (desk / "trace").exists()
+    assert finished.returncode == 0  # the agent was told and has answered
+
+
+def test_yes_allows_and_tells_what(home, desk, plan):
+    prompt = f"call risky {json.dumps({'path': str(desk / 'trace')})}"
+    finished = run_cli("run", prompt, "--yes", "--plan", plan, home=home, cwd=desk)
+    assert "allowed (--yes): May risky touch trace?" in finished.stderr
+    assert (desk / "trace").exists()
+
+
+# ── one message for every way to fail ────────────────────────────────────────────────────────────
+
+
+def assert_one_message(finished: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+    assert finished.returncode == code, finished.stderr
+    assert finished.stdout == ""
+    assert "Traceback" not in finished.stderr
+    for word in words:
+        assert word in finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "words"),
+    [
+        (["run", ""], "", ["the prompt is empty"]),
+        (["run"], "  \n", ["the prompt is empty"]),
+        (["run"], b"\xff\xfe", ["not UTF-8: byte 1"]),
+        (["run", "x", "--plan", "missing.yaml"], "", ["missing.yaml", "does not exist"]),
+        (["run", "x", "--resume", "no-such"], "", ["no session 'no-such'", "amplifier session list"]),
+        (["run", "x", "--resume", "last"], "", ["there is no session yet"]),
+        (["run", "x", "--session-id", "../x"], "", ["expected 1 to 200 of"]),
+        (["run", "x", "--resume", "a", "--session-id", "b"], "", ["give one of them"]),
+        (["run", "x", "-C", "nowhere"], "", ["nowhere", "does not exist"]),
+        (["run", "x", "--backend", "curio"], "", ["'curio' is not one of 'asyncio', 'trio'"]),
+    ],
+)
+def test_a_run_that_cannot_begin_says_why(arguments, stdin, words, home, desk, monkeypatch, capsys):
+    monkeypatch.chdir(desk)
+    monkeypatch.setenv("AMPLIFIER_HOME", str(home))
+    given = stdin.encode() if isinstance(stdin, str) else stdin
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given)))
+    code = main(arguments)
+    said = capsys.readouterr()
+    assert_one_message(subprocess.CompletedProcess(arguments, code, said.out, said.err), 2, *words)
+    assert not home.exists()
+
+
+def test_a_plan_that_is_no_plan_or_an_unknown_provider_is_told(home, desk):
+    (desk / "plan.ini").touch()
+    finished = run_cli("run", "x", "--plan", "plan.ini", home=home, cwd=desk)
+    assert_one_message(finished, 2, "'plan.ini' ends in '.ini'")
+    finished = run_cli("run", "x", "-p", "no-such", home=home, cwd=desk)
+    assert_one_message(finished, 2, "no provider 'no-such' is installed; there are:")
+    assert not (home / "sessions").exists()
+
+
+def change(plan: str, **sections: object) -> str:
+    content = json.loads(Path(plan).read_text())
+    Path(plan).write_text(json.dumps({**content, **sections}))
+    return plan
+
+
+def test_a_bad_plan_is_told_with_all_its_problems(home, desk, plan):
+    bad = change(plan, tools=[{"config": 1}], hooks="x")
+    finished = run_cli("run", "say x", "--plan", bad, home=home, cwd=desk)
+    assert_one_message(finished, 2, "$.tools[0].module", "$.tools[0].config", "$.hooks")
+
+
+def test_an_unknown_loop_is_named_with_the_nearest_one(home, desk, plan):
+    bad = change(plan, session={"orchestrator": "loop-steaming", "context": "context-simple"})
+    finished = run_cli("run", "say x", "--plan", bad, home=home, cwd=desk)
+    assert_one_message(finished, 2, "no module 'loop-steaming' is installed. Did you mean 'loop-streaming'?")
+
+
+def test_an_unknown_tool_is_named_and_the_rest_goes_on(home, desk, plan):
+    odd = change(plan, tools=[{"module": "tool-serach"}])
+    finished = run_cli("run", "say fine", "--plan", odd, home=home, cwd=desk)
+    assert (finished.returncode, finished.stdout) == (0, "fine \n")
+    assert "tool-serach is not available: no module 'tool-serach' is installed. Did you mean" in finished.stderr
+
+
+def write_module(folder: Path, body: str) -> str:
+    package = folder / "amplifier_module_provider_shy"
+    package.mkdir()
+    (package / "__init__.py").write_text(f"async def mount(coordinator, config):\n    {body}\n")
+    return str(package)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("return None", ["provider-shy declined: it did not say why"]),
+        (
+            "import logging; logging.getLogger('shy').warning('provider-shy: no key; set SHY_KEY')",
+            ["amplifier: provider-shy declined: provider-shy: no key; set SHY_KEY. To try"],
+        ),
+        ("raise RuntimeError('needs SHY_KEY')", ["no provider could be mounted: provider-shy:", "needs SHY_KEY"]),
+        (
+            "from amplifier.errors import MissingExtraError; raise MissingExtraError('shyness', extra='shy')",
+            ["pip install 'amplifier[shy]'"],
+        ),
+    ],
+)
+def test_without_a_provider_nothing_begins_and_the_message_says_what_to_do(body, words, home, desk, plan, tmp_path):
+    shy = change(plan, providers=[{"module": "provider-shy", "source": write_module(tmp_path, body)}])
+    finished = run_cli("run", "say x", "--plan", shy, home=home, cwd=desk)
+    assert_one_message(finished, 2, "amplifier run -p offline", *words)
+    assert len(finished.stderr.splitlines()) == 1
+    assert os.listdir(home / "sessions") == []  # nothing was said
+
+
+def test_a_failed_turn_is_one_message_and_with_debug_a_traceback(home, desk, plan):
+    finished = run_cli("run", "fail", "--plan", plan, home=home, cwd=desk)
+    assert_one_message(finished, 1, "amplifier: the quota is used up")
+    finished = run_cli("run", "fail", "--debug", "--plan", plan, home=home, cwd=desk)
+    assert finished.returncode == 1
+    assert "Traceback" in finished.stderr
+    assert "QuotaExceededError: the quota is used up" in finished.stderr
+
+
+def test_an_unset_variable_of_a_plan_is_named(home, desk, plan):
+    bad = change(plan, providers=[{"module": "provider-scripted", "config": {"key": "${NO_SUCH_KEY}"}}])
+    finished = run_cli("run", "x", "--plan", bad, home=home, cwd=desk)
+    assert_one_message(finished, 2, "variable 'NO_SUCH_KEY' is not set")
+
+
+def test_a_home_that_cannot_be_written_to_is_named(desk, plan, tmp_path):
+    (tmp_path / "file").touch()
+    finished = run_cli("run", "say x", "--plan", plan, home=tmp_path / "file", cwd=desk)
+    assert_one_message(finished, 2, str(tmp_path / "file"))
+
+
+def test_trio_that_is_not_installed_is_named(home, desk, plan):
+    program = (
+        "import sys; sys.modules['trio'] = None; from amplifier.cli import main; "
+        f"sys.exit(main(['run', 'x', '--backend', 'trio', '--plan', {plan!r}]))"
+    )
+    words = [command()[0], "-c", program]
+    finished = subprocess.run(
+        words, cwd=desk, env=environment(home), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    assert_one_message(finished, 2, "pip install 'amplifier[trio]'")
+
+
+# ── going on ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_session_is_resumed_from_anywhere_with_plan_and_directory_it_had(home, desk, plan, tmp_path):
+    first = json_of(run_cli("run", "history", "--output-format", "json", "--plan", plan, home=home, cwd=desk))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    prefix = first["session_id"][:-2]
+    second = run_cli("run", "history", "--resume", prefix, "--output-format", "json", home=home, cwd=elsewhere)
+    assert json_of(second)["response"] == "2 prompts so far "
+    assert json_of(second)["session_id"] == first["session_id"]
+    assert f"Working in {desk}" in second.stderr
+    touch = 'call risky {"path": "trace"}'
+    assert run_cli("session", "resume", "last", touch, "--yes", home=home, cwd=elsewhere).returncode == 0
+    assert ((desk / "trace").exists(), (elsewhere / "trace").exists()) == (True, False)
+    assert run_cli("session", "resume", "last", touch, "-y", "-C", str(elsewhere), home=home, cwd=desk).returncode == 0
+    assert (elsewhere / "trace").exists()
+
+
+def test_a_session_with_an_id_of_the_users_cannot_be_begun_twice(home, desk, plan):
+    words = ("run", "say x", "--session-id", "mine", "--plan", plan)
+    assert json_of(run_cli(*words, "--output-format", "json", home=home, cwd=desk))["session_id"] == "mine"
+    assert_one_message(run_cli(*words, home=home, cwd=desk), 2, "amplifier run --resume mine")
+
+
+def test_a_misspelt_session_is_told_the_nearest_one(home, desk, plan):
+    SessionStore(home / "sessions").write(SessionRecord(session_id="monday-report"))
+    finished = run_cli("run", "x", "--resume", "monday-reprot", home=home, cwd=desk)
+    assert_one_message(finished, 2, "did you mean 'monday-report'?")
+
+
+def test_a_session_that_another_process_has_open_is_refused(home, desk, plan):
+    prompt = f"call wait_for {json.dumps({'path': str(desk / 'gate')})}"
+    words = ("run", prompt, "--session-id", "busy", "--plan", plan)
+    with start(*words, home=home, cwd=desk) as first:
+        wait_for_line(first, "→ wait_for")
+        assert_one_message(
+            run_cli("run", "x", "--resume", "busy", "--plan", plan, home=home, cwd=desk),
+            2,
+            "has this conversation open",
+        )
+        store = SessionStore(home / "sessions")
+        with pytest.raises(CommandError, match="open in another process"):
+            store.delete("busy")
+        assert (store.record("busy").status, len(store.transcript("busy").messages)) == ("running", 2)
+        (desk / "gate").touch()
+        assert first.wait(PATIENCE) == 0
+
+
+# ── signals and pipes ────────────────────────────────────────────────────────────────────────────
+
+
+def start(*arguments: str, home: Path, cwd: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command(*arguments),
+        cwd=cwd,
+        env=environment(home),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for_line(process: subprocess.Popen[str], beginning: str) -> None:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith(beginning):
+            return
+    raise AssertionError(f"no line begins with {beginning!r}")
+
+
+def test_a_signal_ends_a_run_with_its_code_and_valid_json(backend, home, desk, plan):
+    prompt = f"call wait_for {json.dumps({'path': str(desk / 'gate')})}"
+    words = ("run", prompt, "--output-format", "json", "--plan", plan, "--backend", backend)
+    with start(*words, home=home, cwd=desk) as process:
+        wait_for_line(process, "→ wait_for")
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=PATIENCE)
+    shown = json.loads(output)
+    assert process.returncode == shown["exit_code"] == 143
+    assert shown["status"] == "cancelled"
+    assert (desk / "gate.cancelled").exists()
+    assert json.loads((home / "sessions" / shown["session_id"] / "metadata.json").read_text())["status"] == "cancelled"
+
+
+def test_ctrl_c_once_and_twice_work_without_a_terminal_too(backend, home, desk, plan):
+    with start(
+        "run", "hang", "--output-format", "json", "--plan", plan, "--backend", backend, home=home, cwd=desk
+    ) as p:
+        # Nothing is written while the model is silent, so the transcript tells when the turn has begun.
+        wait_for_file(home / "sessions", "messages.log", b'"content":"hang"')
+        p.send_signal(signal.SIGINT)
+        wait_for_line(p, "Stopping after the running step.")
+        p.send_signal(signal.SIGINT)
+        output, _ = p.communicate(timeout=PATIENCE)
+    assert p.returncode == json.loads(output)["exit_code"] == 130
+
+
+def wait_for_file(folder: Path, name: str, content: bytes) -> None:
+    give_up = time.monotonic() + PATIENCE
+    while not any(content in file.read_bytes() for file in folder.glob(f"*/{name}")):
+        assert time.monotonic() < give_up, f"no {name} below {folder} has {content!r}"
+        time.sleep(0.01)
+
+
+def test_a_signal_that_the_parent_ignores_stays_ignored(home, desk, plan):
+    prompt = f"call wait_for {json.dumps({'path': str(desk / 'gate')})}"
+    program = (
+        "import signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); from amplifier.cli import main; "
+        f"sys.exit(main(['run', {prompt!r}, '--plan', {plan!r}]))"
+    )
+    with subprocess.Popen(
+        [command()[0], "-c", program],
+        cwd=desk,
+        env=environment(home),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        wait_for_line(process, "→ wait_for")
+        process.send_signal(signal.SIGHUP)
+        (desk / "gate").touch()
+        output, _ = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, output) == (0, "done: it is there \n")
+
+
+@pytest.mark.parametrize("words", [["run", "say hello"], ["session", "list"], ["module", "list"]])
+def test_a_reader_that_has_gone_ends_the_command_quietly(words, home, desk, plan):
+    SessionStore(home / "sessions").write(SessionRecord(session_id="one"))
+    extra = ["--plan", plan] if words[0] == "run" else []
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        finished = subprocess.run(
+            command(*words, *extra),
+            cwd=desk,
+            env=environment(home),
+            stdin=subprocess.DEVNULL,
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert finished.returncode == 141
+    assert "Traceback" not in finished.stderr
+    assert "BrokenPipe" not in finished.stderr
+
+
+def test_a_context_without_a_file_runs_too(home, desk, tmp_path):
+    folder = tmp_path / "other"
+    folder.mkdir()
+    plan = str(write_plan(folder, context="context-simple"))
+    shown = json_of(run_cli("run", "say x", "--output-format", "json", "--plan", plan, home=home, cwd=desk))
+    assert (shown["status"], shown["files"]) == ("success", {})

@@ -1,0 +1,184 @@
+"""`amplifier session`: list, show, fork and delete what was kept, and the folder it is kept in."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from typing import Any
+
+import anyio
+import platformdirs
+import pytest
+
+from amplifier.cli import main
+from amplifier.cli._exits import CommandError
+from amplifier.cli._home import find_home
+from amplifier.cli._session import _write_messages
+from amplifier.cli._store import SessionRecord, SessionStore
+
+MESSAGES: list[dict[str, Any]] = [
+    {"role": "user", "content": "first"},
+    {
+        "role": "assistant",
+        "content": [
+            {"type": "text", "text": "I look."},
+            {"type": "tool_call", "id": "c1", "name": "read_file", "input": {"file_path": "a"}},
+        ],
+        "tool_calls": [{"id": "c1", "name": "read_file", "tool": "read_file", "arguments": {"file_path": "a"}}],
+    },
+    {"role": "tool", "tool_call_id": "c1", "name": "read_file", "content": "secret\x1b[2J"},
+    {"role": "assistant", "content": "found it"},
+    {"role": "user", "content": "second"},
+    {"role": "assistant", "content": "gone"},
+]
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch) -> SessionStore:
+    monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / "home"))
+    return SessionStore(tmp_path / "home" / "sessions")
+
+
+def keep(store: SessionStore, session_id: str, **known: str) -> None:
+    anyio.run(_write_messages, store, session_id, MESSAGES)
+    store.write(SessionRecord(session_id=session_id, **known))
+
+
+def test_sessions_are_listed_latest_first(store, capsys):
+    keep(store, "older", updated="2026-01-01T00:00:00+00:00", title="one", status="success", provider="provider-x")
+    keep(store, "newer", updated="2026-01-02T00:00:00+00:00", title="two\x1b[31m")
+    assert main(["session", "list"]) == 0
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        ["newer", "2026-01-02T00:00:00+00:00", "", "", "two\\x1b[31m"],
+        ["older", "2026-01-01T00:00:00+00:00", "success", "provider-x", "one"],
+    ]
+    assert main(["session", "list", "-n", "1", "--json"]) == 0
+    assert [record["session_id"] for record in json.loads(capsys.readouterr().out)] == ["newer"]
+
+
+def test_an_empty_home_has_no_sessions(store, capsys):
+    assert main(["session", "list"]) == 0
+    said = capsys.readouterr()
+    assert (said.out, "no session yet" in said.err) == ("", True)
+    assert not store.root.exists()
+
+
+def test_a_conversation_is_shown_with_nothing_a_terminal_obeys(store, capsys):
+    keep(store, "one", title="first", directory="somewhere")
+    assert main(["session", "show", "one"]) == 0
+    shown = capsys.readouterr().out
+    assert "── tool (read_file)\nsecret\\x1b[2J" in shown
+    assert 'I look.\n→ read_file {"file_path": "a"}' in shown
+    assert main(["session", "show", "on", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["messages"] == MESSAGES
+
+
+def test_a_torn_tail_is_told_and_the_rest_shown(store, capsys):
+    keep(store, "torn")
+    log = store.folder("torn") / "messages.log"
+    log.write_bytes(log.read_bytes() + b"0000")
+    assert main(["session", "show", "torn", "--json"]) == 0
+    said = capsys.readouterr()
+    assert len(json.loads(said.out)["messages"]) == len(MESSAGES)
+    assert "the last 4 bytes of the transcript could not be read" in said.err
+
+
+@pytest.mark.parametrize(("turns", "kept"), [(None, 6), ("0", 0), ("1", 4), ("2", 6), ("9", 6)])
+def test_a_fork_has_the_same_beginning_and_a_life_of_its_own(turns, kept, store, capsys):
+    keep(store, "origin", title="first", provider="provider-x")
+    assert main(["session", "fork", "origin", *([] if turns is None else ["--turns", turns])]) == 0
+    new = capsys.readouterr().out.strip()
+    assert new != "origin"
+    assert store.transcript(new).messages == MESSAGES[:kept]
+    assert store.transcript("origin").messages == MESSAGES
+    record = store.record(new)
+    assert (record.forked_from, record.title, record.provider) == ("origin", "first", "provider-x")
+
+
+def test_a_damaged_session_is_forked_only_on_demand(store, capsys):
+    keep(store, "torn")
+    log = store.folder("torn") / "messages.log"
+    log.write_bytes(log.read_bytes() + b"0000")
+    assert main(["session", "fork", "torn"]) == 2
+    assert "--turns takes over what can be read" in capsys.readouterr().err
+    assert main(["session", "fork", "torn", "--turns", "2"]) == 0
+
+
+def test_deleting_needs_a_yes_and_leaves_nothing(store, capsys):
+    keep(store, "gone")
+    keep(store, "kept")
+    assert main(["session", "delete", "gone"]) == 2
+    assert "confirm with --yes" in capsys.readouterr().err
+    assert main(["session", "delete", "gone", "gone", "--yes"]) == 0
+    assert capsys.readouterr().out == "deleted gone\n"
+    assert os.listdir(store.root) == ["kept"]
+
+
+def test_nothing_is_deleted_when_one_of_the_names_is_wrong(store, capsys):
+    keep(store, "kept")
+    assert main(["session", "delete", "kept", "nothing", "--yes"]) == 2
+    assert store.exists("kept")
+
+
+def test_the_home_is_where_the_variable_says_else_the_systems_state_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / "mine"))
+    assert find_home() == tmp_path / "mine"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AMPLIFIER_HOME", "mine")
+    assert find_home() == tmp_path / "mine"
+    monkeypatch.setenv("AMPLIFIER_HOME", " ")
+    assert find_home() == platformdirs.user_state_path("amplifier", appauthor=False)
+
+
+# ── the store ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_session_is_found_by_id_by_beginning_and_as_the_last_one(store):
+    keep(store, "alpha-1", updated="2026-01-01T00:00:00+00:00")
+    keep(store, "alpha-2", updated="2026-01-02T00:00:00+00:00")
+    keep(store, "beta", updated="2026-01-01T12:00:00+00:00")
+    assert store.find("alpha-1").session_id == "alpha-1"
+    assert store.find("b").session_id == "beta"
+    assert store.find("last").session_id == "alpha-2"
+    with pytest.raises(CommandError, match="'alpha' is the beginning of 2 session ids: alpha-1, alpha-2"):
+        store.find("alpha")
+    with pytest.raises(CommandError, match="did you mean 'beta'"):
+        store.find("btea")
+    for hopeless in ("", "..", "../beta", "zzz"):
+        with pytest.raises(CommandError, match="no session"):
+            store.find(hopeless)
+
+
+def test_what_is_known_is_for_its_owner_only_and_replaced_as_a_whole(store):
+    keep(store, "one", title="a")
+    store.write(SessionRecord(session_id="one", title="b"))
+    folder = store.folder("one")
+    assert stat.S_IMODE((folder / "metadata.json").stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert not [name for name in os.listdir(folder) if name.startswith(".")]
+    assert store.record("one").title == "b"
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"title": 7, "updated": null}', "[" * 5000])
+def test_a_damaged_record_hides_no_session(content, store):
+    keep(store, "one")
+    (store.folder("one") / "metadata.json").write_text(content)
+    record = store.record("one")
+    assert (record.session_id, record.title) == ("one", None)
+    assert record.updated is not None
+    assert [each.session_id for each in store.records()] == ["one"]
+
+
+def test_files_beside_the_sessions_are_no_sessions(store):
+    keep(store, "one")
+    (store.root / "note.txt").touch()
+    (store.root / ".deleted-x").mkdir()
+    assert [record.session_id for record in store.records()] == ["one"]
+
+
+def test_new_ids_sort_by_time_and_differ(store):
+    ids = [store.new_id() for _ in range(50)]
+    assert len(set(ids)) == 50
+    assert [each[:15] for each in ids] == sorted(each[:15] for each in ids)

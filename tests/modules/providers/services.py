@@ -1,0 +1,191 @@
+"""The three providers as tests meet them: how each is mounted, and what its service says on the wire."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from types import ModuleType
+from typing import Any
+
+import attrs
+
+from amplifier.models import ChatRequest, Message, StreamChunk
+from amplifier.modules import provider_anthropic, provider_openai, provider_openai_compatible
+from amplifier.testing import EventRecorder, TestCoordinator
+from tests.modules.providers.wire_server import END, EVENT_STREAM, Step, WireServer, event, reply
+
+Call = tuple[str, str, str]
+"""A tool call as the service sends it: id, name, arguments as JSON text."""
+
+KEY = "sk-test-0123456789"
+
+
+@attrs.frozen
+class Spoken:
+    """What a service says, in its own words."""
+
+    module: ModuleType
+    name: str
+    path: str
+    config: dict[str, Any]
+    prefix: str = "/v1"
+
+    def pieces(
+        self, texts: Sequence[str] = (), calls: Sequence[Call] = (), thoughts: Sequence[str] = ()
+    ) -> list[bytes]:
+        """The events of an answer, one chunk each."""
+        return _PIECES[self.path](texts, calls, thoughts)
+
+    def answer(self, texts: Sequence[str] = (), calls: Sequence[Call] = (), thoughts: Sequence[str] = ()) -> list[Step]:
+        """A whole streamed answer."""
+        return [EVENT_STREAM, *self.pieces(texts, calls, thoughts), END]
+
+    def error(self, status: int, message: str, kind: str = "some_error", **headers: str) -> list[Step]:
+        """A response that reports an error."""
+        error = {"type": kind, "message": message, "code": None}
+        return [reply({"type": "error", "error": error}, status, **headers)]
+
+    def provider_id(self) -> str:
+        """The module's id."""
+        return f"provider-{self.name}"
+
+
+def _anthropic(texts: Sequence[str], calls: Sequence[Call], thoughts: Sequence[str]) -> list[bytes]:
+    usage = {"input_tokens": 10, "cache_read_input_tokens": 5, "cache_creation_input_tokens": 2, "output_tokens": 1}
+    message: dict[str, Any] = {
+        "id": "msg_1",
+        "model": "claude-sonnet-5",
+        "content": [],
+        "usage": usage,
+        "stop_reason": None,
+    }
+    said: list[dict[str, Any]] = [{"type": "message_start", "message": message}, {"type": "ping"}]
+    blocks: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
+    if thoughts:
+        pieces = [{"type": "thinking_delta", "thinking": text} for text in thoughts]
+        signed = {"type": "signature_delta", "signature": "c2lnbmVk"}
+        blocks.append(({"type": "thinking", "thinking": "", "signature": ""}, [*pieces, signed]))
+    if texts:
+        pieces = [{"type": "text_delta", "text": text} for text in texts]
+        blocks.append(({"type": "text", "text": ""}, pieces))
+    for call_id, name, arguments in calls:
+        start = {"type": "tool_use", "id": call_id, "name": name, "input": {}}
+        halves = arguments[: len(arguments) // 2], arguments[len(arguments) // 2 :]
+        blocks.append((start, [{"type": "input_json_delta", "partial_json": half} for half in halves]))
+    for index, (start, deltas) in enumerate(blocks):
+        said.append({"type": "content_block_start", "index": index, "content_block": start})
+        said += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
+        said.append({"type": "content_block_stop", "index": index})
+    delta = {"stop_reason": "tool_use" if calls else "end_turn", "stop_sequence": None}
+    said.append({"type": "message_delta", "delta": delta, "usage": {"output_tokens": 7}})
+    said.append({"type": "message_stop"})
+    return [event(item, item["type"]) for item in said]
+
+
+def _chat(texts: Sequence[str], calls: Sequence[Call], thoughts: Sequence[str]) -> list[bytes]:
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+    deltas += [{"reasoning_content": text} for text in thoughts]
+    deltas += [{"content": text} for text in texts]
+    for index, (call_id, name, arguments) in enumerate(calls):
+        halves = arguments[: len(arguments) // 2], arguments[len(arguments) // 2 :]
+        first = {"index": index, "id": call_id, "type": "function", "function": {"name": name, "arguments": halves[0]}}
+        deltas.append({"tool_calls": [first]})
+        deltas.append({"tool_calls": [{"index": index, "function": {"arguments": halves[1]}}]})
+    base = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": "gpt-5.6-sol"}
+    said: list[Any] = [{**base, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    reason = "tool_calls" if calls else "stop"
+    said.append({**base, "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
+    usage = {"prompt_tokens": 17, "completion_tokens": 7, "total_tokens": 24}
+    details = {"prompt_tokens_details": {"cached_tokens": 5}, "completion_tokens_details": {"reasoning_tokens": 3}}
+    said.append({**base, "choices": [], "usage": {**usage, **details}})
+    return [*(event(item) for item in said), event("[DONE]")]
+
+
+def _responses(texts: Sequence[str], calls: Sequence[Call], thoughts: Sequence[str]) -> list[bytes]:
+    said: list[dict[str, Any]] = [{"type": "response.created", "response": {"id": "resp_1"}}]
+    items: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
+    if thoughts:
+        summary = [{"type": "summary_text", "text": "".join(thoughts)}]
+        item = {"type": "reasoning", "id": "rs_1", "summary": summary, "encrypted_content": "c2VhbGVk"}
+        kind = "response.reasoning_summary_text.delta"
+        items.append((item, [{"type": kind, "summary_index": 0, "delta": text} for text in thoughts]))
+    if texts:
+        content = [{"type": "output_text", "text": "".join(texts), "annotations": []}]
+        item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": content}
+        items.append((item, [{"type": "response.output_text.delta", "content_index": 0, "delta": t} for t in texts]))
+    for call_id, name, arguments in calls:
+        item = {"type": "function_call", "id": f"fc_{call_id}", "call_id": call_id, "name": name}
+        piece = {"type": "response.function_call_arguments.delta", "delta": arguments}
+        items.append(({**item, "arguments": arguments, "status": "completed"}, [piece]))
+    for index, (item, deltas) in enumerate(items):
+        begun = {
+            **item,
+            **({"content": []} if "content" in item else {}),
+            **({"arguments": ""} if "arguments" in item else {}),
+        }
+        said.append({"type": "response.output_item.added", "output_index": index, "item": begun})
+        said += [{**delta, "output_index": index, "item_id": item["id"]} for delta in deltas]
+        said.append({"type": "response.output_item.done", "output_index": index, "item": item})
+    usage = {"input_tokens": 17, "output_tokens": 7, "total_tokens": 24, "input_tokens_details": {"cached_tokens": 5}}
+    usage["output_tokens_details"] = {"reasoning_tokens": 3}
+    response = {"id": "resp_1", "model": "gpt-5.6-sol", "status": "completed", "usage": usage}
+    said.append({"type": "response.completed", "response": response})
+    return [event(item, item["type"]) for item in said]
+
+
+_PIECES = {"/v1/messages": _anthropic, "/v1/chat/completions": _chat, "/v1/responses": _responses}
+
+SERVICES = {
+    "anthropic": Spoken(provider_anthropic, "anthropic", "/v1/messages", {}, prefix=""),
+    "openai-responses": Spoken(provider_openai, "openai", "/v1/responses", {}),
+    "openai-chat": Spoken(provider_openai, "openai", "/v1/chat/completions", {"api": "chat"}),
+    "openai-compatible": Spoken(provider_openai_compatible, "openai-compatible", "/v1/chat/completions", {}),
+}
+
+
+class Line:
+    """A mounted provider, the server behind it, and the events it emitted."""
+
+    def __init__(
+        self, coordinator: TestCoordinator, provider: Any, recorder: EventRecorder, server: WireServer
+    ) -> None:
+        self.coordinator = coordinator
+        self.provider = provider
+        self.recorder = recorder
+        self.server = server
+
+    def told(self, name: str) -> list[dict[str, Any]]:
+        """The payloads of an event, in order."""
+        return [data for _, data in self.recorder.get_events(name)]
+
+
+@asynccontextmanager
+async def line(spoken: Spoken, server: WireServer, **config: Any) -> AsyncIterator[Line]:
+    """The provider of a service, mounted and in the end cleaned up."""
+    coordinator, recorder = TestCoordinator(), EventRecorder()
+    coordinator.hooks.register("*", recorder, name="recorder")
+    given = {"api_key": KEY, "base_url": server.url + spoken.prefix, **spoken.config, **config}
+    cleanup = await spoken.module.mount(coordinator, given)
+    assert cleanup is not None
+    try:
+        yield Line(coordinator, coordinator.get("providers", spoken.name), recorder, server)
+    finally:
+        await cleanup()
+        await cleanup()
+
+
+def ask(text: str = "hello", **options: Any) -> ChatRequest:
+    """A request of one message."""
+    return ChatRequest(messages=[Message(role="user", content=text)], **options)
+
+
+async def chunks_of(provider: Any, request: ChatRequest, **keywords: Any) -> list[StreamChunk]:
+    """Every chunk of a streamed answer."""
+    async with provider.stream(request, **keywords) as chunks:
+        return [item async for item in chunks]
+
+
+def arguments(**given: Any) -> str:
+    """A call's arguments as a service sends them."""
+    return json.dumps(given)

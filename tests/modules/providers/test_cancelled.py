@@ -1,0 +1,62 @@
+"""Calls cancelled at every suspension, in every way: the connection is closed, nothing is left, and the next call works."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from amplifier.testing import MockTool, cancel_everywhere
+from tests.modules.providers.services import SERVICES, arguments, ask, line
+from tests.modules.providers.test_turns import SCHEMA, session_with
+
+SHORT = ["anthropic", "openai-responses", "openai-compatible"]
+
+
+@pytest.mark.parametrize("mode", ["trio", "asyncio-scope", "asyncio-native"])
+@pytest.mark.parametrize("name", SHORT)
+def test_a_call_cancelled_anywhere_leaves_nothing(server, name, mode):
+    spoken = SERVICES[name]
+    server.answers(spoken.answer(["one", "two"], [("c1", "look", arguments(path="a"))]))
+
+    def make() -> Any:
+        async def scenario() -> None:
+            async with line(spoken, server) as opened:
+                response = await opened.provider.complete(ask())
+                assert response.content
+
+        return scenario
+
+    report = cancel_everywhere(make, modes=[mode], clock="real", max_points=25)
+    report.raise_if_broken()
+    assert report.ok
+    assert report.points[mode] > 5
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_a_turn_cancelled_twice_anywhere_leaves_a_valid_transcript(server, name):
+    spoken = SERVICES[name]
+    first = spoken.answer(["I look."], [("c1", "look", arguments(path="a"))])
+
+    def make() -> Any:
+        tool = MockTool("look", respond=lambda given: "saw", schema=SCHEMA)
+        stored: list[dict[str, Any]] = []
+        server.answers(first, spoken.answer(["done"]))
+
+        async def scenario() -> None:
+            async with session_with(spoken, server, "loop-streaming", tool) as session:
+                try:
+                    await session.execute("go")
+                finally:
+                    stored[:] = session.coordinator.get("context")._conversation.copy()
+
+        def check() -> list[str]:
+            calls = [call["id"] for m in stored for call in m.get("tool_calls") or ()]
+            results = [m["tool_call_id"] for m in stored if m["role"] == "tool"]
+            return [] if calls == results else [f"calls {calls} and results {results} do not pair up"]
+
+        return scenario, check
+
+    report = cancel_everywhere(make, modes=["asyncio-native-twice"], clock="real", max_points=10, second_after=(1, 3))
+    report.raise_if_broken()
+    assert report.ok

@@ -1,0 +1,278 @@
+"""provider-local with a real model: it streams, stops when told, keeps schemas, and its process never outlives us."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import jsonschema_rs
+import pytest
+
+from amplifier import AmplifierSession, ModuleLoader
+from amplifier.errors import ConfigurationError, ContextLengthError, StreamError
+from amplifier.models import ChatRequest, Message, ResponseFormatJsonSchema, TextBlock
+from amplifier.modules import context_simple, loop_streaming, provider_local
+from amplifier.testing import EventRecorder, TestCoordinator, wait_for
+from tests._support import small_model
+from tests._support.tree import ROOT
+from tests.modules.providers.test_provider_mock import Booth, check_chunks, check_response
+
+QUICK = {"context_size": 512, "temperature": 0, "seed": 1, "threads": 1}
+"""One thread: several wait for each other in a loop, which a busy machine pays for dearly."""
+SYSTEM = Message(role="system", content="Be brief.")  # shorter than what the model's template puts there
+LONG = ChatRequest(
+    messages=[SYSTEM, Message(role="user", content="Tell me a very long story.")], max_output_tokens=2000
+)
+
+
+def short(prompt: str = "Tell me a long story.", tokens: int = 8, **options: Any) -> ChatRequest:
+    return ChatRequest(messages=[SYSTEM, Message(role="user", content=prompt)], max_output_tokens=tokens, **options)
+
+
+@pytest.fixture(scope="session")
+def model() -> Path:
+    assert small_model.is_there(), "the small model is missing; bring it with: python -m tests._support.small_model"
+    return small_model.MODEL
+
+
+class Local(Booth):
+    """A mounted provider with its server in sight."""
+
+    @classmethod
+    @asynccontextmanager
+    async def running(cls, model: Path, **config: Any) -> Any:
+        coordinator, recorder = TestCoordinator(), EventRecorder()
+        coordinator.hooks.register("*", recorder, name="recorder")
+        config = {"model_path": str(model), **QUICK, **config}
+        cleanup = await provider_local.mount(coordinator, config)
+        assert cleanup is not None
+        try:
+            yield cls(coordinator.get("providers")["local"], coordinator, recorder)
+        finally:
+            await cleanup()
+            await cleanup()  # may run twice
+
+    @property
+    def server(self) -> Any:
+        return self.provider._server
+
+    async def is_idle(self) -> bool:
+        running = await self.server.running()
+        async with running.get("/slots") as response:
+            slots = json.loads(await response.aread())
+        return not any(slot["is_processing"] for slot in slots)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+# ── answers ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_real_model_streams_and_its_process_is_gone_afterwards(model):
+    async with Local.running(model) as local:
+        assert local.server.pid is None  # nothing is loaded before it is needed
+        response = check_chunks(await local.chunks(short()))
+        check_response(local.provider, response)
+        pid: Any = local.server.pid
+        assert is_alive(pid)
+        assert isinstance(response.content[0], TextBlock)
+        assert response.usage is not None
+        assert (response.finish_reason, response.usage.output_tokens, str(response.usage.cost_usd)) == (
+            "length",
+            8,
+            "0",
+        )
+        again = await local.answer(short())
+        assert again.content == response.content  # by temperature and seed
+        assert local.server.pid == pid
+        assert [name for name, _ in local.recorder.events] == ["llm:request", "llm:response"] * 2
+        assert local.data("llm:response")[0]["usage"]["output_tokens"] == 8
+        assert local.data("llm:response")[1]["usage"]["cache_read_tokens"] > 0
+    assert not is_alive(pid)
+
+
+@pytest.mark.parametrize("how", ["left", "cancelled"])
+async def test_a_stream_that_is_left_in_the_middle_stops_the_model(model, how):
+    async with Local.running(model, context_size=4096) as local:
+        with anyio.CancelScope() as scope:
+            async with local.provider.stream(LONG) as chunks:
+                async for chunk in chunks:
+                    if chunk.kind == "block_delta":
+                        assert not await local.is_idle()
+                        if how == "left":
+                            break
+                        scope.cancel()
+        assert scope.cancelled_caught == (how == "cancelled")
+        assert await wait_for(local.is_idle, 20)
+        pid = local.server.pid
+        await local.answer(short(tokens=2))
+        assert local.server.pid == pid
+    assert not is_alive(pid)
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "maximum": 99, "minimum": 0}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+async def test_an_answer_keeps_a_schema(model):
+    async with Local.running(model) as local:
+        asked = ResponseFormatJsonSchema(json_schema=SCHEMA)
+        response = await local.answer(short("Describe a person.", 60, response_format=asked))
+        jsonschema_rs.validate(SCHEMA, json.loads(response.content[0].text))
+
+
+async def test_concurrent_requests_get_their_own_answers(model):
+    async with Local.running(model, parallel=2) as local:
+        answers: dict[str, str] = {}
+
+        async def ask(word: str) -> None:
+            asked = ResponseFormatJsonSchema(json_schema={"const": word})
+            answers[word] = (await local.answer(short(f"Say {word}.", 8, response_format=asked))).content[0].text
+
+        async with anyio.create_task_group() as group:
+            for word in ("one", "two", "three"):
+                group.start_soon(ask, word)
+        assert {word: json.loads(text) for word, text in answers.items()} == {word: word for word in answers}
+        assert len(answers) == 3
+
+
+async def test_a_conversation_that_is_too_long_is_refused_as_such(model):
+    async with Local.running(model) as local:
+        with pytest.raises(ContextLengthError, match="exceeds the available context size") as caught:
+            await local.answer(short("word " * 1000))
+        assert not caught.value.retryable
+        assert caught.value.status_code == 400
+
+
+# ── trouble ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_damaged_model_file_is_told_in_the_servers_words_and_leaves_no_process(model, tmp_path):
+    broken = tmp_path / "broken.gguf"
+    with model.open("rb") as whole:
+        broken.write_bytes(whole.read(3_000_000))
+    async with Local.running(broken) as local:
+        for _ in range(2):
+            with pytest.raises(
+                ConfigurationError, match=r"broken\.gguf.* cannot be run: .*corrupted or incomplete"
+            ) as caught:
+                await local.answer(short())
+            assert not caught.value.retryable
+            assert local.server.pid is None
+        assert local.data("llm:response")[0]["error"]["type"] == "ConfigurationError"
+
+
+async def test_a_server_killed_in_the_middle_is_an_error_and_the_next_request_gets_a_new_one(model):
+    async with Local.running(model, context_size=4096) as local:
+        pid = None
+        with pytest.raises(StreamError, match="broke off in the middle") as caught:  # noqa: PT012 - killed inside
+            async with local.provider.stream(LONG) as chunks:
+                async for chunk in chunks:
+                    if pid is None and chunk.kind == "block_delta":
+                        pid = local.server.pid
+                        os.kill(pid, signal.SIGKILL)
+        assert caught.value.retryable
+        await local.answer(short(tokens=2))
+        assert local.server.pid not in (None, pid)
+        os.kill(local.server.pid, signal.SIGKILL)  # between two requests
+        assert await wait_for(lambda: local.server.pid is None, 20)
+        await local.answer(short(tokens=2))
+
+
+def agent(model: Path, **config: Any) -> AmplifierSession:
+    plan = {
+        "session": {"orchestrator": {"module": "loop-x", "config": {"initial_delay": 0}}, "context": "context-simple",
+                    "strict": True},
+        "providers": [{"module": "provider-local", "config": {"model_path": str(model), **QUICK, **config}}],
+    }  # fmt: skip
+    modules = {"loop-x": loop_streaming, "context-simple": context_simple, "provider-local": provider_local}
+    return AmplifierSession(plan, loader=ModuleLoader(modules=modules))
+
+
+async def test_a_turn_survives_its_server_because_the_loop_asks_again(model):
+    killed: list[int] = []
+    async with agent(model, max_tokens=10) as session:
+        provider = session.coordinator.get("providers")["local"]
+
+        def kill_once(event: str, data: dict[str, Any]) -> None:
+            if not killed:
+                killed.append(provider._server.pid)
+                os.kill(killed[0], signal.SIGKILL)
+
+        session.coordinator.hooks.register("content_block:delta", kill_once, name="killer")
+        assert await session.execute("Say hello.")
+        pid = provider._server.pid
+    assert killed
+    assert not is_alive(pid)
+
+
+async def test_a_session_left_in_the_middle_of_an_answer_leaves_no_process(model):
+    pids: list[int] = []
+    with anyio.CancelScope() as scope:
+        async with agent(model, max_tokens=2000) as session:
+            provider = session.coordinator.get("providers")["local"]
+
+            def stop(event: str, data: dict[str, Any]) -> None:
+                pids.append(provider._server.pid)
+                scope.cancel()
+
+            session.coordinator.hooks.register("content_block:delta", stop, name="stop")
+            await session.execute("Tell me a very long story.")
+    assert scope.cancelled_caught
+    assert not is_alive(pids[0])
+
+
+KILLED = """
+import sys, anyio
+from amplifier.testing import TestCoordinator
+from amplifier.modules import provider_local
+from amplifier.models import ChatRequest, Message
+
+async def main():
+    coordinator = TestCoordinator()
+    cleanup = await provider_local.mount(coordinator, {"model_path": sys.argv[2], "context_size": 4096, "threads": 1})
+    provider = coordinator.get("providers")["local"]
+    asked = ChatRequest(messages=[Message(role="user", content="Tell me a long story.")], max_output_tokens=3000)
+    async with provider.stream(asked) as chunks:
+        async for chunk in chunks:
+            if chunk.kind == "block_delta":
+                print(provider._server.pid, flush=True)
+
+anyio.run(main, backend=sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_parent_killed_by_force_takes_the_server_with_it(model, backend):
+    command = [sys.executable, "-c", KILLED, backend, str(model)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert is_alive(pid)
+        parent.kill()
+        parent.wait()
+
+    def is_gone() -> bool:
+        try:  # nobody may be there to reap it
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        except FileNotFoundError:
+            return not is_alive(pid)
+
+    assert anyio.run(wait_for, is_gone, 20.0)

@@ -1,0 +1,451 @@
+"""provider-mock: a script in JSON, played as a model would answer, and no promise of the provider contract broken."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import aclosing
+from decimal import Decimal
+from types import ModuleType
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amplifier import AmplifierSession, ModuleLoader
+from amplifier.contracts import Provider
+from amplifier.errors import (
+    InvalidRequestError,
+    LLMError,
+    PlanError,
+    ProviderUnavailableError,
+    RateLimitError,
+    StreamError,
+)
+from amplifier.models import (
+    ChatRequest,
+    ChatResponse,
+    ImageBlock,
+    Message,
+    ModelInfo,
+    ProviderInfo,
+    RedactedThinkingBlock,
+    StreamChunk,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+    ToolResultBlock,
+    from_json,
+    to_json,
+)
+from amplifier.modules import context_simple, loop_basic, loop_streaming, provider_mock
+from amplifier.modules._canned import estimate_tokens, fresh_id, pieces_of
+from amplifier.testing import MODES, EventRecorder, MockTool, TestCoordinator, cancel_everywhere
+
+EVERY_BLOCK: list[Any] = [
+    TextBlock(text="words"),
+    ThinkingBlock(thinking="hm", signature="seal"),
+    RedactedThinkingBlock(data="xyz"),
+    ToolCallBlock(id="c1", name="t", input={"a": 1}),
+    ToolResultBlock(tool_call_id="c1", output={"b": 2}),
+    ImageBlock(source={"type": "base64", "media_type": "image/png", "data": "aGk="}),
+]
+
+
+class Booth:
+    """A mounted provider, and the events it emitted."""
+
+    def __init__(self, provider: Any, coordinator: TestCoordinator, recorder: EventRecorder) -> None:
+        self.provider = provider
+        self.coordinator = coordinator
+        self.recorder = recorder
+
+    @classmethod
+    async def open(cls, module: ModuleType = provider_mock, **config: Any) -> Booth:
+        coordinator, recorder = TestCoordinator(), EventRecorder()
+        coordinator.hooks.register("*", recorder, name="recorder")
+        await module.mount(coordinator, config)
+        (provider,) = coordinator.get("providers").values()
+        return cls(provider, coordinator, recorder)
+
+    async def ask(self, prompt: str = "hello", **options: Any) -> Any:
+        return await self.answer(ChatRequest(messages=[Message(role="user", content=prompt)], **options))
+
+    async def answer(self, request: ChatRequest) -> Any:
+        """Ask, and check what holds for every answer of every provider."""
+        before = copy.deepcopy(request)
+        response = await self.provider.complete(request, unknown_keyword=1)
+        assert request == before
+        check_response(self.provider, response)
+        return response
+
+    async def chunks(self, request: ChatRequest) -> list[StreamChunk]:
+        async with self.provider.stream(request) as chunks:
+            return [chunk async for chunk in chunks]
+
+    def data(self, event: str) -> list[dict[str, Any]]:
+        return [data for name, data in self.recorder.get_events() if name == event]
+
+
+def check_response(provider: Any, response: Any) -> None:
+    assert isinstance(response, ChatResponse)
+    assert from_json(ChatResponse, to_json(response)) == response
+    assert response.usage is not None
+    assert response.usage.total_tokens == response.usage.input_tokens + response.usage.output_tokens
+    calls = provider.parse_tool_calls(response)
+    blocks = [block for block in response.content if isinstance(block, ToolCallBlock)]
+    assert [(c.id, c.name, c.arguments) for c in calls] == [(b.id, b.name, b.input) for b in blocks]
+    assert all(call.id for call in calls)
+    assert len({call.id for call in calls}) == len(calls)
+
+
+def check_chunks(chunks: list[StreamChunk]) -> ChatResponse:
+    """The pieces of every block join to the block, in order, and the last chunk is the whole."""
+    *told, last = chunks
+    assert last.kind == "response"
+    assert last.response is not None
+    assert [chunk.kind for chunk in told].count("response") == 0
+    for index, block in enumerate(last.response.content):
+        kinds = [chunk.kind for chunk in told if chunk.index == index]
+        assert kinds[0] == "block_start"
+        assert kinds[-1] == "block_end"
+        assert set(kinds[1:-1]) <= {"block_delta"}
+        text = "".join(chunk.text or "" for chunk in told if chunk.index == index)
+        if isinstance(block, TextBlock):
+            assert text == block.text
+        ends = [chunk.block for chunk in told if chunk.index == index and chunk.kind == "block_end"]
+        assert ends == [block]
+    assert [chunk.index for chunk in told] == sorted(chunk.index for chunk in told)
+    return last.response
+
+
+REQUEST = ChatRequest(messages=[Message(role="user", content="hello")])
+
+
+# ── the contract ─────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_it_is_mounted_as_mock_and_describes_itself():
+    booth = await Booth.open()
+    assert isinstance(booth.provider, Provider)
+    assert list(booth.coordinator.get("providers")) == ["mock"]
+    info = booth.provider.get_info()
+    assert isinstance(info, ProviderInfo)
+    assert info.credential_env_vars == []
+    models = await booth.provider.list_models()
+    assert all(isinstance(model, ModelInfo) for model in models)
+    assert models[0].id == info.defaults["model"]
+    assert models[0].context_window == info.defaults["context_window"] > info.defaults["max_output_tokens"]
+
+
+@pytest.mark.parametrize("role", ["system", "developer", "user", "assistant", "function", "tool"])
+async def test_every_role_and_block_is_accepted_and_the_request_stays_as_it_was(role):
+    booth = await Booth.open()
+    await booth.answer(ChatRequest(messages=[Message(role=role, content=EVERY_BLOCK, tool_call_id="c1")]))
+    assert (await booth.answer(ChatRequest(messages=[]))).usage is not None
+
+
+async def test_each_call_is_announced_with_its_usage_and_keeps_what_was_said_to_itself():
+    booth = await Booth.open(responses=[{"text": "x", "usage": {"input_tokens": 3, "cache_read_tokens": 2}}])
+    await booth.ask("my password is hunter2")
+    assert [name for name, _ in booth.recorder.events] == ["llm:request", "llm:response"]
+    asked, answered = booth.data("llm:request")[0], booth.data("llm:response")[0]
+    assert (asked["provider"], asked["model"], asked["message_count"]) == ("mock", "mock-model", 1)
+    assert answered["usage"] == {"input_tokens": 3, "output_tokens": 0, "cache_read_tokens": 2}
+    assert answered["status"] == "ok"
+    assert "hunter2" not in repr((booth.recorder.events, vars(booth.provider)))
+
+
+async def test_with_debug_events_carry_the_whole_request_and_response():
+    booth = await Booth.open(debug=True)
+    await booth.ask("seen")
+    assert booth.data("llm:request")[0]["raw"]["messages"][0]["content"] == "seen"
+    assert booth.data("llm:response")[0]["raw"]["content"]
+
+
+# ── the script ───────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_texts_are_played_in_order_and_then_begin_anew():
+    booth = await Booth.open(responses=["one", "two"])
+    assert [(await booth.ask()).content[0].text for _ in range(5)] == ["one", "two", "one", "two", "one"]
+
+
+async def test_the_last_answer_can_stay():
+    booth = await Booth.open(responses=["one", "two"], when_exhausted="last")
+    assert [(await booth.ask()).content[0].text for _ in range(4)] == ["one", "two", "two", "two"]
+
+
+async def test_a_script_that_is_used_up_can_refuse_in_words():
+    booth = await Booth.open(responses=["one"], when_exhausted="error")
+    await booth.ask()
+    with pytest.raises(
+        InvalidRequestError, match="all 1 scripted responses are used up; add one to `responses`"
+    ) as caught:
+        await booth.ask()
+    assert not caught.value.retryable
+    assert booth.data("llm:response")[-1]["status"] == "error"
+
+
+async def test_an_answer_has_thinking_text_calls_usage_and_its_reason():
+    step = {
+        "thinking": "hm",
+        "signature": "seal",
+        "text": "let me see",
+        "tool_calls": [{"name": "a", "arguments": {"n": 1}}, {"name": "b", "id": "mine"}],
+        "usage": {"input_tokens": 7, "output_tokens": 5, "cost_usd": "0.25"},
+        "finish_reason": "odd",
+    }
+    response = await (await Booth.open(responses=[step])).ask()
+    assert [block.type for block in response.content] == ["thinking", "text", "tool_call", "tool_call"]
+    assert response.content[0].signature == "seal"
+    assert [call.id for call in response.tool_calls or ()] == ["mock_1_2", "mine"]
+    assert response.usage is not None
+    assert (response.usage.total_tokens, response.usage.cost_usd) == (12, Decimal("0.25"))
+    assert response.finish_reason == "odd"
+
+
+async def test_content_blocks_are_given_as_they_are():
+    blocks = [{"type": "thinking", "thinking": "t", "signature": "s"}, {"type": "strange", "x": [1]}]
+    response = await (await Booth.open(responses=[{"content": blocks}])).ask()
+    assert [block.type for block in response.content] == ["thinking", "strange"]
+
+
+async def test_ids_of_calls_are_new_in_every_conversation_however_often_the_script_repeats():
+    booth = await Booth.open(responses=[{"tool_calls": [{"name": "t", "id": "same"}, {"name": "t"}]}])
+    messages = [Message(role="user", content="go")]
+    ids: list[str] = []
+    for _ in range(4):
+        response = await booth.answer(ChatRequest(messages=messages))
+        ids += [call.id for call in response.tool_calls or ()]
+        messages.append(Message(role="assistant", content=response.content))
+    assert len(set(ids)) == len(ids) == 8
+    resumed = await Booth.open(responses=[{"tool_calls": [{"name": "t"}]}])
+    response = await resumed.answer(ChatRequest(messages=messages))
+    assert response.tool_calls is not None
+    assert response.tool_calls[0].id not in ids
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "fields"),
+    [
+        ("broken", LLMError, {"retryable": False}),
+        ({"type": "RateLimitError", "retry_after": 2.5}, RateLimitError, {"retryable": True, "retry_after": 2.5}),
+        ({"type": "ProviderUnavailableError", "retryable": False}, ProviderUnavailableError, {"retryable": False}),
+        ({"message": "x", "status_code": 418}, LLMError, {"status_code": 418}),
+    ],
+)
+async def test_a_step_can_be_an_error_of_the_taxonomy(error, kind, fields):
+    booth = await Booth.open(responses=[{"error": error}, "after"])
+    with pytest.raises(kind) as caught:
+        await booth.ask()
+    assert type(caught.value) is kind
+    assert {name: getattr(caught.value, name) for name in fields} == fields
+    assert caught.value.provider == "mock"
+    assert (await booth.ask()).content[0].text == "after"
+
+
+async def test_a_stream_can_break_off_after_some_words():
+    booth = await Booth.open(responses=[{"chunks": ["one ", "two"], "error": {"type": "StreamError"}}])
+    heard: list[str] = []
+    with pytest.raises(StreamError):  # noqa: PT012 - what was heard before counts
+        async with booth.provider.stream(REQUEST) as chunks:
+            async for chunk in chunks:
+                heard.append(chunk.text or chunk.kind)
+    assert heard == ["block_start", "one ", "two", "block_end"]
+
+
+@pytest.mark.virtual_time
+async def test_delays_pass_before_an_answer_and_between_its_pieces():
+    booth = await Booth.open(responses=[{"text": "a b c", "delay": 10}], stream_delay_ms=500)
+    start = anyio.current_time()
+    await booth.ask()
+    assert anyio.current_time() - start == pytest.approx(11.5)
+    assert booth.data("llm:response")[0]["duration_ms"] == pytest.approx(11500, abs=2)
+
+
+# ── streaming ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "several words in a row",
+        "",
+        {"thinking": "a b", "text": "c d", "tool_calls": [{"name": "t", "arguments": {"x": "y"}}]},
+        {"chunks": ["exactly", " these"]},
+        {"content": [{"type": "strange"}]},
+    ],
+)
+async def test_the_pieces_of_a_stream_are_the_answer(step):
+    booth = await Booth.open(responses=[step])
+    response = check_chunks(await booth.chunks(REQUEST))
+    check_response(booth.provider, response)
+    assert (await booth.ask()).content[:1] == response.content[:1] or response.tool_calls
+
+
+async def test_pieces_are_words_or_as_scripted_or_the_whole():
+    def texts(chunks: list[StreamChunk]) -> list[str]:
+        return [chunk.text for chunk in chunks if chunk.text]
+
+    assert texts(await (await Booth.open(responses=["a  b c"])).chunks(REQUEST)) == ["a  ", "b ", "c"]
+    assert texts(await (await Booth.open(responses=[{"chunks": ["a ", "b c"]}])).chunks(REQUEST)) == ["a ", "b c"]
+    assert texts(await (await Booth.open(responses=["a b c"], use_streaming=False)).chunks(REQUEST)) == ["a b c"]
+
+
+async def test_a_stream_left_half_way_leaves_nothing_and_the_next_answer_is_whole():
+    booth = await Booth.open(responses=["one two three", "next"])
+    async with booth.provider.stream(REQUEST) as chunks:
+        async for chunk in chunks:
+            if chunk.text:
+                break
+    assert (await booth.ask()).content[0].text == "next"
+
+
+async def test_concurrent_requests_get_a_step_each():
+    booth = await Booth.open(responses=[{"text": str(n), "delay": 0.01 * (5 - n)} for n in range(5)])
+    answers: list[str] = []
+
+    async def ask() -> None:
+        answers.append((await booth.ask()).content[0].text)
+
+    async with anyio.create_task_group() as group:
+        for _ in range(5):
+            group.start_soon(ask)
+    assert sorted(answers) == list("01234")
+
+
+@given(text=st.text(max_size=300))
+def test_pieces_join_to_the_text(text):
+    assert "".join(pieces_of(text)) == text
+    assert all(pieces_of(text))
+
+
+def test_small_parts():
+    assert len(pieces_of("w " * 5000)) <= 200
+    assert estimate_tokens("12345", {"a": ["bc", None, 1]}) == 2
+    assert estimate_tokens() == 0
+    assert fresh_id("x", {"x", "x_2"}) == "x_3"
+
+
+# ── config ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ({"respnses": []}, r"\$\.respnses: unknown key; did you mean 'responses'"),
+        ({"responses": []}, r"\$\.responses: expected a list of one or more"),
+        ({"responses": [1]}, r"\$\.responses\[0\]: expected text or an object"),
+        ({"responses": [{}]}, r"\$\.responses\[0\]: expected text or an object"),
+        ({"responses": ["a", {"txt": ""}]}, r"\$\.responses\[1\]\.txt: unknown key; did you mean 'text'"),
+        (
+            {"responses": [{"tool_calls": [{"nme": "x"}]}]},
+            r"\$\.responses\[0\]\.tool_calls: expected tool calls with name",
+        ),
+        ({"responses": [{"error": {"type": "Oops"}}]}, r"\.error: type: expected one of LLMError, RateLimitError"),
+        ({"responses": [{"error": {"retryable": 1}}]}, r"\.error: retryable: a wrong value, 1"),
+        ({"responses": [{"usage": {"tokens": 1}}]}, r"\.usage: expected an object with keys"),
+        ({"responses": [{"usage": {"input_tokens": "x"}}]}, r"\.usage: input_tokens: expected a whole number"),
+        ({"responses": [{"usage": {"cost_usd": 0.1}}]}, r"\.usage: "),
+        ({"responses": [{"content": [{"type": "text"}]}]}, r"\.content: expected content blocks"),
+        ({"responses": [{"content": [], "text": ""}]}, r"\.content: says the same as text"),
+        ({"responses": [{"text": "ab", "chunks": ["a"]}]}, r"\.chunks: joined, they are not the text"),
+        ({"responses": [{"delay": -1}]}, r"\.delay: expected a number of seconds"),
+        ({"when_exhausted": "stop"}, r"\$\.when_exhausted: expected one of 'repeat', 'last', 'error'"),
+        ({"stream_delay_ms": "1"}, r"\$\.stream_delay_ms: expected a number of milliseconds"),
+    ],
+)
+async def test_a_wrong_script_is_refused_with_the_place_of_the_fault(config, problem):
+    with pytest.raises(PlanError, match=problem):
+        await Booth.open(**config)
+
+
+async def test_every_fault_of_a_script_is_told_at_once():
+    with pytest.raises(PlanError) as caught:
+        await Booth.open(responses=[1, {"delay": "x"}, {"text": 2}])
+    assert [path for path, _ in caught.value.problems] == [
+        "$.responses[0]",
+        "$.responses[1].delay",
+        "$.responses[2].text",
+    ]
+
+
+# ── in a session ─────────────────────────────────────────────────────────────────────────────────
+
+
+def session(loop: ModuleType, responses: list[Any], *tools: MockTool) -> AmplifierSession:
+    async def mount_tools(coordinator: Any, config: Any) -> None:
+        for tool in tools:
+            await coordinator.mount("tools", tool)
+
+    plan = {
+        "session": {
+            "orchestrator": {"module": "loop-x", "config": {"initial_delay": 0}},
+            "context": "context-simple",
+            "strict": True,
+        },
+        "providers": [{"module": "provider-mock", "config": {"responses": responses, "when_exhausted": "error"}}],
+        "tools": [{"module": "tool-x"}],
+    }
+    modules = {
+        "loop-x": loop,
+        "context-simple": context_simple,
+        "provider-mock": provider_mock,
+        "tool-x": mount_tools,
+    }
+    return AmplifierSession(plan, loader=ModuleLoader(modules=modules))
+
+
+TURN: list[Any] = [
+    {"error": {"type": "RateLimitError"}},
+    {"text": "calling", "tool_calls": [{"name": "echo", "arguments": {"text": "hi"}}, {"name": "echo"}]},
+    "done",
+]
+
+
+@pytest.mark.parametrize("loop", [loop_basic, loop_streaming])
+async def test_a_whole_turn_with_a_retry_and_tools_runs_from_a_plan(loop):
+    echo = MockTool("echo")
+    async with session(loop, TURN, echo) as opened:
+        assert await opened.execute("go") == "done"
+    assert echo.call_count == 2
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_session_cancelled_anywhere_leaves_nothing(mode):
+    def make() -> Any:
+        async def scenario() -> None:
+            async with session(loop_streaming, TURN[1:], MockTool("echo")) as opened:
+                await opened.execute("go")
+
+        return scenario
+
+    report = cancel_everywhere(make, modes=[mode])
+    report.raise_if_broken()
+    assert report.points[mode] >= 5
+
+
+@pytest.mark.parametrize("mode", MODES[:3])
+def test_a_request_cancelled_anywhere_leaves_the_provider_whole(mode):
+    def make() -> Any:
+        async def scenario() -> None:
+            booth = await Booth.open(responses=[{"text": "one two three", "delay": 1}, "next"], stream_delay_ms=100)
+            try:
+                await booth.ask()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    assert (await booth.ask()).content[0].text in ("next", "one two three")
+
+        return scenario
+
+    report = cancel_everywhere(make, modes=[mode])
+    report.raise_if_broken()
+    assert report.points[mode] >= 3
+
+
+async def test_chunks_may_be_closed_by_hand():
+    booth = await Booth.open(responses=["a b c"])
+    async with booth.provider.stream(REQUEST) as chunks, aclosing(chunks):
+        assert (await anext(chunks)).kind == "block_start"
