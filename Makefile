@@ -1,6 +1,6 @@
 # One command per task. Every task prepares what it needs: a virtual environment in .venv, from a bare Python with pip.
 #
-#   make run        the first agent of the examples
+#   make run        an agent at work on this repository
 #   make test       the suite on this Python             make test-all   on every Python from 3.11 found here
 #   make check      style, types, rooms, links           make bench      against the published kernel
 #   make format     let ruff format and sort imports     make docs       regenerate the reference pages
@@ -16,6 +16,8 @@ ifdef CI
 export HYPOTHESIS_PROFILE ?= ci
 endif
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# Some machines forbid it; the suite starts hundreds of programs, each of which would compile everything anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -55,8 +57,10 @@ parts: $(READY)
 	@$(BIN)/python -m tests._support.node_parts
 	@$(BIN)/python -m tests._support.small_model
 
+# On the embedded default, which is no language model and needs neither network nor key; a key that is there is not used.
 run: $(READY)
-	$(BIN)/python examples/first_agent.py
+	@AMPLIFIER_HOME=.amplifier $(BIN)/amplifier run --yes --provider offline \
+	    'list the files, count the Python files in src, find "async with" in README.md, summarise README.md, and run "wc -l README.md"'
 
 test: parts
 	$(BIN)/python -m pytest $(ARGS)
@@ -102,5 +106,5 @@ docs: $(READY)
 	$(BIN)/python docs/_generate.py
 
 clean:
-	rm -rf .venv .venv-* .node .models build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-* .amplifier .node .models build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -80,8 +80,10 @@ EVENTS = ("prompt:submit", "provider:request", "provider:response", "tool:pre", 
 
 
 def _message_models(library: Any) -> Any:
-    return library if hasattr(library, "ChatResponse") and hasattr(library, "Usage") else __import__(
-        f"{library.__name__}.message_models", fromlist=["x"]
+    return (
+        library
+        if hasattr(library, "ChatResponse") and hasattr(library, "Usage")
+        else __import__(f"{library.__name__}.message_models", fromlist=["x"])
     )
 
 

@@ -1,6 +1,6 @@
 """The kernel's hot paths against the published kernel: hooks, channels, mounting, sessions, turns.
 
-    make bench ARGS="-s -k kernel"
+make bench ARGS="-s -k kernel"
 """
 
 from __future__ import annotations
@@ -128,7 +128,10 @@ def test_looking_things_up(table):
         return work
 
     score = table.duel(
-        "get and get_capability, 100 times", THEIRS.timed(lambda: prepare(THEIRS)), OURS.timed(lambda: prepare(OURS)), target=1
+        "get and get_capability, 100 times",
+        THEIRS.timed(lambda: prepare(THEIRS)),
+        OURS.timed(lambda: prepare(OURS)),
+        target=1,
     )
     assert score.ratio > 0.5
 

@@ -71,9 +71,11 @@ def test_a_key_without_its_package_is_not_passed_over_in_silence(installed):
 
 
 def test_a_tool_without_its_package_or_its_module_is_left_out(installed):
+    assert list(compose(EVERYTHING, environment={}).plan["agents"]) == ["explorer"]
     installed.discard("httpx2")
-    made = compose(EVERYTHING - {"tool-bash", "hooks-approval"}, environment={})
-    assert modules(made.plan, "tools") == [tool for tool in TOOLS if tool not in ("tool-web", "tool-bash")]
+    made = compose(EVERYTHING - {"tool-bash", "tool-task", "hooks-approval"}, environment={})
+    assert "agents" not in made.plan
+    assert modules(made.plan, "tools") == [tool for tool in TOOLS if tool not in ("tool-web", "tool-bash", "tool-task")]
     assert modules(made.plan, "hooks") == ["hooks-redaction", "hooks-logging"]
 
 

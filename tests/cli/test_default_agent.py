@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests._support.terminal import PATIENCE, command, environment, json_of, open_terminal, run_cli
+from tests._support.tree import ROOT
 
 
 @pytest.fixture
@@ -96,6 +97,13 @@ def test_a_provider_without_its_key_says_which_one(home, files):
     assert "ANTHROPIC_API_KEY" in finished.stderr
     assert "amplifier run -p offline" in finished.stderr
     assert "Traceback" not in finished.stderr
+
+
+def test_the_example_plan_runs(home, files):
+    plan = str(ROOT / "examples" / "agent.yaml")
+    finished = run_cli("run", "count the lines of notes.txt", "--plan", plan, home=home, cwd=files)
+    assert finished.returncode == 0
+    assert "notes.txt has 3 lines" in finished.stdout
 
 
 def test_the_doctor_finds_nothing_that_keeps_it_from_working(home, files):

@@ -420,6 +420,20 @@ def test_a_reader_that_has_gone_ends_the_command_quietly(words, home, desk, plan
     assert "BrokenPipe" not in finished.stderr
 
 
+def test_a_delegated_task_is_counted_and_keeps_its_own_session(backend, home, desk, plan):
+    content = json.loads(Path(plan).read_text())
+    agents: dict[str, object] = {"helper": {"tools": []}}
+    change(plan, tools=[*content["tools"], {"module": "tool-task"}], agents=agents)
+    prompt = f"call task {json.dumps({'agent': 'helper', 'instruction': 'say from the child'})}"
+    words = ("run", prompt, "--output-format", "json-trace", "--plan", plan, "--backend", backend)
+    shown = json_of(run_cli(*words, home=home, cwd=desk))
+    assert shown["metadata"]["total_agents_invoked"] == 1
+    assert "from the child" in shown["execution_trace"][0]["result"]["output"]["response"]
+    store = SessionStore(home / "sessions")
+    assert [record.session_id for record in store.records()] == [shown["session_id"]]
+    assert len(store.records(with_children=True)) == 2
+
+
 def test_a_context_without_a_file_runs_too(home, desk, tmp_path):
     folder = tmp_path / "other"
     folder.mkdir()

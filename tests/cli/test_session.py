@@ -178,6 +178,21 @@ def test_files_beside_the_sessions_are_no_sessions(store):
     assert [record.session_id for record in store.records()] == ["one"]
 
 
+def test_sessions_of_delegated_tasks_belong_to_the_one_that_delegated(store, capsys):
+    child = "one-0123456789abcdef_explorer"
+    keep(store, "one")
+    anyio.run(_write_messages, store, child, MESSAGES)
+    assert [record.session_id for record in store.records()] == ["one"]
+    assert store.find("last").session_id == "one"
+    assert store.find(child).session_id == child
+    assert main(["session", "list", "--all", "--json"]) == 0
+    assert {record["session_id"] for record in json.loads(capsys.readouterr().out)} == {"one", child}
+    store.delete("one")
+    assert os.listdir(store.root) == []
+    anyio.run(_write_messages, store, child, MESSAGES)  # whoever has lost its parent is listed
+    assert [record.session_id for record in store.records()] == [child]
+
+
 def test_new_ids_sort_by_time_and_differ(store):
     ids = [store.new_id() for _ in range(50)]
     assert len(set(ids)) == 50

@@ -15,6 +15,10 @@ from amplifier.errors import ModuleLoadError, ModuleNotFoundError
 from amplifier.models import from_json, to_json
 from tests.conformance.modules import SOUND_TOOL, write_module, write_project
 
+SHIELDED_SLEEP = """import anyio
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(3600)"""
+
 
 def check(target: Any, **options: Any) -> Report:
     async def run() -> Report:
@@ -102,12 +106,7 @@ def test_a_module_that_cannot_be_imported_is_a_violation_and_no_more(tmp_path, p
     [
         ("import time; time.sleep(3600)", "A17"),
         ("import os; os._exit(1)", "A17"),
-        (
-            "import anyio\n"
-            "            with anyio.CancelScope(shield=True):\n"
-            "                await anyio.sleep(3600)",
-            "A8",
-        ),
+        (SHIELDED_SLEEP, "A8"),
     ],
 )
 def test_a_call_that_cannot_be_stopped_ends_its_process_and_not_the_examination(tmp_path, planted, clause):
@@ -131,7 +130,8 @@ def test_a_module_that_runs_on_asyncio_alone_has_to_say_so(tmp_path):
 
 def test_a_finding_can_be_shown_again(tmp_path):
     source = SOUND_TOOL.replace("async def mount", "async def mount").replace(
-        "text = input.get", "import threading; threading.Thread(target=__import__('time').sleep, args=(60,), daemon=True).start(); text = input.get"
+        "text = input.get",
+        "import threading; threading.Thread(target=__import__('time').sleep, args=(60,), daemon=True).start(); text = input.get",
     )
     file = write_module(tmp_path, source)
     [found] = [found for found in check(file).violations if found.clause == "A14"]

@@ -52,7 +52,10 @@ def test_a_sound_module_has_one_passing_test_per_clause_and_backend(tmp_path):
 
 
 def test_a_broken_clause_fails_with_the_finding_and_can_be_expected(tmp_path):
-    write_module(tmp_path, SOUND_TOOL.replace('coordinator.mount("tools", Echo())', 'coordinator.mount("tools", Echo()); return 7'))
+    write_module(
+        tmp_path,
+        SOUND_TOOL.replace('coordinator.mount("tools", Echo())', 'coordinator.mount("tools", Echo()); return 7'),
+    )
     done = run_suite(tmp_path, "", "-k", "TestEcho and A4")
     assert done.returncode == 1, done.stdout
     assert "A4: mount returned int" in done.stdout

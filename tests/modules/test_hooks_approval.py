@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from amplifier import ApprovalResponse, HookResult, PlanError
 from amplifier.conformance import strategies
-from amplifier.modules import hooks_approval
+from amplifier.modules import hooks_approval, tool_bash, tool_filesystem, tool_search, tool_todo
 from amplifier.modules.hooks_approval._asking import _key
 from amplifier.modules.hooks_approval._options import ApprovalOptions, read_approval_options
 from amplifier.testing import EventRecorder, MockApprovalSystem, MockTool, TestCoordinator
@@ -67,6 +67,16 @@ async def test_every_other_tool_is_asked_about_known_or_not(tool):
     assert result.approval_options == ["Allow once", "Allow always", "Deny"]
     assert (result.approval_timeout, result.approval_default) == (300.0, "deny")
     assert "no rule is about this call" in str(result.approval_prompt)
+
+
+async def test_of_the_real_built_in_tools_those_that_change_something_are_asked_about(tmp_path):
+    gate = await Gate.open(session__working_dir=str(tmp_path))
+    for module in (tool_filesystem, tool_search, tool_todo, tool_bash):
+        await module.mount(gate.coordinator, {})
+    actions = {name: await gate.action(name, x=1) for name in gate.coordinator.get("tools")}
+    asked = {name for name, action in actions.items() if action == "ask_user"}
+    assert asked == {"write_file", "edit_file", "bash"}
+    assert actions.keys() - asked == {"read_file", "list_directory", "glob", "grep", "todo"}
 
 
 @pytest.mark.parametrize("command", ["pwd", "ls", "ls -la src", "echo hello", "echo 'a; b'"])

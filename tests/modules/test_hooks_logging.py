@@ -68,7 +68,7 @@ async def test_an_event_is_a_line_of_the_published_shape(tmp_path):
         "session_id": "s-1",
         "status": "fine",
         "duration_ms": 3,
-        "data": {"parent_id": None, "tool_name": "grep", "tool_input": {"pattern": "x"}},
+        "data": {"tool_name": "grep", "tool_input": {"pattern": "x"}},
     }
     assert line["ts"].endswith("+00:00")
     desk.close()
@@ -123,8 +123,10 @@ async def test_a_star_hears_everything_once(tmp_path):
     desk.close()
 
 
-async def test_patterns_choose_events(tmp_path):
-    desk = await Desk.open(tmp_path, include_events=["tool:*", "session:*"], exclude_events=["*:post"])
+@pytest.mark.parametrize("key", ["include_events", "enabled_events"])
+async def test_patterns_choose_events(tmp_path, key):
+    chosen: dict[str, Any] = {key: ["tool:*", "session:*"], "exclude_events": ["*:post"]}
+    desk = await Desk.open(tmp_path, **chosen)
     for event in ("tool:pre", "tool:post", "session:start", "provider:request"):
         await desk.emit(event)
     assert [line["event"] for line in desk.lines()] == ["tool:pre", "session:start"]
@@ -344,10 +346,14 @@ async def test_a_session_id_that_is_a_path_is_refused(tmp_path, session_id):
         ({"pth": "x"}, "$.pth"),
         ({"path": ""}, "$.path"),
         ({"path": "{user}"}, "$.path"),
-        ({"path": "{session_id!r}{x}"}, "$.path"),
+        ({"path": "{session_id!s}"}, "$.path"),
+        ({"path": "{session_id:>20}"}, "$.path"),
+        ({"path": "{session_id.__class__}"}, "$.path"),
+        ({"path": "{}"}, "$.path"),
         ({"path": "{"}, "$.path"),
         ({"path": 5}, "$.path"),
         ({"path": "x", "session_log_template": "x"}, "$.session_log_template"),
+        ({"include_events": [], "enabled_events": []}, "$.enabled_events"),
         ({"level": "LOUD"}, "$.level"),
         ({"exclude_events": "tool:*"}, "$.exclude_events"),
         ({"max_line_bytes": 10}, "$.max_line_bytes"),

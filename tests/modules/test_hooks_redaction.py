@@ -176,6 +176,14 @@ async def test_the_plan_chooses_the_events():
     assert left == ["session:end", "other:event"]
 
 
+async def test_only_enabled_events_are_redacted_and_skipped_ones_not_even_then():
+    gate = await Gate.open(enabled_events=["llm:request", "tool:pre", "my:event"])
+    for event in ("llm:request", "llm:response", "tool:pre", "my:event"):
+        await gate.emit(event, text=SECRETS["GitHub"])
+    left = [name for name, data in gate.seen.events if data["text"] == SECRETS["GitHub"]]
+    assert left == ["llm:response", "tool:pre"]
+
+
 async def test_fields_by_which_events_are_told_apart_are_never_changed():
     gate = await Gate.open(allowlist=["note", "usage.cost_usd", "items[1].id", "deep.down"])
     mail = "a@b.io"

@@ -290,7 +290,7 @@ async def test_a_command_whose_time_is_up_is_ended_and_what_it_said_is_kept():
 
 
 async def test_a_command_may_tidy_up_when_its_time_is_up(tmp_path):
-    desk = await opened(tmp_path, timeout=0.3)
+    desk = await opened(tmp_path, timeout=1.5, kill_grace=10)
     result = await desk.call("bash", command="trap 'echo tidy; touch tidied; exit 0' TERM; sleep 600 & wait")
     assert result.error is not None
     assert result.error["type"] == "Timeout"

@@ -57,9 +57,8 @@ def _name_matcher(keys: frozenset[str]) -> Callable[[str], bool]:
     longest = max(map(len, phrases), default=0)
     run_together = tuple(text for text in map("".join, phrases) if len(text) >= 5)  # "dbpassword", "accesstoken"
 
-    def is_sensitive(name: str) -> bool:
-        if len(name) > _LONGEST_NAME:
-            return False
+    @lru_cache(maxsize=2048)  # a program has few names, and asks about the same ones at every event
+    def judged(name: str) -> bool:
         if name.lower() in exact:
             return True
         words = tuple(word.lower() for word in _NAME_WORDS.findall(name))
@@ -73,6 +72,9 @@ def _name_matcher(keys: frozenset[str]) -> Callable[[str], bool]:
                 if phrase in _STRONG and _DESCRIBES.isdisjoint(rest):
                     return True
         return "".join(words).endswith(run_together)
+
+    def is_sensitive(name: str) -> bool:
+        return len(name) <= _LONGEST_NAME and judged(name)
 
     return is_sensitive
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import attrs
 
+from amplifier._json import copy_json
 from amplifier.plan import expand_variables, merge_plans
 
 from ._exits import CommandError
@@ -36,6 +37,18 @@ NEEDS: Final[Mapping[str, tuple[str, str]]] = {
     "tool-web": ("httpx2", "web"),
 }
 """Built-in modules that need a package of an extra: the package's import name, and the extra."""
+
+AGENTS: Final = {
+    "explorer": {
+        "description": "Looks through many files, changes nothing, and reports what it found.",
+        "instruction": (
+            "You look through files to answer one question of the agent that asks you. You change nothing. "
+            "Report what you found, where (path and line), and what you did not find."
+        ),
+        "tools": [{"module": "tool-filesystem", "config": {"read_only": True}}, {"module": "tool-search"}],
+    }
+}
+"""Whom tool-task can ask: the user's own work is done by the agent the user talks to."""
 
 SYSTEM_PROMPT: Final = (
     "You are Amplifier, an assistant in a terminal. You work in the directory {directory} with the tools you are given. "
@@ -135,6 +148,8 @@ def _default(available: Collection[str], wanted: str | None, variables: Mapping[
         "tools": [{"module": module_id} for module_id in tools],
         "hooks": [hook for hook in hooks if hook["module"] in available],
     }
+    if "tool-task" in tools:
+        plan["agents"] = copy_json(AGENTS)
     return Composition(plan=plan, provider=provider, notes=notes)
 
 

@@ -35,12 +35,13 @@ def session() -> None:
 
 @session.command("list")
 @click.option("-n", "--limit", type=click.IntRange(min=1), help="Only the latest ones.")
+@click.option("-a", "--all", "with_children", is_flag=True, help="Also the sessions of tasks that agents delegated.")
 @json_option
 @debug_option
-def list_sessions(limit: int | None, as_json: bool) -> None:
+def list_sessions(limit: int | None, with_children: bool, as_json: bool) -> None:
     """List sessions, the one used last first."""
     store = open_store()
-    records = store.records()[:limit]
+    records = store.records(with_children=with_children)[:limit]
     if as_json:
         click.echo(json.dumps([attrs.asdict(record) for record in records], indent=2))
         return

@@ -15,6 +15,7 @@ import difflib
 import fcntl
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -37,6 +38,8 @@ LAST = "last"
 """What people write for the session that was used last."""
 
 RUNNING = "running"
+
+_CHILD = re.compile(r"(.+)-[0-9a-f]{16}_.+")
 
 _METADATA = "metadata.json"
 _FIELDS = ("created", "updated", "directory", "provider", "model", "plan", "backend", "title", "status", "forked_from")
@@ -97,9 +100,10 @@ class SessionStore:
 
     # ── reading ──
 
-    def records(self) -> list[SessionRecord]:
-        """All sessions, the one used last first."""
-        found = [self.record(name) for name in self._names()]
+    def records(self, *, with_children: bool = False) -> list[SessionRecord]:
+        """All sessions, the one used last first; those of delegated tasks belong to the one that delegated."""
+        names = self._names()
+        found = [self.record(name) for name in names if with_children or _parent_of(name) not in names]
         return sorted(found, key=lambda record: (record.updated or "", record.session_id), reverse=True)
 
     def _names(self) -> list[str]:
@@ -175,18 +179,18 @@ class SessionStore:
             raise
 
     def delete(self, session_id: str) -> None:
-        """Remove a session and everything it kept.
+        """Remove a session and everything it kept, the sessions of its delegated tasks included.
 
         Raises:
             CommandError: It is open somewhere.
             OSError: The system refuses.
         """
-        folder = self.folder(session_id)
-        with self._held(folder):
-            # Out of the way first, in one step: a listing never shows half of a session.
-            doomed = self.root / f".deleted-{secrets.token_hex(8)}"
-            folder.rename(doomed)
-            shutil.rmtree(doomed)
+        with self._held(self.folder(session_id)):
+            for name in [session_id, *(name for name in self._names() if _parent_of(name) == session_id)]:
+                # Out of the way first, in one step: a listing never shows half of a session.
+                doomed = self.root / f".deleted-{secrets.token_hex(8)}"
+                self.folder(name).rename(doomed)
+                shutil.rmtree(doomed)
 
     def _may_be_open(self, folder: Path) -> bool:
         """Whether somebody has the session open, as far as its lock can tell."""
@@ -212,6 +216,12 @@ class SessionStore:
             yield
         finally:
             os.close(descriptor)
+
+
+def _parent_of(name: str) -> str | None:
+    """Whose delegated task a session was, by the ids tool-task gives."""
+    found = _CHILD.fullmatch(name)
+    return None if found is None else found[1]
 
 
 def _is_session_id(name: str) -> bool:

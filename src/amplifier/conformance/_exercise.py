@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from amplifier.models import (
     ChatRequest,
     ChatResponse,
     ContentBlockUnion,
+    HookResult,
     Message,
     TextBlock,
     ToolCall,
@@ -28,11 +30,12 @@ from amplifier.models import (
     Usage,
     to_dict,
 )
-from amplifier.testing import EventRecorder, MockContextManager, MockProvider, MockTool
 
+from ._hook_payloads import ordinary_payload, reaching_payloads
 from ._samples import sample_inputs
 from ._scene import CANARY, Scene
-from ._words import choices_in, inputs_in
+from ._turns import World
+from ._words import choices_in, inputs_in, texts_in
 
 Operation = Callable[[Scene], Awaitable[Any]]
 
@@ -137,34 +140,52 @@ def _context_exercises(scene: Scene) -> list[Exercise]:
 # ── hooks ──
 
 
+_USUAL_EVENTS = (
+    "tool:pre",
+    "tool:post",
+    "prompt:submit",
+    "provider:request",
+    "provider:response",
+    "session:start",
+    "execution:end",
+    "session:end",
+)
+_MOST_EVENTS = 12
+
+
 def _hook_exercises(scene: Scene) -> list[Exercise]:
+    subject = scene.loaded.subject
+    words, choices = inputs_in(subject), choices_in(subject)
+    found: list[tuple[int, Exercise]] = []
+    for registration, event in _handled(scene):
+        name = f"the handler {registration.name!r} on {event}"
+        payloads = list(itertools.islice(reaching_payloads(event, words, choices), 0, 1 + 2 * 4))
+        for rank, payload in enumerate([ordinary_payload(event), *payloads]):
+            given = {"event": event, "data": payload}
+            found.append((rank, Exercise(name, given, _handling(registration, event, payload))))
+    # Every handler with its plain payload first, then what the words of its source suggest.
+    return [exercise for _, exercise in sorted(found, key=lambda each: each[0])][:_MOST_EVENTS]
+
+
+def _handled(scene: Scene) -> list[tuple[Any, str]]:
+    """Every handler with an event it is registered for, the telling events first."""
+    named = [event for event in ALL_EVENTS if event in set(texts_in(scene.loaded.subject))]
+    telling = list(dict.fromkeys([*named, *_USUAL_EVENTS]))
     found = []
     for registration in scene.registrations:
-        events = ALL_EVENTS if registration.event == "*" else [registration.event]
-        for event in events[:8]:
-            found.append(
-                Exercise(f"the handler {registration.name!r} on {event}", event, _handling(registration, event))
-            )
-    return found
+        events = telling if registration.event == "*" else [registration.event]
+        found += [(registration, event) for event in events]
+    return sorted(found, key=lambda each: telling.index(each[1]) if each[1] in telling else len(telling))
 
 
-PAYLOAD = {
-    "tool_name": "look",
-    "tool_call_id": "call-1",
-    "tool_input": {"path": CANARY, "text": "hello"},
-    "result": {"success": True, "output": "seen"},
-    "prompt": "Say something.",
-    "response": "Something.",
-}
-"""An ordinary payload; it has the usual keys of several events."""
-
-
-def _handling(registration: Any, event: str) -> Operation:
+def _handling(registration: Any, event: str, payload: dict[str, Any]) -> Operation:
     async def handle(scene: Scene) -> Any:
-        answer = registration.handler(event, {**PAYLOAD, "session_id": scene.session.session_id})
+        answer = registration.handler(event, {**copy.deepcopy(payload), "session_id": scene.session.session_id})
         if inspect.isawaitable(answer):
             answer = await answer
-        return getattr(answer, "action", repr(type(answer)))
+        if not isinstance(answer, HookResult):
+            return repr(type(answer))
+        return {key: getattr(answer, key) for key in ("action", "reason", "context_injection", "user_message", "data")}
 
     return handle
 
@@ -187,20 +208,26 @@ def answer_calling(*calls: ToolCall) -> ChatResponse:
     )
 
 
+TURN: dict[str, Any] = {
+    "turns": [
+        {
+            "prompt": "Look and tell.",
+            "answers": [{"blocks": [{"call": "alpha", "steps": 2}, {"call": "beta"}]}, {"blocks": [{"say": "Seen. "}]}],
+        }
+    ]
+}
+"""An ordinary turn: two tools, and then an answer."""
+
+
 def _orchestrator_exercises(scene: Scene) -> list[Exercise]:
     async def turn(scene: Scene) -> Any:
-        context = MockContextManager()
-        call = ToolCall(id="call-1", name="look", arguments={"text": "hello"})
-        return await scene.instance.execute(
-            prompt="Look and tell.",
-            context=context,
-            providers={"model": MockProvider([answer_calling(call), answer_with("Seen.")])},
-            tools={"look": MockTool("look", respond=lambda given: "seen")},
-            hooks=EventRecorder(),
-            coordinator=scene.coordinator,
-        )
+        world = World(scene, TURN)
+        try:
+            return await world.run_bare()
+        finally:
+            world.leave()
 
-    return [] if scene.instance is None else [Exercise("a turn with one tool", None, turn)]
+    return [] if scene.instance is None else [Exercise("a turn with two tools", None, turn)]
 
 
 def _resolver_exercises(scene: Scene) -> list[Exercise]:

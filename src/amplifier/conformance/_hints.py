@@ -40,6 +40,7 @@ _HINTS: dict[str, str] = {
     "T12": "Check all of the input before the first side effect.",
     "T13": "Use logging.getLogger(__name__) instead of print.",
     "T14": "Use lower-case words joined by underscores.",
+    "T15": "Copy what you want to change; the transcript keeps the input you were given.",
     # providers
     "P1": "Give the provider name, get_info, async list_models, async complete and parse_tool_calls.",
     "P2": 'Call coordinator.mount("providers", provider) or return the provider from mount.',

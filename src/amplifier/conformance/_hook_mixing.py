@@ -13,6 +13,7 @@ import anyio.lowlevel
 
 from amplifier.models import HookResult, to_dict
 
+from ._budget import Budget
 from ._hook_payloads import ordinary_payload, reaching_payloads
 from ._json_schema import fingerprint
 from ._scene import IGNORED_AFTER, Outcome, Scene, Stage, attempt
@@ -20,17 +21,23 @@ from ._words import choices_in, inputs_in
 
 _MARKS = ("alphamark", "bravomark")
 _SECONDS = 2.0
-_MOST = 12
+_MOST = 8
+_EVENTS_EACH = 3
 
 
-async def look_for_mixed_events(stage: Stage, named: list[str]) -> None:
+async def look_for_mixed_events(stage: Stage, named: list[str], budget: Budget) -> None:
     """Report the first handler that answers one event with what another one carried."""
     async with stage.scene() as scene:
-        events = [(index, each.event) for index, each in enumerate(scene.registrations)]
+        handlers: list[Any] = []
+        events: list[tuple[int, str]] = []
+        for index, each in enumerate(scene.registrations):
+            if handlers.count(each.handler) < _EVENTS_EACH:
+                handlers.append(each.handler)
+                events.append((index, each.event))
     for index, event in events:
         for each in [event] if event != "*" else (named or ["tool:pre", "tool:post"])[:4]:
             for data in _payloads(stage, each):
-                if await _is_mixed(stage, index, each, data):
+                if budget.is_spent or await _is_mixed(stage, index, each, data):
                     return
 
 

@@ -22,7 +22,10 @@ NEUTRAL = {"kit_note": "plain", "kit_numbers": [1, 2]}
 """Keys that nobody knows; whoever passes a payload on passes them on."""
 
 _RESULT = {"success": True, "output": "seen", "error": None}
-_MESSAGES = [{"role": "user", "content": "Say something."}, {"role": "assistant", "content": [{"type": "text", "text": "x"}]}]
+_MESSAGES = [
+    {"role": "user", "content": "Say something."},
+    {"role": "assistant", "content": [{"type": "text", "text": "x"}]},
+]
 _USAGE = {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}
 
 _VALUES: Payload = {

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,14 +15,13 @@ import attrs
 from amplifier.errors import ModelError
 from amplifier.models import HookResult
 
+from ._budget import Budget
 from ._hook_payloads import NEUTRAL
 from ._json_schema import fingerprint, json_problem
 from ._scene import Scene, Stage
 
 _SECONDS = 2.0
 _MOST_LATE = 2
-_PATIENCE_PER_POINT = 0.2
-"""Seconds per suspension point of the profile: a slow handler is asked fewer questions."""
 
 Happening = tuple[str, dict[str, Any]]
 
@@ -33,21 +31,22 @@ class HookTrial:
 
     Args:
         stage: Where; faults are reported there, one for each clause.
+        budget: How long.
         is_drawn: Whether the events are the stage's case, which then is the input of every fault.
     """
 
-    def __init__(self, stage: Stage, *, is_drawn: bool = False) -> None:
+    def __init__(self, stage: Stage, budget: Budget, *, is_drawn: bool = False) -> None:
         self._stage = stage
         self._is_drawn = is_drawn
         self._broken: set[str] = set()
         self._kept: list[tuple[Any, str, Any]] = []
-        self._give_up = time.monotonic() + _PATIENCE_PER_POINT * stage.points
+        self._budget = budget
         self._late = 0
 
     @property
     def is_over(self) -> bool:
         """Whether the time for this module is used up."""
-        return self._late >= _MOST_LATE or time.monotonic() > self._give_up
+        return self._late >= _MOST_LATE or self._budget.is_spent
 
     async def play(self, scene: Scene, registration: Any, happenings: Iterable[Happening]) -> None:
         """Give one handler its events."""

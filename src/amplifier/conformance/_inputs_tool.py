@@ -89,7 +89,9 @@ def accepted(schema: Any, root: Any, choices: list[str], depth: int = 0) -> Sear
         branches = found.get(key)
         if isinstance(branches, list) and branches and depth <= _DEPTH:
             rest = {name: value for name, value in found.items() if name != key}
-            return st.one_of([accepted({**rest, **resolved(each, root)}, root, choices, depth + 1) for each in branches])
+            return st.one_of(
+                [accepted({**rest, **resolved(each, root)}, root, choices, depth + 1) for each in branches]
+            )
     if not found or depth > _DEPTH:
         return wild_values(choices)
     return st.one_of([_OF_KIND.get(kind, _anything)(found, root, choices, depth) for kind in kinds_of(found)])

@@ -17,6 +17,7 @@ import attrs
 
 from amplifier.models import ToolResult
 
+from ._budget import Budget
 from ._exercise import schema_of
 from ._json_schema import Accepts, acceptor, fingerprint, resolved
 from ._samples import sample_inputs
@@ -28,10 +29,12 @@ Input = dict[str, Any]
 
 _MARKS = ("alphamark", "bravomark")
 _NUMBERS = (3, 8)
-_BASES = 6
+_BASES = 5
 _HEAD_STARTS = (0, 1, 3)
 _SECONDS = 3.0
-_ABOUT_TIME = re.compile(r"time|elapsed|duration|took|second|_ms|latency|wait|queue|active|flight|running|concurren|since")
+_ABOUT_TIME = re.compile(
+    r"time|elapsed|duration|took|second|_ms|latency|wait|queue|active|flight|running|concurren|since"
+)
 
 
 @attrs.frozen
@@ -41,13 +44,14 @@ class Pair:
     tool: str
     first: Input
     second: Input
+    rank: int = 0
 
 
-async def look_for_mixing(stage: Stage) -> None:
+async def look_for_mixing(stage: Stage, budget: Budget) -> None:
     """Report the first pair of calls that disturb each other."""
     pairs, probes = await _pairs(stage)
-    for pair in pairs:
-        if await _disturbed(stage, pair, probes[pair.tool]):
+    for pair in sorted(pairs, key=lambda each: each.rank):  # the first of each tool first
+        if budget.is_spent or await _disturbed(stage, pair, probes[pair.tool]):
             return
 
 
@@ -62,9 +66,9 @@ async def _pairs(stage: Stage) -> tuple[list[Pair], dict[str, list[Input]]]:
             samples = sample_inputs(schema, CANARY, words=words, choices=choices_in(subject))[:_BASES]
             accepts = acceptor(schema)
             probes[name] = samples
-            for base in samples:
+            for rank, base in enumerate(samples):
                 first, second = (_marked(base, schema, accepts, index) for index in (0, 1))
-                pairs.append(Pair(name, first, second))
+                pairs.append(Pair(name, first, second, rank))
     return pairs, probes
 
 
@@ -191,16 +195,20 @@ def _lost(orders: list[Run], beside: Run) -> str | None:
     usual = all(str(result).startswith("[true") for order in orders for result in order[:2])
     if not taken or not usual or beside[2] in {order[2] for order in orders}:
         return None
-    return f"afterwards the tool shows {beside[2][:150]}, which is what no order of the two leaves ({orders[0][2][:150]})"
+    return (
+        f"afterwards the tool shows {beside[2][:150]}, which is what no order of the two leaves ({orders[0][2][:150]})"
+    )
 
 
 # ── a neighbour that is cancelled ──
 
 
-async def cancel_neighbours(stage: Stage) -> None:
+async def cancel_neighbours(stage: Stage, budget: Budget) -> None:
     """Make the same call twice at the same time and cancel the first: the second goes on as if it were alone."""
     pairs, _ = await _pairs(stage)
     for pair in pairs:
+        if budget.is_spent:
+            return
         async with stage.scene() as scene:
             alone = await _execute(scene, pair.tool, pair.first)
         if not alone.returned or alone.seconds > 1:

@@ -24,7 +24,7 @@ ODD_TEXTS = (
     "(*",
     "{0} {} %s %d %",
     "\\",
-    '"quoted" \'twice\'',
+    "\"quoted\" 'twice'",
     "null",
     "true",
     "{}",

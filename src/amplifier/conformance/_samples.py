@@ -28,7 +28,11 @@ def sample_inputs(
     """
     if not schema:
         values = Values({}, file_name)
-        guessed = [{}, {word: values.plain({"type": "string"}, word) for word in words[:12]}, dict.fromkeys(words[:12], 2)]
+        guessed = [
+            {},
+            {word: values.plain({"type": "string"}, word) for word in words[:12]},
+            dict.fromkeys(words[:12], 2),
+        ]
         return _different(guessed)
     accepts = acceptor(schema)
     found = [each for each in _samples(schema, file_name, choices) if accepts is None or accepts(each)]

@@ -36,7 +36,23 @@ FORMATS = {
 }
 """A text for each format that a schema may ask for; no address leads out of this machine."""
 
-_SHAPED = (*FORMATS.values(), "text", "a", "A", "abc", "ABC", "1", "12", "0.5", "a1", "#a0b1c2", "a-b", "a.txt", "1.2.3")
+SHAPED_TEXTS = (
+    *FORMATS.values(),
+    "text",
+    "a",
+    "A",
+    "abc",
+    "ABC",
+    "1",
+    "12",
+    "0.5",
+    "a1",
+    "#a0b1c2",
+    "a-b",
+    "a.txt",
+    "1.2.3",
+)
+"""Texts of many shapes, for those who want a certain one and do not say which."""
 
 
 class Values:
@@ -117,9 +133,7 @@ class Values:
         required = required_of(schema)
         wanted = [name for name in properties if not least or name in required]
         wanted += [name for name in required if name not in properties]
-        return {
-            name: self.plain(properties.get(name, {}), name, least=least, depth=depth + 1) for name in wanted
-        }
+        return {name: self.plain(properties.get(name, {}), name, least=least, depth=depth + 1) for name in wanted}
 
     def _array(self, schema: Mapping[str, Any], name: str, least: bool, depth: int) -> list[Any]:
         count = schema.get("minItems", 0 if least else 1)
@@ -198,14 +212,14 @@ def _matching(pattern: str, schema: Mapping[str, Any]) -> str:
         expression = re.compile(pattern)
     except re.error:
         return "text"
-    for candidate in _SHAPED:
+    for candidate in SHAPED_TEXTS:
         for text in (candidate, _of_length(candidate, schema)):
             if expression.search(text):
                 return text
     # Often a prefix and something: the literal beginning of the pattern, then each of the shapes.
     literal = re.match(r"\^?([A-Za-z0-9 _:/@#-]*)", pattern)
     prefix = literal.group(1) if literal else ""
-    return next((prefix + text for text in _SHAPED if expression.search(prefix + text)), "text")
+    return next((prefix + text for text in SHAPED_TEXTS if expression.search(prefix + text)), "text")
 
 
 def _of_length(text: str, schema: Mapping[str, Any]) -> str:

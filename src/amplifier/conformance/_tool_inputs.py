@@ -82,7 +82,9 @@ def near_misses(
     yield {**base, "unknown key": None}
     for key in base:
         yield {name: value for name, value in base.items() if name != key}
-    keys = list(dict.fromkeys([*base, *properties_of(schema or {}), *words]))[:40]
+    declared = list(dict.fromkeys([*base, *properties_of(schema or {})]))
+    others = [word for word in words if word not in declared][: 6 if schema else 20]
+    keys = [*declared, *others]
     full = {**{key: "text" for key in keys}, **base}
     yield full
     for word in [word for word in choices if is_harmless(word)][:20]:

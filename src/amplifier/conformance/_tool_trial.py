@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import copy
 import sys
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
 from amplifier.models import ToolResult
 
+from ._budget import Budget
 from ._exercise import schema_of
-from ._json_schema import Accepts, fingerprint, json_problem
+from ._json_schema import Accepts, acceptor, fingerprint, json_problem
 from ._resources import files_below
 from ._scene import MountFailed, Outcome, Scene, Stage
 
@@ -23,8 +23,6 @@ Input = dict[str, Any]
 
 _SECONDS = 2.0
 _MOST_LATE = 2
-_PATIENCE_PER_POINT = 0.2
-"""Seconds per suspension point of the profile: a slow tool is asked fewer questions."""
 
 
 class Printed:
@@ -54,14 +52,15 @@ class Trial:
     Args:
         stage: Where; faults are reported there, one for each clause.
         tool: The tool's name.
-        accepts: What its schema accepts; None when it has none.
+        budget: How long.
         is_drawn: Whether the calls are the stage's case, which then is the input of every fault.
     """
 
-    def __init__(self, stage: Stage, tool: str, accepts: Accepts | None, *, is_drawn: bool = False) -> None:
+    def __init__(self, stage: Stage, tool: str, budget: Budget, *, is_drawn: bool = False) -> None:
         self._stage = stage
         self._tool = tool
-        self._accepts = accepts
+        self._budget = budget
+        self._accepts: Accepts | None = None
         self._is_drawn = is_drawn
         self._broken: set[str] = set()
         self._given: list[tuple[Input, Any, str]] = []
@@ -69,7 +68,6 @@ class Trial:
 
     async def run(self, inputs: Iterable[Input]) -> None:
         """Make the calls, and then look whether the tool and its earlier answers are what they were."""
-        give_up = time.monotonic() + _PATIENCE_PER_POINT * self._stage.points
         late = 0
         printed, kept = Printed(self._stage), sys.stdout
         async with self._stage.scene() as scene:
@@ -77,12 +75,13 @@ class Trial:
             if tool is None:
                 return
             before = self._described(tool)
+            self._accepts = acceptor(before["T7"])
             sys.stdout = printed  # type: ignore[assignment]  # as much of a stream as print needs
             try:
                 for given in inputs:
                     outcome = await self._call(scene, given)
                     late += outcome.kind == "late"
-                    if late >= _MOST_LATE or time.monotonic() > give_up:
+                    if late >= _MOST_LATE or self._budget.is_spent:
                         break
             finally:
                 sys.stdout = kept
@@ -165,7 +164,9 @@ class Trial:
         names = {"T2": "name", "T3": "description", "T7": "schema"}
         for clause, value in before.items():
             if clause in after and after[clause] != value:
-                what = f"the {names[clause]} was {str(value)[:80]!r} and is {str(after[clause])[:80]!r} after some calls"
+                what = (
+                    f"the {names[clause]} was {str(value)[:80]!r} and is {str(after[clause])[:80]!r} after some calls"
+                )
                 self._fault(clause, what, None)
         for given, result, was in self._given:
             now = fingerprint([result.output, result.error])

@@ -18,10 +18,11 @@ import attrs
 
 from amplifier.models import ToolResult
 
+from ._budget import Budget
 from ._json_schema import Accepts, fingerprint, resolved
 from ._odd_values import is_harmless
 from ._scene import CANARY, Stage
-from ._schema_values import Values, kinds_of, properties_of, required_of
+from ._schema_values import SHAPED_TEXTS, Values, kinds_of, properties_of, required_of
 from ._words import numbers_in
 
 Input = dict[str, Any]
@@ -59,10 +60,18 @@ class Truth:
         accepts: What the schema accepts.
         inputs: Inputs that it accepts.
         words: Keys that the tool's source looks up.
+        budget: How long.
     """
 
     def __init__(
-        self, stage: Stage, name: str, schema: dict[str, Any], accepts: Accepts, inputs: list[Input], words: list[str]
+        self,
+        stage: Stage,
+        name: str,
+        schema: dict[str, Any],
+        accepts: Accepts,
+        inputs: list[Input],
+        words: list[str],
+        budget: Budget,
     ) -> None:
         self._stage = stage
         self._name = name
@@ -72,6 +81,7 @@ class Truth:
         self._inputs = inputs
         self._undeclared = [each for each in words if each not in properties_of(self._top) and is_harmless(each)]
         self._values = Values(schema, CANARY)
+        self._budget = budget
         self._known: dict[str, Answer] = {}
 
     async def look(self) -> bool:
@@ -96,7 +106,7 @@ class Truth:
 
     async def _ask(self, given: Input) -> Answer:
         key = fingerprint(given)
-        if key not in self._known and len(self._known) < _MOST_TRIES:
+        if key not in self._known and len(self._known) < _MOST_TRIES and not self._budget.is_spent:
             async with self._stage.scene() as scene:
                 outcome = await scene.call(scene.instances[self._name].execute, copy.deepcopy(given), seconds=_SECONDS)
             result = outcome.value
@@ -116,6 +126,8 @@ class Truth:
             having = [given for given in self._inputs if any(True for _ in _found(given, path))]
             if not having or not all(self._answer(given).refused for given in having):
                 continue
+            if await self._takes_some_value(having[0], path):
+                continue
             for given in having[:3]:
                 words = self._answer(given).words
                 taken = await self._taken_instead(given, path, words)
@@ -124,6 +136,14 @@ class Truth:
                     what = f"the schema accepts this {shown!r}, the tool refuses it and takes {taken} instead"
                     return what, given, words
         return None
+
+    async def _takes_some_value(self, given: Input, path: tuple[str, ...]) -> bool:
+        """Whether it takes any value of the right type here: what is refused may be a number in a text, or a name."""
+        for value in (*SHAPED_TEXTS, "1 + 1", "{}", "[]", "true", 0, 1, 2, 5, 10, 100, 0.5):
+            changed = _changed(given, path, lambda holder, key, value=value: holder.update({key: value}))
+            if self._accepts(changed) and (await self._ask(changed)).ok:
+                return True
+        return False
 
     async def _taken_instead(self, given: Input, path: tuple[str, ...], words: str) -> str | None:
         bare = _changed(given, path, lambda holder, key: holder.pop(key))
@@ -279,7 +299,12 @@ def _measures(schema: dict[str, Any]) -> Iterator[tuple[Any, int]]:
     if "integer" in kinds and isinstance(top, int) and top <= 10**6:
         yield (lambda size: size), top
     length = schema.get("maxLength")
-    if kinds == ["string"] and isinstance(length, int) and length <= 100_000 and not {"pattern", "format"} & schema.keys():
+    if (
+        kinds == ["string"]
+        and isinstance(length, int)
+        and length <= 100_000
+        and not {"pattern", "format"} & schema.keys()
+    ):
         yield (lambda size: "t" * size), length
     count = schema.get("maxItems")
     if kinds == ["array"] and isinstance(count, int) and count <= 1000 and schema.get("uniqueItems") is not True:

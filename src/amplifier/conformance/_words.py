@@ -117,7 +117,11 @@ def _compared(node: ast.AST) -> Iterator[str]:
         parts = list(node.keys)
     elif isinstance(node, ast.Set):
         parts = list(node.elts)
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("startswith", "endswith"):
+    elif (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("startswith", "endswith")
+    ):
         parts = list(node.args)
     for part in parts:
         if isinstance(part, ast.Constant) and isinstance(part.value, str):

@@ -8,6 +8,7 @@ extra.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -21,15 +22,22 @@ from ._scene import Fault
 
 Play = Callable[[Any], list[Fault]]
 
+EXPLORING_SECONDS = 15.0
+"""After which no more cases are played once one has failed: a module that hangs makes every case slow."""
 SHRINKING = 150
 """Cases tried at most in making one smaller."""
+SHRINKING_SECONDS = 8.0
+"""What that may take: a module that writes files makes every case slow."""
 
 
 def explore(cases: SearchStrategy[Any], play: Play, *, seed: int, examples: int) -> list[Fault]:
     """Play many cases and return the faults of the smallest failing one for each clause that was broken."""
     failing: dict[str, tuple[Any, Fault]] = {}
+    enough = time.monotonic() + EXPLORING_SECONDS
 
     def trial(case: Any) -> None:
+        if failing and time.monotonic() > enough:
+            return
         for fault in play(case):
             failing.setdefault(fault.clause, (case, fault))
 
@@ -41,11 +49,12 @@ def explore(cases: SearchStrategy[Any], play: Play, *, seed: int, examples: int)
 def _smallest(cases: SearchStrategy[Any], play: Play, clause: str, seed: int, examples: int) -> Fault | None:
     best: list[Fault] = []
     left = examples + SHRINKING
+    give_up = time.monotonic() + SHRINKING_SECONDS
 
     def breaks(case: Any) -> bool:
         nonlocal left, best
         left -= 1
-        if left < 0:
+        if left < 0 or time.monotonic() > give_up:
             return False
         found = [fault for fault in play(case) if fault.clause == clause]
         best = found or best

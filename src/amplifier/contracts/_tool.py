@@ -104,16 +104,26 @@ CLAUSES: tuple[Clause, ...] = (
         "T5", "Any JSON object given to execute gets a ToolResult back, however wrong its keys and values.", law="L4"
     ),
     required("T6", "A failure is returned as success=False with an error, not raised.", law="L4"),
-    required("T7", "A schema, if get_schema() or input_schema gives one, is a valid JSON Schema of an object."),
     required(
-        "T8", "A schema tells the truth: what it accepts is not refused for its shape, what it forbids is refused."
+        "T7",
+        "A schema, if get_schema() or input_schema gives one, is a valid JSON Schema of an object and stays the same for "
+        "the life of the tool.",
     ),
-    required("T9", "The output of every result is JSON.", law="L6"),
-    required("T10", "Concurrent calls do not mix: each gets the result of its own input.", law="L8"),
-    recommended("T11", "The tool gives a JSON Schema of its input through get_schema()."),
+    required(
+        "T8",
+        "A schema tells the truth: an input that it accepts is not refused for its shape, for want of another key, type or "
+        "value than it names. Accepting more than it says is allowed.",
+    ),
+    required("T9", "The output and the error of every result are JSON.", law="L6"),
+    required(
+        "T10",
+        "Concurrent calls do not mix: each gets the result of its own input, no effect is lost, and a result does not "
+        "change once it is given.",
+        law="L8",
+    ),
+    recommended("T11", "The tool gives a JSON Schema of its input through get_schema() or input_schema."),
     recommended("T12", "Input is checked before any work begins, so that a refused input has no effect."),
-    recommended(
-        "T13", "Operations are logged through the logging module, never printed, and a failure no lower than INFO."
-    ),
+    recommended("T13", "What the tool has to report goes to the logging module; nothing is printed."),
     recommended("T14", "The name is snake_case and at most 64 characters long."),
+    required("T15", "execute does not change the input it was given.", law="L5"),
 )

@@ -14,11 +14,9 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
-from typing import Any, Self, final
+from typing import TYPE_CHECKING, Any, Self, final
 
 import anyio
-import anyio.abc
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from amplifier.errors import SessionStateError
 from amplifier.events import CONTENT_BLOCK_DELTA, TERMINAL_EVENTS, THINKING_DELTA, TOOL_ERROR, TOOL_POST, TOOL_PRE
@@ -26,6 +24,10 @@ from amplifier.models import TextDelta, ThinkingDelta, ToolFinished, ToolStarted
 
 from ._firewall import is_real_cancellation
 from ._hooks import EVERY_EVENT, HookRegistry
+
+if TYPE_CHECKING:  # a twentieth of importing the package, for types only
+    from anyio.abc import TaskGroup
+    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 BUFFERED = 256
 """Events a consumer may lag behind before the turn waits for it; terminal events never wait and are not counted."""
@@ -45,7 +47,7 @@ class TurnStream:
     def __init__(self, execute: Callable[[], Awaitable[str]], hooks: HookRegistry) -> None:
         self._execute = execute
         self._hooks = hooks
-        self._group: anyio.abc.TaskGroup | None = None
+        self._group: TaskGroup | None = None
         self._receive: MemoryObjectReceiveStream[TurnEvent] | None = None
         self._room = anyio.Semaphore(BUFFERED)
         self._error: BaseException | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import linecache
+import operator
 import reprlib
 import sys
 import typing
@@ -117,6 +118,15 @@ class Model:
         """The members in the order noted, or as they are."""
         return members
 
+    def __eq__(self, other: object) -> bool:
+        cls = self.__class__
+        if other.__class__ is not cls:
+            return NotImplemented
+        compared = _COMPARED.get(cls) or _compared_attributes(cls)
+        return bool(compared(self) == compared(other))
+
+    __hash__ = None  # type: ignore[assignment]  # may be changed, so not for sets
+
     @reprlib.recursive_repr()
     def __repr__(self) -> str:
         shown = []
@@ -139,7 +149,16 @@ class Model:
         return copied
 
 
-@attrs.define(slots=True, init=False, repr=False)
+_COMPARED: dict[type[Model], Callable[[Any], Any]] = {}
+
+
+def _compared_attributes(cls: type[Model]) -> Callable[[Any], Any]:
+    names = [attribute.name for attribute in attrs.fields(cls) if attribute.eq]
+    compared = _COMPARED[cls] = operator.attrgetter(*names) if names else lambda instance: None
+    return compared
+
+
+@attrs.define(slots=True, init=False, repr=False, eq=False)
 class OpenModel(Model):
     """A model that keeps what it does not know.
 
@@ -176,7 +195,8 @@ def model(cls: ModelT | None = None, /, *, slots: bool = True) -> ModelT | Calla
     """
 
     def decorate(cls: ModelT) -> ModelT:
-        defined = attrs.define(cls, slots=slots, init=False, repr=False, kw_only=True, on_setattr=None)
+        # Equality and the constructor are ours: attrs would compile both for every class at every import.
+        defined = attrs.define(cls, slots=slots, init=False, repr=False, eq=False, kw_only=True, on_setattr=None)
         defined.__model_fields_of__ = _FieldsOnDemand()  # type: ignore[assignment]  # gives what is promised
         defined.__init__ = _init_on_demand(defined)  # type: ignore[method-assign]  # what the decorator is for
         return defined

@@ -9,35 +9,25 @@ more than the parsing. Reading a text that was written here and writing it again
 orjson is the codec because it writes twice as fast as msgspec and reads as fast. What it cannot hold exactly, integers
 over 64 bits, is noticed and done the careful way with the standard library.
 
-The cattrs converter knows our models and everything cattrs knows besides (other attrs classes, dataclasses, enums), so
-a class of yours may hold a model of ours. Above: every room. Below: `_fast_reading` and `_fast_writing`, `_reading` and
-`_plain` (careful).
+What is neither a model nor a JSON value is left to cattrs (`_strangers`): other attrs classes, dataclasses, enums. Above:
+every room. Below: `_fast_reading` and `_fast_writing`, `_plain` (careful).
 """
 
 from __future__ import annotations
 
 import json
-import typing
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar, overload
 
 import orjson
-from cattrs import BaseValidationError, Converter
-from cattrs.errors import (
-    AttributeValidationNote,
-    ClassValidationError,
-    IterableValidationError,
-    StructureHandlerNotFoundError,
-)
 
 from ..errors import ModelError
 from ._base import Model
 from ._fast_reading import READERS
 from ._fast_writing import copied, encode, write
 from ._plain import STRICTLY, Decline, PlainWalk, vetted
-from ._problems import Building, Path, type_name
-from ._reading import read_carefully
-from ._shapes import MAX_DIGITS, is_understood, shape_of
+from ._problems import Building, class_text, type_name
+from ._shapes import MAX_DIGITS
 
 T = TypeVar("T")
 Text: TypeAlias = str | bytes | bytearray | memoryview
@@ -115,33 +105,37 @@ def from_dict(cls: Any, data: Any) -> Any:
 
 def _written_carefully(obj: Any, large_int: Callable[[str], Any] | None) -> Any:
     building = Building()
-    plain = PlainWalk(building.problems, large_int=large_int, foreign=converter.unstructure).start(obj)
+    plain = PlainWalk(building.problems, large_int=large_int, foreign=_unstructured).start(obj)
     building.finish(f"{type_name(obj)} cannot be written as JSON")
     return plain
+
+
+def _unstructured(obj: Any) -> Any:
+    return _strangers().converter.unstructure(obj)
+
+
+def _strangers() -> Any:
+    """cattrs, and pathlib and much else behind it, are a fifth of importing the package; few programs need them."""
+    from . import _strangers as strangers  # noqa: PLC0415 — see above
+
+    return strangers
 
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def _structured(cls: Any, data: Any) -> Any:
-    try:
-        return converter.structure(data, cls)
-    except (BaseValidationError, StructureHandlerNotFoundError) as error:
-        building = Building()
-        _note_cattrs(error, None, building)
-        raise ModelError(building.problems, subject=_type_text(cls)) from error
-    except RecursionError:
-        raise ModelError([("", "nested too deeply")], subject=_type_text(cls)) from None
+    return _strangers().structured(cls, data)
 
 
 def _parsed_despite(cls: Any, text: Text, error: orjson.JSONDecodeError) -> Any:
     """Text that orjson refuses: either not JSON, or JSON with an integer it cannot hold even as a float."""
     if not isinstance(text, (str, bytes, bytearray, memoryview)):
-        raise ModelError([("", f"expected JSON text as str or bytes, got {type_name(text)}")], subject=_type_text(cls))
+        raise ModelError([("", f"expected JSON text as str or bytes, got {type_name(text)}")], subject=class_text(cls))
     character = error.doc[error.pos : error.pos + 1]
     if character and character in "-0123456789":
         return _parsed_exactly(cls, text)
-    raise ModelError([("", f"not valid JSON: {error}")], subject=_type_text(cls)) from None
+    raise ModelError([("", f"not valid JSON: {error}")], subject=class_text(cls)) from None
 
 
 def _parsed_exactly(cls: Any, text: Text) -> Any:
@@ -153,7 +147,7 @@ def _parsed_exactly(cls: Any, text: Text) -> Any:
         problem = "nested too deeply"
     except ValueError as error:
         problem = f"not valid JSON: {error}"
-    raise ModelError([("", problem)], subject=_type_text(cls))
+    raise ModelError([("", problem)], subject=class_text(cls))
 
 
 def _integer(digits: str) -> int:
@@ -164,51 +158,3 @@ def _integer(digits: str) -> int:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a JSON number")
-
-
-# ── cattrs ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def _is_ours(cls: Any) -> bool:
-    return is_understood(shape_of(cls))
-
-
-def _structure_hook(cls: Any) -> Callable[[Any, Any], Any]:
-    shape, subject = shape_of(cls), _type_text(cls)
-    return lambda data, _: read_carefully(shape, data, subject)
-
-
-def _is_model(cls: Any) -> bool:
-    return isinstance(cls, type) and issubclass(cls, Model)
-
-
-def _new_converter() -> Converter:
-    made = Converter()
-    made.register_structure_hook_factory(_is_ours, _structure_hook)
-    made.register_unstructure_hook_factory(_is_model, lambda cls: to_dict)
-    return made
-
-
-converter = _new_converter()
-
-
-def _type_text(cls: Any) -> str:
-    return str(getattr(cls, "__name__", cls)) if typing.get_origin(cls) is None else str(cls)
-
-
-def _note_cattrs(error: BaseException, path: Path, building: Building) -> None:
-    """Turn what cattrs reports about somebody else's class into our list of problems."""
-    if isinstance(error, (ClassValidationError, IterableValidationError)):
-        placed, unplaced = error.group_exceptions()
-        for inner, note in placed:
-            # The index may be the key of a mapping, whatever the annotation says.
-            key: Any = note.name if isinstance(note, AttributeValidationNote) else note.index
-            _note_cattrs(inner, (path, key if isinstance(key, (str, int)) else str(key)), building)
-        for inner in unplaced:
-            _note_cattrs(inner, path, building)
-    elif isinstance(error, ModelError):
-        building.adopt(error, path)
-    elif isinstance(error, KeyError):
-        building.note(path, "required, but missing")
-    else:
-        building.note(path, str(error) or type_name(error))

@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
+import sys
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time
 from decimal import Decimal
 from gc import get_referents, is_tracked
 from typing import Any
-from uuid import UUID
 
 import attrs
 import orjson
@@ -257,7 +257,8 @@ class PlainWalk:
             return self._moment(value, path)
         if isinstance(value, (date, time)):
             return value.isoformat()
-        if isinstance(value, UUID):
+        # Nobody holds an instance of a class whose module was never imported, and importing it takes its time.
+        if (uuid := sys.modules.get("uuid")) is not None and isinstance(value, uuid.UUID):
             return str(value)
         if self._foreign is not None and (dataclasses.is_dataclass(value) or attrs.has(type(value))):
             return self._container(value, self._foreign(value), path, room)

@@ -8,6 +8,7 @@ always nothing is.
 from __future__ import annotations
 
 import reprlib
+import typing
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -113,3 +114,8 @@ class Building:
         if built.__remembers_order__:
             built._remember_order(value)
         return built
+
+
+def class_text(cls: Any) -> str:
+    """A class, or a type made of classes, as errors name it."""
+    return str(getattr(cls, "__name__", cls)) if typing.get_origin(cls) is None else str(cls)

@@ -36,7 +36,7 @@ __amplifier_module_type__ = "provider"
 
 _MODULE = "provider-mock"
 _DEFAULT = "This is provider-mock speaking from its script; give it `responses` of your own in the plan."
-Check: TypeAlias = Callable[[Any], str | None]
+_Check: TypeAlias = Callable[[Any], str | None]
 """What is wrong with a value, in words; None if nothing is."""
 
 
@@ -55,7 +55,7 @@ _ERRORS = _all_errors(LLMError)
 
 
 @attrs.frozen(kw_only=True)
-class Step:
+class _Step:
     """One answer of the script, checked when it was read.
 
     Attributes:
@@ -151,7 +151,7 @@ def _error(value: Any) -> str | None:
     return f"{wrong[0]}: a wrong value, {value[wrong[0]]!r:.80}" if wrong else None
 
 
-_STEP_CHECKS: Mapping[str, Check] = {
+_STEP_CHECKS: Mapping[str, _Check] = {
     "text": _text,
     "thinking": _text,
     "signature": _text,
@@ -165,7 +165,7 @@ _STEP_CHECKS: Mapping[str, Check] = {
 }
 
 
-def _read_steps(given: Any) -> list[Step]:
+def _read_steps(given: Any) -> list[_Step]:
     """Read the script.
 
     Raises:
@@ -200,7 +200,7 @@ def _problems(step: Any, path: str) -> list[tuple[str, str]]:
     return problems
 
 
-def _step(given: Mapping[str, Any]) -> Step:
+def _step(given: Mapping[str, Any]) -> _Step:
     blocks: list[Any] = []
     if "content" in given:
         blocks = list(from_dict(ChatResponse, {"content": given["content"]}).content)
@@ -212,7 +212,7 @@ def _step(given: Mapping[str, Any]) -> Step:
     for call in given.get("tool_calls", ()):
         blocks.append(ToolCallBlock(id=call.get("id", ""), name=call["name"], input=call.get("arguments", {})))
     error = given.get("error")
-    return Step(
+    return _Step(
         blocks=tuple(blocks),
         pieces=tuple(chunks) if chunks else None,
         usage=given.get("usage"),
@@ -249,7 +249,7 @@ class MockProvider(CannedProvider):
     def __init__(
         self,
         coordinator: Coordinator,
-        steps: list[Step],
+        steps: list[_Step],
         *,
         when_exhausted: str = "repeat",
         pause: float = 0.0,
@@ -276,7 +276,7 @@ class MockProvider(CannedProvider):
         response = self._response(step, number, request)
         return Answer(response=response, pieces=self._pieces_of(step, response), pause=self._pause, error=error)
 
-    def _take(self) -> tuple[Step, int]:
+    def _take(self) -> tuple[_Step, int]:
         at, length = self._given, len(self._steps)
         if at >= length and self._when_exhausted == "error":
             raise InvalidRequestError(
@@ -287,7 +287,7 @@ class MockProvider(CannedProvider):
         self._given += 1
         return self._steps[at % length if self._when_exhausted == "repeat" else min(at, length - 1)], at + 1
 
-    def _response(self, step: Step, number: int, request: ChatRequest) -> ChatResponse:
+    def _response(self, step: _Step, number: int, request: ChatRequest) -> ChatResponse:
         taken = used_ids(request)
         blocks: list[Any] = []
         for block in step.blocks:
@@ -307,7 +307,7 @@ class MockProvider(CannedProvider):
             finish_reason=step.finish_reason or ("tool_calls" if calls else "stop"),
         )
 
-    def _pieces_of(self, step: Step, response: ChatResponse) -> dict[int, list[str]]:
+    def _pieces_of(self, step: _Step, response: ChatResponse) -> dict[int, list[str]]:
         pieces: dict[int, list[str]] = {}
         for index, block in enumerate(response.content):
             if isinstance(block, TextBlock) and block.text:
@@ -329,7 +329,7 @@ def _milliseconds(value: Any) -> str | None:
     return None if _number(value) is None else f"expected a number of milliseconds, got {value!r:.80}"
 
 
-_CHECKS: Mapping[str, Check] = {
+_CHECKS: Mapping[str, _Check] = {
     "responses": lambda value: None,  # has paths of its own, see _read_steps
     "when_exhausted": one_of(("repeat", "last", "error")),
     "stream_delay_ms": _milliseconds,

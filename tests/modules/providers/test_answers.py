@@ -225,6 +225,31 @@ async def test_the_models_of_the_service_are_listed(spoken, server):
     assert server.last.path.partition("?")[0] == "/v1/models"
 
 
+async def test_how_much_a_model_holds_may_be_told_by_the_server(server):
+    listed = [
+        {"id": "a", "max_model_len": 111},
+        {"id": "b", "meta": {"n_ctx": 222}},
+        {"id": "c"},
+        {"id": "d", "meta": None},
+    ]
+    server.answers([reply({"data": listed})])
+    async with line(SERVICES["openai-compatible"], server, context_window=333) as opened:
+        models = await opened.provider.list_models()
+    assert [model.context_window for model in models] == [111, 222, 333, 333]
+
+
+async def test_a_limit_is_sent_only_where_it_must_be_or_was_given(spoken, server):
+    server.answers(spoken.answer(["x"]))
+    names = ("max_tokens", "max_output_tokens", "max_completion_tokens")
+    async with line(spoken, server) as opened:
+        await opened.provider.complete(ask())
+        unasked = [server.last.body[name] for name in names if name in server.last.body]
+        await opened.provider.complete(ask(max_output_tokens=77))
+        asked = [server.last.body[name] for name in names if name in server.last.body]
+    assert unasked == {"anthropic": [32_000], "openai": [], "openai-compatible": [4096]}[spoken.name]
+    assert asked == [77]
+
+
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"data": 3}'])
 async def test_without_the_services_list_the_known_models_are_named(spoken, server, body, caplog):
     server.answers([reply(body)])
@@ -247,7 +272,9 @@ async def test_what_the_provider_says_of_itself_needs_no_service(spoken, server)
     assert KEY not in to_json(info)
 
 
-async def test_an_answer_may_come_whole(spoken, server):
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_an_answer_may_come_whole(spoken, server, streaming):
+    """Because it was asked for so, or because the server does not stream."""
     bodies = {
         "/v1/messages": {
             "type": "message",
@@ -282,9 +309,9 @@ async def test_an_answer_may_come_whole(spoken, server):
         },
     }
     server.answers([reply(bodies[spoken.path])])
-    async with line(spoken, server, use_streaming=False) as opened:
+    async with line(spoken, server, use_streaming=streaming) as opened:
         chunks = await chunks_of(opened.provider, ask())
-    assert "stream" not in server.last.body
+    assert ("stream" in server.last.body) == streaming
     assert [c.index for c in chunks if c.kind == "block_end"] == [0, 1]
     response: Any = chunks[-1].response
     assert response.content[0] == TextBlock(text="hi")

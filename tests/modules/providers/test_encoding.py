@@ -200,6 +200,25 @@ def test_messages_an_effort_lets_the_model_think(model, effort, thinking, config
     assert ("temperature" in sent) == (thinking is None)
 
 
+@pytest.mark.parametrize(
+    ("config", "effort", "thinks"),
+    [
+        ({"extended_thinking": False}, "high", None),
+        ({"extended_thinking": True}, None, {"type": "enabled", "budget_tokens": 2976}),
+        ({"thinking_budget_tokens": 2000}, None, {"type": "enabled", "budget_tokens": 2000}),
+        (
+            {"extended_thinking": True, "thinking_budget_tokens": 1024},
+            "max",
+            {"type": "enabled", "budget_tokens": 1024},
+        ),
+    ],
+)
+def test_messages_the_plan_may_decide_about_thinking(config, effort, thinks):
+    dialect = MessagesDialect(AnthropicOptions(default_model=MODEL, **config))
+    sent = encode(dialect, ChatRequest(messages=[user("a")], reasoning_effort=effort)).body
+    assert sent.get("thinking") == thinks
+
+
 @pytest.mark.parametrize("options", [{"tool_choice": "required", "tools": [TOOL]}, {"max_output_tokens": 1500}])
 def test_messages_thinking_that_is_impossible_is_left_out_and_reported(options):
     request = ChatRequest(messages=[user("a")], reasoning_effort="high", **options)
@@ -280,9 +299,10 @@ def test_chat_pictures_go_to_the_user_and_those_of_tools_follow_the_results():
         calls,
         first,
         second,
+        user("and now?"),
     )
     assert sent["messages"][0]["content"][1] == {"type": "image_url", "image_url": {"url": "https://e/x.png"}}
-    assert [m["role"] for m in sent["messages"]] == ["user", "assistant", "tool", "tool", "user"]
+    assert [m["role"] for m in sent["messages"]] == ["user", "assistant", "tool", "tool", "user", "user"]
     assert sent["messages"][2]["content"] == "see\n[image: see the next message]"
     assert sent["messages"][4]["content"] == [{"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}]
 

@@ -345,7 +345,7 @@ async def test_leaving_a_stream_early_closes_the_connection_at_once(spoken, serv
     """And nothing is left to the garbage collector: every warning is an error in this suite."""
     server.answers([EVENT_STREAM, *spoken.pieces(["one", "two"], thoughts=["hm"])[:5], STALL])
     async with line(spoken, server) as opened:
-        with anyio.CancelScope() as scope:
+        with anyio.fail_after(4), anyio.CancelScope() as scope:  # a close that is waited for gives up after 5 s
             try:
                 async with opened.provider.stream(ask()) as chunks:
                     if how != "nothing read":

@@ -12,7 +12,7 @@ import pytest
 from amplifier import AmplifierSession, ModuleLoader
 from amplifier.errors import MissingExtraError, PlanError
 from amplifier.modules import loop_basic, provider_anthropic, provider_openai, provider_openai_compatible
-from amplifier.modules._provider import EVENTS
+from amplifier.modules._provider import EVENTS, Consumed, Prices
 from amplifier.testing import MockContextManager, TestCoordinator
 from tests.modules.providers.services import KEY, SERVICES, ask, line
 
@@ -130,6 +130,39 @@ async def test_a_session_opens_without_a_provider_that_declined():
     modules = {"loop-basic": loop_basic, "context-mock": mount_context, "provider-anthropic": provider_anthropic}
     async with AmplifierSession(plan, loader=ModuleLoader(modules=modules)) as session:
         assert session.coordinator.get("providers") == {}
+
+
+async def test_one_module_may_serve_several_servers(server):
+    spoken = SERVICES["openai-compatible"]
+    server.answers(spoken.answer(["x"]))
+
+    async def mount_context(coordinator, config):
+        return MockContextManager()
+
+    entry = {"module": "provider-openai-compatible"}
+    servers = [
+        {**entry, "instance_id": name, "config": {"base_url": f"{server.url}/{name}"}} for name in ("one", "two")
+    ]
+    plan = {"session": {"orchestrator": "loop-basic", "context": "context-mock"}, "providers": servers}
+    modules = {
+        "loop-basic": loop_basic,
+        "context-mock": mount_context,
+        "provider-openai-compatible": provider_openai_compatible,
+    }
+    async with AmplifierSession(plan, loader=ModuleLoader(modules=modules)) as session:
+        for name in ("one", "two"):
+            await session.coordinator.get("providers", name).complete(ask())
+            assert server.last.path == f"/{name}/chat/completions"
+
+
+def test_prices_may_be_known_by_the_address():
+    known, unknown = Prices(None, "https://api.deepseek.com"), Prices(None, "http://127.0.0.1:1/v1")
+    known.load()
+    unknown.load()
+    used = Consumed(input_tokens=1000, output_tokens=1000)
+    assert known.cost("deepseek-chat", used)
+    assert unknown.cost("deepseek-chat", used) is None
+    assert Prices("openai").cost("gpt-4o", used) is None  # not loaded
 
 
 @pytest.mark.parametrize("module", [module.__name__ for module in MODULES])

@@ -254,6 +254,7 @@ class Agent:
     [
         ("list the files", ["3 directories and 2 files", "- src/", "setup.cfg (4 bytes)"], ["list_directory"]),
         ("list the Python files", ["3 Python files", "src/deep/b.py"], ["glob"]),
+        ("list the Python files in .cache", ["1 Python file in .cache", ".cache/big.py"], ["glob"]),
         ("read README.md", ["README.md has 7 lines", "A tree to look at."], ["read_file"]),
         ("read the README", ["README.md has 7 lines"], ["glob", "read_file"]),
         ("read b.py", ["src/deep/b.py has 40 lines"], ["read_file", "glob", "read_file"]),
@@ -462,7 +463,7 @@ results = st.one_of(
 
 @given(prompt=prompts, drawn=st.lists(results, min_size=1, max_size=6))
 @settings(max_examples=150)
-@example(prompt="count the lines of the Python files \ud800 and read \ud800.py", drawn=["{}"])
+@example(prompt="find \ud800, read \"\ud800.py\" and write '\ud800' to x.txt", drawn=["{}"])
 @example(prompt="read x" + " and y" * 3000, drawn=["{}"])
 async def test_any_words_and_any_results_end_in_one_valid_answer(prompt, drawn):
     booth = await Booth.open(provider_offline)
@@ -540,6 +541,14 @@ async def test_a_turn_that_was_cut_short_does_not_colour_the_next():
     ]
     after = await booth.answer(ChatRequest(messages=messages, tools=SPECS))
     assert [call.name for call in after.tool_calls] == ["read_file"]
+
+
+async def test_ids_are_new_even_where_a_compacted_view_hides_the_old_ones():
+    booth = await Booth.open(provider_offline)
+    first = await booth.ask("list the files", tools=SPECS)
+    messages = [Message(role="assistant", content="There are none."), Message(role="user", content="list the files")]
+    later = await booth.answer(ChatRequest(messages=messages, tools=SPECS))
+    assert first.tool_calls[0].id != later.tool_calls[0].id
 
 
 async def test_calls_and_results_are_read_in_every_shape_a_transcript_has():

@@ -30,6 +30,7 @@ CASES = [
     (b"event: x\n\ndata: a\n\n", [ServerEvent(None, "a")]),
     (b": comment\nid: 3\nretry: 9\ndata: a\n\n", [ServerEvent(None, "a")]),
     (b"data: a\r\n\r\ndata: b\r\n\r\n", [ServerEvent(None, "a"), ServerEvent(None, "b")]),
+    (b"event: x\r\ndata: a\r\ndata: b\r\n\r\n", [ServerEvent("x", "a\nb")]),
     (b"data: a\r\rdata: b\r\r", [ServerEvent(None, "a"), ServerEvent(None, "b")]),
     (b"\xef\xbb\xbfdata: a\n\n", [ServerEvent(None, "a")]),
     (b"data: a", [ServerEvent(None, "a")]),

@@ -5,7 +5,7 @@ Above stands `_world`; below stand the script and the record.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from amplifier.models import HookResult, ToolResult
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 FIRST = -1_000_000
 RESULT_KEYS = ("result", "tool_result")
+_AWAITED = ("prompt", "provider", "tool")
+"""At what this hook takes its time; not at execution:start, before which a turn has not begun."""
 _ENDLESS = 300
 
 
@@ -27,12 +29,18 @@ class ScriptedHooks:
     def __init__(self, world: World) -> None:
         self._world = world
         self._given: set[tuple[str, int]] = set()
+        self._registered: list[Callable[[], None]] = []
 
     def register(self, hooks: Any) -> None:
         """Listen to everything, before anybody else."""
-        hooks.register("*", self._hear, priority=FIRST, name="everything")
+        self._registered.append(hooks.register("*", self._hear, priority=FIRST, name="everything"))
         for event in ("prompt:submit", "provider:request", "provider:response", "tool:pre", "tool:post"):
-            hooks.register(event, self._judge, name="scripted")
+            self._registered.append(hooks.register(event, self._judge, name="scripted"))
+
+    def unregister(self) -> None:
+        """Listen no more."""
+        for end in self._registered:
+            end()
 
     def forget(self) -> None:
         """Object anew."""
@@ -40,7 +48,8 @@ class ScriptedHooks:
 
     async def _hear(self, event: str, data: dict[str, Any]) -> None:
         self._world.note("event", event, data)
-        await self._world.moment(event)
+        if event.partition(":")[0] in _AWAITED:
+            await self._world.moment(event)
 
     async def _judge(self, event: str, data: dict[str, Any]) -> HookResult | None:
         world = self._world

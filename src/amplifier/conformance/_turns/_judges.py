@@ -40,10 +40,10 @@ def judge_frame(turn: PlayedTurn) -> Iterator[Complaint]:
     ends = turn.all("event", "execution:end")
     way = _way_out(turn)
     if len(ends) != 1:
-        yield "O5", f"execution:end was emitted {_times(len(ends))} in a turn that {way}"
+        yield "O5", f"execution:end was {_times(len(ends))} in a turn that {way}"
     completes = names.count("orchestrator:complete")
     if completes != 1:
-        yield "O6", f"orchestrator:complete was emitted {_times(completes)} in a turn that {way}"
+        yield "O6", f"orchestrator:complete was {_times(completes)} in a turn that {way}"
     for place, end in ends[:1]:
         status = end.data.get("status")
         allowed = _allowed_statuses(turn)
@@ -77,7 +77,7 @@ def _allowed_statuses(turn: PlayedTurn) -> tuple[str, ...]:
 
 
 def _times(count: int) -> str:
-    return {0: "not", 1: "once", 2: "twice"}.get(count, f"{count} times")
+    return {0: "not emitted", 1: "emitted once"}.get(count, f"emitted {count} times")
 
 
 # ── the answer ──
@@ -140,7 +140,7 @@ def judge_model_calls(turn: PlayedTurn) -> Iterator[Complaint]:
                 yield "O7", f"the model was asked again without a provider:response after its answer {answered}"
                 return
     if responses < answered and not turn.is_cancelled and not turn.context_failed:
-        yield "O7", f"provider:response was emitted {_times(responses)} for {answered} answers of the model"
+        yield "O7", f"provider:response was {_times(responses)} for {answered} answers of the model"
     yield from _judge_prompt(turn)
 
 
@@ -156,7 +156,7 @@ def _judge_prompt(turn: PlayedTurn) -> Iterator[Complaint]:
         )
     exact = [text for _, text in stored if text.strip() == prompt]
     if len(exact) > 1 and turn.script.submit is None:
-        yield "O9", f"the prompt was stored {_times(len(exact))}"
+        yield "O9", f"the prompt was stored {len(exact)} times"
 
 
 # ── tool events ──

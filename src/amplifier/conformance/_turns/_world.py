@@ -20,7 +20,7 @@ from ._record import Happening, PlayedTurn
 from ._script import TOOLS, Answer, Call, ScriptedTurn, read_turns
 
 PROVIDERS = ("one", "two", "three")
-SECONDS = 2.0
+SECONDS = 4.0
 """For one turn; doubles never wait, so this is time enough for any loop."""
 _NOTHING_MORE = [{"say": "There is nothing more to say."}]
 
@@ -87,6 +87,10 @@ class World:
         """Begin anew with an empty memory, for another go at the same case."""
         self.turns.clear()
         self.context.messages.clear()
+
+    def leave(self) -> None:
+        """Listen no more, so that another world can take this one's place in the scene."""
+        self._hooks.unregister()
 
     # ── playing ──
 

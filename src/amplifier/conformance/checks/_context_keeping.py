@@ -71,9 +71,8 @@ async def _cancelled(
     async with rehearsal(stage) as play:
         if play is None:
             return False
-        for message in _BASE:
-            if not await play.add(message, clause="C5"):
-                return False
+        if not (await play.set(_BASE[:-1], clause="C5") and await play.add(_BASE[-1], clause="C5")):
+            return False
         interrupt_compactions(play.scene)
 
         async def run() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from amplifier.events import ALL_EVENTS
 
+from .._budget import Budget
 from .._hook_mixing import look_for_mixed_events
 from .._hook_payloads import EVENTS, UNKNOWN_EVENTS, odd_payloads, ordinary_payload, reaching_payloads
 from .._hook_trial import Happening, HookTrial
@@ -18,6 +19,8 @@ from .._words import choices_in, inputs_in, settings_in, texts_in
 
 _HOOK = ("hook",)
 _FIRST, _LAST = 10, 90
+_SECONDS = 2.0
+"""Of our own work, in the quick profile, for each of the checks that list their questions."""
 
 
 # ── how it registers ──
@@ -100,7 +103,7 @@ async def answers_listed_events(stage: Stage) -> None:
     subject = stage.loaded.subject
     words, choices, texts = inputs_in(subject), choices_in(subject), set(texts_in(subject))
     async with stage.scene() as scene:
-        trial = HookTrial(stage)
+        trial = HookTrial(stage, Budget(stage, _SECONDS))
         seen: list[Any] = []
         for registration in scene.registrations:
             own = [registration.event] if registration.event != "*" else []
@@ -134,7 +137,7 @@ async def answers_drawn_events(stage: Stage) -> None:
     """Gives every handler events and payloads that are drawn, known and unknown, right and wrong."""
     happenings = [(str(each["event"]), each["data"]) for each in stage.case]
     async with stage.scene() as scene:
-        trial = HookTrial(stage, is_drawn=True)
+        trial = HookTrial(stage, Budget(stage, _SECONDS / 20), is_drawn=True)
         for registration in scene.registrations:
             await trial.play(scene, registration, happenings)
         trial.look_at_what_was_given()
@@ -143,4 +146,5 @@ async def answers_drawn_events(stage: Stage) -> None:
 @check("H3", "H5", kind="behaviour", types=_HOOK)
 async def keeps_events_apart(stage: Stage) -> None:
     """Gives a handler two events at the same time; neither answer may hold what the other event carried."""
-    await look_for_mixed_events(stage, [event for event in ALL_EVENTS if event in set(texts_in(stage.loaded.subject))])
+    named = [event for event in ALL_EVENTS if event in set(texts_in(stage.loaded.subject))]
+    await look_for_mixed_events(stage, named, Budget(stage, _SECONDS))

@@ -21,6 +21,7 @@ MOST_CALLS = 1_500
 """Model calls of one turn that count as a turn without a limit."""
 _SECONDS = 60.0
 _SETTLING_STEPS = 5
+_NEVER = 1_000_000_000
 REPEATS = 12
 """How often a turn is cancelled at one kind of moment before the loop has to work again: slots may be lost one by one."""
 
@@ -30,7 +31,7 @@ _PARALLEL: dict[str, Any] = {
         {
             "prompt": "Do both.",
             "answers": [
-                {"blocks": [{"think": "hm"}, {"call": "alpha", "steps": 3}, {"call": "beta", "steps": 1}]},
+                {"blocks": [{"think": "hm"}, {"call": "alpha", "steps": 2}, {"call": "beta", "steps": 0}]},
                 {"blocks": [{"call": "gamma", "does": "raises ValueError no"}, {"call": "alpha", "does": "unknown"}]},
                 _SAID,
             ],
@@ -111,103 +112,112 @@ class EndlessWorld(World):
 async def keeps_the_transcript_when_cancelled(stage: Stage) -> None:
     """Cancels turns while models, tools, hooks and context work, at each suspension, and reads the transcript."""
     for name, case in CANCELLED.items():
-        moments, suspensions, usual = await _undisturbed(stage, case)
-        if not usual:
-            stage.notes.append(f"the turn with {name} does not end by itself, so it was not cancelled at every moment")
-            continue
-        tried: set[str] = set()
-        for k in _chosen(moments, stage):
-            await _cancel_at_moment(stage, name, case, k, tried)
-            if stage.faults:
+        async with stage.scene() as scene:
+            if scene.instance is None:
                 return
-        for k in _chosen(suspensions, stage):
-            await _cancel_at_suspension(stage, name, case, k)
-            if stage.faults:
-                return
+            sweep = _Sweep(stage, name, World(scene, case))
+            outcome = await scene.call(cancel_at, _NEVER, sweep.world.run_bare, False)
+            if not outcome.returned:
+                what = f"the turn with {name} does not end by itself, so it was not cancelled at every moment"
+                stage.notes.append(what)
+                continue
+            for k in _chosen(sweep.world.moments, stage):
+                if not await sweep.at_moment(k):
+                    return
+            for k in _chosen(outcome.value.suspensions, stage):
+                if not await sweep.at_suspension(k):
+                    return
+            await sweep.expect_whole()
 
 
 def _chosen(count: int, stage: Stage) -> list[int]:
     points = range(1, count + 1)
-    most = stage.points * 3
+    most = stage.points * 4
     return list(points) if count <= most else sorted(random.Random(stage.seed).sample(points, most))
 
 
-async def _undisturbed(stage: Stage, case: dict[str, Any]) -> tuple[int, int, bool]:
-    """How many moments the turn has, how often its own task suspends, and whether it ends by itself."""
-    async with stage.scene() as scene:
-        if scene.instance is None:
-            return 0, 0, False
-        world = World(scene, case)
-        outcome = await scene.call(cancel_at, 1_000_000_000, world.run_bare, False)
-        if not outcome.returned:
-            return 0, 0, False
-        return world.moments, outcome.value.suspensions, True
+class _Sweep:
+    """The same turn of the same loop, cancelled again and again; each time it must have survived the time before."""
 
+    def __init__(self, stage: Stage, name: str, world: World) -> None:
+        self._stage = stage
+        self._name = name
+        self._tried: set[str] = set()
+        self._last = ""
+        self.world = world
 
-async def _cancel_at_moment(stage: Stage, name: str, case: dict[str, Any], k: int, tried: set[str]) -> None:
-    given = {"turn": name, "moment": k}
-    async with stage.scene() as scene:
-        world = World(scene, case)
+    async def at_moment(self, k: int) -> bool:
+        """Cancel while a double waits; at moments of a new kind often enough for slots to run out."""
+        given = {"turn": self._name, "moment": k}
         repeats = 0
         while True:
-            turn, repeats = await world.play_and_cancel(k), repeats + 1
-            where = world.cancelled_where
+            self.world.forget()
+            turn, repeats = await self.world.play_and_cancel(k), repeats + 1
+            where = self.world.cancelled_where
             if not where:
-                return
-            _judge_cancelled(stage, world, turn, given)
-            await _expect_rest(stage, world, given, where)
-            if stage.faults:
-                return
-            if repeats == (1 if where in tried else REPEATS):
-                break
-            world.forget()
-        tried.add(where)
-        world.forget()
-        after = await world.play_turn()
-        if after.outcome is None or not after.outcome.returned:
-            error = None if after.outcome is None else after.outcome.error
-            what = f"after {repeats} cancelled turns execute {after.outcome}"
-            stage.fault("A9", what, given=given, cancelled_at=where, error=error)
+                return self._judge_uncancelled(turn)
+            self._last = where
+            self._judge_outcome(turn, given, where)
+            await self._expect_rest(given, where)
+            if self._stage.faults:
+                return False
+            if repeats >= (1 if where in self._tried else REPEATS):
+                self._tried.add(where)
+                return True
 
-
-def _judge_cancelled(stage: Stage, world: World, turn: PlayedTurn, given: dict[str, Any]) -> None:
-    outcome, where = turn.outcome, world.cancelled_where
-    if outcome is not None and outcome.kind == "raised":
-        what = f"a turn was cancelled, and execute {outcome}"
-        stage.fault("A7", what, given=given, cancelled_at=where, error=outcome.error)
-    elif outcome is not None and world.was_delivered:
-        stage.fault("A7", "a turn was cancelled, and execute returned all the same", given=given, cancelled_at=where)
-    elif outcome is None:
-        _judge(stage, turn, given, where)
-
-
-def _judge(stage: Stage, turn: PlayedTurn, given: dict[str, Any], where: str) -> None:
-    wanted = {"O5", "O6", "O11", "O12", "O13"}
-    for clause, what in complaints_about(turn):
-        if clause in wanted:
-            wanted.discard(clause)
-            stage.fault(clause, what, given=given, cancelled_at=where)
-
-
-async def _expect_rest(stage: Stage, world: World, given: dict[str, Any], where: str) -> None:
-    for _ in range(_SETTLING_STEPS):
-        if not world.running:
-            return
-        await anyio.lowlevel.checkpoint()
-    what = "a turn was cancelled and had ended, and a tool that it had started ran on"
-    stage.fault("A8", what, given=given, cancelled_at=where)
-
-
-async def _cancel_at_suspension(stage: Stage, name: str, case: dict[str, Any], k: int) -> None:
-    async with stage.scene() as scene:
-        world = World(scene, case)
-        given = {"turn": name, "suspension": k}
-        with stage.alarm(CALL_SECONDS + IGNORED_AFTER, "A8", f"a turn with {name}"):
+    async def at_suspension(self, k: int) -> bool:
+        """Cancel while the task of the turn itself waits, be it for code of its own."""
+        given = {"turn": self._name, "suspension": k}
+        self.world.forget()
+        with self._stage.alarm(CALL_SECONDS + IGNORED_AFTER, "A8", f"a turn with {self._name}"):
             try:
-                trial = await cancel_at(k, world.run_bare)
+                trial = await cancel_at(k, self.world.run_bare)
             except Exception as error:  # noqa: BLE001 — foreign code: this is what is being looked for
-                what = f"a turn was cancelled and raised {type(error).__name__}: {str(error)[:200]}"
-                stage.fault("A7", what, given=given, error=error)
+                what = f"a turn was cancelled, and execute raised {type(error).__name__}: {str(error)[:200]}"
+                self._stage.fault("A7", what, given=given, cancelled_at=self._last, error=error)
+                return False
+        if trial.fired:
+            self._last = trial.where
+            if not trial.returned:
+                self._judge_transcript(self.world.turn, given, trial.where)
+            await self._expect_rest(given, trial.where)
+        return not self._stage.faults
+
+    async def expect_whole(self) -> None:
+        """The loop must still work."""
+        self.world.forget()
+        self._judge_uncancelled(await self.world.play_turn())
+
+    def _judge_uncancelled(self, turn: PlayedTurn) -> bool:
+        outcome = turn.outcome
+        if outcome is not None and outcome.returned:
+            return True
+        what = f"after a cancelled turn execute {outcome}"
+        self._stage.fault("A9", what, cancelled_at=self._last, error=None if outcome is None else outcome.error)
+        return False
+
+    def _judge_outcome(self, turn: PlayedTurn, given: dict[str, Any], where: str) -> None:
+        outcome = turn.outcome
+        if outcome is None:
+            self._judge_transcript(turn, given, where)
+        elif outcome.kind == "raised":
+            what = f"a turn was cancelled, and execute {outcome}"
+            self._stage.fault("A7", what, given=given, cancelled_at=where, error=outcome.error)
+        elif self.world.was_delivered:
+            what = "a turn was cancelled, and execute returned all the same"
+            self._stage.fault("A7", what, given=given, cancelled_at=where)
+
+    def _judge_transcript(self, turn: PlayedTurn, given: dict[str, Any], where: str) -> None:
+        wanted = {"O5", "O6", "O11", "O12", "O13"}
+        for clause, what in complaints_about(turn):
+            if clause in wanted:
+                wanted.discard(clause)
+                self._stage.fault(clause, what, given=given, cancelled_at=where)
+
+    async def _expect_rest(self, given: dict[str, Any], where: str) -> None:
+        for _ in range(_SETTLING_STEPS):
+            if not self.world.running:
                 return
-        if trial.fired and not trial.returned:
-            _judge(stage, world.turn, given, trial.where)
+            await anyio.lowlevel.checkpoint()
+        what = "a turn was cancelled and had ended, and a tool that it had started ran on"
+        self._stage.fault("A8", what, given=given, cancelled_at=where)

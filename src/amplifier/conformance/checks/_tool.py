@@ -9,6 +9,7 @@ from typing import Any
 from amplifier.contracts import tool_schema
 from amplifier.errors import ContractError
 
+from .._budget import Budget
 from .._exercise import schema_of
 from .._json_schema import acceptor, schema_problem
 from .._mixing import cancel_neighbours, look_for_mixing
@@ -16,12 +17,15 @@ from .._registry import check
 from .._scene import CANARY, Scene, Stage
 from .._tool_inputs import near_misses, valid_inputs
 from .._tool_trial import Trial
+from .._torn_state import look_for_torn_state
 from .._truth import Truth
 from .._words import choices_in, inputs_in
 
 _TOOL = ("tool",)
 _SNAKE_CASE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _LONGEST_NAME = 64
+_SECONDS = 2.0
+"""Of our own work, in the quick profile, for each of the checks that list their questions."""
 
 
 # ── what it is ──
@@ -118,19 +122,16 @@ async def answers_listed_inputs(stage: Stage) -> None:
     for at, schema in schemas.items():
         valid = valid_inputs(schema, CANARY, choices)
         base = next(iter(valid[1:] or valid), {})
-        trial = Trial(stage, at, acceptor(schema))
-        await trial.run([*valid[:20], *near_misses(schema, base, words, choices), *valid[20:]])
+        await Trial(stage, at, Budget(stage, _SECONDS / len(schemas))).run(
+            [*valid[:20], *near_misses(schema, base, words, choices), *valid[20:]]
+        )
 
 
 @check("T5", "T6", "T9", "T10", "T15", kind="behaviour", types=_TOOL, inputs="tool_inputs")
 async def answers_drawn_inputs(stage: Stage) -> None:
     """Calls it with inputs drawn from its schema, from near it, and from all that JSON can say."""
     at, inputs = stage.case["tool"], stage.case["inputs"]
-    async with stage.scene() as scene:
-        if at not in scene.instances:
-            return
-        schema = schema_of(scene.instances[at])
-    await Trial(stage, at, acceptor(schema), is_drawn=True).run(inputs)
+    await Trial(stage, at, Budget(stage, _SECONDS / 20), is_drawn=True).run(inputs)
 
 
 @check("T8", kind="behaviour", types=_TOOL)
@@ -143,8 +144,9 @@ async def tells_the_truth(stage: Stage) -> None:
         accepts = acceptor(schema)
         if schema is None or accepts is None:
             continue
-        inputs = [given for given in valid_inputs(schema, CANARY, choices_in(subject)) if accepts(given)][:40]
-        await Truth(stage, at, schema, accepts, inputs, inputs_in(subject)).look()
+        inputs = [given for given in valid_inputs(schema, CANARY, choices_in(subject)) if accepts(given)][:30]
+        budget = Budget(stage, _SECONDS / len(schemas))
+        await Truth(stage, at, schema, accepts, inputs, inputs_in(subject), budget).look()
 
 
 # ── in company ──
@@ -153,10 +155,16 @@ async def tells_the_truth(stage: Stage) -> None:
 @check("T10", kind="behaviour", types=_TOOL)
 async def keeps_calls_apart(stage: Stage) -> None:
     """Makes two calls at the same time, and compares with the same calls one after the other, in both orders."""
-    await look_for_mixing(stage)
+    await look_for_mixing(stage, Budget(stage, _SECONDS))
 
 
 @check("A9", kind="cancellation", types=_TOOL)
 async def spares_the_neighbour(stage: Stage) -> None:
     """Makes the same call twice at the same time and cancels the first; the second must not notice."""
-    await cancel_neighbours(stage)
+    await cancel_neighbours(stage, Budget(stage, _SECONDS))
+
+
+@check("A9", kind="cancellation", types=("tool", "hook"))
+async def tears_no_state(stage: Stage) -> None:
+    """Cancels a call once at each suspension; the module must answer as after no call, or as after a completed one."""
+    await look_for_torn_state(stage, Budget(stage, _SECONDS))

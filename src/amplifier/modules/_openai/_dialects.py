@@ -19,6 +19,7 @@ class ChatDialect:
     """Chat Completions: the older API, spoken by many servers."""
 
     path = "/chat/completions"
+    always_limits = False
 
     def __init__(self, style: ChatStyle) -> None:
         self._style = style
@@ -37,6 +38,7 @@ class ResponsesDialect:
     """Responses: the newer API, in which thoughts can be carried on."""
 
     path = "/responses"
+    always_limits = False
 
     def __init__(self, style: ResponsesStyle) -> None:
         self._style = style

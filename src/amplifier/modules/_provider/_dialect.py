@@ -63,6 +63,11 @@ class Dialect(Protocol):
         """Where requests go, below the base address."""
         ...
 
+    @property
+    def always_limits(self) -> bool:
+        """Whether a request must say how long the answer may be."""
+        ...
+
     def encode(self, conversation: Conversation, request: ChatRequest, call: Call) -> Encoded:
         """Write a request."""
         ...

@@ -132,7 +132,8 @@ class SdkProvider:
             LLMError: The call failed, here or while the chunks are read.
         """
         known = self._catalogue.look_up(kwargs.get("model") or request.model or self._options.default_model)
-        call = resolve_call(self._options, request, kwargs, known.max_output_tokens or None)
+        usual_limit = known.max_output_tokens if self._dialect.always_limits else None
+        call = resolve_call(self._options, request, kwargs, usual_limit)
         conversation = read_conversation(request.messages)
         if conversation.repairs:
             repairs = {"repair_count": len(conversation.repairs), "repairs": conversation.repairs}

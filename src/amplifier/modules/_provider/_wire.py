@@ -65,7 +65,7 @@ def import_sdk(package: str, *, feature: str, extra: str) -> Sdk:
     try:
         return Sdk(importlib.import_module(package), importlib.import_module("httpx2"))
     except ImportError as exc:
-        raise MissingExtraError(feature, extra=extra, missing=package) from exc
+        raise MissingExtraError(feature, extra=extra, missing=exc.name or package) from exc
 
 
 def client_options(sdk: Sdk, options: ProviderOptions) -> dict[str, Any]:

@@ -67,11 +67,12 @@ def _template(value: Any) -> str | None:
     if not isinstance(value, str | os.PathLike) or not os.fspath(value) or "\0" in os.fspath(value):
         return f"expected the name of a file, got {value!r}"
     try:
-        places = [place for _, place, spec, how in Formatter().parse(str(value)) if place is not None or spec or how]
+        places = [part[1:] for part in Formatter().parse(str(value)) if part[1] is not None]
     except ValueError as error:
         return f"{error}; write {{{{ and }}}} for braces that are meant as such"
-    unknown = [place for place in places if place not in _PLACES]
-    return f"expected only {{session_id}} and {{project}} in braces, got {unknown[0]!r}" if unknown else None
+    # Nothing but the bare names: what is filled in is checked by name.
+    wrong = [name for name, spec, conversion in places if name not in _PLACES or spec or conversion]
+    return f"expected only {{session_id}} and {{project}} in braces, got {wrong[0]!r} in {value!r}" if wrong else None
 
 
 def _level(value: Any) -> str | None:
@@ -88,6 +89,7 @@ _CHECKS = {
     "session_log_template": _template,
     "level": _level,
     "include_events": texts(),
+    "enabled_events": texts(),
     "exclude_events": texts(),
     "additional_events": texts(),
     "auto_discover": flag,
@@ -97,6 +99,9 @@ _CHECKS = {
     "max_line_bytes": count(1024),
 }
 
+# Names that the published module and the hook contract use.
+_SYNONYMS = {"session_log_template": "path", "enabled_events": "include_events"}
+
 
 def read_log_options(coordinator: Coordinator, config: Mapping[str, Any] | None) -> LogOptions:
     """Read the config of a session's log.
@@ -105,10 +110,15 @@ def read_log_options(coordinator: Coordinator, config: Mapping[str, Any] | None)
         PlanError: A key or value is wrong, or the session id cannot name a file; all problems at once.
     """
     given = read_config(_MODULE, config, _CHECKS)
-    if "path" in given and "session_log_template" in given:
-        problem = "says the same as $.path; expected one of the two"
-        raise PlanError([("$.session_log_template", problem)], subject=f"invalid config of {_MODULE}")
-    template = given.pop("path", None) or given.pop("session_log_template", None)
+    twice = [
+        (f"$.{other}", f"says the same as $.{key}; expected one of the two")
+        for other, key in _SYNONYMS.items()
+        if other in given and key in given
+    ]
+    if twice:
+        raise PlanError(twice, subject=f"invalid config of {_MODULE}")
+    given = {_SYNONYMS.get(key, key): value for key, value in given.items()}
+    template = given.pop("path", None)
     for key in ("include_events", "exclude_events", "additional_events"):
         if key in given:
             given[key] = tuple(given[key])

@@ -15,8 +15,22 @@ from typing import Any
 
 import orjson
 
-from amplifier import events
 from amplifier._json import Frame, rebuild, redact_secrets
+from amplifier.events import (
+    APPROVAL_DENIED,
+    CLEANUP_FAILED,
+    COMMON_KEYS,
+    HOOK_FAILED,
+    HOOK_TIMEOUT,
+    MODULE_CRASHED,
+    MODULE_LOAD_FAILED,
+    MODULE_ON_SESSION_READY_FAILED,
+    MODULE_UNRESPONSIVE,
+    POLICY_VIOLATION,
+    PROVIDER_RETRY,
+    PROVIDER_THROTTLE,
+    PROVIDER_TOOL_SEQUENCE_REPAIRED,
+)
 from amplifier.models import ToolResult
 
 from ._options import LEVELS, LogOptions
@@ -26,18 +40,10 @@ _LIFTED = (
     *("session_id", "status", "duration_ms", "error", "module", "component"),  # the first only from another host
     *("request_id", "span_id", "parent_span_id", "redaction"),
 )
-_FAILURES = frozenset(
-    {
-        *(events.MODULE_LOAD_FAILED, events.MODULE_ON_SESSION_READY_FAILED, events.MODULE_CRASHED),
-        *(events.CLEANUP_FAILED, events.HOOK_FAILED, events.HOOK_TIMEOUT),
-    }
-)
-_WARNINGS = frozenset(
-    {
-        *(events.PROVIDER_RETRY, events.PROVIDER_THROTTLE, events.PROVIDER_TOOL_SEQUENCE_REPAIRED),
-        *(events.APPROVAL_DENIED, events.POLICY_VIOLATION, events.MODULE_UNRESPONSIVE),
-    }
-)
+_FAILURES = frozenset({MODULE_LOAD_FAILED, MODULE_ON_SESSION_READY_FAILED, MODULE_CRASHED, CLEANUP_FAILED})
+_FAILURES |= {HOOK_FAILED, HOOK_TIMEOUT}
+_WARNINGS = frozenset({PROVIDER_RETRY, PROVIDER_THROTTLE, PROVIDER_TOOL_SEQUENCE_REPAIRED, APPROVAL_DENIED})
+_WARNINGS |= {POLICY_VIOLATION, MODULE_UNRESPONSIVE}
 
 # A text is cut twice: before redaction, which bounds its cost, so far behind the place that a secret standing there is
 # still whole; and at the place afterwards. The mark of the first cut is taken away with what stands before it.
@@ -64,8 +70,10 @@ def level_of(event: str, data: dict[str, Any]) -> str:
 def write_line(event: str, level: str, data: dict[str, Any], options: LogOptions) -> bytes:
     """The line of one event, newline included; `data` is not changed."""
     # What the kernel itself wrote holds no secrets; looking at it would be a third of the cost of a small event.
-    told: dict[str, Any] = {key: data[key] for key in events.COMMON_KEYS if type(data.get(key)) is str}
+    told: dict[str, Any] = {key: data[key] for key in COMMON_KEYS if type(data.get(key)) is str}
     rest = {key: value for key, value in data.items() if key not in told and not (key == "raw" and options.strip_raw)}
+    if rest.get("parent_id", "") is None:  # as in every session that has no parent
+        del rest["parent_id"]
     longest, items = options.max_field_chars, None
     size = _text_size(rest, options.max_line_bytes)
     if size > options.max_line_bytes:

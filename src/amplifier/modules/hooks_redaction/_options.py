@@ -85,6 +85,7 @@ def _paths(value: Any) -> str | None:
 _CHECKS = {
     "rules": one_of(RULES, several=True),
     "allowlist": _paths,
+    "enabled_events": texts(),
     "skip_events": texts(),
     "additional_events": texts(),
     "keys": texts(),
@@ -103,7 +104,8 @@ def read_redaction_options(config: Mapping[str, Any] | None) -> RedactionOptions
     """
     given = read_config(MODULE, config, _CHECKS)
     skipped = frozenset(given.get("skip_events", WORKING_EVENTS | _PIECES))
-    names = dict.fromkeys([*ALL_EVENTS, *OUR_EVENTS, *given.get("additional_events", ())])
+    enabled = given.get("enabled_events", (*ALL_EVENTS, *OUR_EVENTS))
+    names = dict.fromkeys([*enabled, *given.get("additional_events", ())])
     rules = tuple(dict.fromkeys("pii-basic" if rule == "pii" else rule for rule in given.get("rules", RULES)))
     if not rules and not any(given.get(key) for key in ("literals", "prefixes")):
         raise PlanError([("$.rules", f"expected at least one of {RULES}")], subject=f"invalid config of {MODULE}")

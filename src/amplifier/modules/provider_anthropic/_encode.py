@@ -78,7 +78,7 @@ def _split(entries: list[Entry]) -> tuple[list[dict[str, Any]], list[Entry]]:
 
 
 def _messages(entries: list[Entry]) -> list[dict[str, Any]]:
-    """Turns that alternate and begin with the user; in each of the user's, tool results come first."""
+    """Turns that alternate and begin with the user; tool results, which follow their calls, come first in theirs."""
     turns: list[dict[str, Any]] = []
     for entry in entries:
         role, content = _turn(entry)
@@ -87,8 +87,6 @@ def _messages(entries: list[Entry]) -> list[dict[str, Any]]:
         if not turns or turns[-1]["role"] != role:
             turns.append({"role": role, "content": []})
         turns[-1]["content"] += content
-    for turn in turns:
-        turn["content"].sort(key=lambda block: block["type"] != "tool_result" if turn["role"] == "user" else False)
     if turns and turns[0]["role"] == "assistant":
         turns.insert(0, {"role": "user", "content": [{"type": "text", "text": _CONTINUED}]})
     return turns

@@ -34,6 +34,7 @@ class MessagesDialect:
     """Anthropic's Messages API."""
 
     path = "/v1/messages"
+    always_limits = True
 
     def __init__(self, options: AnthropicOptions) -> None:
         self._options = options

@@ -167,6 +167,8 @@ class LocalProvider:
             raise from_transport(
                 error, model, has_begun=decoder.has_begun, idle_timeout=self._options.idle_timeout
             ) from error
+        if decoder.finish_reason is None:  # it may have died in good order: the end of its stream looks like any other
+            await self._server.notice(server)
         for chunk in decoder.finish():
             yield chunk
 

@@ -25,6 +25,8 @@ logger = logging.getLogger("amplifier.modules.tools")
 
 _LINGER = 0.25
 """Seconds in which what the shell left running may finish its output: bash does not wait for ``>(tee log)``."""
+_LAST_BREATH = 0.05
+"""Seconds for a process that has closed its output to be gone; what is on its way out was not left running."""
 _KILLING = 2.0
 """Seconds after which a process that does not even die of SIGKILL is given up and named in the log."""
 _MOST_GRACE_WHEN_CANCELLED = 0.3
@@ -96,6 +98,7 @@ class Command:
                 in_time = has_ended(process)
                 if in_time:
                     ear.listen(_LINGER, lambda: ear.is_deaf)
+                    ear.listen(_LAST_BREATH, lambda: not family.members(), look=_SHORT_LOOK)
                 left = self._end(family, ear)
         finally:
             self._bury(family, process)

@@ -107,7 +107,8 @@ class Family:
             self._shell.poll()  # a shell that nobody waited for would count as somebody
             return [self._leader] if _send_to_group(self._leader, 0) else []
         seen = {process.pid: process for process in self._younger()}
-        self._known = {process for process in self._known if seen.get(process.pid) == process}
+        # As they are now: whoever was in the group when it was last looked at may have left it.
+        self._known = {seen[process.pid] for process in self._known if seen.get(process.pid) == process}
         pending = [process for process in seen.values() if self._is_member(process)]
         self._known.update(pending)
         by_parent: dict[int, list[Process]] = {}

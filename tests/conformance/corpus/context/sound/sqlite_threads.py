@@ -57,8 +57,8 @@ class SqliteContext:
         if sum(costs) <= budget:
             return messages
         await self._tell("context:pre_compact", messages, costs)
-        # From the end back, turn by turn: a turn begins where a user speaks.
-        starts = [at for at, message in enumerate(messages) if message["role"] == "user"]
+        # From the end back; a view may begin at any message but between a call and its results.
+        starts = [at for at, message in enumerate(messages) if message["role"] != "system"]
         owed = {}
         for at, message in enumerate(messages):
             for call in message.get("tool_calls") or []:

@@ -2,7 +2,7 @@
 
 import anyio
 
-from amplifier import ChatRequest, HookResult, Message, ToolResult, to_dict
+from amplifier import ChatRequest, HookResult, Message, to_dict
 
 __amplifier_module_type__ = "orchestrator"
 
@@ -13,11 +13,12 @@ class Loop:
         self.default = config.get("default_provider")
 
     async def execute(self, prompt, context, providers, tools, hooks, coordinator=None, **kwargs):
+        turn = Turn(context, tools, hooks, coordinator)
+        name = self.default if self.default in providers else next(iter(providers))
         status = "error"
-        self.open = []
         try:
             await hooks.emit("execution:start", {"prompt": prompt})
-            text = await self.turn(prompt, context, providers, tools, hooks, coordinator)
+            text = await turn.run(prompt, name, providers[name], self.limit)
             status = "completed"
             return text
         except anyio.get_cancelled_exc_class():
@@ -25,85 +26,112 @@ class Loop:
             raise
         finally:
             with anyio.CancelScope(shield=True):
-                for call in list(self.open):
-                    await self.store_result(context, call, "The turn ended before this tool did.")
-            await hooks.emit("execution:end", {"response": "", "status": status})
+                for call in list(turn.open):
+                    await turn.answer(call, "Error: the turn ended before this tool did.")
+            await hooks.emit("execution:end", {"response": turn.text, "status": status})
             await hooks.emit("orchestrator:complete", {"orchestrator": "loop-plain", "status": status})
 
-    async def turn(self, prompt, context, providers, tools, hooks, coordinator):
-        verdict = await self.ask_hooks(hooks, coordinator, "prompt:submit", {"prompt": prompt})
+
+class Turn:
+    def __init__(self, context, tools, hooks, coordinator):
+        self.context, self.tools, self.hooks, self.coordinator = context, tools, hooks, coordinator
+        self.open, self.whispers, self.text = [], [], ""
+
+    def stopping(self):
+        return self.coordinator is not None and self.coordinator.cancellation.is_cancelled
+
+    async def run(self, prompt, name, provider, limit):
+        verdict = await self.ask("prompt:submit", {"prompt": prompt})
         if verdict.action == "deny":
             return f"Not allowed: {verdict.reason}"
-        await context.add_message({"role": "user", "content": prompt})
-        name = self.default if self.default in providers else next(iter(providers))
-        provider, text, whispers = providers[name], "", []
-        for number in range(self.limit):
-            if stopping(coordinator):
+        await self.context.add_message({"role": "user", "content": prompt})
+        for _ in range(limit):
+            if self.stopping():
                 break
-            verdict = await self.ask_hooks(hooks, coordinator, "provider:request", {"provider": name})
+            verdict = await self.ask("provider:request", {"provider": name})
             if verdict.action == "deny":
                 return f"Not allowed: {verdict.reason}"
-            whispers += verdict.context_injections
-            messages = await context.get_messages_for_request(provider=provider)
-            messages += [{"role": each.role, "content": each.content} for each in whispers]
-            whispers = []
-            request = ChatRequest(messages=[Message(**message) for message in messages])
-            try:
-                response = await provider.complete(request)
-            except Exception as error:
-                await hooks.emit("provider:error", {"provider": name, "error": repr(error)})
-                raise
-            await hooks.emit("provider:response", {"provider": name, "iteration": number})
+            response = await self.complete(name, provider)
             calls = provider.parse_tool_calls(response)
-            await self.store_answer(context, response, calls)
-            text = "".join(block.text for block in response.content if block.type == "text")
-            for index, block in enumerate(response.content):
-                await hooks.emit("content_block:end", {"block_index": index, "block": to_dict(block)})
+            await self.remember(response, calls)
             if not calls:
                 break
-            later = []
+            kept = []
             for call in calls:
-                told = await self.run_tool(call, tools, hooks, coordinator, later)
-                await self.store_result(context, call, told)
-            for verdict, event in later:
-                if coordinator is not None:
-                    verdict = await coordinator.process_hook_result(verdict, event, "loop-plain")
-                whispers += verdict.context_injections
-        await hooks.emit("prompt:complete", {"prompt": prompt, "response_preview": text[:100]})
-        return text
+                await self.answer(call, await self.use(call, kept))
+            for verdict, event in kept:
+                await self.settle(verdict, event)
+        await self.hooks.emit("prompt:complete", {"prompt": prompt, "response_preview": self.text[:100]})
+        return self.text
 
-    async def ask_hooks(self, hooks, coordinator, event, data):
-        verdict = await hooks.emit(event, data)
-        if coordinator is not None:
-            verdict = await coordinator.process_hook_result(verdict, event, "loop-plain")
-        return verdict
+    async def complete(self, name, provider):
+        messages = await self.context.get_messages_for_request(provider=provider)
+        messages += self.whispers
+        self.whispers = []
+        try:
+            response = await provider.complete(ChatRequest(messages=[Message(**each) for each in messages]))
+        except Exception as error:
+            await self.hooks.emit("provider:error", {"provider": name, "error": repr(error)})
+            raise
+        await self.hooks.emit("provider:response", {"provider": name})
+        for index, block in enumerate(response.content):
+            await self.hooks.emit("content_block:end", {"block_index": index, "block": to_dict(block)})
+        self.text = "".join(block.text for block in response.content if block.type == "text")
+        return response
 
-    async def run_tool(self, call, tools, hooks, coordinator, later):
-        if stopping(coordinator):
-            return "Error: not run, because the user wants to stop."
-        data = {"tool_name": call.name, "tool_call_id": call.id, "tool_input": call.arguments}
-        verdict = await hooks.emit("tool:pre", data)
-        if verdict.action == "ask_user":
-            verdict = HookResult(action="deny", reason="nobody can be asked")
-            if coordinator is not None:
-                verdict = await coordinator.process_hook_result(await hooks_said(verdict, data), "tool:pre", "loop-plain")
-        return verdict
-
-    async def store_answer(self, context, response, calls):
+    async def remember(self, response, calls):
         message = {"role": "assistant", "content": [to_dict(block) for block in response.content]}
         if calls:
             message["tool_calls"] = [to_dict(call) for call in calls]
         with anyio.CancelScope(shield=True):
-            await context.add_message(message)
+            await self.context.add_message(message)
             self.open = list(calls)
 
-    async def store_result(self, context, call, told):
-        await context.add_message({"role": "tool", "tool_call_id": call.id, "name": call.name, "content": told})
+    async def use(self, call, kept):
+        if self.stopping():
+            return "Error: not run, because somebody wants to stop."
+        data = {"tool_name": call.name, "tool_call_id": call.id, "tool_input": call.arguments}
+        verdict = await self.hooks.emit("tool:pre", data)
+        if verdict.action == "ask_user":
+            verdict = await self.approve(verdict)
+        if verdict.action == "deny":
+            return f"Error: denied: {verdict.reason}"
+        kept.append((verdict, "tool:pre"))
+        if call.name not in self.tools:
+            return f"Error: there is no tool {call.name}."
+        given = (verdict.data or data)["tool_input"]
+        try:
+            result = await self.tools[call.name].execute(given)
+            told = result.get_serialized_output()
+        except Exception as error:
+            await self.hooks.emit("tool:error", {**data, "error": repr(error)})
+            return f"Error: {error!r}"
+        verdict = await self.hooks.emit("tool:post", {**data, "tool_input": given, "tool_result": told})
+        if verdict.action == "deny":
+            return f"Error: withheld: {verdict.reason}"
+        kept.append((verdict, "tool:post"))
+        return (verdict.data or {}).get("tool_result", told)
+
+    async def approve(self, verdict):
+        if self.coordinator is None:
+            return HookResult(action="deny", reason="nobody can be asked")
+        return await self.coordinator.process_hook_result(verdict, "tool:pre", "loop-plain")
+
+    async def ask(self, event, data):
+        verdict = await self.hooks.emit(event, data)
+        return await self.settle(verdict, event)
+
+    async def settle(self, verdict, event):
+        if self.coordinator is not None:
+            verdict = await self.coordinator.process_hook_result(verdict, event, "loop-plain")
+        if verdict.action == "inject_context":
+            self.whispers += [{"role": each.role, "content": each.content} for each in verdict.context_injections]
+        return verdict
+
+    async def answer(self, call, told):
+        message = {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": told}
+        await self.context.add_message(message)
         self.open.remove(call)
-
-
-def stopping(coordinator):
-    return coordinator is not None and coordinator.cancellation.is_cancelled
 
 
 async def mount(coordinator, config):

@@ -1,0 +1,73 @@
+"""``python -m amplifier.compat CMD…``: run a Python program in which ``amplifier_core`` is this kernel.
+
+    python -m amplifier.compat -m pytest tests       a module, like python -m
+    python -m amplifier.compat script.py argument    a file
+    python -m amplifier.compat -c "import …"         a text
+    python -m amplifier.compat pytest tests          a command that a distribution installs as a Python function
+
+The program runs in this process, after the alias is installed. Processes that it starts are on their own.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from . import install
+
+_USAGE = "usage: python -m amplifier.compat (-m MODULE | -c TEXT | FILE | COMMAND) [ARGUMENT …]"
+
+
+def main(arguments: list[str]) -> object:
+    """Run a command line with the alias installed.
+
+    Args:
+        arguments: What comes after ``python -m amplifier.compat``.
+
+    Returns:
+        What a command's function returned, for the process to end with; None for everything else.
+    """
+    if not arguments or arguments == ["-m"] or arguments == ["-c"]:
+        _refuse("nothing to run")
+    install()
+    first, *rest = arguments
+    # Python puts the directory of what it runs, or the current one, in front; what is there now is ours.
+    if first == "-m":
+        sys.argv = rest
+        sys.path[0] = str(Path.cwd())
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+        return None
+    if first == "-c":
+        sys.argv = ["-c", *rest[1:]]
+        sys.path[0] = ""
+        exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__", "__builtins__": __builtins__})
+        return None
+    sys.argv = arguments
+    if Path(first).exists():
+        sys.path[0] = str(Path(first).resolve().parent)
+        runpy.run_path(first, run_name="__main__")
+        return None
+    return _run_command(first)
+
+
+def _run_command(name: str) -> object:
+    from importlib.metadata import entry_points  # noqa: PLC0415 — slow to import, and only needed here
+
+    found = [entry for entry in entry_points(group="console_scripts") if entry.name == name]
+    if not found:
+        _refuse(f"{name!r} is neither a file nor a command that an installed distribution provides as a Python function")
+    sys.path[0] = str(Path.cwd())
+    command = found[0].load()
+    answer: object = command()
+    return answer
+
+
+def _refuse(problem: str) -> NoReturn:
+    print(f"{problem}\n{_USAGE}", file=sys.stderr)  # noqa: T201 — this is a command line
+    raise SystemExit(2)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))  # type: ignore[arg-type]  # whatever a command returned, as its own script would do

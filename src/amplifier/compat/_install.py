@@ -1,0 +1,102 @@
+"""Installing and uninstalling the alias, and installing it when somebody turns out to need it.
+
+Above: the room's door, ``python -m amplifier.compat``, the pytest plugin. Below: `_finder` (what is importable) and
+`_pydantic` (what the models can do). Importing this file costs nothing and changes one thing: `ModuleLoader` learns whom
+to tell before it imports a module for the first time.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Final
+
+from amplifier.errors import ModuleConflictError
+from amplifier.loading import ModuleLoader
+
+from ._finder import ALIAS, AliasFinder, alias_modules, alias_spec, is_alias
+
+_lock: Final = threading.RLock()
+_finder: Final = AliasFinder()
+
+
+def install() -> None:
+    """Make ``amplifier_core`` importable and give our models the published form; twice is once.
+
+    Raises:
+        ModuleConflictError: The published package is already imported. Its classes are in use then, and ours would be
+            different ones of the same name.
+    """
+    with _lock:
+        _refuse_the_published_one()
+        if is_installed():
+            return
+        _face().attach()
+        sys.meta_path.insert(0, _finder)
+
+
+def uninstall() -> None:
+    """Take back what `install` did: the name, the modules imported under it, the form of the models.
+
+    Objects made meanwhile stay what they are: our own. Classes that inherited from our models keep their fields.
+    """
+    with _lock:
+        if not is_installed():
+            return
+        sys.meta_path.remove(_finder)
+        for name in alias_modules():
+            del sys.modules[name]
+        _face().detach()
+
+
+def is_installed() -> bool:
+    """Whether ``amplifier_core`` is ours at present."""
+    return _finder in sys.meta_path
+
+
+def _face() -> ModuleType:
+    # Imported when it is needed, so that `import amplifier` does not pay for what most applications never install.
+    return importlib.import_module("._pydantic", __package__)
+
+
+def _refuse_the_published_one() -> None:
+    present = sys.modules.get(ALIAS)
+    if present is not None and not is_alias(present):
+        where = getattr(present, "__file__", None) or repr(present)
+        raise ModuleConflictError(
+            f"{ALIAS!r} is already imported from {where}, so it cannot be replaced in this process; call "
+            "amplifier.compat.install() before anything imports it, or start with `python -m amplifier.compat`",
+            module_id=ALIAS,
+        )
+
+
+class _LastResort:
+    """Stands behind all other finders and is asked for ``amplifier_core`` only when nobody has it."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != ALIAS:
+            return None
+        install()
+        return alias_spec()
+
+
+_last_resort: Final = _LastResort()
+
+
+def be_ready(package: str) -> None:
+    """Be there when a module asks for ``amplifier_core``, at its import or later: some import inside functions.
+
+    Args:
+        package: What a loader is about to import for the first time; any may turn out to ask.
+    """
+    if _last_resort not in sys.meta_path:
+        sys.meta_path.append(_last_resort)
+
+
+ModuleLoader.import_hook = staticmethod(be_ready)

@@ -1,0 +1,5 @@
+"""The coordinator, as published modules import it."""
+
+from amplifier.kernel import ModuleCoordinator
+
+__all__ = ["ModuleCoordinator"]

@@ -1,0 +1,46 @@
+"""Where modules come from, as published modules import it.
+
+The two base classes are the published ones in form: sources inherit from an abstract class, and the error for a missing
+module is raised with nothing but a message.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from pathlib import Path
+
+from amplifier.contracts import ModuleSourceResolver
+from amplifier.errors import ModuleLoadError, ModuleNotFoundError
+
+__all__ = [
+    "FileSystemModuleSource",
+    "ModuleLoadError",
+    "ModuleNotFoundError",
+    "ModuleSource",
+    "ModuleSourceResolver",
+]
+
+
+class ModuleSource(ABC):
+    """A place one module can be had from."""
+
+    @abstractmethod
+    def resolve(self) -> Path:
+        """The directory that holds the importable package."""
+
+
+class FileSystemModuleSource:
+    """Directories in which an application looks for modules."""
+
+    def __init__(self, paths: Iterable[str] | None = None) -> None:
+        self._paths = list(paths or ())
+        self._bundle_mappings: dict[str, str] = {}
+
+    def get_module_paths(self) -> list[str]:
+        """A copy of the directories."""
+        return list(self._paths)
+
+    def get_mention_mappings(self) -> dict[str, str]:
+        """A copy of what mentions stand for which path."""
+        return dict(self._bundle_mappings)

@@ -1,0 +1,1 @@
+"""The fixtures that published modules' suites ask for."""

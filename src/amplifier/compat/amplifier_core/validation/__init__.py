@@ -1,0 +1,1 @@
+"""Validators, as published modules import them."""

@@ -1,0 +1,1 @@
+"""Base classes of behavioural suites, as published modules import them."""

@@ -1,0 +1,1 @@
+"""Base classes of structural suites, as published modules import them."""

@@ -1,0 +1,35 @@
+"""How long a check may go on asking: a slow module is asked fewer questions, the first of which say the most.
+
+Above stand the checks that list their questions; below stands the profile, as the stage knows it.
+"""
+
+from __future__ import annotations
+
+import time
+
+from ._scene import Stage
+
+_QUICK_POINTS = 100
+_THOROUGH = 8.0
+_WAITING = 3.0
+
+
+class Budget:
+    """Counts the time a check has used.
+
+    Seconds of our own work count in full; waiting counts for less, since on a busy machine everybody waits.
+
+    Args:
+        stage: Its profile decides how much there is.
+        seconds: What the quick profile grants.
+    """
+
+    def __init__(self, stage: Stage, seconds: float) -> None:
+        granted = seconds * (1.0 if stage.points < _QUICK_POINTS else _THOROUGH)
+        self._busy_until = time.process_time() + granted
+        self._until = time.monotonic() + granted * _WAITING
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether it is time to come to an end."""
+        return time.process_time() > self._busy_until or time.monotonic() > self._until
