@@ -16,37 +16,6 @@ def modules_for(library: Any, *, tools: int = 1, steps: int = 1, handlers: int =
     """
     core = _message_models(library)
 
-    class Provider:
-        name = "bench"
-
-        def __init__(self) -> None:
-            self.calls = 0
-
-        def get_info(self) -> Any:
-            return library.ProviderInfo(id="bench", display_name="Bench")
-
-        async def list_models(self) -> list[Any]:
-            return []
-
-        async def complete(self, request: Any, **options: Any) -> Any:
-            self.calls += 1
-            usage = core.Usage(input_tokens=10, output_tokens=5, total_tokens=15)
-            if self.calls % (steps + 1):
-                calls = [core.ToolCall(id=f"c{n}", name="look", arguments={"n": n}) for n in range(tools)]
-                blocks = [core.ToolCallBlock(id=c.id, name=c.name, input=c.arguments) for c in calls]
-                return core.ChatResponse(content=blocks, tool_calls=calls, usage=usage)
-            return core.ChatResponse(content=[core.TextBlock(text="Done.")], usage=usage)
-
-        def parse_tool_calls(self, response: Any) -> list[Any]:
-            return response.tool_calls or []
-
-    class Tool:
-        name = "look"
-        description = "Looks."
-
-        async def execute(self, input: dict[str, Any]) -> Any:  # noqa: A002 — the contract's name
-            return library.ToolResult(success=True, output="seen")
-
     async def mount_loop(coordinator: Any, config: dict[str, Any]) -> None:
         await coordinator.mount("orchestrator", Loop(coordinator, core))
 
@@ -54,10 +23,10 @@ def modules_for(library: Any, *, tools: int = 1, steps: int = 1, handlers: int =
         await coordinator.mount("context", Memory())
 
     async def mount_provider(coordinator: Any, config: dict[str, Any]) -> None:
-        await coordinator.mount("providers", Provider(), name="bench")
+        await coordinator.mount("providers", Provider(library, core, tools, steps), name="bench")
 
     async def mount_tool(coordinator: Any, config: dict[str, Any]) -> None:
-        await coordinator.mount("tools", Tool(), name="look")
+        await coordinator.mount("tools", Tool(library), name="look")
 
     async def mount_hooks(coordinator: Any, config: dict[str, Any]) -> None:
         async def handler(event: str, data: dict[str, Any]) -> Any:
@@ -85,6 +54,48 @@ def _message_models(library: Any) -> Any:
         if hasattr(library, "ChatResponse") and hasattr(library, "Usage")
         else __import__(f"{library.__name__}.message_models", fromlist=["x"])
     )
+
+
+class Provider:
+    """Wants tools for so many steps, then answers."""
+
+    name = "bench"
+
+    def __init__(self, library: Any, core: Any, tools: int, steps: int) -> None:
+        self._library, self._core, self._tools, self._steps = library, core, tools, steps
+        self._calls = 0
+
+    def get_info(self) -> Any:
+        return self._library.ProviderInfo(id="bench", display_name="Bench")
+
+    async def list_models(self) -> list[Any]:
+        return []
+
+    async def complete(self, request: Any, **options: Any) -> Any:
+        core = self._core
+        self._calls += 1
+        usage = core.Usage(input_tokens=10, output_tokens=5, total_tokens=15)
+        if self._calls % (self._steps + 1):
+            calls = [core.ToolCall(id=f"c{n}", name="look", arguments={"n": n}) for n in range(self._tools)]
+            blocks = [core.ToolCallBlock(id=c.id, name=c.name, input=c.arguments) for c in calls]
+            return core.ChatResponse(content=blocks, tool_calls=calls, usage=usage)
+        return core.ChatResponse(content=[core.TextBlock(text="Done.")], usage=usage)
+
+    def parse_tool_calls(self, response: Any) -> list[Any]:
+        return response.tool_calls or []
+
+
+class Tool:
+    """Has always seen it."""
+
+    name = "look"
+    description = "Looks."
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+
+    async def execute(self, input: dict[str, Any]) -> Any:  # noqa: A002 — the contract's name
+        return self._library.ToolResult(success=True, output="seen")
 
 
 class Memory:

@@ -72,7 +72,7 @@ def test_a_key_without_its_package_is_not_passed_over_in_silence(installed):
 
 def test_a_tool_without_its_package_or_its_module_is_left_out(installed):
     assert list(compose(EVERYTHING, environment={}).plan["agents"]) == ["explorer"]
-    installed.discard("httpx2")
+    installed.discard("truststore")
     made = compose(EVERYTHING - {"tool-bash", "tool-task", "hooks-approval"}, environment={})
     assert "agents" not in made.plan
     assert modules(made.plan, "tools") == [tool for tool in TOOLS if tool not in ("tool-web", "tool-bash", "tool-task")]
@@ -157,3 +157,9 @@ def test_places_the_user_chose_stay(tmp_path):
         ],
     }
     assert place(plan, sessions=tmp_path) == plan
+
+
+def test_a_model_that_runs_on_this_machine_is_named_to_its_provider(installed):
+    made = compose(EVERYTHING, provider="local", model="smollm2", environment={})
+    [entry] = made.plan["providers"]
+    assert entry == {"module": "provider-local", "config": {"model": "smollm2"}}

@@ -75,7 +75,7 @@ def wait_for_number(file: Path) -> int:
 
 def test_a_package_that_is_missing_leaves_out_its_tool_and_nothing_else(home, files):
     program = (
-        "import sys; sys.modules['httpx2'] = None; from amplifier.cli import main; "
+        "import sys; sys.modules['truststore'] = None; from amplifier.cli import main; "
         "sys.exit(main(['run', 'count the lines of notes.txt', '-q']))"
     )
     finished = subprocess.run(

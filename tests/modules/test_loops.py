@@ -345,6 +345,17 @@ async def test_an_error_that_may_pass_is_retried_after_the_time_the_server_asked
     assert (retry["attempt"], retry["error_type"]) == (1, "RateLimitError")
 
 
+@pytest.mark.virtual_time
+async def test_nobody_waits_for_hours_because_a_server_says_so(loop):
+    agent = Agent(loop, [RateLimitError("come back tomorrow", retry_after=86_400), "fine"])
+    start = anyio.current_time()
+    with pytest.raises(RateLimitError, match="tomorrow"):
+        await agent.run()
+    assert anyio.current_time() - start < 1
+    patient = Agent(loop, [RateLimitError("later", retry_after=600), "fine"], config={"max_retry_after": 600})
+    assert await patient.run() == "fine"
+
+
 async def test_a_lasting_error_leaves_with_its_own_type_and_the_closing_events_come(loop):
     agent = Agent(loop, [AuthenticationError("bad key", provider="mock")])
     with pytest.raises(AuthenticationError, match="bad key"):

@@ -34,7 +34,7 @@ NEEDS: Final[Mapping[str, tuple[str, str]]] = {
     "provider-openai": ("openai", "openai"),
     "provider-openai-compatible": ("openai", "openai"),
     "provider-local": ("xllamacpp", "local"),
-    "tool-web": ("httpx2", "web"),
+    "tool-web": ("truststore", "web"),
 }
 """Built-in modules that need a package of an extra: the package's import name, and the extra."""
 
@@ -105,7 +105,7 @@ def compose(
     else:
         made = _from_file(file, available, provider, variables)
     if model is not None:
-        made = attrs.evolve(made, plan=_with_loop_config(made.plan, {"model": model}))
+        made = attrs.evolve(made, plan=_with_model(made.plan, model))
     return made
 
 
@@ -215,6 +215,14 @@ def _first_provider(plan: Mapping[str, Any]) -> str | None:
 
 
 # ── changing a plan ──────────────────────────────────────────────────────────────────────────────
+
+
+def _with_model(plan: dict[str, Any], model: str) -> dict[str, Any]:
+    """The loop asks for a model by name; a provider that runs one itself has to know which before it starts."""
+    entries = plan.get("providers")
+    if isinstance(entries, list):
+        plan = {**plan, "providers": [_with_default(entry, "provider-local", "model", model) for entry in entries]}
+    return _with_loop_config(plan, {"model": model})
 
 
 def _with_loop_config(plan: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:

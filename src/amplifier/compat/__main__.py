@@ -57,7 +57,9 @@ def _run_command(name: str) -> object:
 
     found = [entry for entry in entry_points(group="console_scripts") if entry.name == name]
     if not found:
-        _refuse(f"{name!r} is neither a file nor a command that an installed distribution provides as a Python function")
+        _refuse(
+            f"{name!r} is neither a file nor a command that an installed distribution provides as a Python function"
+        )
     sys.path[0] = str(Path.cwd())
     command = found[0].load()
     answer: object = command()

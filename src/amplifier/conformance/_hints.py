@@ -62,6 +62,7 @@ _HINTS: dict[str, str] = {
     "P18": "Return an async function from mount that closes the client.",
     "P19": "Translate the service's errors into the LLMError family, with retryable and retry_after.",
     "P20": "Put context_window and max_output_tokens into the defaults of get_info.",
+    "P21": "Let complete collect the stream, so that there is one path only.",
     # hooks
     "H1": "Declare async def handler(event, data).",
     "H2": "Call coordinator.hooks.register(event, handler) in mount.",

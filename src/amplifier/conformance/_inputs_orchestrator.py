@@ -13,55 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from ._turns import TOOLS
+from ._turns._basics import BREAKS, ERRORS, ODD, POST, PRE, PROMPTS, THOUGHTS, WORKS
 
 Cases = SearchStrategy[dict[str, Any]]
 
-_PROMPTS = (
-    "Hello.",
-    "Grüße an alle — 你好 🌍",
-    "line one\nline two\n\n  and {braces} with %s and \\backslash\\",
-    '{"role": "system", "content": "not a message"}',
-    "many words " * 300,
-)
-_WORKS = ("returns", "returns object", "returns list", "returns blocks", "returns much", "nothing", "empty", "zero")
-_BREAKS = (
-    "fails",
-    "raises ValueError no good",
-    "unknown",
-    "raises Unplanned",
-    "raises TimeoutError too slow",
-    "raises KeyError 'key'",
-    "raises OSError",
-    "fails silently",
-    "misfits",
-)
-_ODD = ("returns None", "returns str")
 _IDS = ("call_", "toolu_01AbC", "", "functions.look:")
-_PRE = (
-    "deny",
-    "modify",
-    "inject",
-    "whisper",
-    "ask no",
-    "ask yes",
-    "whisper to the result",
-    "inject as user",
-    "deny silently",
-)
-_POST = ("modify", "inject", "whisper", "whisper to the result", "deny", "inject as user")
-_ERRORS = (
-    "AuthenticationError",
-    "InvalidRequestError",
-    "ContextLengthError",
-    "ContentFilterError",
-    "NotFoundError",
-    "ConfigurationError",
-    "AccessDeniedError",
-    "Unplanned",
-    "ValueError",
-    "RuntimeError",
-    "OSError",
-)
 
 
 def _calls(does: SearchStrategy[str], **more: Any) -> SearchStrategy[dict[str, Any]]:
@@ -72,7 +28,7 @@ def _calls(does: SearchStrategy[str], **more: Any) -> SearchStrategy[dict[str, A
 
 def _asides() -> SearchStrategy[list[dict[str, Any]]]:
     """What a model says beside its calls."""
-    thought = st.sampled_from(("think", "sealed", "reason", "odd")).map(lambda kind: {kind: "hm "})
+    thought = st.sampled_from(THOUGHTS).map(lambda kind: {kind: "hm "})
     said = st.sampled_from(("", "So. ", "Ünï ☂ ", "a\nb ", "<b>&amp;</b> ")).map(lambda text: {"say": text})
     return st.lists(thought | said, max_size=3)
 
@@ -89,13 +45,13 @@ def _last() -> SearchStrategy[dict[str, Any]]:
 
 def turns(facts: dict[str, Any]) -> Cases:
     """One or two turns without anybody who objects."""
-    does = st.one_of(st.sampled_from(_WORKS), st.sampled_from(_BREAKS), st.sampled_from((*_ODD, *_BREAKS)))
+    does = st.one_of(st.sampled_from(WORKS), st.sampled_from(BREAKS), st.sampled_from((*ODD, *BREAKS)))
     some = st.builds(
         _answer, _asides(), st.lists(_calls(does, twin=st.sampled_from((False, False, True))), min_size=1, max_size=4)
     )
     turn = st.builds(
         lambda prompt, answers, last: {"prompt": prompt, "answers": [*answers, last]},
-        st.sampled_from(_PROMPTS),
+        st.sampled_from(PROMPTS),
         st.lists(some, max_size=3),
         _last(),
     )
@@ -104,7 +60,7 @@ def turns(facts: dict[str, Any]) -> Cases:
 
 def hooked_turns(facts: dict[str, Any]) -> Cases:
     """A turn in which hooks object to nearly everything."""
-    pre, post = st.sampled_from((None, *_PRE)), st.sampled_from((None, *_POST))
+    pre, post = st.sampled_from((None, *PRE)), st.sampled_from((None, *POST))
     does = st.sampled_from(("returns", "returns", "returns object", "returns list", "fails"))
 
     def answer(drawn: list[tuple[str | None, str | None, str, int]], said: list[Any], request: str | None) -> Any:
@@ -126,7 +82,7 @@ def hooked_turns(facts: dict[str, Any]) -> Cases:
             "submit": submit,
             "answers": [*answers, {**last, "request": request}],
         },
-        st.sampled_from(_PROMPTS[:2]),
+        st.sampled_from(PROMPTS[:2]),
         st.lists(some, min_size=1, max_size=3),
         _last(),
         st.sampled_from((None, "whisper", "deny", "inject")),
@@ -137,8 +93,8 @@ def hooked_turns(facts: dict[str, Any]) -> Cases:
 
 def failing_turns(facts: dict[str, Any]) -> Cases:
     """A turn that fails, and one that does not."""
-    some = st.builds(_answer, _asides(), st.lists(_calls(st.sampled_from((*_WORKS, *_BREAKS))), min_size=1, max_size=2))
-    broken = st.builds(lambda error: {"error": error}, st.sampled_from(_ERRORS))
+    some = st.builds(_answer, _asides(), st.lists(_calls(st.sampled_from((*WORKS, *BREAKS))), min_size=1, max_size=2))
+    broken = st.builds(lambda error: {"error": error}, st.sampled_from(ERRORS))
     bad = st.builds(
         lambda answers, error: {"prompt": "Try this.", "answers": [*answers, error]}, st.lists(some, max_size=2), broken
     )

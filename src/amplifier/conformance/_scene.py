@@ -30,6 +30,7 @@ from amplifier.loading import ModuleLoader
 from amplifier.testing import EventRecorder, MockApprovalSystem, MockContextManager, MockDisplaySystem
 
 from ._loading import LoadedSubject
+from ._serving import SERVICE, service_address
 
 OWNER = "subject"
 MOUNT_SECONDS = 20.0
@@ -356,9 +357,10 @@ async def _mounted(scene: Scene, config: dict[str, Any]) -> None:
 
 
 def placed(config: Any, directory: Path) -> Any:
-    """A configuration with ``{directory}`` filled in."""
+    """A configuration with ``{directory}`` and ``{service}`` filled in."""
     if isinstance(config, str):
-        return config.replace("{directory}", str(directory))
+        served = config.replace(SERVICE, service_address()) if SERVICE in config else config
+        return served.replace("{directory}", str(directory))
     if isinstance(config, dict):
         return {key: placed(value, directory) for key, value in config.items()}
     if isinstance(config, list):

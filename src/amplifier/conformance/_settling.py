@@ -18,6 +18,7 @@ import attrs
 from ._exercise import exercises
 from ._loading import LoadedSubject
 from ._scene import MountFailed, Scene, Stage
+from ._serving import SERVICE, is_served
 from ._words import environment_in, inputs_in, settings_in
 
 SECRET = "conformance-secret-7f3a"
@@ -26,28 +27,25 @@ NOWHERE = "http://127.0.0.1:9"
 """An address that nobody listens at."""
 
 _SECRETS = ("api_key", "apikey", "key", "token", "secret", "password", "credential")
-_ADDRESSES = ("base_url", "api_base", "endpoint", "url", "host", "server")
+_ADDRESSES = ("base_url", "api_base", "endpoint", "url")
 _FILES = ("file", "path", "db", "database", "store", "storage", "journal")
 _FOLDERS = ("dir", "directory", "folder", "root", "workspace", "path", "store", "storage")
 _COUNTS = ("max", "min", "limit", "size", "count", "tokens", "timeout", "seconds", "window", "budget", "retries")
 _MOST_MISSING = 8
 
 
-async def settled(stage: Stage, service: str | None = None) -> LoadedSubject:
-    """The subject with the settings that it is to be examined with.
-
-    Args:
-        stage: Where to try.
-        service: The address of a service that answers, if there is one.
-    """
+async def settled(stage: Stage) -> LoadedSubject:
+    """The subject with the settings that it is to be examined with."""
     loaded = stage.loaded
     works = await _works(stage, loaded.config)
-    wanted = _placed(loaded) if loaded.module_type == "context" else []
-    if works and loaded.module_type == "provider" and service is not None:
-        wanted = [_with_addresses(loaded, service)]
+    wanted: list[dict[str, Any]] = []
+    if loaded.module_type == "context":
+        wanted = _placed(loaded)
+    elif loaded.module_type == "provider" and _addresses(loaded, ""):
+        wanted = _served(loaded)
     if not works:
         set_environment(loaded)
-        wanted = _enough(loaded, service) + wanted
+        wanted = [*wanted, *_enough(loaded)]
     for candidate in wanted:
         config = {**candidate, **loaded.config}
         if config != loaded.config and await _works(stage, config):
@@ -74,7 +72,7 @@ async def _works(stage: Stage, config: dict[str, Any]) -> bool:
     trial = attrs.evolve(stage, faults=[], notes=[])
     try:
         async with trial.scene(config=config) as scene:
-            return _stands(scene) and await _does_something(scene)
+            return _stands(scene) and await _does_something(scene, config)
     except MountFailed:
         return False
 
@@ -85,8 +83,9 @@ def _stands(scene: Scene) -> bool:
     return scene.instance is not None
 
 
-async def _does_something(scene: Scene) -> bool:
-    if scene.loaded.module_type != "context":
+async def _does_something(scene: Scene, config: dict[str, Any]) -> bool:
+    """Whether what it was given for is done: files are written, a service is understood."""
+    if scene.loaded.module_type != "context" and not is_served(config):
         return True  # that calls fail is what is to be seen
     outcomes = [await scene.call(each.run, scene) for each in exercises(scene)]
     return all(outcome.returned for outcome in outcomes)
@@ -112,19 +111,28 @@ def _placed(loaded: LoadedSubject) -> list[dict[str, Any]]:
     return [candidate for candidate in ({**folders, **files}, {**files, **folders}) if candidate]
 
 
-def _enough(loaded: LoadedSubject, service: str | None) -> list[dict[str, Any]]:
+def _served(loaded: LoadedSubject) -> list[dict[str, Any]]:
+    """Our service for every address, with keys to it."""
+    keys = settings_in(loaded.subject)
+    secrets = {key: SECRET for key in keys if _is_secret(key)}
+    models = {key: "test-model" for key in keys if "model" in key.lower().split("_")}
+    patience = {key: 0 for key in keys if key.lower() in ("max_retries", "retries")}
+    addresses = _addresses(loaded, f"{SERVICE}/auto")
+    return [{**secrets, **addresses, **patience}, {**secrets, **models, **addresses, **patience}]
+
+
+def _enough(loaded: LoadedSubject) -> list[dict[str, Any]]:
     """A value for every setting that can be guessed by its name: keys alone, then keys and addresses."""
     keys = settings_in(loaded.subject)
     secrets = {key: SECRET for key in keys if _is_secret(key)}
-    addresses = _with_addresses(loaded, service or NOWHERE)
+    addresses = _addresses(loaded, NOWHERE)
     models = {key: "test-model" for key in keys if "model" in key.lower()}
-    found = [{**secrets, **addresses}, {**secrets, **addresses, **models}] if service else []
-    found += [secrets, {**secrets, **addresses}, {**secrets, **addresses, **models}]
+    found = [secrets, {**secrets, **addresses}, {**secrets, **addresses, **models}]
     return [candidate for number, candidate in enumerate(found) if candidate not in found[:number]]
 
 
-def _with_addresses(loaded: LoadedSubject, service: str) -> dict[str, Any]:
-    return {key: service for key in settings_in(loaded.subject) if _is_one_of(key, _ADDRESSES)}
+def _addresses(loaded: LoadedSubject, address: str) -> dict[str, Any]:
+    return {key: address for key in settings_in(loaded.subject) if _is_one_of(key, _ADDRESSES)}
 
 
 def _guess(key: str) -> Any:

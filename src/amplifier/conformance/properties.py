@@ -26,6 +26,8 @@ EXPLORING_SECONDS = 15.0
 """After which no more cases are played once one has failed: a module that hangs makes every case slow."""
 SHRINKING = 150
 """Cases tried at most in making one smaller."""
+SECONDS_PER_EXAMPLE = 0.5
+"""What a case may take on average; when the time is up, no more are tried."""
 SHRINKING_SECONDS = 8.0
 """What that may take: a module that writes files makes every case slow."""
 

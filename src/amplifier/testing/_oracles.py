@@ -26,7 +26,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, final
 
 import attrs
@@ -60,7 +60,8 @@ class ProcessWatch:
         deadline = time.monotonic() + _THREAD_PATIENCE
         for thread in new:
             if not thread.name.startswith(_POOLED_THREADS):
-                thread.join(max(0.0, deadline - time.monotonic()))
+                with suppress(RuntimeError):  # somebody is just starting it
+                    thread.join(max(0.0, deadline - time.monotonic()))
         return sorted(
             tidy(f"thread {thread.name} is still running")
             for thread in new

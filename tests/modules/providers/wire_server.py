@@ -105,6 +105,9 @@ class WireServer:
             if self._stopping:
                 connection.close()
                 return
+            connection.setsockopt(
+                socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+            )  # else each piece waits for an acknowledgement
             with self._lock:
                 self._sockets.add(connection)
                 self.connections += 1

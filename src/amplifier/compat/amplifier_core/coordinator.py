@@ -1,5 +1,5 @@
 """The coordinator, as published modules import it."""
 
-from amplifier.kernel import ModuleCoordinator
+from amplifier.compat._coordinator import ModuleCoordinator
 
 __all__ = ["ModuleCoordinator"]

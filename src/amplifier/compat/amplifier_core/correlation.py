@@ -52,13 +52,13 @@ def resolve_request_id(event: str, explicit: str | None = None) -> str | None:
         explicit: The id its payload already has.
     """
     if event in REQUEST_EVENTS:
-        request_id = explicit or new_request_id()
-        _open_call.set(request_id)
-        return request_id
+        opened = explicit or new_request_id()
+        _open_call.set(opened)
+        return opened
     if event in TERMINAL_EVENTS:
-        request_id = explicit or current_request_id()
+        ended = explicit or current_request_id()
         _open_call.set(None)
-        return request_id
+        return ended
     if event in INTERIM_EVENTS:
         if explicit:
             _open_call.set(explicit)

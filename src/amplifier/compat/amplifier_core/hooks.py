@@ -1,6 +1,6 @@
-"""Hooks, as published modules import them."""
+"""The hook registry, as published modules import it."""
 
-from amplifier.kernel import HookRegistry
+from amplifier.compat._hooks import HookRegistry
 from amplifier.models import ContextInjection, HookResult
 
 __all__ = ["ContextInjection", "HookRegistry", "HookResult"]

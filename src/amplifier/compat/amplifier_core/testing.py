@@ -1,14 +1,16 @@
-"""Test doubles, as published modules import them."""
+"""Test doubles in the published form, which published suites inspect with the methods of mocks."""
 
-from amplifier.testing import (
-    EventRecorder,
-    MockContextManager,
-    MockCoordinator,
-    MockTool,
-    ScriptedOrchestrator,
-    create_test_coordinator,
-    wait_for,
-)
+from __future__ import annotations
+
+import importlib
+import types
+from collections.abc import Callable
+from typing import Any, Self
+
+import anyio
+
+from .coordinator import ModuleCoordinator
+from .models import HookResult, ToolResult
 
 __all__ = [
     "EventRecorder",
@@ -19,3 +21,140 @@ __all__ = [
     "create_test_coordinator",
     "wait_for",
 ]
+
+
+def _async_mock(**options: Any) -> Any:
+    """A mock, because suites ask these doubles what they were called with.
+
+    The library imports no mocks anywhere else, so this one is imported when a suite makes its first double.
+    """
+    return importlib.import_module("unittest.mock").AsyncMock(**options)
+
+
+class MockCoordinator(ModuleCoordinator):
+    """A coordinator without a session that keeps a history of mounts."""
+
+    mount_history: list[dict[str, Any]]
+    unmount_history: list[dict[str, Any]]
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        """Build it over a session that is only a name."""
+        session = types.SimpleNamespace(
+            session_id="test-session",
+            parent_id=None,
+            config={"session": {"orchestrator": "test-orchestrator", "context": "test-context"}},
+        )
+        return super().__new__(cls, session, _async_mock(return_value={"approved": True}), _async_mock())
+
+    def __init__(self) -> None:
+        self.mount_history = []
+        self.unmount_history = []
+
+    async def mount(self, mount_point: str, module: Any, name: str | None = None) -> None:  # type: ignore[override]  # published as a coroutine
+        """Mount and note it."""
+        self.mount_history.append({"mount_point": mount_point, "module": module, "name": name})
+        await super().mount(mount_point, module, name)
+
+    async def unmount(self, mount_point: str, name: str | None = None) -> None:  # type: ignore[override]  # as above
+        """Unmount and note it."""
+        self.unmount_history.append({"mount_point": mount_point, "name": name})
+        await super().unmount(mount_point, name)
+
+
+class MockTool:
+    """A tool that always says the same."""
+
+    def __init__(self, name: str = "mock_tool", output: Any = "Success") -> None:
+        self.name = name
+        self.description = f"Mock tool: {name}"
+        self.output = output
+        self.input_schema: dict[str, Any] = {"type": "object", "properties": {}}
+        self.call_count = 0
+        self.execute = _async_mock(side_effect=self._execute)
+
+    async def _execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 — the contract's name
+        self.call_count += 1
+        return ToolResult(success=True, output=self.output)
+
+
+class MockContextManager:
+    """A context over a list."""
+
+    def __init__(self, messages: list[dict[str, Any]] | None = None) -> None:
+        self.messages = messages or []
+        self.add_message = _async_mock(side_effect=self._add_message)
+        self.get_messages = _async_mock(return_value=self.messages)
+        self.get_messages_for_request = _async_mock(side_effect=self._get_messages_for_request)
+        self.clear = _async_mock()
+        self._should_compact = _async_mock(return_value=False)
+        self._compact_internal = _async_mock()
+
+    async def _add_message(self, message: dict[str, Any]) -> None:
+        self.messages.append(message)
+
+    async def _get_messages_for_request(self, token_budget: int | None = None, provider: Any = None) -> list[Any]:
+        return list(self.messages)
+
+
+class EventRecorder:
+    """Stands in for a hook registry and remembers what was emitted."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, Any]]] = []
+
+    async def emit(self, event: str, data: dict[str, Any]) -> HookResult:
+        """Note an event."""
+        self.events.append((event, data.copy()))
+        return HookResult(action="continue")
+
+    async def record(self, event: str, data: dict[str, Any]) -> HookResult:
+        """Note an event; can be registered as a handler."""
+        return await self.emit(event, data)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.events.clear()
+
+    def get_events(self, event_type: str | None = None) -> list[tuple[str, dict[str, Any]]]:
+        """What was noted, all of it or of one event."""
+        if not event_type:
+            return self.events.copy()
+        return [noted for noted in self.events if noted[0] == event_type]
+
+
+class ScriptedOrchestrator:
+    """Answers what it was told to, then ``DONE``."""
+
+    def __init__(self, responses: list[str]) -> None:
+        self.responses = responses
+        self.call_count = 0
+
+    async def execute(
+        self, prompt: str, context: Any, providers: Any, tools: Any, hooks: Any, coordinator: Any = None
+    ) -> str:
+        """Note the exchange in the context and announce it."""
+        response = self.responses[self.call_count] if self.call_count < len(self.responses) else "DONE"
+        self.call_count += 1
+        await hooks.emit("session:start", {"prompt": prompt})
+        await context.add_message({"role": "user", "content": prompt})
+        await context.add_message({"role": "assistant", "content": response})
+        await hooks.emit("session:end", {"response": response})
+        return response
+
+
+def create_test_coordinator() -> MockCoordinator:
+    """A coordinator with two tools and a context."""
+    coordinator = MockCoordinator()
+    coordinator.mount_points["tools"]["echo"] = MockTool("echo", "Echo response")
+    coordinator.mount_points["tools"]["fail"] = MockTool("fail", None)
+    coordinator.mount_points["context"] = MockContextManager()
+    return coordinator
+
+
+async def wait_for(condition: Callable[[], bool], timeout: float = 1.0) -> bool:  # noqa: ASYNC109 — published like this
+    """Ask every 10 ms whether something has come true; False when it has not within ``timeout`` seconds."""
+    with anyio.move_on_after(timeout):
+        while not condition():
+            await anyio.sleep(0.01)
+        return True
+    return False

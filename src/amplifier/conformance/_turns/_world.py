@@ -48,6 +48,7 @@ class World:
 
     def __init__(self, scene: Scene, case: dict[str, Any]) -> None:
         self._scene = scene
+        self.case = case
         self._scripts = read_turns(case)
         self._left: list[Answer] = []
         self._calls = {call.key: call for script in self._scripts for call in reversed(script.calls)}

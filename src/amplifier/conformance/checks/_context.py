@@ -152,6 +152,59 @@ class _Program:
         return [copy.deepcopy(self._said)]
 
 
+# ── one of everything ──
+
+
+def _one_of_everything() -> list[Message]:
+    """A conversation with every role and kind of content, and with equal and empty messages."""
+    blocks = [
+        {"type": "thinking", "thinking": "so", "signature": "sig=="},
+        {"type": "text", "text": "m0033 blocks", "visibility": None},
+    ]
+    return [
+        spoken(10, "system", 5),
+        {"role": "user", "content": "a\u2028b\x85c\r\nd é漢字🙂", "name": None, "metadata": {"n": [1, {"deep": None}], "ok": False}},
+        *tool_turn(20, 3, 5, between="system"),
+        {"role": "assistant", "content": blocks, "cache": {"type": "ephemeral"}},
+        {"role": "developer", "content": "m0050 be brief"},
+        {"role": "user", "content": ""},
+        {"role": "user", "content": ""},
+        {"role": "assistant", "content": None},
+        spoken(60, "user", 5),
+        spoken(60, "user", 5),
+        *tool_turn(70, 1, 5, content="m0079 I look"),
+        spoken(80, "user", 5),
+    ]
+
+
+@check("C3", "C4", "C6", "C7", "C9", "C10", "C11", "C12", "C13", "C14", "C16", kind="behaviour", types=CONTEXT)
+async def keeps_one_of_everything(stage: Stage) -> None:
+    """Stores a conversation with one of everything in both ways, changes all it gets hold of, replaces and clears it."""
+    for placed, adds in ((True, True), (True, False), (False, True)):
+        async with rehearsal(stage, placed=placed) as play:
+            if play is None:
+                return
+            history = _one_of_everything()
+            stored = all([await play.add(m) for m in history]) if adds else await play.set(history)
+            if not stored or not await play.compare("C3" if adds else "C14", "after storing one of everything"):
+                return
+            program = _Program(play)
+            steps: list[dict[str, Any]] = [{"do": "spoil", "what": what} for what in ("given", "stored", "view", "small view")]
+            steps += [{"do": "view", "budget": budget} for budget in (None, 200, 60, 20, 10_000_000)]
+            steps += [{"do": "set", "messages": []}, {"do": "say", "role": "user", "content": "m0500 next", "extra": {}}]
+            if not stage.faults:
+                await play.judge_plenty()
+            for number, step in enumerate(steps[: None if adds else -2]):
+                if stage.faults:
+                    return
+                await program.do(step, number)
+                play.expect_untouched()
+            if not stage.faults and await play.set(history):
+                await program.do({"do": "clear"}, len(steps))
+        if stage.faults:
+            return
+
+
 async def add_at_once(play: Rehearsal, queues: list[list[Message]], when: str) -> None:
     """Add the messages of every queue from a task of its own; all must be there, each queue in its order."""
     failed: list[str] = []

@@ -19,6 +19,8 @@ from .._words import choices_in, inputs_in, settings_in, texts_in
 
 _HOOK = ("hook",)
 _FIRST, _LAST = 10, 90
+_USUAL = ("tool:pre", "tool:post", "prompt:submit")
+_MOST_EVENTS = 6
 _SECONDS = 2.0
 """Of our own work, in the quick profile, for each of the checks that list their questions."""
 
@@ -77,8 +79,8 @@ async def lets_events_be_chosen(stage: Stage) -> None:
     if any("event" in key.lower() for key in keys):
         return
     usual = await _events_with(stage, {})
-    if not usual:
-        return
+    if not usual or usual == {next(iter(usual))} - {"*"}:
+        return  # of one event there is nothing to choose
     for key in dict.fromkeys([*keys, "events", "enabled_events"]):
         for value in ([], [sorted(usual)[0]], ["prompt:submit"], False):
             if await _events_with(stage, {key: value}) not in (usual, None):
@@ -102,22 +104,24 @@ async def answers_listed_events(stage: Stage) -> None:
     """Gives every handler every event of the catalogue and some of none, with payloads that are wrong by one thing."""
     subject = stage.loaded.subject
     words, choices, texts = inputs_in(subject), choices_in(subject), set(texts_in(subject))
+    named = [event for event in EVENTS if event in texts]
     async with stage.scene() as scene:
         trial = HookTrial(stage, Budget(stage, _SECONDS))
-        seen: list[Any] = []
+        by_handler: list[tuple[Any, list[str]]] = []
         for registration in scene.registrations:
-            own = [registration.event] if registration.event != "*" else []
-            named = [event for event in EVENTS if event in texts]
-            likely = list(dict.fromkeys([*own, *(named or (["tool:pre", "tool:post"] if not own else []))]))
-            if registration.handler in seen:  # the same function for another event: the rest has been tried
-                await trial.play(scene, registration, _thoroughly(own, words, choices))
-                continue
-            seen.append(registration.handler)
+            known = next((events for each, events in by_handler if each.handler == registration.handler), None)
+            if known is None:
+                by_handler.append((registration, known := []))
+            known += [registration.event] if registration.event != "*" else []
+        for registration, _ in by_handler:
             await trial.play(scene, registration, _briefly(words))
-            await trial.play(scene, registration, _thoroughly(likely, words, choices))
+        for registration, events in by_handler:
+            likely = list(dict.fromkeys([*(event for event in events if event in texts), *named, *events]))
+            chosen = (likely or list(_USUAL))[:_MOST_EVENTS]
+            await trial.play(scene, registration, _thoroughly(chosen, words, choices))
         trial.look_at_what_was_given()
         if trial.is_over:
-            stage.notes.append("the handlers are slow, so not every payload was tried")
+            stage.notes.append("there was no time to give the handlers every payload on the list")
 
 
 def _briefly(words: list[str]) -> Iterator[Happening]:

@@ -7,7 +7,7 @@ this file holds the checks that need many model calls or many cancellations.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from .._registry import check
@@ -17,10 +17,14 @@ from .._turns import (
     World,
     complaints_about,
     complaints_about_hooks,
+    failing_cases,
+    hooked_cases,
     judge_memory,
     judge_stop,
     needs_coordinator,
+    plain_cases,
     results_in,
+    stopped_cases,
     words_of,
 )
 from .._words import settings_in
@@ -40,14 +44,14 @@ ONE_TOOL: dict[str, Any] = {
 }
 
 
-def report(stage: Stage, complaints: Iterable[tuple[str, str]], turn: PlayedTurn | None = None) -> None:
+def report(stage: Stage, complaints: Iterable[tuple[str, str]], world: World, turn: PlayedTurn | None = None) -> None:
     """Write complaints down, one for each clause."""
     seen: set[str] = set()
     error = None if turn is None or turn.outcome is None else turn.outcome.error
     for clause, what in complaints:
         if clause not in seen:
             seen.add(clause)
-            stage.fault(clause, what, error=error)
+            stage.fault(clause, what, error=error, given=world.case)
 
 
 # ── shape ──
@@ -102,53 +106,70 @@ def _refused(execute: Any) -> str | None:
 # ── turns ──
 
 
+@check(*EVERY_TURN, kind="behaviour", types=LOOPS)
+async def keeps_small_turns(stage: Stage) -> None:
+    """Runs small turns with scripted models and tools, and compares what was told, stored and asked with the script."""
+    await _each(stage, plain_cases(), _judge_turns)
+
+
 @check(*EVERY_TURN, kind="behaviour", types=LOOPS, inputs="turns")
-async def keeps_its_turns(stage: Stage) -> None:
-    """Runs drawn turns with scripted models and tools, and compares what was told, stored and asked with the script."""
-    async with stage.scene() as scene:
-        if scene.instance is None:
-            return
-        world = World(scene, stage.case)
-        for turn in await world.play():
-            report(stage, complaints_about(turn), turn)
-        report(stage, judge_memory(world.turns))
+async def keeps_drawn_turns(stage: Stage) -> None:
+    """Does the same with larger turns that are drawn."""
+    await _play(stage, stage.case, _judge_turns)
 
 
-@check(
-    *EVERY_TURN,
-    *("O15", "O16", "O17", "O18", "O19", "O20", "O29"),
-    kind="behaviour",
-    types=LOOPS,
-    inputs="hooked_turns",
-)
-async def honours_hooks(stage: Stage) -> None:
-    """Lets hooks deny, change, ask, inject and whisper at drawn places, and looks at what becomes of it."""
-    async with stage.scene() as scene:
-        if scene.instance is None:
+async def _judge_turns(stage: Stage, world: World) -> None:
+    for turn in await world.play():
+        report(stage, complaints_about(turn), world, turn)
+    report(stage, judge_memory(world.turns), world)
+
+
+HOOKS = ("O15", "O16", "O17", "O18", "O19", "O20", "O29")
+
+
+@check(*EVERY_TURN, *HOOKS, kind="behaviour", types=LOOPS)
+async def honours_one_hook(stage: Stage) -> None:
+    """Lets a hook deny, change, ask, inject or whisper at each place, and looks at what becomes of it."""
+    await _each(stage, hooked_cases(), _judge_hooks)
+
+
+@check(*EVERY_TURN, *HOOKS, kind="behaviour", types=LOOPS, inputs="hooked_turns")
+async def honours_drawn_hooks(stage: Stage) -> None:
+    """Lets hooks do so at many drawn places in one turn."""
+    await _play(stage, stage.case, _judge_hooks)
+
+
+async def _judge_hooks(stage: Stage, world: World) -> None:
+    for turn in await world.play():
+        report(stage, complaints_about_hooks(turn), world, turn)
+        report(stage, complaints_about(turn), world, turn)
+        if world.gave_up:
+            what = "after a deny at provider:request the loop asks its hooks again without end"
+            stage.fault("O20", what, given=world.case)
             return
-        world = World(scene, stage.case)
-        for turn in await world.play():
-            report(stage, complaints_about_hooks(turn), turn)
-            report(stage, complaints_about(turn), turn)
-            if world.gave_up:
-                stage.fault("O20", "after a deny at provider:request the loop asks its hooks again without end")
-                return
+
+
+@check(*EVERY_TURN, "O21", "O26", kind="behaviour", types=LOOPS)
+async def passes_each_error_on(stage: Stage) -> None:
+    """Lets provider and context fail in each way, looks at what execute raises, and runs another turn."""
+    await _each(stage, failing_cases(), _judge_errors)
 
 
 @check(*EVERY_TURN, "O21", "O26", kind="behaviour", types=LOOPS, inputs="failing_turns")
-async def passes_errors_on(stage: Stage) -> None:
+async def passes_drawn_errors_on(stage: Stage) -> None:
     """Lets provider and context fail at drawn places, looks at what execute raises, and runs another turn."""
-    async with stage.scene() as scene:
-        if scene.instance is None:
-            return
-        world = World(scene, stage.case)
-        turns = await world.play()
-        for turn in turns:
-            report(stage, complaints_about(turn), turn)
-            report(stage, _judge_error(turn), turn)
-        first, last = turns[0].outcome, turns[-1].outcome
-        if first is not None and first.kind == "raised" and last is not None and turns[-1].went_through:
-            stage.expect(last.returned, "O26", f"in the turn after a provider's error execute {last}", error=last.error)
+    await _play(stage, stage.case, _judge_errors)
+
+
+async def _judge_errors(stage: Stage, world: World) -> None:
+    turns = await world.play()
+    for turn in turns:
+        report(stage, complaints_about(turn), world, turn)
+        report(stage, _judge_error(turn), world, turn)
+    first, last = turns[0].outcome, turns[-1].outcome
+    if first is not None and first.kind == "raised" and last is not None and turns[-1].went_through:
+        what = f"in the turn after a provider's error execute {last}"
+        stage.expect(last.returned, "O26", what, error=last.error, given=world.case)
 
 
 def _judge_error(turn: PlayedTurn) -> Iterable[tuple[str, str]]:
@@ -160,6 +181,26 @@ def _judge_error(turn: PlayedTurn) -> Iterable[tuple[str, str]]:
         yield "O21", f"the provider raised {type(error).__name__}, and execute {outcome}"
     if not turn.places("event", "provider:error"):
         yield "O26", f"the provider raised {type(error).__name__}, and no provider:error was emitted"
+
+
+Judge = Callable[[Stage, World], Awaitable[None]]
+
+
+async def _each(stage: Stage, cases: Iterable[dict[str, Any]], judge: Judge) -> None:
+    """Play cases until one has shown something; the first one that does is small enough."""
+    found: set[str] = set()
+    for case in cases:
+        before = len(stage.faults)
+        await _play(stage, case, judge)
+        new = [fault for fault in stage.faults[before:] if fault.clause not in found]
+        stage.faults[before:] = new
+        found.update(fault.clause for fault in new)
+
+
+async def _play(stage: Stage, case: dict[str, Any], judge: Judge) -> None:
+    async with stage.scene() as scene:
+        if scene.instance is not None:
+            await judge(stage, World(scene, case))
 
 
 @check("O14", kind="behaviour", types=LOOPS)
@@ -189,16 +230,22 @@ async def tells_failures_from_successes(stage: Stage) -> None:
 # ── stopping ──
 
 
-@check(*EVERY_TURN, "O22", kind="behaviour", types=LOOPS, inputs="stopped_turns")
-async def stops_gracefully(stage: Stage) -> None:
+@check(*EVERY_TURN, "O22", kind="behaviour", types=LOOPS)
+async def stops_at_each_place(stage: Stage) -> None:
     """Asks for a graceful stop while the model or a tool works, and looks at what is started, finished and stored."""
-    async with stage.scene() as scene:
-        if scene.instance is None:
-            return
-        world = World(scene, stage.case)
-        turn = await world.play_turn()
-        report(stage, judge_stop(turn), turn)
-        report(stage, complaints_about(turn), turn)
+    await _each(stage, stopped_cases(), _judge_stopped)
+
+
+@check(*EVERY_TURN, "O22", kind="behaviour", types=LOOPS, inputs="stopped_turns")
+async def stops_at_drawn_places(stage: Stage) -> None:
+    """Does so in turns that are drawn."""
+    await _play(stage, stage.case, _judge_stopped)
+
+
+async def _judge_stopped(stage: Stage, world: World) -> None:
+    turn = await world.play_turn()
+    report(stage, judge_stop(turn), world, turn)
+    report(stage, complaints_about(turn), world, turn)
 
 
 # ── recommendations ──

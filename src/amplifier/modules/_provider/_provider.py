@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import logging
 import random
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, final
@@ -191,7 +192,7 @@ class _Answering:
         self._blame = provider._blame(call.model)
         self._reply: Reply | None = None
         self._parser = EventParser()
-        self._ready: list[StreamChunk] = []
+        self._ready: deque[StreamChunk] = deque()
         self._raw: list[Any] = []
         self._began = 0.0
         self._is_over = False
@@ -258,7 +259,7 @@ class _Answering:
                 self._is_over = True
                 await self._report("error", exc)
                 raise
-        return self._ready.pop(0)
+        return self._ready.popleft()
 
     async def _advance(self) -> None:
         """Receive until there is something to give out, or the answer is complete."""

@@ -95,6 +95,13 @@ class EventParser:
             raise ValueError(f"an event is larger than {MAX_EVENT_BYTES} bytes")
 
 
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse)  # made once: with an option, `json.loads` makes one per call
+
+
 def read_json(text: str | bytes) -> Any:
     """Parse JSON exactly: integers of any size, and no NaN.
 
@@ -102,10 +109,6 @@ def read_json(text: str | bytes) -> Any:
         ValueError: It is no JSON, or is nested beyond what Python can read.
     """
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return _DECODER.decode(text if isinstance(text, str) else text.decode())
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")

@@ -67,7 +67,7 @@ class Exchange:
                 return await self._ask_once(request)
             except LLMError as exc:
                 attempt += 1
-                if not exc.retryable or attempt > self._options.max_retries:
+                if not exc.retryable or attempt > self._options.max_retries or self._is_too_long(exc):
                     await self._say_error(exc)
                     raise
                 delay = self._delay(attempt, exc)
@@ -86,6 +86,9 @@ class Exchange:
             except Exception as exc:
                 await self._say_error(exc)
                 raise
+
+    def _is_too_long(self, exc: LLMError) -> bool:
+        return (exc.retry_after or 0.0) > self._options.max_retry_after
 
     async def _say_error(self, exc: Exception) -> None:
         details = {"provider": self.name, "error": {"type": type(exc).__name__, "message": str(exc)}}
@@ -151,7 +154,7 @@ class Exchange:
         elif chunk.kind == "block_delta":
             details = {"block_index": chunk.index, "block_type": chunk.block_type, "delta": chunk.text}
             await emit(CONTENT_BLOCK_DELTA, details)
-            if chunk.block_type == "thinking":
+            if chunk.block_type in ("thinking", "reasoning"):
                 await emit(THINKING_DELTA, {"block_index": chunk.index, "delta": chunk.text})
         elif chunk.kind == "block_end" and chunk.block is not None:
             await emit(CONTENT_BLOCK_END, {"block_index": chunk.index, "block": to_dict(chunk.block)})

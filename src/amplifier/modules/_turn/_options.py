@@ -27,6 +27,7 @@ class TurnOptions:
         max_retries: Further attempts after an error that a retry may mend.
         initial_delay: Seconds before the first retry; doubled for each further one.
         max_delay: The longest of those delays.
+        max_retry_after: The longest wait that a service may ask for; a longer one is not waited, the error leaves at once.
         streaming: Ask providers that can stream to do so.
         select_tools: Let hooks choose the tool for every call (``tool:selecting``).
     """
@@ -42,6 +43,7 @@ class TurnOptions:
     max_retries: int = 3
     initial_delay: float = 1.0
     max_delay: float = 60.0
+    max_retry_after: float = 120.0
     streaming: bool = False
     select_tools: bool = False
 
@@ -84,6 +86,7 @@ _CHECKS: Mapping[str, Callable[[Any], str | None]] = {
     "max_retries": _count(0),
     "initial_delay": _delay,
     "max_delay": _delay,
+    "max_retry_after": _delay,
 }
 
 

@@ -139,6 +139,7 @@ class Command:
         if found:
             grace = min(self._grace, _MOST_GRACE_WHEN_CANCELLED) if self._stop.requested else self._grace
             ear.listen(grace, lambda: not family.members(), look=_LOOK, heed_stop=False)
+            ear.listen(_LAST_BREATH, lambda: ear.is_deaf, heed_stop=False)  # what they said last may lie unread
         return found
 
     def _bury(self, family: Family, process: subprocess.Popen[bytes]) -> None:

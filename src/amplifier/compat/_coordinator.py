@@ -1,0 +1,252 @@
+"""The coordinator in its published form.
+
+Mount points, capabilities, channels and the token are the kernel's own. The hook registry is the published one (`_hooks`), and
+what a coordinator does with the result of hooks and at its cleanup follows the published kernel. The constructor's arguments
+are consumed in ``__new__``, because published subclasses override that and define any ``__init__`` they like. Above:
+`_session` and the mirror.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import AbstractAsyncContextManager
+from inspect import isawaitable
+from typing import Any, Self
+
+from amplifier._json import sanitize_text
+from amplifier.errors import ApprovalTimeoutError
+from amplifier.kernel import ModuleCoordinator as KernelCoordinator
+from amplifier.kernel._deadline import Overran, Series
+from amplifier.kernel._firewall import run_shielded
+from amplifier.kernel._injections import store
+from amplifier.models import ContextInjection, HookResult
+
+from ._hooks import HookRegistry
+from ._owner import Owner
+from ._verdict import scalar_item, write_items
+
+logger = logging.getLogger("amplifier_core.coordinator")
+
+_ALLOWING = frozenset({"allow", "allow once", "allow always"})
+_SHOWN = 200
+
+
+class ModuleCoordinator(KernelCoordinator):
+    """What holds the modules of one session together, as ``amplifier_core.ModuleCoordinator``."""
+
+    _cleanup_fns: list[Any]
+    _session_state: dict[str, Any]
+    _owner: Owner
+
+    def __new__(cls, session: Any = None, approval_system: Any = None, display_system: Any = None, **_: Any) -> Self:
+        """Build the whole object; a subclass hands its arguments on to here."""
+        self = super().__new__(cls)
+        _check_session(session)
+        KernelCoordinator.__init__(self, session, approval_system, display_system)
+        hooks = HookRegistry()
+        hooks.belong_to(self._session_id, self._parent_id, self.watch)
+        hooks.set_default_fields(session_id=self._session_id, parent_id=self._parent_id)
+        self._hooks = hooks
+        self.mounts.points["hooks"] = hooks
+        self._cleanup_fns = []
+        self._owner = Owner(self.hosting)
+        return self
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Everything has happened in ``__new__``."""
+
+    # ── attributes ──
+
+    @property
+    def mount_points(self) -> dict[str, Any]:
+        """What is mounted where, live."""
+        return self.mounts.points
+
+    @mount_points.setter
+    def mount_points(self, points: dict[str, Any]) -> None:
+        self.mounts.points = points
+
+    @property
+    def session_state(self) -> dict[str, Any]:
+        """A dict for modules to leave things in."""
+        return self._session_state
+
+    @session_state.setter
+    def session_state(self, state: dict[str, Any]) -> None:
+        if not isinstance(state, dict):
+            raise TypeError(f"session_state must be a dict, got {type(state).__name__}")
+        self._session_state = state
+
+    def show_session(self, session: Any) -> None:
+        """From now on ``coordinator.session`` is ``session``."""
+        self._session = session
+
+    # ── hook results ──
+
+    async def process_hook_result(self, result: Any, event: str, hook_name: str = "unknown") -> HookResult:
+        """Carry out what hooks asked for.
+
+        Returns:
+            ``continue`` or ``deny`` after a question, ``inject_context`` with the ephemeral items that are left,
+            ``continue`` when everything was stored, and any other result as it is.
+
+        Raises:
+            ValueError: An injection is longer than ``session.injection_size_limit``; nothing was stored.
+            TypeError: The approval system answered something else than text.
+        """
+        action, message = result.action, result.user_message
+        processed: HookResult = result
+        if action == "inject_context":
+            processed = await self._injected(result, event, hook_name)
+        if message and action != "ask_user":
+            await self._show(result, hook_name)
+        if result.suppress_output:
+            logger.debug("hook %r asks to suppress output on %r", hook_name, event)
+        if action == "ask_user":
+            return await self._asked(result, hook_name)
+        return processed
+
+    async def _injected(self, result: Any, event: str, hook_name: str) -> HookResult:
+        given: list[ContextInjection] = list(result.context_injections)
+        if not given and result.context_injection:
+            given = [scalar_item(result, hook_name, event)]
+        items = [_with_content(item, text) for item in given if (text := sanitize_text(item.content))]
+        ephemeral: list[ContextInjection] = []
+        if items:
+            self._meter.charge(items, size_limit=self.injection_size_limit, budget=self.injection_budget_per_turn)
+            ephemeral = await store(items, self._add_message if self._can_store() else None)
+        left = _copy_without_injections(result)
+        if ephemeral:
+            left.action = "inject_context"
+            write_items(left, ephemeral)
+        return left
+
+    def _can_store(self) -> bool:
+        return getattr(self.mounts.points.get("context"), "add_message", None) is not None
+
+    async def _add_message(self, message: dict[str, Any]) -> None:
+        await self._call_bounded(self.mounts.points["context"].add_message(message), "context.add_message")
+
+    async def _asked(self, result: Any, hook_name: str) -> HookResult:
+        prompt = result.approval_prompt or "Allow this operation?"
+        options = result.approval_options or ["Allow", "Deny"]
+        if self.approval_system is None:
+            logger.error("hook %r asks for approval and there is no approval system: denied", hook_name)
+            return HookResult(action="deny", reason="No approval system available")
+        timeout = result.approval_timeout
+        series = Series(self.watch)
+        try:
+            answer = self.approval_system.request_approval(prompt, options, timeout, result.approval_default)
+            if isawaitable(answer):
+                seconds = timeout if isinstance(timeout, int | float) and timeout > 0 else None
+                answer = await series.run(answer, seconds, f"approval for hook {hook_name!r}")
+        except (Overran, ApprovalTimeoutError):
+            if result.approval_default == "allow":
+                return HookResult(action="continue")
+            return HookResult(action="deny", reason=f"Approval timeout - denied by default: {_shorten(prompt)}")
+        finally:
+            series.close()
+        if not isinstance(answer, str):
+            raise TypeError(f"the approval system answered {answer!r}; expected one of {options!r}")
+        chosen = answer.lower()
+        if chosen in _ALLOWING:
+            return HookResult(action="continue")
+        if chosen != "deny":
+            logger.warning("the approval system answered %r, which allows nothing: denied", answer)
+        return HookResult(action="deny", reason=f"User denied: {_shorten(prompt)}")
+
+    # ── modules that live in tasks of their own ──
+
+    async def host_as(
+        self, owner: str | None, context_manager: AbstractAsyncContextManager[Any], *, name: str | None = None
+    ) -> Any:
+        """Keep a context manager open; a task that owns the session's task group is started for the first one."""
+        await self._owner.start()
+        return await super().host_as(owner, context_manager, name=name)
+
+    # ── cleanup ──
+
+    def register_cleanup_as(self, owner: str | None, cleanup_fn: Any) -> None:
+        """Register a cleanup; what is not callable is ignored."""
+        if callable(cleanup_fn):
+            self._cleanup_fns.append(cleanup_fn)
+
+    async def cleanup(self) -> None:
+        """Run all registered cleanups, the last one first; calling it again runs them again.
+
+        Raises:
+            BaseException: The first one among them that is no Exception (Ctrl-C, exit, a cancellation), after all ran.
+        """
+        fatal = await run_shielded(self.run_cleanups, name="amplifier cleanup")
+        if fatal is not None:
+            raise fatal
+
+    async def run_cleanups(self) -> BaseException | None:
+        """Run all cleanups and what else lives in the session.
+
+        Returns:
+            The first thing raised that is no Exception.
+        """
+        fatal: BaseException | None = None
+        for cleanup in reversed(list(self._cleanup_fns)):
+            series = Series(self.watch)
+            try:
+                answer = cleanup()
+                if isawaitable(answer):
+                    await series.run(answer, self.deadlines.cleanup, f"cleanup {cleanup!r}")
+            except Exception as exc:
+                logger.error("Error during cleanup: %s", exc, exc_info=exc)
+            except BaseException as exc:  # noqa: BLE001 — the caller raises it when all have run
+                logger.error("Error during cleanup: %r", exc)
+                fatal = fatal or exc
+            finally:
+                series.close()
+        _, interrupt = await self.cleanups.unwind(
+            each=self.deadlines.cleanup, total=self.deadlines.teardown, watch=self.watch
+        )
+        await self._owner.end()
+        return fatal or interrupt
+
+
+def _check_session(session: Any) -> None:
+    """A session, as far as a coordinator needs one."""
+    if session is None:
+        return
+    if not isinstance(session.session_id, str):
+        raise TypeError(f"session_id must be a str, got {session.session_id!r}")
+    if session.parent_id is not None and not isinstance(session.parent_id, str):
+        raise TypeError(f"parent_id must be a str or None, got {session.parent_id!r}")
+    _ = session.config
+
+
+def _copy_without_injections(result: Any) -> HookResult:
+    return HookResult(
+        action="continue",
+        data=result.data,
+        reason=result.reason,
+        approval_prompt=result.approval_prompt,
+        approval_options=result.approval_options,
+        approval_timeout=result.approval_timeout,
+        approval_default=result.approval_default,
+        suppress_output=result.suppress_output,
+        user_message=result.user_message,
+        user_message_level=result.user_message_level,
+        user_message_source=result.user_message_source,
+    )
+
+
+def _with_content(item: ContextInjection, content: str) -> ContextInjection:
+    if content == item.content:
+        return item
+    return ContextInjection(
+        content=content,
+        role=item.role,
+        ephemeral=item.ephemeral,
+        append_to_last_tool_result=item.append_to_last_tool_result,
+        hook_name=item.hook_name,
+        event=item.event,
+    )
+
+
+def _shorten(prompt: str) -> str:
+    return prompt if len(prompt) <= _SHOWN else f"{prompt[:_SHOWN]}...[truncated]"

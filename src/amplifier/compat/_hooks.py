@@ -1,0 +1,184 @@
+"""The hook registry in its published form: payloads are JSON, a modification comes back as ``continue``.
+
+Registration, order, deadlines and the containment of failing handlers are the kernel's own; what an event looks like to a
+handler and how answers are merged is the published kernel's. Sits on `_payload`, `_verdict` and `amplifier.kernel`; the
+mirror's ``hooks.py`` exports it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import math
+from inspect import isawaitable
+from typing import Any
+
+from amplifier.events import TERMINAL_EVENTS
+from amplifier.kernel import HookRegistry as KernelHookRegistry
+from amplifier.kernel._deadline import Overran, Series
+from amplifier.kernel._dispatch import Dispatch, Registration
+from amplifier.kernel._firewall import run_shielded
+from amplifier.kernel._hooks import _begin, _innermost
+from amplifier.kernel._stamp import timestamp
+from amplifier.models import HookResult
+
+from ._payload import json_shaped
+from ._verdict import PublishedVerdict, parse_answer
+
+logger = logging.getLogger("amplifier_core.hooks")
+
+TERMINAL_SECONDS = 30.0
+"""How long the handlers of a terminal event may take together. Published ones drain background work at ``session:end``."""
+
+_CORRELATED = frozenset({"llm:request", "llm:response", "provider:error", "provider:retry", "provider:throttle"})
+
+
+class HookRegistry(KernelHookRegistry):  # type: ignore[misc]  # final for everybody else
+    """Handlers by event, as ``amplifier_core.HookRegistry``."""
+
+    def register(  # type: ignore[override]  # the published one takes anything and fails when the event comes
+        self, event: str, handler: Any, priority: int = 0, name: str | None = None, **options: Any
+    ) -> Any:
+        """Add a handler; see `amplifier.HookRegistry.register`."""
+        if not callable(handler):
+            handler = _Uncallable(handler)
+        return super().register(event, handler, priority, name, **options)
+
+    def on(  # type: ignore[override]  # as above
+        self, event: str, handler: Any, priority: int = 0, name: str | None = None, **options: Any
+    ) -> Any:
+        """Add a handler; the same as `register`."""
+        return self.register(event, handler, priority, name, **options)
+
+    async def emit(self, event: str, data: Any) -> HookResult:  # type: ignore[override]  # data is not optional there
+        """Tell every handler of ``event`` and merge what they say.
+
+        Raises:
+            RuntimeError: The payload holds what JSON cannot say.
+            TypeError: The event is not a str, or a key of the payload neither text nor a scalar.
+            ValueError: The payload contains itself.
+        """
+        payload = json_shaped(data)
+        if event in _CORRELATED and isinstance(payload, dict):
+            payload = _with_request_id(event, payload)
+        handlers = self._ready.get(event) or self._ready_for(event)
+        if not handlers:
+            return HookResult(action="continue", data=payload if isinstance(payload, dict) else {})
+        if event in TERMINAL_EVENTS:
+            return await run_shielded(
+                self._dispatch, event, payload, handlers, TERMINAL_SECONDS, name=f"amplifier event {event}"
+            )
+        return await self._dispatch(event, payload, handlers, None)
+
+    async def _dispatch(
+        self, event: str, given: Any, handlers: tuple[Registration, ...], limit: float | None
+    ) -> HookResult:
+        payload = given
+        if isinstance(given, dict):
+            payload = {**json_shaped(self._defaults), **given, "timestamp": timestamp()}
+            payload = dict(sorted(payload.items()))
+        dispatch = _PublishedDispatch(event, payload, {}, self._watch, limit)
+        link = _begin(event)
+        token = _innermost.set(link)
+        try:
+            result = await dispatch.run(handlers)
+        finally:
+            link.is_over = True
+            _innermost.reset(token)
+        if dispatch.failures is not None:
+            await self._report(event, dispatch.failures, limit)
+        return result
+
+    async def emit_and_collect(  # type: ignore[override]  # data is not optional there
+        self, event: str, data: Any, timeout: float = 1.0
+    ) -> list[dict[str, Any]]:
+        """Ask the handlers of ``event`` one after another and return the data of their results.
+
+        Those that fail, or give no answer within ``timeout`` seconds each, are logged and left out.
+
+        Raises:
+            TypeError: The timeout is not a number.
+            ValueError: It is negative, infinite or NaN.
+        """
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+            raise TypeError(f"a timeout must be a number of seconds, got {timeout!r}")
+        if not math.isfinite(timeout) or timeout < 0:
+            raise ValueError(f"a timeout must be a finite number of seconds, got {timeout!r}")
+        payload = json_shaped(data)
+        collected: list[dict[str, Any]] = []
+        series = Series(self._watch)
+        try:
+            for registration in self._ready.get(event) or self._ready_for(event):
+                if not registration.live:
+                    continue
+                result = parse_answer(await _ask(registration, event, payload, timeout, series))
+                if result is not None and result.data is not None:
+                    collected.append(result.data)
+        finally:
+            series.close()
+        return collected
+
+
+class _PublishedDispatch(Dispatch):
+    """The kernel's call loop over the published way of merging."""
+
+    __slots__ = ("_published",)
+
+    def __init__(self, event: str, payload: Any, owned: Any, watch: Any, limit: float | None) -> None:
+        super().__init__(event, payload, owned, watch, limit)
+        self._published = PublishedVerdict(event, payload)
+
+    def result(self) -> HookResult:
+        return self._published.result()
+
+    def _took(self, registration: Registration, answer: Any) -> bool:
+        result = parse_answer(answer)
+        return result is not None and self._add(result, registration.name)
+
+    def _add(self, result: HookResult, name: str) -> bool:
+        if result.action == "modify" and result.data is not None:
+            try:
+                result = HookResult(action="modify", data=json_shaped(result.data))
+            except (TypeError, ValueError, RuntimeError):
+                result = HookResult(action="deny", reason="Hook handler returned invalid response")
+        denied = self._published.add(result, name)
+        self.payload = self._published.payload
+        return denied
+
+
+async def _ask(registration: Registration, event: str, payload: Any, timeout: float, series: Series) -> Any:
+    try:
+        answer = registration.handler(event, json_shaped(payload))
+        if isawaitable(answer):
+            answer = await series.run(answer, timeout, registration)
+    except Overran:
+        logger.warning("%s gave no answer within %g s: skipped", registration, timeout)
+    except Exception as exc:  # handlers are foreign code
+        logger.error("%s failed with %s: skipped", registration, exc, exc_info=exc)
+    except BaseException as exc:  # noqa: BLE001 — judge() raises what is not the handler's own
+        logger.error("%s failed with %s: skipped", registration, series.judge(exc))
+    else:
+        return answer
+    return None
+
+
+class _Uncallable:
+    """Something that is no handler; the published kernel finds out when the event comes."""
+
+    __slots__ = ("_thing",)
+
+    def __init__(self, thing: Any) -> None:
+        self._thing = thing
+
+    def __call__(self, event: str, data: Any) -> Any:
+        return self._thing(event, data)
+
+
+def _with_request_id(event: str, payload: dict[str, Any]) -> dict[str, Any]:
+    """Stamp the events of one call of a language model with one id; the mirror keeps which call is under way."""
+    correlation = importlib.import_module("amplifier_core.correlation")
+    field = correlation.REQUEST_ID_FIELD
+    explicit = payload.get(field)
+    given = explicit if isinstance(explicit, str) and explicit else None
+    request_id = correlation.resolve_request_id(event, given)
+    return {**payload, field: request_id} if request_id is not None else payload

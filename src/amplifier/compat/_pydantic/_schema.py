@@ -1,0 +1,141 @@
+"""`model_fields` and `model_json_schema`: what a model's fields are, for those who ask pydantic's way."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable
+from typing import Any, Final
+
+import attrs
+
+from amplifier.models._base import Model, ModelField, OpenModel
+from amplifier.models._shapes import (
+    BoolShape,
+    DatetimeShape,
+    DecimalShape,
+    DictShape,
+    EitherShape,
+    FloatShape,
+    IntShape,
+    ListShape,
+    LiteralShape,
+    ModelShape,
+    OptionalShape,
+    Shape,
+    StrShape,
+    TaggedShape,
+    shape_of,
+)
+
+_SCALARS: Final[dict[type[Shape], dict[str, Any]]] = {
+    StrShape: {"type": "string"},
+    IntShape: {"type": "integer"},
+    FloatShape: {"type": "number"},
+    BoolShape: {"type": "boolean"},
+    DecimalShape: {"anyOf": [{"type": "number"}, {"type": "string"}]},
+    DatetimeShape: {"type": "string", "format": "date-time"},
+}
+
+
+@attrs.frozen
+class FieldView:
+    """One field as pydantic describes it, as far as anyone has asked.
+
+    Attributes:
+        annotation: The resolved type.
+        default: The default; ``...`` for a required field, None where a factory makes it.
+        default_factory: Makes the default, if there is one to make it.
+    """
+
+    annotation: Any
+    default: Any
+    default_factory: Callable[[], Any] | None
+    description: None = None
+    alias: None = None
+
+    def is_required(self) -> bool:
+        """Whether there is no default."""
+        return self.default is ...
+
+    def get_default(self, *, call_default_factory: bool = False) -> Any:
+        """The default, made on request."""
+        return self.default_factory() if self.default_factory and call_default_factory else self.default
+
+
+def fields_of(cls: type[Model]) -> dict[str, FieldView]:
+    """The declared fields by name."""
+    hints = _hints(cls)
+    return {
+        field.name: FieldView(hints.get(field.name, Any), ... if field.is_required else field.default, field.factory)
+        for field in cls.__model_fields_of__
+    }
+
+
+def json_schema_of(cls: type[Model]) -> dict[str, Any]:
+    """The JSON Schema of a model; nested models are definitions."""
+    definitions: dict[str, Any] = {}
+    schema = _model_schema(cls, definitions)
+    return {"$defs": dict(sorted(definitions.items())), **schema} if definitions else schema
+
+
+def _hints(cls: type[Model]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(cls)
+    except (NameError, TypeError):  # a type that exists for the type checker only
+        return {}
+
+
+def _model_schema(cls: type[Model], definitions: dict[str, Any]) -> dict[str, Any]:
+    hints = _hints(cls)
+    schema: dict[str, Any] = {"additionalProperties": True} if issubclass(cls, OpenModel) else {}
+    if cls.__doc__:
+        schema["description"] = cls.__doc__.strip()
+    schema["properties"] = {
+        field.name: _property(field, shape_of(hints.get(field.name, Any)), definitions)
+        for field in cls.__model_fields_of__
+    }
+    required = [field.name for field in cls.__model_fields_of__ if field.is_required]
+    if required:
+        schema["required"] = required
+    return {**schema, "title": cls.__name__, "type": "object"}
+
+
+def _property(field: ModelField, shape: Shape, definitions: dict[str, Any]) -> dict[str, Any]:
+    schema = _shape_schema(shape, definitions)
+    if not field.is_required and field.factory is None:
+        schema = {**schema, "default": field.default}
+    return schema if "$ref" in schema else {**schema, "title": field.name.replace("_", " ").title()}
+
+
+def _shape_schema(shape: Shape, definitions: dict[str, Any]) -> dict[str, Any]:
+    if type(shape) in _SCALARS:
+        return dict(_SCALARS[type(shape)])
+    if isinstance(shape, LiteralShape):
+        values = list(shape.values)
+        words = {"const": values[0]} if len(values) == 1 else {"enum": sorted(values)}
+        return {**words, "type": "string"}
+    if isinstance(shape, DictShape):
+        members = True if type(shape.inner) is Shape else _shape_schema(shape.inner, definitions)
+        return {"additionalProperties": members, "type": "object"}
+    if isinstance(shape, ListShape):
+        return {"items": _shape_schema(shape.inner, definitions), "type": "array"}
+    if isinstance(shape, ModelShape):
+        return _reference(shape.cls, definitions)
+    if isinstance(shape, TaggedShape):
+        mapping = {tag: _reference(cls, definitions)["$ref"] for tag, cls in shape.by_tag.items()}
+        options = [{"$ref": reference} for reference in mapping.values()]
+        return {"discriminator": {"mapping": mapping, "propertyName": "type"}, "oneOf": options}
+    if isinstance(shape, OptionalShape):
+        inner = _shape_schema(shape.inner, definitions)
+        options = inner["anyOf"] if set(inner) == {"anyOf"} else [inner]
+        return {"anyOf": [*options, {"type": "null"}]}
+    if isinstance(shape, EitherShape):
+        return {"anyOf": [_shape_schema(option, definitions) for option in shape.options]}
+    return {}
+
+
+def _reference(cls: type[Model], definitions: dict[str, Any]) -> dict[str, Any]:
+    if cls.__name__ not in definitions:
+        definitions[cls.__name__] = {}  # a model may hold others of its own kind
+        definitions[cls.__name__] = _model_schema(cls, definitions)
+    return {"$ref": f"#/$defs/{cls.__name__}"}

@@ -1,0 +1,96 @@
+"""Classes that inherit from a model with annotations and nothing else, as published providers write them.
+
+pydantic turns such a class into a model by itself; ours need the decorator `model`. While compat is installed a
+subclass is therefore made into one when it is first used. Not when it is defined: a class with the decorator is
+defined first and decorated a moment later, and must not be touched in between.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+from typing import Any, Final
+
+import attrs
+
+from amplifier.models._base import Model, ModelField, model
+
+_lock: Final = threading.RLock()
+
+
+class _FieldsWhenAsked:
+    def __get__(self, instance: object, owner: type[Model]) -> tuple[ModelField, ...]:
+        prepare(owner)
+        return owner.__model_fields_of__
+
+
+_fields_when_asked: Final = _FieldsWhenAsked()
+
+
+def notice_subclass(cls: type[Model], /, **_options: Any) -> None:
+    """What `Model` does when it is inherited from.
+
+    A class with a constructor of its own keeps it, and stays what it is: new fields of such a class are class attributes
+    and unknown members.
+    """
+    super(Model, cls).__init_subclass__()
+    if "__attrs_attrs__" in cls.__dict__ or "__init__" in cls.__dict__:
+        return
+
+    def __init__(self: Model, /, *positional: Any, **keywords: Any) -> None:
+        prepare(cls)
+        cls.__init__(self, *positional, **keywords)
+
+    cls.__model_fields_of__ = _fields_when_asked  # type: ignore[assignment]  # gives what is promised
+    cls.__init__ = __init__  # type: ignore[assignment, method-assign]
+
+
+def prepare(cls: type[Model]) -> None:
+    """Make a class that was noticed into a model, unless somebody has by now."""
+    with _lock:
+        if not _is_waiting(cls):
+            return
+        for base in cls.__mro__[1:]:
+            if issubclass(base, Model):
+                prepare(base)
+        own = {name: kind for name, kind in inspect.get_annotations(cls).items() if _is_field(name)}
+        cls.__annotations__ = own
+        for name in own:
+            if name in cls.__dict__:
+                setattr(cls, name, _default(cls.__dict__[name]))
+        if "model_post_init" in cls.__dict__:
+            cls.__attrs_post_init__ = _post_init  # type: ignore[attr-defined]  # what attrs looks for
+        model(slots=False)(cls)
+        cls.__model_fields_of__ = _in_published_order(cls)
+
+
+def _is_waiting(cls: type[Model]) -> bool:
+    return cls.__dict__.get("__model_fields_of__") is _fields_when_asked and "__attrs_attrs__" not in cls.__dict__
+
+
+def _is_field(name: str) -> bool:
+    return not name.startswith(("_", "model_config"))
+
+
+def _default(given: Any) -> Any:
+    """A default, or what pydantic's ``Field(...)`` says about it."""
+    fields = sys.modules.get("pydantic.fields")
+    if fields is None or not isinstance(given, fields.FieldInfo):
+        return given
+    if given.is_required():
+        return attrs.field()
+    factory: Any = given.default_factory
+    return attrs.field(default=given.default) if factory is None else attrs.field(factory=factory)
+
+
+def _post_init(self: Any) -> None:
+    self.model_post_init(None)
+
+
+def _in_published_order(cls: type[Model]) -> tuple[ModelField, ...]:
+    """A field that is declared again keeps its place."""
+    fields = {field.name: field for field in cls.__model_fields_of__}
+    inherited = [field.name for base in cls.__mro__[1:2] for field in getattr(base, "__model_fields_of__", ())]
+    order = [name for name in inherited if name in fields]
+    return tuple(fields[name] for name in [*order, *(name for name in fields if name not in order)])

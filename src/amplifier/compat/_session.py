@@ -1,0 +1,391 @@
+"""The session in its published form: what ``amplifier_core.AmplifierSession`` is.
+
+Opened and closed by hand or by ``async with``; errors of a turn leave as ``RuntimeError`` with the original as their cause; the
+token asks, and stops the turn itself only when nobody listened. What the kernel promises stays: nothing is left running behind
+a closed session, cleanups are shielded and bounded, a cancelled turn unwinds before `execute` returns. Native sessions
+(`amplifier.AmplifierSession`) know nothing of this file. The mirror's ``_session_init`` and ``_session_exec`` are looked up at
+each call: published tests patch them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import types
+import uuid
+from collections.abc import Awaitable
+from contextvars import ContextVar
+from typing import Any, Self
+
+import anyio
+
+from amplifier.errors import ExecutionCancelled, SessionBusyError, SessionStateError
+from amplifier.events import CANCEL_COMPLETED, SESSION_END, SESSION_RESUME, SESSION_START
+from amplifier.kernel._deadline import InventedCancellation
+from amplifier.kernel._firewall import Loop, is_cancellation_type, is_real_cancellation, run_shielded, start_timer
+
+from ._coordinator import ModuleCoordinator
+from ._turns import PublishedTurn
+
+logger = logging.getLogger("amplifier_core.session")
+
+IMMEDIATE_GRACE = 1.0
+"""Seconds in which a published loop may answer an immediate request by itself, before its turn is cancelled."""
+
+_inside: ContextVar[tuple[int, ...]] = ContextVar("amplifier_compat_inside_turn_of", default=())
+
+
+class AmplifierSession:
+    """One agent, as published code drives it.
+
+    Args:
+        config: The mount plan; kept as it is, later changes are seen by `initialize`.
+        loader: Ignored, as published; set ``coordinator.loader`` instead.
+        session_id: Generated if absent.
+        parent_id: The session this one was forked from.
+        approval_system: Answers hooks that ask the user.
+        display_system: Shows messages of hooks.
+        is_resumed: Announce ``session:resume`` instead of ``session:start``.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_claimed_start",
+        "_closing",
+        "_config",
+        "_coordinator",
+        "_initialized",
+        "_is_resumed",
+        "_metadata",
+        "_opening",
+        "_own_loader",
+        "_said_end",
+        "_stop_timer",
+        "_turn",
+        "_turn_over",
+    )
+
+    def __init__(
+        self,
+        config: dict[str, Any],
+        loader: Any = None,
+        session_id: str | None = None,
+        parent_id: str | None = None,
+        approval_system: Any = None,
+        display_system: Any = None,
+        is_resumed: bool = False,
+    ) -> None:
+        section = _checked_section(config)
+        if loader is not None:
+            logger.warning(
+                "loader parameter passed to AmplifierSession but is not used; set session.coordinator.loader"
+            )
+        for name, value in (("session_id", session_id), ("parent_id", parent_id)):
+            if value is not None and not isinstance(value, str):
+                raise TypeError(f"{name} must be a str or None, got {value!r}")
+        face = types.SimpleNamespace(
+            session_id=str(uuid.uuid4()) if session_id is None else session_id, parent_id=parent_id, config=config
+        )
+        self._config = config
+        self._metadata = section.get("metadata")
+        self._is_resumed = bool(is_resumed)
+        self._coordinator = ModuleCoordinator(face, approval_system, display_system)
+        self._initialized = False
+        self._claimed_start = False
+        self._said_end = False
+        self._own_loader: Any = None
+        self._opening: anyio.Event | None = None
+        self._closing: anyio.Event | None = None
+        self._turn: PublishedTurn | None = None
+        self._turn_over: anyio.Event | None = None
+        self._stop_timer: Any = None
+
+    def __repr__(self) -> str:
+        return f"<amplifier_core.AmplifierSession {self.session_id!r}{' open' if self._initialized else ''}>"
+
+    @property
+    def session_id(self) -> str:
+        """The session's id."""
+        return self._coordinator.session_id
+
+    @property
+    def parent_id(self) -> str | None:
+        """The parent session's id, in a child."""
+        return self._coordinator.parent_id
+
+    @property
+    def coordinator(self) -> ModuleCoordinator:
+        """What holds the modules together."""
+        return self._coordinator
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The mount plan, the same object that was given."""
+        return self._config
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether the first turn announces ``session:resume``."""
+        return self._is_resumed
+
+    @property
+    def initialized(self) -> bool:
+        """Whether the session is open."""
+        return self._initialized
+
+    # ── opening ──
+
+    async def initialize(self) -> None:
+        """Load and mount the plan's modules; does nothing when that has happened.
+
+        Raises:
+            RuntimeError: Something fatal went wrong; the cause says what. What was mounted stays until `cleanup`.
+        """
+        while self._opening is not None:
+            await self._opening.wait()
+        if self._initialized:
+            return
+        opening = self._opening = anyio.Event()
+        try:
+            await self._initialize()
+        finally:
+            self._opening = None
+            opening.set()
+
+    async def _initialize(self) -> None:
+        coordinator = self._coordinator
+        coordinator.show_session(self)
+        had_loader = coordinator.loader is not None
+        init = importlib.import_module("amplifier_core._session_init")
+        try:
+            await PublishedTurn().run(
+                lambda: init.initialize_session(self._config, coordinator, self.session_id, self.parent_id),
+                name=f"amplifier open {self.session_id}",
+            )
+        except BaseException as exc:
+            raise _as_failure("Session initialization failed", exc) from _cause(exc)
+        finally:
+            if not had_loader:
+                self._own_loader = coordinator.loader
+        coordinator.hosting.is_shut = False
+        coordinator.cancellation.attach(loop := Loop(), loop.spawn_timer, self._note_request)
+        self._said_end = False
+        self._initialized = True
+
+    async def __aenter__(self) -> Self:
+        try:
+            await importlib.import_module("amplifier_core._session_init")._session_aenter(self)
+        except BaseException:
+            await self._coordinator.cleanup()  # nobody else will: the block is never left
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.cleanup()
+
+    # ── turns ──
+
+    def execute(self, prompt: str) -> Awaitable[str]:
+        """Run one turn.
+
+        Raises:
+            RuntimeError: The session is not open (raised by the call itself), or the turn failed; the cause is the
+                orchestrator's own exception.
+            SessionBusyError: Another turn is running.
+            TypeError: The prompt, or what the orchestrator returned, is not text.
+        """
+        if not self._initialized:
+            raise RuntimeError("Session not initialized. Call initialize() first.")
+        if not isinstance(prompt, str):
+            raise TypeError(f"a prompt must be a str, got {type(prompt).__name__}")
+        return self._execute(prompt)
+
+    async def _execute(self, prompt: str) -> str:
+        if self._turn is not None:
+            raise SessionBusyError(
+                f"session {self.session_id!r} is running a turn; wait for it before starting another"
+            )
+        turn = self._turn = PublishedTurn()
+        inside = _inside.set((*_inside.get(), id(self)))
+        try:
+            await self._say_start()
+            self._watch_token()
+            answer = await self._run(turn, prompt)
+        finally:
+            _inside.reset(inside)
+            self._turn = None
+            self._end_timer()
+            if self._turn_over is not None:
+                self._turn_over.set()
+        if not isinstance(answer, str):
+            raise TypeError(f"the orchestrator returned {type(answer).__name__}; expected a str")
+        return answer
+
+    async def _run(self, turn: PublishedTurn, prompt: str) -> Any:
+        execution = importlib.import_module("amplifier_core._session_exec")
+        token = self._coordinator.cancellation
+        try:
+            answer = await turn.run(
+                lambda: execution.run_orchestrator(self._coordinator, prompt), name=f"amplifier turn {self.session_id}"
+            )
+        except BaseException as exc:
+            if token.is_cancelled:
+                await self._say_cancelled(f"{type(exc).__name__}: {_text(exc)}")
+            failure = _as_failure("Execution failed", exc)
+            stopped = failure is not exc and turn.was_stopped and is_cancellation_type(exc)
+            raise failure from self._stopped() if stopped else _cause(exc)
+        if token.is_cancelled:
+            await self._say_cancelled(None)
+        if answer is None and turn.was_stopped:  # trio: the scope took the cancellation in
+            raise RuntimeError("Execution failed: Cancelled: the turn was stopped") from self._stopped()
+        return answer
+
+    def _stopped(self) -> ExecutionCancelled:
+        return ExecutionCancelled(f"the turn of session {self.session_id!r} was stopped", session_id=self.session_id)
+
+    async def _say_start(self) -> None:
+        if not self._claimed_start:
+            self._claimed_start = True
+            details: dict[str, Any] = {"session_id": self.session_id, "parent_id": self.parent_id}
+            if self._metadata:
+                details["metadata"] = self._metadata
+            await self._coordinator.hooks.emit(SESSION_RESUME if self._is_resumed else SESSION_START, details)
+        execution = importlib.import_module("amplifier_core._session_exec")
+        event = SESSION_RESUME if self._is_resumed else SESSION_START
+        await execution.emit_raw_field_if_configured(self._coordinator, self._config, self.session_id, event)
+
+    async def _say_cancelled(self, error: str | None) -> None:
+        details: dict[str, Any] = {"was_immediate": self._coordinator.cancellation.is_immediate}
+        if error is not None:
+            details["error"] = error
+        await self._coordinator.hooks.emit(CANCEL_COMPLETED, details)
+
+    # ── an immediate request that nobody answers ──
+
+    def _note_request(self) -> None:
+        """On the loop: something was requested of the token."""
+        self._coordinator.cancellation.take_requests()
+        self._watch_token()
+
+    def _watch_token(self) -> None:
+        if self._turn is not None and self._stop_timer is None and self._coordinator.cancellation.is_immediate:
+            loop = Loop()
+            self._stop_timer = start_timer(IMMEDIATE_GRACE, self._escalate, loop.spawn_timer)
+
+    def _escalate(self) -> None:
+        self._stop_timer = None
+        if self._turn is not None and self._coordinator.cancellation.is_immediate:
+            logger.info("the turn of session %r did not end by itself: cancelled", self.session_id)
+            self._turn.stop()
+
+    def _end_timer(self) -> None:
+        if self._stop_timer is not None:
+            self._stop_timer()
+            self._stop_timer = None
+
+    # ── closing ──
+
+    async def cleanup(self) -> None:
+        """Close the session: ``session:end`` while hooks are live, then all cleanups in reverse.
+
+        Shielded from cancellation, each step bounded. A second caller waits for the first.
+
+        Raises:
+            SessionStateError: Called from inside one of the session's own turns.
+            BaseException: The first Ctrl-C or exit that a cleanup raised, after all have run.
+        """
+        if self._turn is not None and id(self) in _inside.get():
+            raise SessionStateError(f"session {self.session_id!r} cannot be closed from inside its own turn")
+        while self._closing is not None:
+            await self._closing.wait()
+        closing = self._closing = anyio.Event()
+        try:
+            fatal = await run_shielded(self._close, name=f"amplifier close {self.session_id}")
+        finally:
+            self._closing = None
+            closing.set()
+        if fatal is not None and not is_cancellation_type(fatal):
+            raise fatal
+
+    async def _close(self) -> BaseException | None:
+        coordinator = self._coordinator
+        if self._turn is not None:
+            self._turn_over = anyio.Event()
+            self._turn.stop()
+            await self._turn_over.wait()
+            self._turn_over = None
+        if self._initialized and not self._said_end:
+            self._said_end = True
+            try:
+                await coordinator.hooks.emit(SESSION_END, {"session_id": self.session_id})
+            except Exception:  # hooks are foreign code; the rest must run
+                logger.exception("session %r could not announce its end", self.session_id)
+        try:
+            fatal = await coordinator.run_cleanups()
+        finally:
+            self._initialized = False
+            coordinator.cancellation.detach()
+            coordinator.watch.stop()
+            self._release_loader()
+        return fatal
+
+    def _release_loader(self) -> None:
+        """Give back the sys.path entries of a loader that nobody else can be using."""
+        loader, self._own_loader = self._own_loader, None
+        release = None if loader is None else getattr(loader, "cleanup", None)
+        if release is not None:
+            try:
+                release()
+            except Exception:  # tests put doubles here
+                logger.exception("the loader of session %r failed to clean up", self.session_id)
+
+
+def _checked_section(config: Any) -> dict[str, Any]:
+    """The plan's session section, as far as a session can be built on it.
+
+    Raises:
+        TypeError: Plan or section is not a dict.
+        ValueError: Something is missing.
+        RuntimeError: The plan holds numbers that JSON does not have.
+    """
+    if not isinstance(config, dict):
+        raise TypeError(f"config must be a dict, got {config!r}")
+    if not config:
+        raise ValueError("Configuration is required")
+    section = config.get("session")
+    if "session" in config and not isinstance(section, dict):
+        raise TypeError(f"config['session'] must be a dict, got {section!r}")
+    for name in ("orchestrator", "context"):
+        if section is None or section.get(name) is None:
+            raise ValueError(f"Configuration must specify session.{name}")
+    try:
+        json.dumps(config, default=str, allow_nan=False)
+    except ValueError as exc:
+        if "Circular" not in str(exc):
+            raise RuntimeError(f"Invalid config JSON: {exc}") from exc
+    assert section is not None
+    return section
+
+
+def _as_failure(what: str, exc: BaseException) -> BaseException:
+    """What callers see: their own cancellation, Ctrl-C and exit as they are, anything else as a RuntimeError."""
+    if is_cancellation_type(exc):
+        if is_real_cancellation(exc):
+            return exc
+    elif not isinstance(exc, Exception):
+        return exc
+    return RuntimeError(f"{what}: {type(exc).__name__}: {_text(exc)}")
+
+
+def _cause(exc: BaseException) -> BaseException | None:
+    if isinstance(exc, Exception):
+        return exc
+    return InventedCancellation(f"a module raised {type(exc).__name__}") if is_cancellation_type(exc) else None
+
+
+def _text(exc: BaseException) -> str:
+    try:
+        return str(exc)
+    except Exception:  # noqa: BLE001 — the text of an exception is foreign code as well
+        return repr(type(exc))

@@ -1,0 +1,108 @@
+"""Running published code so that a cancellation reaches it once and its unwinding is left in peace.
+
+Published loops are written for asyncio's way of cancelling: the exception arrives once, they catch it, and then *await*:
+they store the results of cut-off tools, emit ``cancel:*``, add a closing message, and raise it again. Inside a cancelled AnyIO
+scope each of these awaits would be cancelled anew. Here the code runs in a task of its own that is told to stop by exactly
+one ``Task.cancel()``, wherever the wish came from; whoever waits, waits until the task has ended. On trio there is no such
+edge: there a plain scope is cancelled. Above: `_session`. Below: `amplifier.kernel`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+
+from amplifier.kernel._firewall import _deliver_later, _running_asyncio_loop, _until_done
+
+
+class PublishedTurn:
+    """One piece of published code under way.
+
+    Attributes:
+        was_stopped: `stop` was called before the code ended.
+    """
+
+    __slots__ = ("_scope", "_task", "was_stopped")
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[None] | None = None
+        self._scope: anyio.CancelScope | None = None
+        self.was_stopped = False
+
+    def stop(self) -> None:
+        """Cancel the code, once; from the loop's own thread."""
+        if self.was_stopped:
+            return
+        self.was_stopped = True
+        if self._task is not None:
+            self._task.cancel()
+        elif self._scope is not None:
+            self._scope.cancel()
+
+    async def run(self, fn: Callable[..., Awaitable[Any]], *args: Any, name: str) -> Any:
+        """Run ``fn(*args)`` to its end.
+
+        Returns:
+            What ``fn`` returned; None if `stop` cut it off on trio.
+
+        Raises:
+            BaseException: What ``fn`` raised, or the caller's own cancellation once ``fn`` has unwound.
+        """
+        loop = _running_asyncio_loop()
+        if loop is None:
+            self._scope = anyio.CancelScope()
+            answer: Any = None
+            with self._scope:
+                answer = await fn(*args)
+            return answer
+        outcome = _Outcome()
+        task = self._task = loop.create_task(outcome.run(fn, args), name=name)
+        held: BaseException | None = None
+        late: BaseException | None = None
+        try:
+            while not task.done():
+                try:
+                    with anyio.CancelScope(
+                        shield=held is not None
+                    ):  # a cancelled scope around us would never let us wait
+                        await _until_done(task, loop)
+                except asyncio.CancelledError as exc:
+                    by_scope = anyio.current_effective_deadline() == -math.inf
+                    if self.was_stopped or task.done():
+                        late = late if by_scope else exc
+                    else:
+                        self.was_stopped = True
+                        task.cancel(*exc.args)
+                    held = held or exc
+            error = outcome.error
+            if error is not None and not (held is not None and isinstance(error, asyncio.CancelledError)):
+                if late is not None:
+                    _deliver_later(late)
+                raise error
+            if held is not None:
+                raise held
+            return outcome.value
+        finally:
+            held = late = None  # an exception that names its own frame is a reference cycle
+            outcome.error = None
+            self._task = None
+
+
+class _Outcome:
+    """What became of the code; carried to the waiting caller, never raised in the task."""
+
+    __slots__ = ("error", "value")
+
+    def __init__(self) -> None:
+        self.value: Any = None
+        self.error: BaseException | None = None
+
+    async def run(self, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:
+        try:
+            self.value = await fn(*args)
+        except BaseException as exc:  # noqa: BLE001 — raised again by the caller
+            self.error = exc

@@ -1,0 +1,39 @@
+"""The call of the orchestrator, as published tests patch it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from .utils import redact_secrets
+
+__all__ = ["emit_raw_field_if_configured", "run_orchestrator"]
+
+logger = logging.getLogger(__name__)
+
+
+async def run_orchestrator(coordinator: Any, prompt: str) -> Any:
+    """Hand a prompt and what is mounted to the orchestrator."""
+    providers = coordinator.get("providers") or {}
+    logger.debug("orchestrator runs with providers %s", list(providers))
+    return await coordinator.get("orchestrator").execute(
+        prompt=prompt,
+        context=coordinator.get("context"),
+        providers=providers,
+        tools=coordinator.get("tools") or {},
+        hooks=coordinator.hooks,
+        coordinator=coordinator,
+    )
+
+
+async def emit_raw_field_if_configured(coordinator: Any, config: dict[str, Any], session_id: str, event_base: str) -> None:
+    """Announce the whole plan, without secrets, as ``session:config`` if ``session.raw`` asks for it.
+
+    Args:
+        coordinator: Whose hooks to tell.
+        config: The mount plan.
+        session_id: The session's id.
+        event_base: Not used; published callers pass it.
+    """
+    if config.get("session", {}).get("raw", False):
+        await coordinator.hooks.emit("session:config", {"session_id": session_id, "raw": redact_secrets(config)})
