@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-LONG = "long " * 4_000
+LONG = "long " * 1_200
 
 ODD_TEXTS = (
     "",

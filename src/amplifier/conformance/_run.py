@@ -331,7 +331,9 @@ class _Examination:
         words += ["--config", json.dumps(self._job.config)] if self._job.config else []
         words += ["--seed", str(self._job.seed)] if self._job.seed else []
         words += ["--thorough"] if self._job.profile == "thorough" else []
-        words += ["--static"] if backend is None else ["--replay", token(f"{check}:{backend}", case)]
+        is_drawn = check in CHECKS and CHECKS[check].inputs is not None
+        replay = ["--replay", token(f"{check}:{backend}", case if is_drawn else None)]
+        words += ["--static"] if backend is None else replay
         return shlex.join(words)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import ContextVar
 from typing import Any, Generic, TypeVar, final
 
+import anyio
 import attrs
 
 from amplifier.testing._frames import UNKNOWN, user_stack, where
@@ -88,7 +89,7 @@ class Injection:
         tasks: The scenario's unfinished tasks and their coroutines, in order of creation.
         count: Suspensions so far.
         fired: The k-th suspension was reached.
-        delivered: After that something was thrown into the task; only known where it is `Driven`.
+        delivered: After that the cancellation arrived in the task; only known where it is `Driven`.
         second_fired: The second one, too.
         stack: The user's frames at the k-th suspension.
         scopes: The cancel scopes around it, innermost first.
@@ -192,7 +193,10 @@ class Driven(Generic[T]):
                 raise
             except BaseException as thrown:  # noqa: BLE001 — whatever the loop throws belongs to the coroutine, not to us
                 error = thrown
-                injection.delivered = injection.delivered or injection.fired
+            # asyncio throws, trio sends an outcome; either may also be the failure of what was awaited.
+            arrived = error if error is not None else getattr(answer, "error", None)
+            if injection.fired and isinstance(arrived, anyio.get_cancelled_exc_class()):
+                injection.delivered = True
 
 
 def kill(coro: Any) -> None:

@@ -73,6 +73,8 @@ def answer(operation: str, name: str, keywords: dict[str, Any]) -> Any:
             made = cls(**keywords)
         except ValueError as error:
             return {"refused": sorted({str(place["loc"][0]) for place in error.errors() if place["loc"]})}  # type: ignore[attr-defined]
+        except TypeError:
+            return {"refused": "TypeError"}
         return observe(made)
     if operation == "equal":
         return cls(**keywords["one"]) == cls(**keywords["other"])

@@ -24,15 +24,16 @@ from uuid import UUID
 import attrs
 import orjson
 
-from amplifier.models import HookResult, ResponseFormatJsonSchema, ToolResult
+from amplifier.models import ResponseFormatJsonSchema, ToolResult
 from amplifier.models._base import Model, ModelField, OpenModel
 
 from ._errors import serialization_error
+from ._schema import OURS
 
 _MISSING: Final = object()
 _ATOMS: Final = frozenset({str, int, bool, type(None)})
 _ALIASES: Final = {(ResponseFormatJsonSchema, "json_schema"): "schema"}
-_LEFT_OUT_WHEN_EMPTY: Final = ((ToolResult, "content"), (HookResult, "approval_gates"))
+_LEFT_OUT_WHEN_EMPTY: Final = {(ToolResult, "content"), *OURS}
 
 
 def dump(model: Model, rules: Rules, include: Any = None, exclude: Any = None) -> dict[str, Any]:
@@ -113,6 +114,8 @@ class Rules:
         if field.name == "content" and isinstance(model, ToolResult) and isinstance(value, list):
             blocks = attrs.evolve(self, exclude_none=True)
             return [blocks.value(block, _EVERYTHING) for block in value]
+        if type(value) is float:
+            return value  # even NaN; the text has null for it, and free-form values have None in JSON form
         return self.value(value, choice)
 
     def value(self, value: Any, choice: _Choice) -> Any:

@@ -70,7 +70,8 @@ def validation_error(error: ModelError) -> ValueError:
         if kind is None:
             words = _PUBLISHED_WORDS.get((error.subject, path), problem)
             kind = PydanticCustomError("value_error", "Value error, {problem}", {"problem": words})
-        details.append({"type": kind, "loc": _location(path), "input": None, "ctx": context})
+        detail = {"type": kind, "loc": _location(path), "input": None}
+        details.append({**detail, "ctx": context} if context else detail)
     # What was given is part of the problem's text already; the value itself is gone by now.
     return ValidationError.from_exception_data(error.subject, details, hide_input=True)
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import attrs
 
+from amplifier.models import HookResult
 from amplifier.models._base import Model, ModelField, OpenModel
 from amplifier.models._shapes import (
     BoolShape,
@@ -26,6 +27,9 @@ from amplifier.models._shapes import (
     TaggedShape,
     shape_of,
 )
+
+OURS: Final = frozenset({(HookResult, "approval_gates")})
+"""Fields that the published models do not have; shown only while they hold something."""
 
 _SCALARS: Final[dict[type[Shape], dict[str, Any]]] = {
     StrShape: {"type": "string"},
@@ -67,8 +71,13 @@ def fields_of(cls: type[Model]) -> dict[str, FieldView]:
     hints = _hints(cls)
     return {
         field.name: FieldView(hints.get(field.name, Any), ... if field.is_required else field.default, field.factory)
-        for field in cls.__model_fields_of__
+        for field in _published_fields(cls)
     }
+
+
+def _published_fields(cls: type[Model]) -> list[ModelField]:
+    ours = {name for owner, name in OURS if issubclass(cls, owner)}
+    return [field for field in cls.__model_fields_of__ if field.name not in ours]
 
 
 def json_schema_of(cls: type[Model]) -> dict[str, Any]:
@@ -92,7 +101,7 @@ def _model_schema(cls: type[Model], definitions: dict[str, Any]) -> dict[str, An
         schema["description"] = cls.__doc__.strip()
     schema["properties"] = {
         field.name: _property(field, shape_of(hints.get(field.name, Any)), definitions)
-        for field in cls.__model_fields_of__
+        for field in _published_fields(cls)
     }
     required = [field.name for field in cls.__model_fields_of__ if field.is_required]
     if required:

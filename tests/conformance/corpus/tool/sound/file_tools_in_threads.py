@@ -45,13 +45,17 @@ class Writer:
         target = Path(path)
         with tempfile.NamedTemporaryFile("w", dir=target.parent, delete=False, errors="replace") as file:
             file.write(text)
-        os.replace(file.name, target)
+        try:
+            os.replace(file.name, target)
+        except BaseException:
+            os.unlink(file.name)
+            raise
         return len(text)
 
     async def execute(self, input):
         path, text = input.get("path"), input.get("text")
-        if not isinstance(path, str) or not isinstance(text, str) or not path or Path(path).is_dir():
-            return failed(TypeError("path and text must be strings, and path the name of a file"))
+        if not isinstance(path, str) or not isinstance(text, str):
+            return failed(TypeError("path and text must be strings"))
         try:
             return ToolResult(output={"written": await anyio.to_thread.run_sync(self._write, path, text)})
         except Exception as error:
