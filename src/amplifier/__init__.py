@@ -6,6 +6,7 @@
 Layout, to be read top to bottom; an import may only point down:
 
     cli · pytest_plugin      doors to the outside
+    compat                   published modules run unchanged
     conformance              is this a good module?
     testing                  doubles, virtual time, cancellation at every suspension
     kernel                   the mechanism: session, coordinator, hooks, cancellation
@@ -15,6 +16,7 @@ Layout, to be read top to bottom; an import may only point down:
     errors · events · _json  words
 """
 
+from amplifier.compat import install as _install  # noqa: F401  # a loader can then install it when a module asks for it
 from amplifier.contracts import (
     ApprovalProvider,
     ContextManager,

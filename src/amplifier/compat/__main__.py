@@ -33,23 +33,28 @@ def main(arguments: list[str]) -> object:
         _refuse("nothing to run")
     install()
     first, *rest = arguments
-    # Python puts the directory of what it runs, or the current one, in front; what is there now is ours.
     if first == "-m":
         sys.argv = rest
-        sys.path[0] = str(Path.cwd())
+        _put_first_on_path(str(Path.cwd()))
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
         return None
     if first == "-c":
         sys.argv = ["-c", *rest[1:]]
-        sys.path[0] = ""
+        _put_first_on_path("")
         exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__", "__builtins__": __builtins__})
         return None
     sys.argv = arguments
-    if Path(first).exists():
-        sys.path[0] = str(Path(first).resolve().parent)
+    if Path(first).is_file() or Path(first, "__main__.py").is_file():
+        _put_first_on_path(str(Path(first).resolve().parent))
         runpy.run_path(first, run_name="__main__")
         return None
     return _run_command(first)
+
+
+def _put_first_on_path(entry: str) -> None:
+    """Where Python itself would look first for what this program imports; what is there now is where we came from."""
+    if not sys.flags.safe_path:
+        sys.path[0] = entry
 
 
 def _run_command(name: str) -> object:
@@ -60,7 +65,7 @@ def _run_command(name: str) -> object:
         _refuse(
             f"{name!r} is neither a file nor a command that an installed distribution provides as a Python function"
         )
-    sys.path[0] = str(Path.cwd())
+    _put_first_on_path(str(Path.cwd()))
     command = found[0].load()
     answer: object = command()
     return answer

@@ -69,7 +69,8 @@ def _refuse_the_published_one() -> None:
         where = getattr(present, "__file__", None) or repr(present)
         raise ModuleConflictError(
             f"{ALIAS!r} is already imported from {where}, so it cannot be replaced in this process; call "
-            "amplifier.compat.install() before anything imports it, or start with `python -m amplifier.compat`",
+            "amplifier.compat.install() before anything imports it, start with `python -m amplifier.compat`, or run "
+            "pytest with `-p amplifier.compat.pytest`",
             module_id=ALIAS,
         )
 

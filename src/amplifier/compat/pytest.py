@@ -1,13 +1,28 @@
 """``pytest -p amplifier.compat.pytest``: a published module's own suite runs on this kernel.
 
-Installs the alias before pytest looks for the plugins of installed distributions; among those it then finds the
-published one, in the mirror, by the alias's own metadata.
+Importing this file changes nothing; pytest calls it when it registers it, which is before it looks for the plugins of
+installed distributions. An installed wheel of the published kernel therefore does not get a word in: its plugin is
+registered from the mirror first, under the name its entry point has.
 """
 
 from __future__ import annotations
 
-from . import install
+import importlib
+from typing import TYPE_CHECKING
 
-__all__: list[str] = []
+from ._finder import ALIAS
+from ._install import install
 
-install()
+if TYPE_CHECKING:
+    import pytest
+
+__all__ = ["pytest_addoption"]
+
+_ENTRY_POINT = "amplifier_module"
+
+
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    """Install the alias and the published fixtures; the first hook a plugin gets, and it gets it at once."""
+    install()
+    if not pluginmanager.has_plugin(_ENTRY_POINT):
+        pluginmanager.register(importlib.import_module(f"{ALIAS}.pytest_plugin"), _ENTRY_POINT)

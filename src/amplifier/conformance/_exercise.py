@@ -23,6 +23,7 @@ from amplifier.models import (
     ContentBlockUnion,
     HookResult,
     Message,
+    StreamChunk,
     TextBlock,
     ToolCall,
     ToolCallBlock,
@@ -108,15 +109,38 @@ def plain_request() -> ChatRequest:
 
 def _provider_exercises(scene: Scene) -> list[Exercise]:
     async def complete(scene: Scene) -> Any:
-        response = await scene.instance.complete(plain_request())
-        return to_dict(response.content) if isinstance(response, ChatResponse) else repr(type(response))
+        return _told(await scene.instance.complete(plain_request()))
 
     async def list_models(scene: Scene) -> Any:
         return len(await scene.instance.list_models())
 
+    async def get_info(scene: Scene) -> Any:
+        return repr(scene.instance.get_info())
+
+    async def stream(scene: Scene) -> Any:
+        manager = scene.instance.stream(plain_request())
+        if not hasattr(type(manager), "__aenter__"):
+            return None  # another kind of stream than the contract's
+        async with manager as chunks:
+            return [_told(chunk.response) async for chunk in chunks if isinstance(chunk, StreamChunk)][-1:]
+
     if scene.instance is None:
         return []
-    return [Exercise("complete", to_dict(plain_request()), complete), Exercise("list_models", None, list_models)]
+    request = to_dict(plain_request())
+    found = [Exercise("complete", request, complete), Exercise("list_models", None, list_models)]
+    found.append(Exercise("get_info", None, get_info))
+    return [*found, Exercise("stream", request, stream)] if hasattr(scene.instance, "stream") else found
+
+
+def _told(response: Any) -> Any:
+    """What a response says; ids of calls only have to be new, so they are left out."""
+    if not isinstance(response, ChatResponse):
+        return repr(type(response))
+    blocks = copy.deepcopy(response.content)
+    for number, block in enumerate(blocks):
+        if isinstance(block, ToolCallBlock):
+            block.id = f"call {number}"
+    return to_dict(ChatResponse(content=blocks))["content"]
 
 
 # ── contexts ──
@@ -128,13 +152,21 @@ def _context_exercises(scene: Scene) -> list[Exercise]:
         await scene.instance.add_message({"role": "assistant", "content": "second"})
         return [await scene.instance.get_messages(), await scene.instance.get_messages_for_request()]
 
+    async def replace_and_compact(scene: Scene) -> Any:
+        await scene.instance.set_messages([{"role": "user", "content": "the old man and his dog " * 9} for _ in range(40)])
+        return len(await scene.instance.get_messages_for_request(token_budget=400))
+
     async def clear(scene: Scene) -> Any:
         await scene.instance.clear()
         return await scene.instance.get_messages()
 
     if scene.instance is None:
         return []
-    return [Exercise("add_message and get_messages", None, add_and_read), Exercise("clear", None, clear)]
+    return [
+        Exercise("add_message and get_messages", None, add_and_read),
+        Exercise("set_messages and get_messages_for_request", None, replace_and_compact),
+        Exercise("clear", None, clear),
+    ]
 
 
 # ── hooks ──

@@ -104,14 +104,19 @@ def newest_unit(history: Sequence[Message]) -> set[int]:
     if not history:
         return set()
     last = len(history) - 1
-    wanted = set(call_ids(history[last])) | {str(history[last].get("tool_call_id"))}
+    wanted = {*call_ids(history[last]), *_answered(history[last])}
     unit = {last}
     for position, message in enumerate(history):
         if wanted.intersection(call_ids(message)):
             unit.add(position)
             wanted.update(call_ids(message))
-    unit.update(at for at, message in enumerate(history) if str(message.get("tool_call_id")) in wanted)
-    return unit if len(unit) > 1 else {last}
+    unit.update(at for at, message in enumerate(history) if wanted.intersection(_answered(message)))
+    return unit
+
+
+def _answered(message: Mapping[str, Any]) -> set[str]:
+    answered = message.get("tool_call_id")
+    return {answered} if isinstance(answered, str) else set()
 
 
 def _characters(value: Any) -> int:

@@ -148,13 +148,28 @@ class Opening:
         return unique
 
     async def _load(self, spec: ModuleSpec) -> Any:
-        loader, options = self._loader, {"source_hint": spec.source}
-        if isinstance(loader, ModuleLoader) and loader.coordinator is None:
-            options["coordinator"] = self._coordinator  # a loader made before its session asks the session's resolver
+        loader, coordinator = self._loader, self._coordinator
+        seconds = coordinator.deadlines.mount
+        options: dict[str, Any] = {"source_hint": spec.source}
+        if isinstance(loader, ModuleLoader):
+            asked = loader.coordinator
+            if asked is None or asked is coordinator:
+                if coordinator.mounts.points["module-source-resolver"] is None:
+                    return self._load_at_once(loader, spec, seconds)
+                options["coordinator"] = coordinator  # a loader made before its session asks the session's resolver
         loading = call_foreign(partial(loader.load, spec.module, spec.config, **options))
         if inspect.isawaitable(loading):
-            return await self._series.run(loading, self._coordinator.deadlines.mount, f"loading of {spec.module!r}")
+            return await self._series.run(loading, seconds, f"loading of {spec.module!r}")
         return loading
+
+    def _load_at_once(self, loader: ModuleLoader, spec: ModuleSpec, seconds: float | None) -> LoadedModule:
+        """Load without awaiting, as most modules are; an import cannot be cut off, only be told late."""
+        clock = self._series.clock
+        started = clock()
+        loaded = loader.load_without_resolver(spec.module, spec.config, spec.source)
+        if seconds is not None and clock() - started >= seconds:
+            raise Overran(seconds)
+        return loaded
 
     async def _mount_loaded(
         self, kind: str, spec: ModuleSpec, loaded: Any, view: ModuleView, owner: str

@@ -19,6 +19,7 @@ from typing import Any, Self
 
 import anyio
 import attrs
+import orjson
 
 from amplifier._json import redact_secrets, redact_text
 from amplifier.contracts import DEFAULT, Inherited
@@ -87,6 +88,7 @@ class AmplifierSession:
         is_resumed: bool = False,
     ) -> None:
         self._plan = parse_plan(config)
+        self._plan_text = _text_of(config)
         self.config = config
         self.session_id: str = _new_session_id() if session_id is None else validate_session_id(session_id)
         self.parent_id: str | None = None if parent_id is None else validate_session_id(parent_id)
@@ -207,6 +209,8 @@ class AmplifierSession:
 
     def _read_plan(self) -> MountPlan:
         """The plan as it is now: between construction and opening the application may have changed its dict."""
+        if self._parent is None and self._plan_text is not None and self._plan_text == _text_of(self.config):
+            return self._plan
         return parse_plan(self.config, base_deadlines=None if self._parent is None else self._parent._plan.deadlines)
 
     def _take_failures(self, failures: list[ModuleFailure]) -> None:
@@ -481,6 +485,14 @@ class AmplifierSession:
                 f"session {self.session_id!r} was ended by crashed background work", [*crashes, *others]
             )
         raise crashes[0]
+
+
+def _text_of(config: Any) -> bytes | None:
+    """A plan as text, which tells in no time whether it has changed; None when it holds more than JSON can tell."""
+    try:
+        return orjson.dumps(config, None, orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS)
+    except TypeError:
+        return None
 
 
 def _new_session_id() -> str:

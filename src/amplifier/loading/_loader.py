@@ -207,17 +207,27 @@ class ModuleLoader:
             ModuleLoadError: It was found but cannot be used.
         """
         check_module_id(module_id)
-        settings = _settings(module_id, config)
         resolver = mounted_resolver(self.coordinator if coordinator is None else coordinator)
         source = profile_source if source_hint is None else source_hint
-        if resolver is not None:
-            profile = source_hint if profile_source is None else profile_source
-            blueprint = await self._resolve(resolver, module_id, source, profile)
-        elif source is not None:
-            blueprint = self._blueprint_from(path_from_hint(source, module_id), module_id)
-        else:
-            return await self._load_direct(module_id, settings)
-        return self._finish(module_id, blueprint, settings)
+        if resolver is None:
+            return self.load_without_resolver(module_id, config, source)
+        settings = _settings(module_id, config)
+        profile = source_hint if profile_source is None else profile_source
+        return self._finish(module_id, await self._resolve(resolver, module_id, source, profile), settings)
+
+    def load_without_resolver(
+        self, module_id: str, config: Mapping[str, Any] | None = None, source_hint: object = None
+    ) -> LoadedModule:
+        """As `load`, for those who know that no resolver is to be asked: then there is nothing to await."""
+        check_module_id(module_id)
+        settings = _settings(module_id, config)
+        if source_hint is not None:
+            blueprint = self._blueprint_from(path_from_hint(source_hint, module_id), module_id)
+            return self._finish(module_id, blueprint, settings)
+        found = self._find_directly(module_id)
+        if found is None:
+            raise self._not_found(module_id)
+        return self._finish(module_id, found, settings)
 
     async def discover(self) -> list[ModuleInfo]:
         """List the modules that can be loaded without a resolver, in the order in which they are looked for.

@@ -26,6 +26,7 @@ import orjson
 
 from amplifier.models import ResponseFormatJsonSchema, ToolResult
 from amplifier.models._base import Model, ModelField, OpenModel
+from amplifier.models._shapes import Shape
 
 from ._errors import serialization_error
 from ._schema import OURS
@@ -114,7 +115,7 @@ class Rules:
         if field.name == "content" and isinstance(model, ToolResult) and isinstance(value, list):
             blocks = attrs.evolve(self, exclude_none=True)
             return [blocks.value(block, _EVERYTHING) for block in value]
-        if type(value) is float:
+        if type(value) is float and type(field.shape) is not Shape:
             return value  # even NaN; the text has null for it, and free-form values have None in JSON form
         return self.value(value, choice)
 

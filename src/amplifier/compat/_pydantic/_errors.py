@@ -115,7 +115,7 @@ _KINDS: Final = (
 
 
 def _published_kind(problem: str) -> tuple[str | None, dict[str, Any]]:
-    """pydantic's name for a problem, and what it wants to know about it."""
+    """The name pydantic has for a problem, and what it wants to know about it."""
     for beginning, kind in _KINDS:
         if problem.startswith(beginning):
             return kind, {}

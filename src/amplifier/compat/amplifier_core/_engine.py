@@ -23,6 +23,8 @@ _WORDS = (
     (("authentication", "api key", "unauthorized", "401"), "authentication"),
     (("not found", "404"), "not_found"),
     (("content filter", "safety", "blocked"), "content_filter"),
+    (("timeout", "timed out"), "timeout"),
+    (("unavailable", "overloaded", "503"), "provider_unavailable"),
 )
 
 
@@ -49,7 +51,7 @@ class ProviderError:
         self.error_type = error_type
 
     def __repr__(self) -> str:
-        return f"ProviderError({self.error_type}, {self.message!r})"
+        return f'ProviderError("{self.message}")'
 
     def __str__(self) -> str:
         return self.message

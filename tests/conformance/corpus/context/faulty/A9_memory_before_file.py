@@ -1,4 +1,4 @@
-"""C5: memory is changed before the file; cancelled between them, a message is there and gone on resuming."""
+"""A9: memory is changed before the file; cancelled between them, a message is there and gone on resuming."""
 
 import json
 from pathlib import Path

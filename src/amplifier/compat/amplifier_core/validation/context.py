@@ -1,0 +1,37 @@
+"""Checking context managers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ._module import ModuleValidator
+from .base import ValidationResult
+
+__all__ = ["ContextValidator"]
+
+_METHODS = (
+    ("add_message", 1, "message"),
+    ("get_messages_for_request", 0, ""),
+    ("get_messages", 0, ""),
+    ("set_messages", 1, "messages"),
+    ("clear", 0, ""),
+)
+
+
+class ContextValidator(ModuleValidator):
+    """Is this a context manager?"""
+
+    KIND = "context"
+    POINT = "context"
+    CONTRACT = "ContextManager"
+    MEMBERS = tuple(method for method, _, _ in _METHODS)
+
+    def _check_members(self, result: ValidationResult, instance: Any) -> None:
+        for method, least, expected in _METHODS:
+            self._check_async(result, instance, method, least, expected)
+
+    _check_context_methods = _check_members
+
+
+def _implements_context_manager_interface(instance: Any) -> bool:
+    return ContextValidator()._implements(instance)

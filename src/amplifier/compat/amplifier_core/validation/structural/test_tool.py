@@ -1,0 +1,25 @@
+"""The structural suite of tools: inherit from it in a module's tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+__all__ = ["ToolStructuralTests"]
+
+
+class ToolStructuralTests:
+    """What the validator of tools says about the module whose tests these are."""
+
+    @pytest.mark.asyncio
+    async def test_structural_validation(self, module_path: Path | None) -> None:
+        """The module passes all structural checks."""
+        if module_path is None:
+            pytest.skip("No module path detected")
+        from amplifier_core.validation import ToolValidator  # noqa: PLC0415 — tests patch the name there
+
+        result = await ToolValidator().validate(module_path)
+        if not result.passed:
+            problems = "\n".join(f"  - {check.name}: {check.message}" for check in result.errors)
+            pytest.fail(f"Structural validation failed:\n{problems}")

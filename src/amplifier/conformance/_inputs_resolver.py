@@ -1,0 +1,25 @@
+"""Questions to resolvers, to be asked one after another. Above stands `inputs`; below stands `_sources`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from ._sources import SAMPLES, UNHEARD_OF
+
+_HINTS = (None, "a path", "another place", "a file URI", "a missing path", "an empty text")
+
+
+def questions(facts: dict[str, Any]) -> SearchStrategy[Any]:
+    """Some questions, the same ones again and again among them."""
+    named = [text for text in facts["texts"] if "-" in text and text.islower() and text.replace("-", "").isalnum()]
+    ids = st.sampled_from([*SAMPLES, *named[:3], *UNHEARD_OF])
+    one = st.tuples(ids, st.sampled_from(_HINTS)).map(list)
+    some = st.lists(one, min_size=2, max_size=5)
+    return some.map(lambda asked: {"questions": [*asked, *reversed(asked)]})
+
+
+INPUTS: dict[str, Callable[[dict[str, Any]], SearchStrategy[Any]]] = {"questions": questions}

@@ -1,0 +1,330 @@
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import pickle
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import amplifier
+from amplifier import compat
+from amplifier.errors import ModuleConflictError
+from amplifier.loading import ModuleLoader
+from amplifier.models import HookResult, Message, Usage
+
+MIRROR = Path(amplifier.__file__).parent / "compat" / "amplifier_core"
+
+
+def python(program: str, *arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", "-c", textwrap.dedent(program), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=folder, check=False)
+
+
+def compat_command(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "amplifier.compat", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=folder, check=False)
+
+
+# ── install and uninstall ──
+
+
+@pytest.mark.usefixtures("alias")
+def test_the_name_is_importable_and_its_classes_are_ours():
+    core = importlib.import_module("amplifier_core")
+    assert core.HookResult is HookResult
+    assert core.__version__ == "2.0.2"
+    assert Path(core.__file__) == MIRROR / "__init__.py"
+
+
+def test_without_installing_the_models_have_nothing_of_the_face():
+    assert not compat.is_installed()
+    members = ["model_dump", "model_copy", "model_validate", "model_fields", "model_config", "model_extra", "__iter__"]
+    assert [name for name in members if hasattr(Usage, name)] == []
+    assert not hasattr(Message(role="user", content="x", tool_calls=[]), "tool_calls")
+    with pytest.raises(AttributeError):
+        Message(role="user", content="x").tool_calls = []
+
+
+def test_uninstalling_leaves_every_class_as_it_was():
+    def members() -> dict[str, dict[str, object]]:
+        classes = [HookResult, Message, Usage, *Message.__mro__, *HookResult.__mro__]
+        # The constructors and readers are generated when they are first needed.
+        return {cls.__name__: {k: v for k, v in vars(cls).items() if k != "__init__"} for cls in classes}
+
+    Message(role="user", content="x"), Usage(input_tokens=1, output_tokens=2, total_tokens=3), HookResult()
+    before, text = members(), repr(HookResult(reason="r"))
+    compat.install()
+    assert members() != before
+    assert hasattr(Usage, "model_dump")
+    compat.uninstall()
+    assert members() == before
+    assert repr(HookResult(reason="r")) == text == "HookResult(reason='r')"
+    assert "amplifier_core" not in sys.modules
+
+
+def test_the_constructor_is_as_fast_afterwards_as_before():
+    compat.install()
+    Message(role="user", content="x")
+    assert "_set(self, 'role', role)" in _source_of_init()
+    compat.uninstall()
+    Message(role="user", content="x")
+    assert "self.role = role" in _source_of_init()
+
+
+def _source_of_init() -> str:
+    import inspect
+
+    return inspect.getsource(Message.__init__)
+
+
+def test_twice_is_once():
+    compat.install()
+    compat.install()
+    compat.uninstall()
+    assert not compat.is_installed()
+    assert not hasattr(Usage, "model_dump")
+    compat.uninstall()
+
+
+def test_installing_again_gives_modules_of_its_own():
+    compat.install()
+    first = importlib.import_module("amplifier_core.models")
+    compat.uninstall()
+    compat.install()
+    second = importlib.import_module("amplifier_core.models")
+    compat.uninstall()
+    assert first is not second
+    assert first.HookResult is second.HookResult
+
+
+def test_a_published_package_that_is_already_imported_is_not_replaced(monkeypatch, tmp_path):
+    (tmp_path / "amplifier_core.py").write_text("who = 'published'")
+    monkeypatch.syspath_prepend(tmp_path)
+    published = importlib.import_module("amplifier_core")
+    try:
+        with pytest.raises(
+            ModuleConflictError, match=r"already imported from .*amplifier_core\.py.*install\(\) before"
+        ):
+            compat.install()
+        assert not compat.is_installed()
+        assert not hasattr(Usage, "model_dump")
+        assert sys.modules["amplifier_core"] is published
+    finally:
+        del sys.modules["amplifier_core"]
+
+
+def test_a_published_package_that_is_only_installed_is_passed_over(monkeypatch, tmp_path):
+    (tmp_path / "amplifier_core").mkdir()
+    (tmp_path / "amplifier_core" / "__init__.py").write_text("who = 'published'")
+    (tmp_path / "amplifier_core" / "models.py").write_text("who = 'published'")
+    monkeypatch.syspath_prepend(tmp_path)
+    compat.install()
+    try:
+        assert not hasattr(importlib.import_module("amplifier_core"), "who")
+        assert importlib.import_module("amplifier_core.models").HookResult is HookResult
+    finally:
+        compat.uninstall()
+
+
+@pytest.mark.usefixtures("alias")
+def test_submodules_are_real_and_what_is_patched_is_seen(monkeypatch):
+    import amplifier_core.models
+
+    monkeypatch.setattr("amplifier_core.models.HookResult", "patched")
+    from amplifier_core.models import HookResult as seen
+
+    assert seen == "patched"
+    assert sys.modules["amplifier_core.models"] is amplifier_core.models
+    assert amplifier_core.models.__spec__.name == "amplifier_core.models"
+
+
+@pytest.mark.usefixtures("alias")
+def test_what_the_mirror_defines_can_be_pickled():
+    from amplifier_core.module_sources import FileSystemModuleSource
+
+    copied = pickle.loads(pickle.dumps(FileSystemModuleSource(["a"])))
+    assert copied.get_module_paths() == ["a"]
+
+
+# ── distribution metadata ──
+
+
+@pytest.mark.usefixtures("alias")
+@pytest.mark.parametrize("name", ["amplifier-core", "amplifier_core", "Amplifier.Core"])
+def test_the_distribution_answers_by_any_spelling(name):
+    assert importlib.metadata.version(name) == "2.0.2"
+    assert importlib.metadata.metadata(name)["Name"] == "amplifier-core"
+    assert importlib.metadata.requires(name) is None
+
+
+@pytest.mark.usefixtures("alias")
+def test_the_distribution_is_listed_with_its_pytest_plugin():
+    names = [distribution.metadata["Name"] for distribution in importlib.metadata.distributions()]
+    assert names.count("amplifier-core") == 1
+    plugins = {entry.name: entry.value for entry in importlib.metadata.entry_points(group="pytest11")}
+    assert plugins["amplifier_module"] == "amplifier_core.pytest_plugin"
+    assert "amplifier-core" in importlib.metadata.packages_distributions()["amplifier_core"]
+
+
+@pytest.mark.usefixtures("alias")
+def test_a_question_about_certain_folders_or_another_distribution_is_not_ours(tmp_path):
+    assert list(importlib.metadata.distributions(path=[str(tmp_path)])) == []
+    with pytest.raises(importlib.metadata.PackageNotFoundError):
+        importlib.metadata.version("amplifier-core-of-somebody-else")
+
+
+def test_without_installing_there_is_no_such_distribution():
+    program = """
+        import amplifier, importlib.metadata
+        from importlib.metadata import MetadataPathFinder
+        import sys
+        print([type(finder).__name__ for finder in sys.meta_path if "amplifier" in type(finder).__module__])
+    """
+    assert python(program).stdout == "[]\n"
+
+
+# ── installed by the loader ──
+
+
+def published_module(folder: Path, name: str, body: str) -> None:
+    package = folder / f"amplifier-module-{name}" / f"amplifier_module_{name.replace('-', '_')}"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(textwrap.dedent(body))
+
+
+LOAD = """
+    import sys, anyio
+    from amplifier.loading import ModuleLoader
+    from amplifier import compat
+
+    async def main():
+        loader = ModuleLoader(search_paths=[sys.argv[1]])
+        loaded = await loader.load("tool-old")
+        print(compat.is_installed(), loaded.mount.__module__)
+        import amplifier_module_tool_old as module
+        print(module.check())
+        print(compat.is_installed())
+
+    anyio.run(main)
+"""
+
+
+def test_a_loader_installs_when_a_module_asks_for_the_name(tmp_path):
+    body = """
+        from amplifier_core import ModuleCoordinator, ToolResult
+
+        async def mount(coordinator: ModuleCoordinator, config=None):
+            return None
+
+        def check():
+            return ToolResult(output=1).model_dump()
+    """
+    published_module(tmp_path, "tool-old", body)
+    ended = python(LOAD, str(tmp_path))
+    assert ended.stderr == ""
+    expected = ["True amplifier_module_tool_old", "{'success': True, 'output': 1, 'error': None}", "True"]
+    assert ended.stdout.splitlines() == expected
+
+
+def test_a_module_that_asks_inside_a_function_gets_it_then(tmp_path):
+    body = """
+        async def mount(coordinator, config=None):
+            return None
+
+        def check():
+            from amplifier_core.models import HookResult
+            return HookResult().action
+    """
+    published_module(tmp_path, "tool-old", body)
+    assert python(LOAD, str(tmp_path)).stdout.splitlines() == ["False amplifier_module_tool_old", "continue", "True"]
+
+
+def test_a_loader_leaves_it_alone_when_nobody_asks(tmp_path):
+    body = """
+        async def mount(coordinator, config=None):
+            return None
+
+        def check():
+            return "nothing"
+    """
+    published_module(tmp_path, "tool-old", body)
+    assert python(LOAD, str(tmp_path)).stdout.splitlines() == ["False amplifier_module_tool_old", "nothing", "False"]
+
+
+def test_a_loader_does_not_replace_a_published_package_that_is_there(tmp_path):
+    (tmp_path / "amplifier_core.py").write_text("who = 'published'")
+    body = """
+        import amplifier_core
+
+        async def mount(coordinator, config=None):
+            return None
+
+        def check():
+            return amplifier_core.who
+    """
+    published_module(tmp_path, "tool-old", body)
+    program = "    import sys; sys.path.insert(0, sys.argv[1])\n" + LOAD
+    ended = python(program, str(tmp_path))
+    assert ended.stdout.splitlines() == ["False amplifier_module_tool_old", "published", "False"]
+
+
+def test_the_loader_is_told_whom_to_ask():
+    assert ModuleLoader.import_hook is not None
+
+
+# ── the command ──
+
+
+def test_the_command_runs_a_text_a_module_a_file_and_an_installed_command(tmp_path):
+    program = "import sys, amplifier_core; print(amplifier_core.RUST_AVAILABLE, *sys.argv[1:], __name__)"
+    (tmp_path / "program.py").write_text(program)
+    expected = "True a b __main__\n"
+    assert compat_command("-c", program, "a", "b", folder=tmp_path).stdout == expected
+    assert compat_command("-m", "program", "a", "b", folder=tmp_path).stdout == expected
+    assert compat_command("program.py", "a", "b", folder=tmp_path).stdout == expected
+    ended = compat_command("pytest", "--version", folder=tmp_path)
+    assert (ended.returncode, ended.stdout.split()[0]) == (0, "pytest")
+
+
+def test_the_command_passes_on_how_a_program_ended(tmp_path):
+    assert compat_command("-c", "raise SystemExit(7)").returncode == 7
+    ended = compat_command("-c", "1 / 0")
+    assert ended.returncode == 1
+    assert "ZeroDivisionError" in ended.stderr
+
+
+@pytest.mark.parametrize("arguments", [[], ["-m"], ["-c"], ["no-such-command-anywhere"]])
+def test_the_command_explains_itself_when_there_is_nothing_to_run(arguments):
+    ended = compat_command(*arguments)
+    assert ended.returncode == 2
+    assert "usage: python -m amplifier.compat" in ended.stderr
+
+
+# ── the pytest plugin ──
+
+SUITE = """
+    from amplifier_core import HookResult
+    from importlib.metadata import version
+
+    def test_alias():
+        import amplifier
+        assert HookResult is amplifier.HookResult
+        assert version("amplifier-core") == "2.0.2"
+"""
+
+
+def test_a_suite_runs_with_the_alias_by_option(tmp_path):
+    (tmp_path / "test_it.py").write_text(textwrap.dedent(SUITE))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "amplifier.compat.pytest", "test_it.py"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
+    assert ended.returncode == 0, ended.stdout
+    assert "1 passed" in ended.stdout
+
+
+def test_importing_the_plugin_installs_nothing():
+    ended = python("import amplifier.compat.pytest, amplifier.compat; print(amplifier.compat.is_installed())")
+    assert ended.stdout == "False\n"

@@ -1,0 +1,27 @@
+"""Planted: a gate that is skipped when it fails."""
+
+import logging
+
+from amplifier import HookResult
+
+__amplifier_module_type__ = "hook"
+
+logger = logging.getLogger(__name__)
+
+
+async def handle(event, data):
+    if data.get("tool_name") == "delete_everything":
+        return HookResult(action="deny", reason="not today")
+    return HookResult(action="continue")
+
+
+async def mount(coordinator, config):
+    events = config.get("events", ["tool:pre"])
+    undo = [coordinator.hooks.register(event, handle, priority=50, name="gate-that-fails-open") for event in events]
+    logger.info("registered for %s", ", ".join(events))
+
+    def cleanup():
+        for each in undo:
+            each()
+
+    return cleanup

@@ -1,0 +1,26 @@
+"""Planted: it relies on a key that need not be there."""
+
+import logging
+
+from amplifier import HookResult
+
+__amplifier_module_type__ = "hook"
+
+logger = logging.getLogger(__name__)
+
+
+async def handle(event, data):
+    logger.debug("tool %s is about to run", data["tool_name"])
+    return HookResult(action="continue")
+
+
+async def mount(coordinator, config):
+    events = config.get("events", ["tool:pre"])
+    undo = [coordinator.hooks.register(event, handle, priority=50, name="missing-key") for event in events]
+    logger.info("registered for %s", ", ".join(events))
+
+    def cleanup():
+        for each in undo:
+            each()
+
+    return cleanup

@@ -1,0 +1,27 @@
+"""Planted: it objects by raising."""
+
+import logging
+
+from amplifier import HookResult
+
+__amplifier_module_type__ = "hook"
+
+logger = logging.getLogger(__name__)
+
+
+async def handle(event, data):
+    if str(data.get("tool_name")) in ("shell", "bash"):
+        raise PermissionError("no shells here")
+    return HookResult(action="continue")
+
+
+async def mount(coordinator, config):
+    events = config.get("events", ["tool:pre"])
+    undo = [coordinator.hooks.register(event, handle, priority=50, name="raises-to-deny", on_failure="deny") for event in events]
+    logger.info("registered for %s", ", ".join(events))
+
+    def cleanup():
+        for each in undo:
+            each()
+
+    return cleanup
