@@ -653,3 +653,46 @@ def test_walks_take_time_in_proportion_to_the_value() -> None:
     short, long = ([{"k": [str(n), {"x": n}], "token": "t"} for n in range(size)] for size in (300, 2400))
     for walk in (copy_json, redact_secrets, truncate_values, canonical_dumps):
         assert seconds(lambda walk=walk: walk(long)) < 30 * seconds(lambda walk=walk: walk(short)) + 0.02  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("curl -u bob:hunter7pass https://example.org", "hunter7pass"),
+        ("curl -s --fail -u 'bob:p:w/d' https://example.org", "p:w/d"),
+        ("sshpass -p hunterB7xyz ssh a@b", "hunterB7xyz"),
+        ("sshpass -phunterB7xyz ssh a@b", "hunterB7xyz"),
+        ("<password>hunterA8</password>", "hunterA8"),
+        ("<db><Password>two words</Password></db>", "two words"),
+    ],
+)
+def test_credentials_of_commands_and_markup_are_redacted(text, secret):
+    assert secret not in redact_text(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "docker run -u 1000:1000 image",
+        "rsync -u src:dst",
+        "git push -u origin feature:main",
+        "curl https://example.org | sort -u a:b",
+        "<token>${TOKEN}</token>",
+        "</password> closes <password>",
+    ],
+)
+def test_what_only_looks_like_it_stays(text):
+    assert redact_text(text) == text
+
+
+def test_a_megabyte_of_near_misses_is_done_in_linear_time():
+    """A count of steps cannot be had from the regex engine; ten times the text may take at most forty times as long."""
+    for piece in ("curl -s ", "curl a -u b ", "<password>", "sshpass -p "):
+        short, long = _seconds(piece * 2_000), _seconds(piece * 20_000)
+        assert long < 40 * max(short, 0.001), piece
+
+
+def _seconds(text: str) -> float:
+    started = time.process_time()
+    redact_text(text)
+    return time.process_time() - started

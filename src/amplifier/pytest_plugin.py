@@ -17,18 +17,43 @@ if TYPE_CHECKING:
     from amplifier.conformance import Report
     from amplifier.conformance.suites import Suite
 
-__all__ = ["amplifier_module", "amplifier_report", "pytest_addoption", "pytest_configure", "pytest_pycollect_makeitem"]
+__all__ = [
+    "amplifier_module",
+    "amplifier_report",
+    "pytest_addoption",
+    "pytest_configure",
+    "pytest_load_initial_conftests",
+    "pytest_pycollect_makeitem",
+]
 
 _SUITES = "amplifier.conformance.suites"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare the ini option that names the module under test."""
+    """Declare the ini option that names the module under test, and the option for published modules."""
+    parser.getgroup("amplifier").addoption(
+        "--amplifier-compat",
+        action="store_true",
+        help="let `import amplifier_core` give this kernel; where the published one is installed too, use "
+        "`-p amplifier.compat.pytest` instead",
+    )
     parser.addini(
         "amplifier_module",
         help="the Amplifier module this suite tests: a package, an id, a folder or a file",
         default="",
     )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Install the alias for published modules before any of their code is imported."""
+    if early_config.known_args_namespace.amplifier_compat:
+        from amplifier.errors import ModuleConflictError  # noqa: PLC0415 — paid for by those who ask
+
+        try:
+            early_config.pluginmanager.import_plugin("amplifier.compat.pytest")
+        except ModuleConflictError as error:
+            raise pytest.UsageError(str(error)) from error
 
 
 def pytest_configure(config: pytest.Config) -> None:

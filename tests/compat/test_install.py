@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import os
 import pickle
 import subprocess
 import sys
@@ -272,8 +273,15 @@ def test_a_loader_does_not_replace_a_published_package_that_is_there(tmp_path):
     assert ended.stdout.splitlines() == ["False amplifier_module_tool_old", "published", "False"]
 
 
-def test_the_loader_is_told_whom_to_ask():
+def test_uninstalling_also_ends_the_readiness_to_install():
     assert ModuleLoader.import_hook is not None
+    before = list(sys.meta_path)
+    ModuleLoader.import_hook("amplifier_module_of_somebody")
+    assert importlib.import_module("amplifier_core").HookResult is HookResult
+    compat.uninstall()
+    assert [finder for finder in sys.meta_path if finder not in before] == []
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("amplifier_core")
 
 
 # ── the command ──
@@ -317,12 +325,47 @@ SUITE = """
 """
 
 
-def test_a_suite_runs_with_the_alias_by_option(tmp_path):
-    (tmp_path / "test_it.py").write_text(textwrap.dedent(SUITE))
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "amplifier.compat.pytest", "test_it.py"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
+def run_suite(folder: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    (folder / "test_it.py").write_text(textwrap.dedent(SUITE))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, "test_it.py"]
+    surroundings = {**os.environ, **environment}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, cwd=folder, check=False, env=surroundings
+    )
+
+
+@pytest.mark.parametrize("options", [("-p", "amplifier.compat.pytest"), ("--amplifier-compat",)])
+def test_a_suite_runs_with_the_alias_by_option(tmp_path, options):
+    ended = run_suite(tmp_path, *options)
     assert ended.returncode == 0, ended.stdout
     assert "1 passed" in ended.stdout
+
+
+def test_a_suite_without_the_option_has_no_alias(tmp_path):
+    ended = run_suite(tmp_path)
+    assert ended.returncode == 2
+    assert "No module named 'amplifier_core'" in ended.stdout
+
+
+def published_wheel(folder: Path) -> Path:
+    """What the published kernel puts into an environment, as far as pytest sees it."""
+    (folder / "amplifier_core").mkdir(parents=True)
+    (folder / "amplifier_core" / "__init__.py").write_text("")
+    (folder / "amplifier_core" / "pytest_plugin.py").write_text("")
+    info = folder / "amplifier_core-2.0.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: amplifier-core\nVersion: 2.0.2\n")
+    (info / "entry_points.txt").write_text("[pytest11]\namplifier_module = amplifier_core.pytest_plugin\n")
+    return folder
+
+
+def test_the_plugin_comes_before_an_installed_wheel_and_the_option_says_that_it_cannot(tmp_path):
+    wheel = str(published_wheel(tmp_path / "installed"))
+    ended = run_suite(tmp_path, "-p", "amplifier.compat.pytest", PYTHONPATH=wheel)
+    assert ended.returncode == 0, ended.stdout
+    ended = run_suite(tmp_path, "--amplifier-compat", PYTHONPATH=wheel)
+    assert ended.returncode == 4
+    assert "run pytest with `-p amplifier.compat.pytest`" in ended.stderr.replace("\n", " ")
 
 
 def test_importing_the_plugin_installs_nothing():

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from amplifier import AmplifierSession, ModuleLoader, ModuleLoadError, ModuleNotFoundError
+from amplifier import AmplifierError, AmplifierSession, ModuleLoader, ModuleLoadError, ModuleNotFoundError
 from amplifier.errors import ContractError, DeadlineExceeded
 from amplifier.loading import LoadedModule
 from tests._support.small_agent import Echo, Loop, Memory, agent, heard, mounting, say_the_prompt
@@ -54,6 +54,25 @@ def noting(log, name, result=None):
 def failing(error=None):
     async def mount(coordinator, config):
         raise error or ValueError("broke")
+
+    return mount
+
+
+def closing(log):
+    async def mount(coordinator, config):
+        log.append("mounted")
+
+        async def cleanup():
+            log.append("closed")
+
+        return cleanup
+
+    return mount
+
+
+def mounting_late():
+    async def mount(coordinator, config):
+        await anyio.sleep(10)
 
     return mount
 
@@ -401,6 +420,36 @@ async def test_required_module_that_fails_ends_the_opening_with_its_cause(role, 
     assert log == []
     assert session.statistics().state == "closed"
     assert session.failures[0].error is caught.value
+
+
+async def test_gate_that_cannot_be_mounted_ends_the_opening(log):
+    """Going on without it would let everything through that it was to stop."""
+    hook = {"module": "hooks-gate", "on_failure": "deny"}
+    session = session_of({"hooks-gate": failing(), "tool-a": closing(log)}, {"tools": ["tool-a"], "hooks": [hook]})
+    with pytest.raises(ModuleLoadError, match="hooks-gate"):
+        await session.__aenter__()
+    assert log == ["mounted", "closed"]
+    for wrong in ({"module": "hooks-gaet", "on_failure": "deny"}, {"module": "hooks-late", "on_failure": "deny"}):
+        late = {"hooks-late": mounting_late()}
+        with pytest.raises(AmplifierError, match=wrong["module"]):
+            await session_of(late, {"hooks": [wrong], "session": {"deadlines": {"mount": 1}}}).__aenter__()
+    async with session_of({"hooks-gate": failing()}, {"hooks": ["hooks-gate"]}) as going_on:
+        assert [failure.module_id for failure in going_on.failures] == ["hooks-gate"]
+
+
+async def test_gate_that_does_not_get_ready_ends_the_opening():
+    class Module:
+        @staticmethod
+        async def mount(coordinator, config):
+            return None
+
+        @staticmethod
+        async def on_session_ready(coordinator):
+            raise ValueError("no rules")
+
+    hook = {"module": "hooks-gate", "on_failure": "deny"}
+    with pytest.raises(ModuleLoadError, match=r"hooks-gate.*no rules"):
+        await session_of({"hooks-gate": Module}, {"hooks": [hook]}).__aenter__()
 
 
 async def test_strict_mode_reports_all_failures_in_one_group_and_cleans_up(log):

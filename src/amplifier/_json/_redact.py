@@ -147,6 +147,13 @@ def _shapes() -> tuple[tuple[tuple[str, ...], re.Pattern[str], _Replacement], ..
         (("==",), re.compile(r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{86}==(?![A-Za-z0-9=])"), REDACTED),
         (("Q~",), re.compile(r"\b[\w.~-]{3}\dQ~[\w.~-]{31,}+", re.ASCII), REDACTED),
         ((":AA",), re.compile(r"\b\d{8,10}:AA[\w-]{33}", re.ASCII), REDACTED),
+        # Options whose value is nothing but a credential.
+        (
+            ("curl",),
+            re.compile(r"(\bcurl\s[^\r\n|;&]{0,200}?(?<=\s)-u ?[\"']?[\w.@+-]{1,64}+:)(?!//)[^\s\"']{1,256}+"),
+            rf"\1{REDACTED}",
+        ),
+        (("sshpass",), re.compile(r"(sshpass\s{1,3}-p\s{0,3}[\"']?)[^\s\"']{1,256}+"), rf"\1{REDACTED}"),
         (("SK",), re.compile(r"SK(?<![A-Za-z0-9]SK)[0-9a-f]{32}(?![A-Za-z0-9])"), REDACTED),
     )
 
@@ -196,6 +203,12 @@ def _scheme(text: str, found: re.Match[str]) -> tuple[int, int] | None:
     return found.span(1) if is_secret else None
 
 
+def _element(text: str, found: re.Match[str]) -> tuple[int, int] | None:
+    """``<password>…</password>``."""
+    value = text[found.start(1) : found.end(1)].strip()
+    return None if not value or _PLACEHOLDER.fullmatch(value) else found.span(1)
+
+
 def _option(text: str, found: re.Match[str]) -> tuple[int, int] | None:
     value = text[found.start(2) : found.end(2)]
     is_secret = _name_matcher(SENSITIVE_KEYS)(found[1]) and not _PLACEHOLDER.fullmatch(value)
@@ -240,6 +253,7 @@ def _named() -> tuple[tuple[str, re.Pattern[str], _Judge], ...]:
         ("pass", re.compile(rf"pass(?:(?<![a-z]pass)(?==)|w(?:or)?d|phrase){_VALUE}"), _assigned),
         ("connection", re.compile(rf"connection.?string{_VALUE}"), _assigned),
         ("credential", re.compile(rf"credentials?{_VALUE}"), _assigned),
+        ("</", re.compile(r"<(?:[a-z]{0,20}password|passwd|secret|token|api_?key)>([^<]{1,256}+)</"), _element),
         *((name, re.compile(name + _VALUE), _assigned) for name in ("secret", "token", "cookie", "pwd", "jwt")),
     )
 
@@ -256,7 +270,7 @@ def redact_text(text: str) -> str:
             if mark in text:
                 text = pattern.sub(replacement, text)
                 break
-    if "=" in text or ":" in text or " " in text:
+    if "=" in text or ":" in text or " " in text or "</" in text:
         text = _redact_named(text)
     return text
 

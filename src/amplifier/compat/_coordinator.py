@@ -128,8 +128,8 @@ class ModuleCoordinator(KernelCoordinator):
         await self._call_bounded(self.mounts.points["context"].add_message(message), "context.add_message")
 
     async def _asked(self, result: Any, hook_name: str) -> HookResult:
-        prompt = result.approval_prompt or "Allow this operation?"
-        options = result.approval_options or ["Allow", "Deny"]
+        prompt = "Allow this operation?" if result.approval_prompt is None else result.approval_prompt
+        options = ["Allow", "Deny"] if result.approval_options is None else result.approval_options
         if self.approval_system is None:
             logger.error("hook %r asks for approval and there is no approval system: denied", hook_name)
             return HookResult(action="deny", reason="No approval system available")

@@ -36,17 +36,13 @@ _CORRELATED = frozenset({"llm:request", "llm:response", "provider:error", "provi
 class HookRegistry(KernelHookRegistry):  # type: ignore[misc]  # final for everybody else
     """Handlers by event, as ``amplifier_core.HookRegistry``."""
 
-    def register(  # type: ignore[override]  # the published one takes anything and fails when the event comes
-        self, event: str, handler: Any, priority: int = 0, name: str | None = None, **options: Any
-    ) -> Any:
+    def register(self, event: str, handler: Any, priority: int = 0, name: str | None = None, **options: Any) -> Any:
         """Add a handler; see `amplifier.HookRegistry.register`."""
         if not callable(handler):
             handler = _Uncallable(handler)
         return super().register(event, handler, priority, name, **options)
 
-    def on(  # type: ignore[override]  # as above
-        self, event: str, handler: Any, priority: int = 0, name: str | None = None, **options: Any
-    ) -> Any:
+    def on(self, event: str, handler: Any, priority: int = 0, name: str | None = None, **options: Any) -> Any:
         """Add a handler; the same as `register`."""
         return self.register(event, handler, priority, name, **options)
 

@@ -42,9 +42,12 @@ def install() -> None:
 def uninstall() -> None:
     """Take back what `install` did: the name, the modules imported under it, the form of the models.
 
-    Objects made meanwhile stay what they are: our own. Classes that inherited from our models keep their fields.
+    Objects made meanwhile stay what they are: our own. Classes that inherited from our models keep their fields. The next
+    module that a loader imports may bring it all back.
     """
     with _lock:
+        if _last_resort in sys.meta_path:
+            sys.meta_path.remove(_last_resort)
         if not is_installed():
             return
         sys.meta_path.remove(_finder)

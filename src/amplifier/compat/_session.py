@@ -163,7 +163,7 @@ class AmplifierSession:
                 lambda: init.initialize_session(self._config, coordinator, self.session_id, self.parent_id),
                 name=f"amplifier open {self.session_id}",
             )
-        except BaseException as exc:
+        except BaseException as exc:  # noqa: BLE001 — raised again, as itself or as the published error
             raise _as_failure("Session initialization failed", exc) from _cause(exc)
         finally:
             if not had_loader:
@@ -229,7 +229,7 @@ class AmplifierSession:
             answer = await turn.run(
                 lambda: execution.run_orchestrator(self._coordinator, prompt), name=f"amplifier turn {self.session_id}"
             )
-        except BaseException as exc:
+        except BaseException as exc:  # noqa: BLE001 — raised again, as itself or as the published error
             if token.is_cancelled:
                 await self._say_cancelled(f"{type(exc).__name__}: {_text(exc)}")
             failure = _as_failure("Execution failed", exc)

@@ -55,10 +55,9 @@ class PublishedTurn:
         loop = _running_asyncio_loop()
         if loop is None:
             self._scope = anyio.CancelScope()
-            answer: Any = None
             with self._scope:
-                answer = await fn(*args)
-            return answer
+                return await fn(*args)
+            return None
         outcome = _Outcome()
         task = self._task = loop.create_task(outcome.run(fn, args), name=name)
         held: BaseException | None = None

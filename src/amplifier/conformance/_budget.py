@@ -29,7 +29,6 @@ class Budget:
         self._busy_until = time.process_time() + granted
         self._until = time.monotonic() + granted * _WAITING
 
-    @property
     def is_spent(self) -> bool:
         """Whether it is time to come to an end."""
         return time.process_time() > self._busy_until or time.monotonic() > self._until

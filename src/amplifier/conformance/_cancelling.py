@@ -88,6 +88,8 @@ async def _cancel_repeatedly(
                 try:
                     trial = await cancel_at(k, _coroutine(exercise, scene), native=native)
                 except Exception as error:  # noqa: BLE001 — foreign code: this is what is being looked for
+                    if where and usual.returned and (await scene.call(exercise.run, scene)).kind == "raised":
+                        break  # not this cancellation but the one before: it is no longer whole
                     what = (
                         f"{exercise.name} was cancelled by {how} and raised {type(error).__name__}: {str(error)[:200]}"
                     )

@@ -49,6 +49,55 @@ def asking(text: str, names: Sequence[str] = TOOLS) -> ChatRequest:
     return ChatRequest(messages=[Message(role="user", content=text)], tools=tool_specs(names))
 
 
+def one_of_everything() -> dict[str, list[dict[str, Any]]]:
+    """Short conversations by what is special about them, as JSON values."""
+    user, end = {"role": "user", "content": "Hello."}, {"role": "user", "content": "Go on."}
+    picture = {"type": "base64", "media_type": "image/png", "data": PIXEL}
+    call = {"type": "tool_call", "id": "toolu_one", "name": "look", "input": {"text": "é", "n": [None]}}
+    other = {"type": "tool_call", "id": "toolu_two", "name": "count", "input": {}}
+    results = [{"type": "tool_result", "tool_call_id": "toolu_one", "output": {"seen": [1, None]}}]
+    text = {"type": "text", "text": "words"}
+    thought = {"type": "thinking", "thinking": "a thought", "signature": "c2lnbmF0dXJl"}
+    reasoning = {"type": "reasoning", "content": [], "summary": [{"type": "summary_text", "text": "because"}]}
+    unknown = {"type": "hologram", "beam": {"angle": 3}}
+
+    def tool(**more: Any) -> dict[str, Any]:
+        return {"role": "tool", "tool_call_id": "toolu_one", "name": "look", "content": "seen", **more}
+
+    def said(*blocks: dict[str, Any]) -> dict[str, Any]:
+        return {"role": "assistant", "content": list(blocks)}
+
+    return {
+        "a system message": [{"role": "system", "content": "Be brief."}, user],
+        "a developer message": [{"role": "developer", "content": "Be brief."}, user],
+        "instructions as blocks": [{"role": "system", "content": [text]}, user],
+        "instructions in the middle": [user, said(text), {"role": "system", "content": "Be brief."}, end],
+        "an empty text": [{"role": "user", "content": ""}],
+        "text of many alphabets": [{"role": "user", "content": "é漢字🙂\u2028\r\n\t\"\\"}],
+        "a long text": [{"role": "user", "content": "words " * 4000}],
+        "a user's blocks": [{"role": "user", "content": [text, text]}],
+        "a picture": [{"role": "user", "content": [{"type": "image", "source": picture}]}],
+        "a picture by its address": [
+            {"role": "user", "content": [text, {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}]}
+        ],
+        "an assistant's text": [user, {"role": "assistant", "content": "Hello."}, end],
+        "a thought": [user, said(thought, text), end],
+        "a thought without a signature": [user, said({"type": "thinking", "thinking": "a thought"}, text), end],
+        "a redacted thought": [user, said({"type": "redacted_thinking", "data": "aGlkZGVu"}, text), end],
+        "reasoning": [user, said(reasoning, text), end],
+        "a call and its result": [user, said(call), tool()],
+        "a call with text": [user, said(thought, text, call), tool(), end],
+        "two calls": [user, said(call, other), tool(), tool(tool_call_id="toolu_two", name="count"), end],
+        "a result as a block": [user, said(call), tool(content=results)],
+        "a result in a user's message": [user, said(call), {"role": "user", "content": results}],
+        "a result that is empty": [user, said(call), tool(content=""), end],
+        "a function's message": [user, {"role": "function", "name": "look", "content": "seen"}, end],
+        "a block of an unknown type": [{"role": "user", "content": [text, unknown]}],
+        "an assistant's block of an unknown type": [user, said(text, unknown), end],
+        "a message with metadata": [{**user, "name": "ann", "metadata": {"trace": {"id": 1}}}],
+    }
+
+
 async def complete(scene: Scene, request: ChatRequest, **options: Any) -> Outcome:
     """Ask the subject."""
     return await scene.call(scene.instance.complete, request, **options)

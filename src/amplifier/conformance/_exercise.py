@@ -20,21 +20,18 @@ from amplifier.events import ALL_EVENTS
 from amplifier.models import (
     ChatRequest,
     ChatResponse,
-    ContentBlockUnion,
     HookResult,
     Message,
     StreamChunk,
-    TextBlock,
-    ToolCall,
     ToolCallBlock,
     ToolSpec,
-    Usage,
     to_dict,
 )
 
 from ._hook_payloads import ordinary_payload, reaching_payloads
 from ._samples import sample_inputs
 from ._scene import CANARY, Scene
+from ._sources import Question, locate, questions_about, resolver_of
 from ._turns import World
 from ._words import choices_in, inputs_in, texts_in
 
@@ -153,7 +150,9 @@ def _context_exercises(scene: Scene) -> list[Exercise]:
         return [await scene.instance.get_messages(), await scene.instance.get_messages_for_request()]
 
     async def replace_and_compact(scene: Scene) -> Any:
-        await scene.instance.set_messages([{"role": "user", "content": "the old man and his dog " * 9} for _ in range(40)])
+        await scene.instance.set_messages(
+            [{"role": "user", "content": "the old man and his dog " * 9} for _ in range(40)]
+        )
         return len(await scene.instance.get_messages_for_request(token_budget=400))
 
     async def clear(scene: Scene) -> Any:
@@ -225,21 +224,6 @@ def _handling(registration: Any, event: str, payload: dict[str, Any]) -> Operati
 # ── orchestrators ──
 
 
-def answer_with(text: str) -> ChatResponse:
-    """A model's last word."""
-    return ChatResponse(content=[TextBlock(text=text)], usage=Usage(input_tokens=1, output_tokens=1, total_tokens=2))
-
-
-def answer_calling(*calls: ToolCall) -> ChatResponse:
-    """A model that wants tools."""
-    blocks: list[ContentBlockUnion] = [
-        ToolCallBlock(id=call.id, name=call.name, input=call.arguments) for call in calls
-    ]
-    return ChatResponse(
-        content=blocks, tool_calls=list(calls), usage=Usage(input_tokens=1, output_tokens=1, total_tokens=2)
-    )
-
-
 TURN: dict[str, Any] = {
     "turns": [
         {
@@ -262,8 +246,32 @@ def _orchestrator_exercises(scene: Scene) -> list[Exercise]:
     return [] if scene.instance is None else [Exercise("a turn with two tools", None, turn)]
 
 
+# ── resolvers ──
+
+
 def _resolver_exercises(scene: Scene) -> list[Exercise]:
-    return []
+    resolver = resolver_of(scene)
+    if resolver is None:
+        return []
+    asked = questions_about(scene.loaded.subject)
+    return [
+        Exercise(
+            f"{name} of {question}", {"module_id": question.module_id, "hint": question.hint}, _asking(name, question)
+        )
+        for name in ("async_resolve", "resolve")
+        if callable(getattr(resolver, name, None))
+        for question in asked
+    ]
+
+
+def _asking(name: str, question: Question) -> Operation:
+    async def find(scene: Scene) -> Any:
+        try:
+            return str(await locate(getattr(resolver_of(scene), name), question, scene.directory))
+        except ModuleNotFoundError:
+            return None  # an answer like another
+
+    return find
 
 
 _BY_TYPE: dict[str, Callable[[Scene], list[Exercise]]] = {

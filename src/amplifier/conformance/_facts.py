@@ -15,7 +15,13 @@ from ._words import choices_in, inputs_in, texts_in
 async def gather(stage: Stage) -> dict[str, Any]:
     """Mount the subject once and look."""
     subject = stage.loaded.subject
-    facts: dict[str, Any] = {"words": inputs_in(subject), "texts": texts_in(subject), "choices": choices_in(subject), "tools": {}, "handlers": []}
+    facts: dict[str, Any] = {
+        "words": inputs_in(subject),
+        "texts": texts_in(subject),
+        "choices": choices_in(subject),
+        "tools": {},
+        "handlers": [],
+    }
     try:
         async with stage.scene() as scene:
             if stage.loaded.module_type == "tool":

@@ -37,7 +37,7 @@ async def look_for_mixed_events(stage: Stage, named: list[str], budget: Budget) 
     for index, event in events:
         for each in [event] if event != "*" else (named or ["tool:pre", "tool:post"])[:4]:
             for data in _payloads(stage, each):
-                if budget.is_spent or await _is_mixed(stage, index, each, data):
+                if budget.is_spent() or await _is_mixed(stage, index, each, data):
                     return
 
 

@@ -77,6 +77,9 @@ _VALUES: Payload = {
 _KERNEL_KEYS: Payload = {"session_id": "session-1", "parent_id": None, "timestamp": "2024-05-17T12:30:00+00:00"}
 
 
+_ODD_INSIDE: tuple[Any, ...] = (None, 7, "", "text", [], {}, ["a", 1], "nul\x00")
+
+
 def ordinary_payload(event: str, **replaced: Any) -> Payload:
     """What an event usually carries; of an unknown event, what a tool's carries."""
     known = CATALOGUE.get(event)
@@ -90,7 +93,7 @@ def reaching_payloads(event: str, words: Iterable[str], choices: Iterable[str]) 
     """Ordinary payloads that name what the module's source looks for: its keys at both levels, its words in their place."""
     base = ordinary_payload(event)
     keys = [word for word in words if is_harmless(word) and word not in base][:20]
-    inner = {key: "text" for key in keys}
+    inner: Payload = dict.fromkeys(keys, "text")
     tool_input = {**_VALUES["tool_input"], **inner}
     yield {**base, **inner, "tool_input": tool_input}
     for word in [each for each in choices if is_harmless(each)][:25]:
@@ -125,9 +128,9 @@ def odd_payloads(event: str, words: Iterable[str], *, briefly: bool = False) -> 
         if isinstance(inner, dict):
             for name in [*inner, *words][:16]:
                 yield {**base, key: {k: v for k, v in inner.items() if k != name}}
-                yield from ({**base, key: {**inner, name: odd}} for odd in (None, 7, "", [], {}, ["a", 1], "nul\x00"))
+                yield from ({**base, key: {**inner, name: odd}} for odd in _ODD_INSIDE)
         if isinstance(inner, list):
-            yield from ({**base, key: [odd]} for odd in (None, 7, "text", [], {}))
+            yield from ({**base, key: [odd]} for odd in _ODD_INSIDE)
 
 
 def _copied(values: Payload) -> Payload:

@@ -46,7 +46,7 @@ class HookTrial:
     @property
     def is_over(self) -> bool:
         """Whether the time for this module is used up."""
-        return self._late >= _MOST_LATE or self._budget.is_spent
+        return self._late >= _MOST_LATE or self._budget.is_spent()
 
     async def play(self, scene: Scene, registration: Any, happenings: Iterable[Happening]) -> None:
         """Give one handler its events."""
@@ -138,7 +138,9 @@ def _invalid(answer: Any) -> str | None:
     if not isinstance(answer, HookResult):
         return f"{type(answer).__name__}, expected a HookResult"
     # A result can be changed after it was made, so it is made again from what it holds.
-    fields = {each.name: getattr(answer, each.name, None) for each in attrs.fields(HookResult) if each.init}
+    fields: dict[str, Any] = {
+        each.name: getattr(answer, each.name, None) for each in attrs.fields(HookResult) if each.init
+    }
     try:
         HookResult(**fields)
     except ModelError as error:

@@ -8,15 +8,14 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from ._sources import SAMPLES, UNHEARD_OF
+from ._sources import SAMPLES, UNHEARD_OF, ids_in
 
 _HINTS = (None, "a path", "another place", "a file URI", "a missing path", "an empty text")
 
 
 def questions(facts: dict[str, Any]) -> SearchStrategy[Any]:
     """Some questions, the same ones again and again among them."""
-    named = [text for text in facts["texts"] if "-" in text and text.islower() and text.replace("-", "").isalnum()]
-    ids = st.sampled_from([*SAMPLES, *named[:3], *UNHEARD_OF])
+    ids = st.sampled_from([*SAMPLES, *ids_in(facts["texts"]), *UNHEARD_OF])
     one = st.tuples(ids, st.sampled_from(_HINTS)).map(list)
     some = st.lists(one, min_size=2, max_size=5)
     return some.map(lambda asked: {"questions": [*asked, *reversed(asked)]})

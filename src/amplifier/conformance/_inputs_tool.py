@@ -31,7 +31,7 @@ def tool_inputs(facts: Facts) -> SearchStrategy[Any]:
         return st.just({"tool": "", "inputs": []})
     words = [word for word in facts["words"] if is_harmless(word)]
     choices = [word for word in facts.get("choices", []) if is_harmless(word)]
-    return st.sampled_from(sorted(tools)).flatmap(lambda name: _calls(name, tools[name], words, choices))
+    return st.one_of([_calls(name, tools[name], words, choices) for name in sorted(tools)])
 
 
 def _calls(name: str, schema: Any, words: list[str], choices: list[str]) -> SearchStrategy[Any]:
@@ -55,7 +55,7 @@ def _bent(valid: Any, wild: dict[str, Any]) -> dict[str, Any]:
 
 def texts(choices: list[str] | None = None) -> SearchStrategy[str]:
     """Texts that can do no harm: no path that leads away, nothing that names a home."""
-    letters = st.characters(exclude_categories=("Cs",), exclude_characters="/~")
+    letters = st.characters(exclude_categories=["Cs"], exclude_characters="/~")
     drawn = st.text(letters, max_size=12).filter(lambda text: ".." not in text)
     return drawn | st.sampled_from(choices) if choices else drawn
 

@@ -51,7 +51,7 @@ async def look_for_mixing(stage: Stage, budget: Budget) -> None:
     """Report the first pair of calls that disturb each other."""
     pairs, probes = await _pairs(stage)
     for pair in sorted(pairs, key=lambda each: each.rank):  # the first of each tool first
-        if budget.is_spent or await _disturbed(stage, pair, probes[pair.tool]):
+        if budget.is_spent() or await _disturbed(stage, pair, probes[pair.tool]):
             return
 
 
@@ -75,7 +75,7 @@ async def _pairs(stage: Stage) -> tuple[list[Pair], dict[str, list[Input]]]:
 def _marked(base: Input, schema: Any, accepts: Accepts | None, index: int) -> Input:
     """An input with a mark in every text and another number in every number, as far as the schema accepts it."""
     found = dict(base)
-    parts = properties_of(resolved(schema, schema)) if schema else dict.fromkeys(base, {})
+    parts = properties_of(resolved(schema, schema)) if schema else {}
     for key, value in base.items():
         part = resolved(parts.get(key, {}), schema)
         changed: Any = value
@@ -207,7 +207,7 @@ async def cancel_neighbours(stage: Stage, budget: Budget) -> None:
     """Make the same call twice at the same time and cancel the first: the second goes on as if it were alone."""
     pairs, _ = await _pairs(stage)
     for pair in pairs:
-        if budget.is_spent:
+        if budget.is_spent():
             return
         async with stage.scene() as scene:
             alone = await _execute(scene, pair.tool, pair.first)

@@ -19,7 +19,7 @@ ODD_TEXTS = (
     "-1",
     "nul\x00byte",
     "two\nlines\r\n\ttabbed",
-    "ünïcödé ✓ 漢字 👩‍👩‍👧 ‮rtl",
+    "ünïcödé ✓ 漢字 👩\u200d👩\u200d👧 \u202ertl",
     "[",
     "(*",
     "{0} {} %s %d %",

@@ -95,7 +95,8 @@ def _open_descriptors() -> Iterator[tuple[int, str]]:
     for name in os.listdir(folder):  # noqa: PTH208 — a Path per descriptor, of which most are uninteresting
         with suppress(FileNotFoundError):
             target = os.readlink(folder / name)  # noqa: PTH115 — sockets and pipes are no paths
-            if not target.startswith(("/dev/", "/proc/")):
+            # Memory that looks like files is where scenes may have their directories.
+            if not target.startswith(("/dev/", "/proc/")) or target.startswith("/dev/shm/"):
                 yield int(name), target
 
 

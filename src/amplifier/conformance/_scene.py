@@ -31,6 +31,7 @@ from amplifier.testing import EventRecorder, MockApprovalSystem, MockContextMana
 
 from ._loading import LoadedSubject
 from ._serving import SERVICE, service_address
+from ._sources import furnish
 
 OWNER = "subject"
 MOUNT_SECONDS = 20.0
@@ -216,6 +217,8 @@ class Stage:
                 approval_system=MockApprovalSystem(),
                 display_system=MockDisplaySystem(),
             )
+            if self.loaded.module_type == "resolver":
+                furnish(directory, self.loaded.subject)
             async with session:
                 scene = Scene(
                     stage=self,
@@ -305,9 +308,7 @@ class Stage:
         return None
 
 
-async def attempt(
-    function: Callable[..., Any], *args: Any, seconds: float = CALL_SECONDS, **kwargs: Any
-) -> Outcome:
+async def attempt(function: Callable[..., Any], *args: Any, seconds: float = CALL_SECONDS, **kwargs: Any) -> Outcome:
     """Call foreign code as `Scene.call` does, but without an alarm, of which there is only one at a time."""
     started = time.monotonic()
     with anyio.CancelScope() as scope:
@@ -316,7 +317,7 @@ async def attempt(
             answer = function(*args, **kwargs)
             if inspect.isawaitable(answer):
                 answer = await answer
-        except BaseException as error:  # noqa: BLE001 — foreign code: it may exit, or invent a cancellation
+        except BaseException as error:  # foreign code: it may exit, or invent a cancellation
             if isinstance(error, anyio.get_cancelled_exc_class()) and _is_cancelled():
                 raise
             return Outcome(kind="raised", error=error, seconds=time.monotonic() - started)

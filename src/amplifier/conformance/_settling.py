@@ -19,6 +19,7 @@ from ._exercise import exercises
 from ._loading import LoadedSubject
 from ._scene import MountFailed, Scene, Stage
 from ._serving import SERVICE, is_served
+from ._sources import settings_for
 from ._words import environment_in, inputs_in, settings_in
 
 SECRET = "conformance-secret-7f3a"
@@ -43,6 +44,8 @@ async def settled(stage: Stage) -> LoadedSubject:
         wanted = _placed(loaded)
     elif loaded.module_type == "provider" and _addresses(loaded, ""):
         wanted = _served(loaded)
+    elif loaded.module_type == "resolver" and not works:
+        wanted = settings_for(settings_in(loaded.subject))
     if not works:
         set_environment(loaded)
         wanted = [*wanted, *_enough(loaded)]
@@ -85,6 +88,8 @@ def _stands(scene: Scene) -> bool:
 
 async def _does_something(scene: Scene, config: dict[str, Any]) -> bool:
     """Whether what it was given for is done: files are written, a service is understood."""
+    if scene.loaded.module_type == "resolver":  # it finds a module that is there
+        return any([(await scene.call(each.run, scene)).value is not None for each in exercises(scene)])
     if scene.loaded.module_type != "context" and not is_served(config):
         return True  # that calls fail is what is to be seen
     outcomes = [await scene.call(each.run, scene) for each in exercises(scene)]

@@ -14,7 +14,6 @@ from ._exercise import exercises
 from ._loading import load_anew
 from ._scene import Scene, Stage
 
-
 _ROUNDS = 3
 """What is counted may show only after a while."""
 

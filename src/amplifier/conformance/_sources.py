@@ -16,12 +16,14 @@ from typing import Any
 
 import attrs
 
+from amplifier.contracts import CONTRACTS
 from amplifier.loading import is_module_id
 
 from ._subject import Subject
 from ._words import texts_in
 
 SAMPLES = ("tool-sample", "hooks-other")
+MOUNT_POINTS = frozenset(contract.mount_point for contract in CONTRACTS.values())
 UNHEARD_OF = ("tool-unheard-of", "provider-zzz")
 INDEX = "index.json"
 EXECUTED = "was_executed"
@@ -49,7 +51,7 @@ def furnish(directory: Path, subject: Subject) -> None:
         Path.home() / ".amplifier" / "modules",
         directory / ".amplifier" / "modules",
     ]
-    words = [text for text in texts_in(subject) if _FOLDER.fullmatch(text) and not is_module_id(text)]
+    words = [text for text in texts_in(subject) if _FOLDER.fullmatch(text) and not _is_id(text)]
     folders = [text for text in words if not Path(text).suffix and "amplifier_module" not in text]
     for text in folders[:_MOST_FOLDERS]:
         bases.append(Path(text).expanduser() if text.startswith("~") else directory / text)
@@ -120,9 +122,17 @@ def hints(directory: Path, module_id: str) -> dict[str, Any]:
 
 def questions_about(subject: Subject) -> list[Question]:
     """Ordinary questions: samples, ids that the source names, ids that nobody knows, with hints and without."""
-    named = [text for text in texts_in(subject) if is_module_id(text) and "-" in text]
-    ids = [*SAMPLES, *named[:4], *UNHEARD_OF]
+    ids = [*SAMPLES, *ids_in(texts_in(subject)), *UNHEARD_OF]
     return [*(Question(each) for each in ids), Question(SAMPLES[0], "a path"), Question(SAMPLES[0], "a file URI")]
+
+
+def ids_in(texts: list[str]) -> list[str]:
+    """Those of some texts that may be the id of a module which the resolver knows by name."""
+    return [text for text in texts if _is_id(text) and text not in MOUNT_POINTS][:4]
+
+
+def _is_id(text: str) -> bool:
+    return is_module_id(text) and "-" in text and not text.startswith("amplifier-")
 
 
 def resolver_of(scene: Any) -> Any:

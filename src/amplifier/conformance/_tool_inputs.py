@@ -57,7 +57,8 @@ def _valid(schema: Mapping[str, Any], file_name: str, choices: Sequence[str]) ->
 
 
 def _branches(top: Mapping[str, Any]) -> list[Any]:
-    return [each for key in ("anyOf", "oneOf") for each in (top.get(key) if isinstance(top.get(key), list) else ())]
+    found = [top.get(key) for key in ("anyOf", "oneOf")]
+    return [each for branches in found if isinstance(branches, list) for each in branches]
 
 
 def _is_free_text(schema: Any, root: Any) -> bool:
@@ -85,14 +86,14 @@ def near_misses(
     declared = list(dict.fromkeys([*base, *properties_of(schema or {})]))
     others = [word for word in words if word not in declared][: 6 if schema else 20]
     keys = [*declared, *others]
-    full = {**{key: "text" for key in keys}, **base}
+    full = {**dict.fromkeys(keys, "text"), **base}
     yield full
     for word in [word for word in choices if is_harmless(word)][:20]:
         for key in keys[:12]:
             yield {**base, key: word}
             yield {key: word}
     for value in ODD_VALUES:
-        yield {key: value for key in keys}
+        yield dict.fromkeys(keys, value)
         for key in keys:
             yield {**base, key: value}
     for key, value in base.items():
@@ -101,7 +102,7 @@ def near_misses(
 
 def _changed_inside(value: Any, words: Iterable[str]) -> Iterator[Any]:
     """A list or an object with one thing changed in it."""
-    odd = [None, 7, "", "text", [], {}, "nul\x00byte"]
+    odd: list[Any] = [None, 7, "", "text", [], {}, "nul\x00byte"]
     if isinstance(value, list):
         yield from ([each] for each in odd)
         yield from ([*value, each] for each in odd)

@@ -69,19 +69,20 @@ class Trial:
     async def run(self, inputs: Iterable[Input]) -> None:
         """Make the calls, and then look whether the tool and its earlier answers are what they were."""
         late = 0
-        printed, kept = Printed(self._stage), sys.stdout
+        printed: Any = Printed(self._stage)  # as much of a stream as print needs
+        kept = sys.stdout
         async with self._stage.scene() as scene:
             tool = scene.instances.get(self._tool)
             if tool is None:
                 return
             before = self._described(tool)
             self._accepts = acceptor(before["T7"])
-            sys.stdout = printed  # type: ignore[assignment]  # as much of a stream as print needs
+            sys.stdout = printed
             try:
                 for given in inputs:
                     outcome = await self._call(scene, given)
                     late += outcome.kind == "late"
-                    if late >= _MOST_LATE or self._budget.is_spent:
+                    if late >= _MOST_LATE or self._budget.is_spent():
                         break
             finally:
                 sys.stdout = kept
@@ -112,7 +113,8 @@ class Trial:
         if not isinstance(result, ToolResult):
             self._fault("T5", f"execute returned {type(result).__name__}, expected a ToolResult", given)
             return
-        if not isinstance(result.success, bool):
+        success: Any = result.success  # assignments are checked, but not by everybody's subclass
+        if not isinstance(success, bool):
             self._fault("T6", f"success is {result.success!r}, expected True or False", given)
         elif not result.success and not result.error:
             self._fault("T6", "success is False and there is no error", given)

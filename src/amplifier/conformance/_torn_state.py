@@ -32,7 +32,7 @@ async def look_for_torn_state(stage: Stage, budget: Budget) -> None:
     async with stage.scene() as scene:
         count = len(exercises(scene))
     for index in range(count):
-        if budget.is_spent:
+        if budget.is_spent():
             return
         untouched, _, _ = await _probed(stage, index, 0)
         completed, suspensions, _ = await _probed(stage, index, _NEVER)
@@ -41,7 +41,7 @@ async def look_for_torn_state(stage: Stage, budget: Budget) -> None:
         if (await _probed(stage, index, _NEVER))[0] != completed:
             continue  # it never shows the same, so nothing follows
         for k in _chosen(suspensions, stage):
-            if budget.is_spent:
+            if budget.is_spent():
                 return
             shown, fired, where = await _probed(stage, index, k)
             if fired and _is_torn(shown, untouched, completed):

@@ -106,7 +106,7 @@ class Truth:
 
     async def _ask(self, given: Input) -> Answer:
         key = fingerprint(given)
-        if key not in self._known and len(self._known) < _MOST_TRIES and not self._budget.is_spent:
+        if key not in self._known and len(self._known) < _MOST_TRIES and not self._budget.is_spent():
             async with self._stage.scene() as scene:
                 outcome = await scene.call(scene.instances[self._name].execute, copy.deepcopy(given), seconds=_SECONDS)
             result = outcome.value

@@ -109,8 +109,8 @@ def choices_in(subject: Subject) -> list[str]:
 def _compared(node: ast.AST) -> Iterator[str]:
     parts: list[ast.AST | None] = []
     if isinstance(node, ast.Compare):
-        for part in (node.left, *node.comparators):
-            parts += part.elts if isinstance(part, (ast.Tuple, ast.List, ast.Set)) else [part]
+        for side in (node.left, *node.comparators):
+            parts += side.elts if isinstance(side, (ast.Tuple, ast.List, ast.Set)) else [side]
     elif isinstance(node, ast.MatchValue):
         parts = [node.value]
     elif isinstance(node, ast.Dict):

@@ -10,12 +10,13 @@ from typing import Any
 
 from hypothesis.strategies import SearchStrategy
 
-from . import _inputs_context, _inputs_hook, _inputs_orchestrator, _inputs_provider, _inputs_tool
+from . import _inputs_context, _inputs_hook, _inputs_orchestrator, _inputs_provider, _inputs_resolver, _inputs_tool
 
 INPUTS: dict[str, Callable[[dict[str, Any]], SearchStrategy[Any]]] = {
     **_inputs_context.INPUTS,
     **_inputs_hook.INPUTS,
     **_inputs_orchestrator.INPUTS,
+    **_inputs_resolver.INPUTS,
     **_inputs_provider.INPUTS,
     **_inputs_tool.INPUTS,
 }

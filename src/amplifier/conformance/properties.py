@@ -22,12 +22,10 @@ from ._scene import Fault
 
 Play = Callable[[Any], list[Fault]]
 
-EXPLORING_SECONDS = 15.0
-"""After which no more cases are played once one has failed: a module that hangs makes every case slow."""
+SECONDS_PER_EXAMPLE = 0.75
+"""What a case may take on average; when the time is up no more are played: a module that hangs makes every case slow."""
 SHRINKING = 150
 """Cases tried at most in making one smaller."""
-SECONDS_PER_EXAMPLE = 0.5
-"""What a case may take on average; when the time is up, no more are tried."""
 SHRINKING_SECONDS = 8.0
 """What that may take: a module that writes files makes every case slow."""
 
@@ -35,10 +33,10 @@ SHRINKING_SECONDS = 8.0
 def explore(cases: SearchStrategy[Any], play: Play, *, seed: int, examples: int) -> list[Fault]:
     """Play many cases and return the faults of the smallest failing one for each clause that was broken."""
     failing: dict[str, tuple[Any, Fault]] = {}
-    enough = time.monotonic() + EXPLORING_SECONDS
+    enough = time.monotonic() + SECONDS_PER_EXAMPLE * examples
 
     def trial(case: Any) -> None:
-        if failing and time.monotonic() > enough:
+        if time.monotonic() > enough:
             return
         for fault in play(case):
             failing.setdefault(fault.clause, (case, fault))

@@ -80,7 +80,7 @@ class Opening:
         """Mount everything.
 
         Raises:
-            ModuleLoadError: The orchestrator or the context failed.
+            ModuleLoadError: The orchestrator, the context or a gate failed.
             ExceptionGroup: In strict mode, everything that failed.
         """
         try:
@@ -128,7 +128,7 @@ class Opening:
             error = _as_load_error(kind, spec, exc)
             reason = module_failure_reason(error)
             self.failures.append(ModuleFailure(spec.module, kind, "mount", error, reason, spec.instance_id))
-            if kind in ("orchestrator", "context") and not self._plan.strict:
+            if _is_indispensable(kind, spec) and not self._plan.strict:
                 if error is exc:
                     raise
                 raise error from (error.__cause__ or exc)
@@ -263,11 +263,23 @@ class Opening:
                 else ModuleLoadError(f"on_session_ready of {spec.module!r} called exit", module_id=spec.module)
             )
             self.failures.append(ModuleFailure(spec.module, mounted.kind, "ready", error, "ready_failed"))
+            if spec.on_failure == "deny" and not self._plan.strict:
+                self._series.close()
+                raise ModuleLoadError(
+                    f"gate {spec.module!r} did not get ready: {type(error).__name__}: {redact_text(str(error))}",
+                    module_id=spec.module,
+                    reason_code="ready_failed",
+                ) from error
             logger.warning("on_session_ready of module %r failed:\n%s", spec.module, _redacted_traceback(error))
             self._series.close()
             await self._coordinator.hooks.emit(
                 MODULE_ON_SESSION_READY_FAILED, {"module_id": spec.module, "error": redact_text(str(error))}
             )
+
+
+def _is_indispensable(kind: str, spec: ModuleSpec) -> bool:
+    """Without a loop or a memory there is no agent; without its gate there is one that nothing stops (L7)."""
+    return kind in ("orchestrator", "context") or spec.on_failure == "deny"
 
 
 def _is_async_manager(answer: Any) -> bool:

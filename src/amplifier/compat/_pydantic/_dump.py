@@ -35,6 +35,7 @@ _MISSING: Final = object()
 _ATOMS: Final = frozenset({str, int, bool, type(None)})
 _ALIASES: Final = {(ResponseFormatJsonSchema, "json_schema"): "schema"}
 _LEFT_OUT_WHEN_EMPTY: Final = {(ToolResult, "content"), *OURS}
+_SOMETIMES_LEFT_OUT: Final = frozenset(name for _, name in _LEFT_OUT_WHEN_EMPTY)
 
 
 def dump(model: Model, rules: Rules, include: Any = None, exclude: Any = None) -> dict[str, Any]:
@@ -92,7 +93,7 @@ class Rules:
             if value is _MISSING or chosen is None or self._is_left_out(model, field, value):
                 continue
             name = _alias(cls, field.name) if self.by_alias else field.name
-            dumped[name] = self._field(model, field, value, chosen)
+            dumped[name] = value if type(value) in _ATOMS else self._field(model, field, value, chosen)
         if isinstance(model, OpenModel):
             declared = {field.name for field in cls.__model_fields_of__}
             for name, value in model.extra.items():
@@ -107,7 +108,9 @@ class Rules:
             return True
         if self.exclude_defaults and not field.is_required and value == field.make_default():
             return True
-        return not value and any(isinstance(model, cls) and name == field.name for cls, name in _LEFT_OUT_WHEN_EMPTY)
+        if value or field.name not in _SOMETIMES_LEFT_OUT:
+            return False
+        return any(isinstance(model, cls) and name == field.name for cls, name in _LEFT_OUT_WHEN_EMPTY)
 
     def _field(self, model: Model, field: ModelField, value: Any, choice: _Choice) -> Any:
         if field.name == "cost_usd" and isinstance(value, Decimal):

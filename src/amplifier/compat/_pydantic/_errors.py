@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import sys
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from amplifier.errors import ModelError
 from amplifier.models._problems import Building
@@ -20,6 +20,8 @@ GENERATED: Final = "<generated __init__ of "
 _OUR_CODE: Final = "amplifier."
 _NOT_OUR_CODE: Final = "amplifier.compat."
 _finish: Final = Building.finish
+
+_Location: TypeAlias = tuple[str | int, ...]
 
 
 def convert_errors() -> None:
@@ -67,10 +69,11 @@ def validation_error(error: ModelError) -> ValueError:
     for path, problem in error.problems:
         kind: Any
         kind, context = _published_kind(problem)
+        location = _location(path)
         if kind is None:
-            words = _PUBLISHED_WORDS.get((error.subject, path), problem)
+            words, location = _published_words(error.subject, location, problem)
             kind = PydanticCustomError("value_error", "Value error, {problem}", {"problem": words})
-        detail = {"type": kind, "loc": _location(path), "input": None}
+        detail = {"type": kind, "loc": location, "input": None}
         details.append({**detail, "ctx": context} if context else detail)
     # What was given is part of the problem's text already; the value itself is gone by now.
     return ValidationError.from_exception_data(error.subject, details, hide_input=True)
@@ -85,19 +88,22 @@ def serialization_error(problem: str) -> ValueError:
     return PydanticSerializationError(problem)
 
 
-def _location(path: str) -> tuple[str | int, ...]:
+def _location(path: str) -> _Location:
     """``content[2].text`` as ``("content", 2, "text")``."""
     parts = re.findall(r"\[(\d+)\]|([^.\[\]]+)", path)
     return tuple(int(index) if index else name for index, name in parts)
 
 
-# What suites of published modules look for in a message.
-_PUBLISHED_WORDS: Final = {
-    ("ApprovalRequest", "timeout"): "Timeout must be positive, or None to wait for ever",
-    ("Pricing", "currency"): "currency must be a 3-letter code in capitals (ISO 4217)",
-    ("Usage", "cost_usd"): "cost_usd must be Decimal, not float; write it as a str or a Decimal",
-    ("SessionStatus", "cost_usd"): "cost_usd must be Decimal, not float; write it as a str or a Decimal",
-}
+def _published_words(subject: str, location: _Location, problem: str) -> tuple[str, _Location]:
+    """A problem with the words that suites of published modules look for, and where it is reported there."""
+    if problem.startswith("must be Decimal"):
+        return f"cost_usd {problem}", location
+    if problem.startswith("expected a currency code"):
+        return f"currency must be a 3-letter code (ISO 4217): {problem}", location
+    if subject == "ApprovalRequest" and location == ("timeout",):
+        return f"Timeout must be positive or None: {problem}", ()
+    return problem, location
+
 
 # From the beginning of our sentences to the name pydantic has for the same; the first line that fits.
 _KINDS: Final = (

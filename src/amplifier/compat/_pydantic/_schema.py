@@ -113,7 +113,9 @@ def _property(field: ModelField, shape: Shape, definitions: dict[str, Any]) -> d
     schema = _shape_schema(shape, definitions)
     if not field.is_required and field.factory is None:
         schema = {**schema, "default": field.default}
-    return schema if "$ref" in schema else {**schema, "title": field.name.replace("_", " ").title()}
+    named = shape.inner if isinstance(shape, OptionalShape) else shape
+    # A nested model has a title already.
+    return schema if isinstance(named, ModelShape) else {**schema, "title": field.name.replace("_", " ").title()}
 
 
 def _shape_schema(shape: Shape, definitions: dict[str, Any]) -> dict[str, Any]:

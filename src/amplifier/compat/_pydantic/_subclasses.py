@@ -14,9 +14,10 @@ from typing import Any, Final
 
 import attrs
 
-from amplifier.models._base import Model, ModelField, model
+from amplifier.models._base import Model, ModelField, OpenModel, model
 
 _lock: Final = threading.RLock()
+_ABSENT: Final = object()
 
 
 class _FieldsWhenAsked:
@@ -29,21 +30,45 @@ _fields_when_asked: Final = _FieldsWhenAsked()
 
 
 def notice_subclass(cls: type[Model], /, **_options: Any) -> None:
-    """What `Model` does when it is inherited from.
-
-    A class with a constructor of its own keeps it, and stays what it is: new fields of such a class are class attributes
-    and unknown members.
-    """
+    """What `Model` does when it is inherited from."""
     super(Model, cls).__init_subclass__()
-    if "__attrs_attrs__" in cls.__dict__ or "__init__" in cls.__dict__:
+    if "__attrs_attrs__" in cls.__dict__:
         return
+    own_init = cls.__dict__.get("__init__")
 
     def __init__(self: Model, /, *positional: Any, **keywords: Any) -> None:
-        prepare(cls)
-        cls.__init__(self, *positional, **keywords)
+        if own_init is None:
+            prepare(cls)
+            cls.__init__(self, *positional, **keywords)
+        else:
+            _keep_fields_as_unknown(cls)
+            own_init(self, *positional, **keywords)
 
-    cls.__model_fields_of__ = _fields_when_asked  # type: ignore[assignment]  # gives what is promised
+    if own_init is None:
+        cls.__model_fields_of__ = _fields_when_asked  # type: ignore[assignment]  # gives what is promised
     cls.__init__ = __init__  # type: ignore[assignment, method-assign]
+
+
+class _UnknownField:
+    """A field of a class with a constructor of its own: an unknown member, with the default the class gives it."""
+
+    def __init__(self, name: str, default: Any) -> None:
+        self._name = name
+        self._default = default
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        return self._default if instance is None else instance.extra.get(self._name, self._default)
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        instance.extra[self._name] = value
+
+
+def _keep_fields_as_unknown(cls: type[Model]) -> None:
+    """Nobody but its constructor knows what such a class takes, and the one it calls knows the inherited fields only."""
+    for name in inspect.get_annotations(cls) if issubclass(cls, OpenModel) else ():
+        default = cls.__dict__.get(name, _ABSENT)
+        if _is_field(name) and default is not _ABSENT and not isinstance(default, _UnknownField):
+            setattr(cls, name, _UnknownField(name, default))
 
 
 def prepare(cls: type[Model]) -> None:

@@ -68,7 +68,7 @@ def resolve_module(path: str) -> dict[str, Any]:
     return {"transport": "python", "path": str(path)}
 
 
-__all__ = [
+__all__ = [  # noqa: PLE0604 — the constants by their own names
     *events.__all__,
     *capabilities.__all__,
     "RUST_AVAILABLE",

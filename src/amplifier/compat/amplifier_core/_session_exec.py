@@ -26,7 +26,9 @@ async def run_orchestrator(coordinator: Any, prompt: str) -> Any:
     )
 
 
-async def emit_raw_field_if_configured(coordinator: Any, config: dict[str, Any], session_id: str, event_base: str) -> None:
+async def emit_raw_field_if_configured(
+    coordinator: Any, config: dict[str, Any], session_id: str, event_base: str
+) -> None:
     """Announce the whole plan, without secrets, as ``session:config`` if ``session.raw`` asks for it.
 
     Args:

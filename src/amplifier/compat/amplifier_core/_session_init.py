@@ -110,7 +110,7 @@ class _Opening:
         module = spec["module"]
         try:
             self._enqueue(await self._mount(module, spec.get("config", {}), spec.get("source")), module)
-        except Exception as exc:  # noqa: BLE001 — foreign code, contained here
+        except Exception as exc:  # foreign code, contained here
             logger.warning("Failed to load %s '%s': %s", kind, module, _safe_exception_str(exc), exc_info=True)
             await _emit_module_load_failed(self._coordinator, kind, module, exc)
 
@@ -125,7 +125,7 @@ class _Opening:
             mount = await self._mount(module, spec.get("config", {}), spec.get("source"))
             await self._place_instance(module, instance, before)
             self._enqueue(mount, module)
-        except Exception as exc:  # noqa: BLE001 — foreign code, contained here
+        except Exception as exc:  # foreign code, contained here
             logger.warning("Failed to load provider '%s': %s", module, _safe_exception_str(exc), exc_info=True)
             await self._restore_providers(before)
             await _emit_module_load_failed(coordinator, "provider", module, exc, instance_id=instance)
@@ -143,7 +143,7 @@ class _Opening:
                 answer = function(self._coordinator)
                 if inspect.isawaitable(answer):
                     await answer
-            except Exception as exc:  # noqa: BLE001 — foreign code; not fatal by contract
+            except Exception as exc:  # foreign code; not fatal by contract
                 text = _safe_exception_str(exc)
                 logger.warning("on_session_ready for '%s' raised: %s", module, text, exc_info=True)
                 try:

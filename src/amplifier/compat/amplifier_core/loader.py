@@ -350,7 +350,7 @@ class ModuleLoader:
         if package is None:
             raise ModuleValidationError(
                 f"Module '{module_id}' has no valid Python package at {module_path}",
-                reason_code="invalid_package_layout" if module_path.exists() else "missing_source",
+                reason_code="invalid_package_layout" if os.path.exists(module_path) else "missing_source",  # noqa: PTH110, ASYNC240 — one stat
             )
         result = await validator().validate(package, config=config)
         if not result.passed:

@@ -6,11 +6,12 @@ The directory a test file lies in says which module it is about: ``amplifier-mod
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import importlib.util
 import inspect
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,16 +37,46 @@ _TYPES = {
 _BEHAVIORAL = "amplifier_core/validation/behavioral"
 
 
+def _has_pytest_asyncio() -> bool:
+    return importlib.util.find_spec("pytest_asyncio") is not None
+
+
 def _async_fixture(function: Callable[..., Any]) -> Any:
-    """An async fixture; without pytest-asyncio, which brings the loop, one that only explains what is missing."""
-    try:
+    """An async fixture of pytest-asyncio where that is installed; otherwise one that the runner below drives."""
+    if _has_pytest_asyncio():
         return importlib.import_module("pytest_asyncio").fixture(function)
-    except ImportError:
 
-        def unavailable() -> None:
-            pytest.fail("install pytest-asyncio: the fixtures of Amplifier modules are async", pytrace=False)
+    def driven(module_path: Path | None, coordinator: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
+        runner, generator = _runner_of(request.node), function(module_path, coordinator)
+        yield runner.run(anext(generator))
+        runner.run(anext(generator, None))
 
-        return pytest.fixture(name=function.__name__)(unavailable)
+    driven.__doc__ = function.__doc__
+    return pytest.fixture(name=function.__name__)(driven)
+
+
+_RUNNER = pytest.StashKey["asyncio.Runner"]()
+
+
+def _runner_of(item: Any) -> asyncio.Runner:
+    """The loop that one test and its fixtures share."""
+    runner = item.stash.get(_RUNNER, None)
+    if runner is None:
+        runner = item.stash[_RUNNER] = asyncio.Runner()
+        item.addfinalizer(runner.close)
+    return runner
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run tests marked ``asyncio`` where pytest-asyncio is not installed: the inherited suites need no more than this."""
+    if pyfuncitem.get_closest_marker("asyncio") is None or _has_pytest_asyncio():
+        return None
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    wanted = pyfuncitem._fixtureinfo.argnames
+    _runner_of(pyfuncitem).run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in wanted}))
+    return True
 
 
 def _detect_module_info(start_path: Path) -> tuple[Path | None, str | None]:
@@ -71,7 +102,9 @@ def _normalize_module_type(raw_type: str | None) -> str | None:
 
 def _infer_type_from_name(name: str) -> str | None:
     """The type that a name contains."""
-    return next((_TYPES[word] for word in ("provider", "tool", "hook", "loop", "orchestrator", "context") if word in name), None)
+    return next(
+        (_TYPES[word] for word in ("provider", "tool", "hook", "loop", "orchestrator", "context") if word in name), None
+    )
 
 
 class AmplifierModulePlugin:
@@ -110,6 +143,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Find out what the run is about."""
     _plugin.detect(config)
     config.addinivalue_line("markers", "module_validation: mark test as module validation test")
+    if not _has_pytest_asyncio():
+        config.addinivalue_line("markers", "asyncio: run this test on asyncio")
 
 
 def pytest_collection_modifyitems(session: Any, config: Any, items: list[Any]) -> None:
@@ -155,7 +190,9 @@ def module_type(request: pytest.FixtureRequest) -> str | None:
     if directory is None:
         return _plugin.module_type
     word = directory.name.removeprefix("amplifier-module-").partition("-")[0]
-    return {"provider": "provider", "tool": "tool", "hooks": "hook", "loop": "orchestrator", "context": "context"}.get(word)
+    return {"provider": "provider", "tool": "tool", "hooks": "hook", "loop": "orchestrator", "context": "context"}.get(
+        word
+    )
 
 
 @pytest.fixture
@@ -202,15 +239,8 @@ class _TalkingProvider:
 # ── the module, mounted ──
 
 
-async def _load_module(module_path: Path, coordinator: Any, config: dict[str, Any] | None = None) -> Any:
-    """Load a module from its file, mount it, and return its cleanup.
-
-    Raises:
-        FileNotFoundError: There is no such module.
-        ImportError: Python cannot load it.
-        AttributeError: It has no mount.
-    """
-    path = Path(module_path)
+def _import_file(path: Path) -> Any:
+    """A module from its file, apart from sys.modules: each test gets a fresh one."""
     source = path / "__init__.py" if path.is_dir() else path
     if not source.exists():
         raise FileNotFoundError(f"Module path not found: {source}")
@@ -219,6 +249,18 @@ async def _load_module(module_path: Path, coordinator: Any, config: dict[str, An
         raise ImportError(f"Could not load spec for {path}")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+async def _load_module(module_path: Path, coordinator: Any, config: dict[str, Any] | None = None) -> Any:
+    """Load a module from its file, mount it, and return its cleanup.
+
+    Raises:
+        FileNotFoundError: There is no such module.
+        ImportError: Python cannot load it.
+        AttributeError: It has no mount.
+    """
+    module = _import_file(Path(module_path))
     if not hasattr(module, "mount"):
         raise AttributeError("Module has no mount() function")
     cleanup = await module.mount(coordinator, config or {})

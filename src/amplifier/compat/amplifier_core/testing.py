@@ -151,10 +151,10 @@ def create_test_coordinator() -> MockCoordinator:
     return coordinator
 
 
-async def wait_for(condition: Callable[[], bool], timeout: float = 1.0) -> bool:  # noqa: ASYNC109 — published like this
+async def wait_for(condition: Callable[[], bool], timeout: float = 1.0) -> bool:
     """Ask every 10 ms whether something has come true; False when it has not within ``timeout`` seconds."""
     with anyio.move_on_after(timeout):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 — there is no event behind a condition
             await anyio.sleep(0.01)
         return True
     return False

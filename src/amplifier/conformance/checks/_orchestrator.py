@@ -115,7 +115,7 @@ async def keeps_small_turns(stage: Stage) -> None:
 @check(*EVERY_TURN, kind="behaviour", types=LOOPS, inputs="turns")
 async def keeps_drawn_turns(stage: Stage) -> None:
     """Does the same with larger turns that are drawn."""
-    await _play(stage, stage.case, _judge_turns)
+    await _drawn(stage, _judge_turns)
 
 
 async def _judge_turns(stage: Stage, world: World) -> None:
@@ -136,7 +136,7 @@ async def honours_one_hook(stage: Stage) -> None:
 @check(*EVERY_TURN, *HOOKS, kind="behaviour", types=LOOPS, inputs="hooked_turns")
 async def honours_drawn_hooks(stage: Stage) -> None:
     """Lets hooks do so at many drawn places in one turn."""
-    await _play(stage, stage.case, _judge_hooks)
+    await _drawn(stage, _judge_hooks)
 
 
 async def _judge_hooks(stage: Stage, world: World) -> None:
@@ -158,7 +158,7 @@ async def passes_each_error_on(stage: Stage) -> None:
 @check(*EVERY_TURN, "O21", "O26", kind="behaviour", types=LOOPS, inputs="failing_turns")
 async def passes_drawn_errors_on(stage: Stage) -> None:
     """Lets provider and context fail at drawn places, looks at what execute raises, and runs another turn."""
-    await _play(stage, stage.case, _judge_errors)
+    await _drawn(stage, _judge_errors)
 
 
 async def _judge_errors(stage: Stage, world: World) -> None:
@@ -186,15 +186,26 @@ def _judge_error(turn: PlayedTurn) -> Iterable[tuple[str, str]]:
 Judge = Callable[[Stage, World], Awaitable[None]]
 
 
+_found: dict[tuple[str, Judge], set[str]] = {}
+"""What small turns have shown in this process, by backend: larger turns need not show it again, nor be made smaller."""
+
+
 async def _each(stage: Stage, cases: Iterable[dict[str, Any]], judge: Judge) -> None:
-    """Play cases until one has shown something; the first one that does is small enough."""
-    found: set[str] = set()
+    """Play cases; of each clause the first one that breaks it is small enough."""
+    found = _found.setdefault((stage.backend, judge), set())
     for case in cases:
         before = len(stage.faults)
         await _play(stage, case, judge)
         new = [fault for fault in stage.faults[before:] if fault.clause not in found]
         stage.faults[before:] = new
         found.update(fault.clause for fault in new)
+
+
+async def _drawn(stage: Stage, judge: Judge) -> None:
+    """Play the drawn case."""
+    await _play(stage, stage.case, judge)
+    found = _found.get((stage.backend, judge), set())
+    stage.faults[:] = [fault for fault in stage.faults if fault.clause not in found]
 
 
 async def _play(stage: Stage, case: dict[str, Any], judge: Judge) -> None:
@@ -239,7 +250,7 @@ async def stops_at_each_place(stage: Stage) -> None:
 @check(*EVERY_TURN, "O22", kind="behaviour", types=LOOPS, inputs="stopped_turns")
 async def stops_at_drawn_places(stage: Stage) -> None:
     """Does so in turns that are drawn."""
-    await _play(stage, stage.case, _judge_stopped)
+    await _drawn(stage, _judge_stopped)
 
 
 async def _judge_stopped(stage: Stage, world: World) -> None:

@@ -26,6 +26,7 @@ from .._dialogues import (
     calls_of,
     complete,
     continued,
+    one_of_everything,
     problem_with,
     reported_usage,
     request_from,
@@ -106,6 +107,28 @@ async def takes_every_request(stage: Stage) -> None:
             return
     if outcome.kind == "raised" and await _answers_plainly(stage):
         stage.fault("P7", f"complete {outcome}; a plain request is answered", error=outcome.error)
+
+
+@check("P4", "P5", "P6", "P7", "P8", "P9", "P10", kind="behaviour", types=PROVIDER)
+async def takes_one_of_everything(stage: Stage) -> None:
+    """Sends a request for every role and every block type in turn; where a plain one is answered, these must be."""
+    if not await _answers_plainly(stage):
+        return
+    for name, messages in one_of_everything().items():
+        async with stage.scene() as scene:
+            request = request_from({"messages": messages})
+            before = snapshot(request)
+            outcome = await complete(scene, request)
+            expect_untouched(stage, request, before)
+            if outcome.returned:
+                judge_answer(stage, scene, outcome.value)
+                if isinstance(outcome.value, ChatResponse):
+                    _judge_echo(stage, request, outcome.value)
+            elif outcome.kind == "raised":
+                what = f"a conversation with {name}: complete {outcome}; a plain request is answered"
+                stage.fault("P7", what, given=messages, error=outcome.error)
+        if stage.faults:
+            return
 
 
 async def _answers_plainly(stage: Stage) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ import anyio
 
 from amplifier.models import ChatRequest, ChatResponse, ModelInfo, ProviderInfo, StreamChunk
 
-from .._dialogues import asking, calls_of, complete, snapshot, without_ids
+from .._dialogues import asking, complete, snapshot, without_ids
 from .._registry import check
 from .._scene import OWNER, MountFailed, Scene, Stage
 from .._settling import secret_variables, without_secrets
@@ -179,14 +179,9 @@ def _distinct(number: int) -> ChatRequest:
 
 @check("P14", "P8", "P11", kind="behaviour", types=PROVIDER)
 async def mixes_nothing(stage: Stage) -> None:
-    """Asks several things one after the other and then all at once; what depended on the question still does."""
-    alone: list[Any] = []
-    again: list[Any] = []
-    for answers in (alone, again):
-        for number in range(_AT_ONCE):
-            async with stage.scene() as scene:
-                answers.append((await complete(scene, _distinct(number))).value if usable(scene) else None)
-    if not all(isinstance(each, ChatResponse) for each in [*alone, *again]):
+    """Asks several things one after the other, in both orders, and then all at once; what depended on the question still does."""
+    forth, back = [await _in_turn(stage, order) for order in (range(_AT_ONCE), range(_AT_ONCE - 1, -1, -1))]
+    if not all(isinstance(each, ChatResponse) for each in [*forth, *back]):
         return
     async with stage.scene() as scene:
         requests = [_distinct(number) for number in range(_AT_ONCE)]
@@ -195,17 +190,26 @@ async def mixes_nothing(stage: Stage) -> None:
         for request, was in zip(requests, before, strict=True):
             expect_untouched(stage, request, was)
         told = len(scene.events.get_events("llm:response"))
-    answered = [each for each in together if isinstance(each, ChatResponse)]
-    if len(answered) < _AT_ONCE:
-        if await _answers_in_turn(stage):
-            stage.fault("P14", f"of {_AT_ONCE} calls at once {_AT_ONCE - len(answered)} failed; in turn all are answered")
+    failed = [each for each in together if not isinstance(each, ChatResponse)]
+    if failed:
+        stage.fault("P14", f"of {_AT_ONCE} calls at once {len(failed)} failed ({failed[0]}); in turn all are answered")
         return
     if told < _AT_ONCE:
         stage.fault("P11", f"{_AT_ONCE} calls at once emitted llm:response {told} times")
     for number in range(_AT_ONCE):
-        _judge_mixture(stage, number, alone[number], again[number], together[number])
+        _judge_mixture(stage, number, [forth[number], back[number]], together[number])
         if stage.faults:
             return
+
+
+async def _in_turn(stage: Stage, order: Sequence[int]) -> list[Any]:
+    """The answers to the requests, by their numbers, asked one after the other."""
+    answers: list[Any] = [None] * len(order)
+    async with stage.scene() as scene:
+        for number in order if usable(scene) else ():
+            outcome = await complete(scene, _distinct(number))
+            answers[number] = outcome.value
+    return answers
 
 
 async def _all_at_once(scene: Scene, requests: list[ChatRequest]) -> list[Any]:
@@ -221,26 +225,18 @@ async def _all_at_once(scene: Scene, requests: list[ChatRequest]) -> list[Any]:
     return answers
 
 
-async def _answers_in_turn(stage: Stage) -> bool:
-    async with stage.scene() as scene:
-        return all([(await complete(scene, _distinct(number))).returned for number in range(_AT_ONCE)])
-
-
-def _judge_mixture(stage: Stage, number: int, alone: Any, again: Any, together: Any) -> None:
+def _judge_mixture(stage: Stage, number: int, in_turn: list[Any], together: Any) -> None:
     text = without_ids(together)
+    alone = [without_ids(each) for each in in_turn]
     strangers = [other for other in range(_AT_ONCE) if other != number and f"{other}zebra" in text]
-    if strangers:
+    if strangers and not any(f"{strangers[0]}zebra" in each for each in alone):
         stage.fault("P14", f"the answer to request {number} speaks of request {strangers[0]}, asked at the same time")
-    elif f"{number}zebra" in without_ids(alone) and f"{number}zebra" not in text:
-        stage.fault("P14", f"asked alone the answer to request {number} speaks of it; asked beside others it does not")
-    elif without_ids(alone) == without_ids(again) and _depends_on_question(alone) and alone.usage != together.usage:
-        what = f"asked alone request {number} takes {alone.usage!r}; asked beside others {together.usage!r}"
+    elif all(f"{number}zebra" in each for each in alone) and f"{number}zebra" not in text:
+        stage.fault("P14", f"asked in turn the answer to request {number} speaks of it; asked beside others it does not")
+    elif alone[0] == alone[1] and f"{number}zebra" in alone[0] and text != alone[0]:
+        # It depends on the question alone, whatever was asked before: nothing else should have a part in it.
+        what = f"asked in turn request {number} gets {alone[0][:200]}; asked beside others {text[:200]}"
         stage.fault("P14", what)
-
-
-def _depends_on_question(alone: Any) -> bool:
-    """Whether the answer is made from the question: then nothing else should have a part in it."""
-    return "zebra" in without_ids(alone) and not calls_of(alone)
 
 
 # ── streamed ──

@@ -123,9 +123,10 @@ async def judge_answer(stage: Stage, scene: Scene, method: Callable[..., Any], q
     """One question, all the way to a directory."""
     given = {"module_id": question.module_id, "hint": question.hint}
     answered = await scene.call(ask, method, question, scene.directory)
-    is_unknown = question.module_id in UNHEARD_OF and question.hint is None
+    is_unknown = question.module_id not in SAMPLES and question.hint is None
     if not answered.returned:
         _judge_error(stage, answered, question, given)
+        await _judge_without_hint(stage, scene, method, question, answered)
         return
     source = answered.value
     if isinstance(source, str) or not callable(getattr(source, "resolve", None)):
@@ -161,6 +162,18 @@ def _judge_error(stage: Stage, outcome: Outcome, question: Question, given: Any)
         stage.fault(
             "R8", f"the error does not name the module {question.module_id!r}: {error}", given=given, error=error
         )
+
+
+async def _judge_without_hint(
+    stage: Stage, scene: Scene, method: Callable[..., Any], question: Question, outcome: Outcome
+) -> None:
+    """An error of an unexpected kind that is not there with a hint comes from there being none."""
+    if question.hint is not None or is_not_found(outcome.error) or isinstance(outcome.error, OSError):
+        return
+    hinted = await scene.call(ask, method, Question(question.module_id, "a path"), scene.directory)
+    if type(hinted.error) is not type(outcome.error):
+        what = f"asked for {question} without a hint it {outcome}, with one it {hinted}"
+        stage.fault("R2", what, given={"module_id": question.module_id}, error=outcome.error)
 
 
 def _shown(value: Any) -> str:
@@ -213,7 +226,7 @@ async def answers_the_same(stage: Stage) -> None:
     alone: dict[Question, str] = {}
     for question in dict.fromkeys(questions):
         async with stage.scene() as scene:
-            if resolver_of(scene) is None:
+            if not methods_of(resolver_of(scene)):
                 return
             alone[question] = await _answer(scene, question)
     async with stage.scene() as scene:
@@ -347,7 +360,7 @@ async def offers_to_be_awaited(stage: Stage) -> None:
     """Watches whether resolving starts programs, opens connections or sleeps; then it should be offered as async."""
     async with stage.scene() as scene:
         resolver = resolver_of(scene)
-        if resolver is None or callable(getattr(resolver, "async_resolve", None)):
+        if not methods_of(resolver) or callable(getattr(resolver, "async_resolve", None)):
             return
         for question in questions_about(stage.loaded.subject):
             with watching() as seen:

@@ -137,9 +137,7 @@ class ModuleValidator:
 
     # ── parts of the members' checks ──
 
-    def _check_text(
-        self, result: ValidationResult, instance: Any, attribute: str, *, empty: Any = "error"
-    ) -> None:
+    def _check_text(self, result: ValidationResult, instance: Any, attribute: str, *, empty: Any = "error") -> None:
         check = f"{self.KIND}_{attribute}"
         try:
             value = getattr(instance, attribute)
@@ -187,5 +185,5 @@ async def _clean_up(cleanup: Any) -> None:
         answer = cleanup()
         if inspect.isawaitable(answer):
             await answer
-    except Exception:  # noqa: BLE001, S110 — see above
+    except Exception:  # noqa: BLE001 — see above
         pass

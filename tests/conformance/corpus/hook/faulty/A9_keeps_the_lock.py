@@ -11,29 +11,21 @@ __amplifier_module_type__ = "hook"
 logger = logging.getLogger(__name__)
 
 
-LOCKS = {}
-
-
 class Ordered:
     def __init__(self):
-        self._lock = None
+        self._turn = anyio.Semaphore(1)
 
     async def __call__(self, event, data):
-        if self._lock is None:
-            self._lock = anyio.Semaphore(1)
-        await self._lock.acquire()
+        await self._turn.acquire()
         await anyio.sleep(0.001)
-        self._lock.release()
+        self._turn.release()
         return HookResult(action="continue")
 
 
-handle = Ordered()
-
-
 async def mount(coordinator, config):
-    events = config.get("events", ["tool:pre"])
-    undo = [coordinator.hooks.register(event, handle, priority=50, name="keeps-the-lock") for event in events]
-    logger.info("registered for %s", ", ".join(events))
+    handle = Ordered()
+    undo = [coordinator.hooks.register(e, handle, priority=50, name="ordered") for e in config.get("events", ["tool:pre"])]
+    logger.info("in order")
 
     def cleanup():
         for each in undo:

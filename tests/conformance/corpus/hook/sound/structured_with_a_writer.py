@@ -31,7 +31,7 @@ async def mount(coordinator, config):
             logger.warning("the log is full")
         return HookResult(action="continue")
 
-    async with anyio.create_task_group() as group, receive:
+    async with receive, anyio.create_task_group() as group:
         group.start_soon(write, receive, config.get("log_path", "events.jsonl"))
         undo = [
             coordinator.hooks.register(event, handle, priority=85, name="file-log")

@@ -17,7 +17,7 @@ class ToolStructuralTests:
         """The module passes all structural checks."""
         if module_path is None:
             pytest.skip("No module path detected")
-        from amplifier_core.validation import ToolValidator  # noqa: PLC0415 — tests patch the name there
+        from .. import ToolValidator  # noqa: PLC0415 — tests patch the name there
 
         result = await ToolValidator().validate(module_path)
         if not result.passed:

@@ -1,0 +1,128 @@
+"""The lines about models on the page docs/reference/compat.md, one by one."""
+
+from __future__ import annotations
+
+import copy
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pydantic
+import pytest
+
+from amplifier.errors import ModelError
+from amplifier.models import (
+    ApprovalRequest,
+    ChatRequest,
+    ChatResponse,
+    HookResult,
+    Message,
+    Model,
+    SessionStatus,
+    TextBlock,
+    ToolCall,
+    UnknownBlock,
+    Usage,
+)
+
+pytestmark = pytest.mark.usefixtures("alias")
+
+
+def test_both_errors_are_value_errors():
+    assert issubclass(pydantic.ValidationError, ValueError)
+    assert issubclass(ModelError, ValueError)
+
+
+def test_an_error_does_not_show_what_was_given_nor_the_options_of_a_union():
+    with pytest.raises(pydantic.ValidationError) as caught:
+        Message(role="user", content=5)
+    assert [(place["loc"], place["type"], place["input"]) for place in caught.value.errors()] == [
+        (("content",), "value_error", None)
+    ]
+
+
+def test_a_block_of_an_unknown_type_is_kept():
+    (block,) = Message(role="user", content=[{"type": "hologram"}]).content
+    assert isinstance(block, UnknownBlock)
+
+
+def test_a_response_format_needs_its_type():
+    with pytest.raises(pydantic.ValidationError, match="response_format"):
+        ChatRequest(messages=[], response_format={})
+
+
+@pytest.mark.parametrize("moment", [5, date(2020, 1, 2)])
+def test_only_moments_are_moments_and_only_text_is_text(moment):
+    with pytest.raises(pydantic.ValidationError):
+        SessionStatus(session_id="s", started_at=moment)
+    with pytest.raises(pydantic.ValidationError):
+        TextBlock(text=b"x")
+
+
+def test_times_are_aware():
+    assert SessionStatus(session_id="s").started_at.tzinfo is UTC
+    naive = datetime(2020, 1, 2)  # noqa: DTZ001  # what is tested
+    assert SessionStatus(session_id="s", started_at=naive).started_at == naive.astimezone()
+
+
+def test_a_timeout_is_a_number():
+    with pytest.raises(pydantic.ValidationError):
+        ApprovalRequest(tool_name="a", action="b", risk_level="c", timeout=float("nan"))
+
+
+def test_free_form_dicts_are_not_looked_into():
+    call: Any = ToolCall(id="1", name="n", arguments={1: 2})
+    assert call.model_dump()["arguments"] == {1: 2}
+    assert call.model_dump(mode="json")["arguments"] == {"1": 2}
+
+
+def test_what_was_passed_is_not_remembered():
+    result: Any = HookResult(action="continue", reason="r")
+    assert result.model_fields_set == {"reason"}
+    assert result.model_dump(exclude_unset=True) == {"reason": "r"}
+
+
+def test_an_unknown_member_called_extra_is_found_in_the_dict():
+    message: Any = Message(role="user", content="x", extra=5)
+    assert message.extra == {"extra": 5}
+    assert message.model_dump()["extra"] == 5
+
+
+def test_a_plain_copy_has_lists_of_its_own_and_a_published_one_shares_them():
+    response: Any = ChatResponse(content=[])
+    assert copy.copy(response).content is not response.content
+    assert response.model_copy().content is response.content
+
+
+def test_ours_are_no_models_of_pydantic_and_have_no_old_names():
+    assert not issubclass(Model, pydantic.BaseModel)
+    assert not isinstance(HookResult(), pydantic.BaseModel)
+    old = ["dict", "json", "copy", "parse_obj", "parse_raw", "construct", "schema"]
+    assert [name for name in old if hasattr(HookResult, name)] == []
+
+
+def test_validators_of_a_subclass_are_not_run():
+    class Careful(Usage):
+        label: str = "x"
+
+        @pydantic.field_validator("label")
+        @classmethod
+        def refuse(cls, value: str) -> str:
+            raise ValueError(value)
+
+    assert Careful(input_tokens=1, output_tokens=1, total_tokens=2, label="y").label == "y"
+
+
+def test_fields_of_a_subclass_with_its_own_constructor_are_unknown_members():
+    class Own(Usage):
+        label: str = "none"
+
+        def __init__(self, **keywords: Any) -> None:
+            super().__init__(input_tokens=1, output_tokens=1, total_tokens=2, **keywords)
+
+    assert (Own().label, Own().extra) == ("none", {})
+    made: Any = Own(label="mine")
+    assert made.label == "mine"
+    assert made.extra == {"label": "mine"}
+    assert made.model_dump()["label"] == "mine"
+    made.label = "other"
+    assert made.extra == {"label": "other"}

@@ -1,0 +1,287 @@
+"""The published names are there, under the published addresses, and are ours."""
+
+from __future__ import annotations
+
+import ast
+import contextvars
+import importlib
+import inspect
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import amplifier
+import amplifier.errors
+import amplifier.events
+from amplifier.models import Model
+
+pytestmark = pytest.mark.usefixtures("alias")
+
+TOP_LEVEL = [
+    "AbortError",
+    "AccessDeniedError",
+    "AmplifierSession",
+    "ApprovalProvider",
+    "ApprovalRequest",
+    "ApprovalResponse",
+    "AuthenticationError",
+    "CancellationState",
+    "CancellationToken",
+    "ChatRequest",
+    "ChatResponse",
+    "ConfigField",
+    "ConfigurationError",
+    "ContentBlock",
+    "ContentBlockType",
+    "ContentFilterError",
+    "ContextInjection",
+    "ContextLengthError",
+    "ContextManager",
+    "Degradation",
+    "EventRecorder",
+    "HookHandler",
+    "HookRegistry",
+    "HookResult",
+    "ImageBlock",
+    "InvalidRequestError",
+    "InvalidToolCallError",
+    "LLMError",
+    "LLMTimeoutError",
+    "Message",
+    "MockContextManager",
+    "MockCoordinator",
+    "MockTool",
+    "ModelInfo",
+    "ModuleCoordinator",
+    "ModuleInfo",
+    "ModuleLoader",
+    "ModuleValidationError",
+    "NetworkError",
+    "NotFoundError",
+    "Orchestrator",
+    "Pricing",
+    "Provider",
+    "ProviderInfo",
+    "ProviderUnavailableError",
+    "QuotaExceededError",
+    "RUST_AVAILABLE",
+    "RateLimitError",
+    "ReasoningBlock",
+    "RedactedThinkingBlock",
+    "ResponseFormat",
+    "ResponseFormatJson",
+    "ResponseFormatJsonSchema",
+    "ResponseFormatText",
+    "RetryConfig",
+    "RustCancellationToken",
+    "RustCoordinator",
+    "RustHookRegistry",
+    "RustSession",
+    "ScriptedOrchestrator",
+    "SessionStatus",
+    "StreamError",
+    "TextBlock",
+    "TextContent",
+    "ThinkingBlock",
+    "ThinkingContent",
+    "Tool",
+    "ToolCall",
+    "ToolCallBlock",
+    "ToolCallContent",
+    "ToolResult",
+    "ToolResultBlock",
+    "ToolResultContent",
+    "ToolSpec",
+    "Usage",
+    "capabilities",
+    "classify_error_message",
+    "create_test_coordinator",
+    "retry_with_backoff",
+    "wait_for",
+]
+
+BY_MODULE = {
+    "approval": "ApprovalSystem ApprovalTimeoutError",
+    "cancellation": "CancellationState CancellationToken",
+    "capabilities": "ALL_WELL_KNOWN_CAPABILITIES BATCH STREAMING TOOLS VISION",
+    "content_models": "ContentBlock ContentBlockType TextContent ThinkingContent ToolCallContent ToolResultContent",
+    "coordinator": "ModuleCoordinator",
+    "correlation": "REQUEST_ID_FIELD current_request_id new_request_id reset_request_id resolve_request_id",
+    "display": "DisplaySystem",
+    "events": "ALL_EVENTS ARTIFACT_WRITE CANCEL_COMPLETED CONTENT_BLOCK_END ORCHESTRATOR_COMPLETE PROVIDER_RETRY TOOL_PRE",
+    "hooks": "ContextInjection HookRegistry HookResult",
+    "interfaces": "ApprovalRequest ApprovalResponse ContextManager HookHandler Orchestrator Provider Tool",
+    "llm_errors": "LLMError AccessDeniedError NetworkError RateLimitError StreamError",
+    "loader": "ModuleLoader ModuleValidationError",
+    "message_models": "ChatRequest ChatResponse ContentBlockUnion Message ResponseFormat TextBlock ToolCall ToolSpec Usage",
+    "models": "ConfigField ContextInjection HookResult ModelInfo ModuleInfo Pricing ProviderInfo SessionStatus ToolResult",
+    "module_sources": "FileSystemModuleSource ModuleLoadError ModuleNotFoundError ModuleSource ModuleSourceResolver",
+    "session": "AmplifierSession",
+    "testing": "EventRecorder MockContextManager MockCoordinator MockTool ScriptedOrchestrator wait_for",
+    "utils": "RetryConfig SENSITIVE_KEYS classify_error_message redact_secrets retry_with_backoff truncate_values",
+    "utils.retry": "RetryConfig classify_error_message retry_with_backoff",
+    "utils.truncate": "SENSITIVE_KEYS redact_secrets truncate_values",
+    "_engine": "RUST_AVAILABLE RetryConfig RustCoordinator RustHookRegistry RustSession SESSION_START TOOLS compute_delay",
+}
+
+
+def core(name: str = "") -> Any:
+    return importlib.import_module(f"amplifier_core.{name}" if name else "amplifier_core")
+
+
+def test_the_top_level_lists_exactly_the_published_names():
+    assert sorted(core().__all__) == sorted(TOP_LEVEL)
+    assert [name for name in TOP_LEVEL if not hasattr(core(), name)] == []
+
+
+@pytest.mark.parametrize("module", BY_MODULE)
+def test_every_address_has_its_names(module):
+    assert [name for name in BY_MODULE[module].split() if not hasattr(core(module), name)] == []
+    assert core(module).__name__ == f"amplifier_core.{module}"
+
+
+def test_a_model_is_one_class_under_every_name():
+    found: dict[str, set[int]] = {}
+    for module in ["", *BY_MODULE]:
+        for name, thing in vars(core(module)).items():
+            if inspect.isclass(thing) and issubclass(thing, Model):
+                found.setdefault(name, set()).add(id(thing))
+                assert thing is getattr(amplifier, name)
+    assert len(found) > 25
+    assert {name for name, classes in found.items() if len(classes) > 1} == set()
+
+
+def test_an_error_of_a_language_model_is_one_class_under_every_name():
+    names = [name for name in core("llm_errors").__all__ if name.endswith("Error")]
+    assert len(names) == 16
+    assert [name for name in names if getattr(core("llm_errors"), name) is not getattr(amplifier.errors, name)] == []
+    assert [name for name in names if getattr(core(), name) is not getattr(amplifier.errors, name)] == []
+
+
+def test_the_names_of_events_are_those_of_the_catalogue():
+    events = core("events")
+    assert events.ALL_EVENTS == amplifier.events.ALL_EVENTS
+    assert len(events.ALL_EVENTS) == 43
+    for event in events.ALL_EVENTS:
+        assert getattr(events, event.upper().replace(":", "_")) == event
+
+
+def test_the_words_for_capabilities_are_in_the_published_order():
+    words = core("capabilities").ALL_WELL_KNOWN_CAPABILITIES
+    assert (words[0], words[-1], len(words), len(set(words))) == ("tools", "batch", 16, 16)
+    for word in words:
+        assert getattr(core("capabilities"), word.upper()) == word
+
+
+def test_submodules_are_attributes_of_the_package():
+    from amplifier_core import llm_errors
+
+    assert llm_errors is sys.modules["amplifier_core.llm_errors"]
+    assert core().llm_errors is llm_errors
+
+
+def test_files_of_the_mirror_refer_to_each_other_relatively():
+    """By the long name they would be loaded twice, and a patched name would not be seen."""
+    folder = Path(core().__file__).parent
+    guilty = []
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            named = [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            named += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            guilty += [f"{path.name}: {name}" for name in named if name.startswith("amplifier.compat.amplifier_core")]
+    assert guilty == []
+
+
+# ── sources ──
+
+
+def test_a_source_has_to_say_where_it_leads():
+    sources = core("module_sources")
+
+    class Here(sources.ModuleSource):
+        def resolve(self) -> Path:
+            return Path()
+
+    assert Here().resolve() == Path()
+    with pytest.raises(TypeError):
+        sources.ModuleSource()
+
+
+def test_a_source_of_folders_gives_copies():
+    source = core("module_sources").FileSystemModuleSource(["a"])
+    source.get_module_paths().append("b")
+    source.get_mention_mappings()["x"] = "y"
+    assert (source.get_module_paths(), source.get_mention_mappings()) == (["a"], {})
+
+
+def test_the_errors_of_sources_are_raised_with_a_message_and_are_the_loaders():
+    sources = core("module_sources")
+    with pytest.raises(ModuleNotFoundError, match="nowhere"):
+        raise sources.ModuleNotFoundError("nowhere")
+    assert sources.ModuleLoadError is amplifier.errors.ModuleLoadError
+    assert str(sources.ModuleLoadError("broken")) == "broken"
+
+
+# ── truncating and redacting ──
+
+
+def test_long_texts_are_cut_where_they_stand():
+    truncate = core("utils").truncate_values
+    assert truncate({"a": ["x" * 12, 5, ("y" * 12,)]}, max_length=10) == {
+        "a": ["x" * 10 + "... (truncated 2 chars)", 5, ("y" * 12,)]
+    }
+    assert truncate("x" * 180) == "x" * 180
+
+
+def test_secrets_are_blacked_out_by_exact_name_only():
+    redact = core("utils.truncate").redact_secrets
+    given = {"API_KEY": "a", "api_key_name": "b", "list": [{"Token": 1}], "tuple": ({"token": 1},), 5: "x"}
+    assert redact(given) == {
+        "API_KEY": "[REDACTED]",
+        "api_key_name": "b",
+        "list": [{"Token": "[REDACTED]"}],
+        "tuple": ({"token": 1},),
+        5: "x",
+    }
+    assert given["API_KEY"] == "a"
+    assert redact({"mine": 1, "token": 2}, frozenset({"mine"})) == {"mine": "[REDACTED]", "token": 2}
+
+
+# ── correlation ──
+
+
+@pytest.fixture
+def correlation():
+    """The module, in a context of its own."""
+    module = core("correlation")
+    context = contextvars.copy_context()
+    context.run(module.reset_request_id)
+    return lambda name, *arguments: context.run(getattr(module, name), *arguments)
+
+
+def test_a_call_has_one_id_from_its_request_to_its_end(correlation):
+    opened = correlation("resolve_request_id", "llm:request")
+    assert correlation("current_request_id") == opened
+    assert correlation("resolve_request_id", "provider:retry") == opened
+    assert correlation("resolve_request_id", "llm:response") == opened
+    assert correlation("current_request_id") is None
+    assert correlation("resolve_request_id", "llm:response") is None
+    assert correlation("resolve_request_id", "llm:request") != opened
+
+
+@pytest.mark.parametrize("ending", ["llm:response", "provider:error"])
+def test_an_id_that_was_given_is_taken_over(correlation, ending):
+    assert correlation("resolve_request_id", "llm:request", "mine") == "mine"
+    assert correlation("current_request_id") == "mine"
+    assert correlation("resolve_request_id", "provider:throttle", "other") == "other"
+    assert correlation("current_request_id") == "other"
+    assert correlation("resolve_request_id", ending, "third") == "third"
+    assert correlation("current_request_id") is None
+
+
+def test_other_events_have_no_id(correlation):
+    correlation("resolve_request_id", "llm:request")
+    assert correlation("resolve_request_id", "tool:pre", "x") is None
+    assert correlation("resolve_request_id", "provider:request") is None

@@ -1,0 +1,319 @@
+"""A session made of published-style modules only, from end to end, through the alias."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amplifier.testing.virtual_time import virtual_backend
+
+from .published_modules import write_modules
+
+
+@pytest.fixture
+def anyio_backend(request: pytest.FixtureRequest) -> Any:
+    """Published loops call asyncio by name, so these tests have one backend."""
+    return virtual_backend("asyncio") if request.node.get_closest_marker("virtual_time") else "asyncio"
+
+
+class Source:
+    """Where a resolver says a module is."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def resolve(self) -> Path:
+        return self.path
+
+
+class Resolver:
+    """Finds the modules of this test."""
+
+    def __init__(self, places: dict[str, Path]) -> None:
+        self.places = places
+
+    def resolve(self, module_id: str, source_hint: Any = None, profile_hint: Any = None) -> Source:
+        return Source(self.places[module_id])
+
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def opened(alias: None, tmp_path: Path) -> Iterator[Open]:
+    """Build a session over the small modules; they are forgotten afterwards."""
+    places = write_modules(tmp_path)
+
+    def build(
+        script: list[Any], *, session_class: Any = None, hooks: dict[str, Any] | None = None, **options: Any
+    ) -> Any:
+        import amplifier_core  # type: ignore[import-not-found]
+
+        plan = {
+            "session": {"orchestrator": {"module": "loop-small-small"}, "context": {"module": "context-list-small"}},
+            "providers": [{"module": "provider-small-small", "config": {"script": script}}],
+            "tools": [{"module": "tool-shell-small"}],
+            "hooks": [{"module": "hooks-small-small", "config": hooks or {}}],
+        }
+        session = (session_class or amplifier_core.AmplifierSession)(plan, **options)
+        mounting = session.coordinator.mount("module-source-resolver", Resolver(places))
+        assert mounting is not None
+        return session
+
+    before = list(sys.path)
+    yield build
+    assert sys.path == before, "the session left entries in sys.path"
+    for name in [name for name in sys.modules if name.startswith("amplifier_module_") and "small" in name]:
+        del sys.modules[name]
+
+
+class Allow:
+    """An approval system that answers the same to everything."""
+
+    def __init__(self, answer: str) -> None:
+        self.answer = answer
+        self.asked: list[str] = []
+
+    async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
+        self.asked.append(prompt)
+        return self.answer
+
+
+def events_of(session: Any) -> list[str]:
+    return [event for event, _ in session.coordinator.get_capability("test.log")]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def messages_of(session: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = await session.coordinator.get("context").get_messages()
+    return found
+
+
+async def test_a_turn_with_tools_and_hooks_runs_to_its_end(opened: Open):
+    session = opened([{"echo": {"text": "hi"}, "shell": {"command": "echo there"}}, "all done"])
+
+    async with session:
+        answer = await session.execute("go")
+        messages = await messages_of(session)
+
+    assert answer == "all done"
+    assert [m["role"] for m in messages] == ["user", "assistant", "tool", "tool", "assistant"]
+    assert messages[2]["content"] == "{'text': 'hi', 'n': 1}"
+    assert "there" in messages[3]["content"]
+    names = events_of(session)
+    assert names[:4] == ["session:start", "prompt:submit", "provider:request", "provider:response"]
+    assert names[-2:] == ["orchestrator:complete", "session:end"]
+    assert session.coordinator.session_state == {"ready": ["echo", "shell"]}
+
+
+async def test_handlers_see_objects_as_text(opened: Open):
+    session = opened([{"echo": {"text": "hi"}}, "ok"])
+
+    async with session:
+        await session.execute("go")
+        log = dict(session.coordinator.get_capability("test.log"))
+
+    assert log["provider:response"]["usage"].startswith("input_tokens=10 output_tokens=5 total_tokens=15")
+    assert isinstance(log["tool:post"]["result"], str)
+    assert {"session_id", "parent_id", "timestamp"} <= set(log["tool:pre"])
+
+
+async def test_a_modification_comes_back_as_continue_and_reaches_the_context(opened: Open):
+    session = opened([{"echo": {"text": "a secret"}}, "ok"], hooks={"redact": True})
+
+    async with session:
+        await session.execute("go")
+        messages = await messages_of(session)
+
+    assert "[REDACTED]" in messages[2]["content"]
+    assert "secret" not in messages[2]["content"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"), [("Allow", "code"), ("Deny", "Denied by hook: User denied: Run shell?")]
+)
+async def test_a_question_of_a_hook_is_answered_by_the_approval_system(opened: Open, answer: str, expected: str):
+    system = Allow(answer)
+    session = opened([{"shell": {"command": "true"}}, "ok"], hooks={"ask": ["shell"]}, approval_system=system)
+
+    async with session:
+        await session.execute("go")
+        messages = await messages_of(session)
+
+    assert system.asked == ["Run shell?"]
+    assert expected in messages[2]["content"]
+
+
+async def test_an_error_of_the_provider_leaves_as_a_runtime_error_with_its_cause(opened: Open):
+    session = opened(["fail", "recovered"])
+
+    async with session:
+        with pytest.raises(RuntimeError, match=r"^Execution failed: RateLimitError: slow down$") as caught:
+            await session.execute("go")
+        again = await session.execute("again")
+
+    assert type(caught.value.__cause__).__name__ == "RateLimitError"
+    assert again == "recovered"
+
+
+async def test_a_graceful_stop_lets_the_running_tools_finish_and_starts_nothing_new(opened: Open):
+    session = opened(["graceful", "never"])
+
+    async with session:
+        answer = await session.execute("go")
+        messages = await messages_of(session)
+
+    names = events_of(session)
+    assert answer == ""
+    assert messages[-1]["role"] == "tool"
+    assert names[-5:] == [
+        "cancel:requested",
+        "cancel:completed",
+        "orchestrator:complete",
+        "cancel:completed",
+        "session:end",
+    ]
+
+
+async def test_a_loop_that_answers_an_immediate_stop_itself_returns_as_published(opened: Open):
+    session = opened(["immediate"])
+
+    async with session:
+        answer = await session.execute("go")
+
+    names = events_of(session)
+    assert answer == ""
+    assert names == [
+        "session:start",
+        "prompt:submit",
+        "provider:request",
+        "cancel:requested",
+        "cancel:completed",
+        "orchestrator:complete",
+        "cancel:completed",
+        "session:end",
+    ]
+
+
+@pytest.mark.parametrize("slow", [False, True], ids=["handlers at once", "handlers that wait"])
+async def test_an_immediate_stop_reaches_a_running_tool_and_the_loop_cleans_up(opened: Open, slow: bool):
+    session = opened([{"shell": {"command": "exec sleep 600"}}], hooks={"slow": slow})
+
+    async with session:
+        started = asyncio.Event()
+        session.coordinator.register_capability("test.started", started.set)
+        turn = asyncio.create_task(session.execute("go"))
+        await started.wait()
+        session.coordinator.cancellation.request_immediate()
+        with pytest.raises(RuntimeError, match=r"^Execution failed: CancelledError") as caught:
+            await turn
+        messages = await messages_of(session)
+        pids = session.coordinator.todo_state
+
+    names = events_of(session)
+    assert type(caught.value.__cause__).__name__ == "ExecutionCancelled"
+    assert [m["role"] for m in messages] == ["user", "assistant", "tool", "assistant"]
+    assert messages[-1]["content"] == "Stopped."
+    assert names[-5:] == [
+        "cancel:requested",
+        "cancel:completed",
+        "orchestrator:complete",
+        "cancel:completed",
+        "session:end",
+    ]
+    assert not any(is_running(pid) for pid in pids)
+
+
+@pytest.mark.parametrize("slow", [False, True], ids=["handlers at once", "handlers that wait"])
+async def test_a_cancelled_caller_leaves_only_after_the_loop_has_cleaned_up(opened: Open, slow: bool):
+    session = opened([{"shell": {"command": "exec sleep 600"}}], hooks={"slow": slow})
+
+    async with session:
+        started = asyncio.Event()
+        session.coordinator.register_capability("test.started", started.set)
+        turn = asyncio.create_task(session.execute("go"))
+        await started.wait()
+        turn.cancel()
+        turn.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await turn
+        messages = await messages_of(session)
+        pids = session.coordinator.todo_state
+
+    names = events_of(session)
+    assert messages[-1]["content"] == "Stopped."
+    assert names[-4:] == ["cancel:requested", "cancel:completed", "orchestrator:complete", "session:end"]
+    assert not any(is_running(pid) for pid in pids)
+
+
+async def test_a_cancelled_scope_around_the_turn_reaches_the_loop_once(opened: Open):
+    import anyio
+
+    session = opened([{"shell": {"command": "exec sleep 600"}}], hooks={"slow": True})
+
+    async with session:
+        with anyio.CancelScope() as scope:
+            session.coordinator.register_capability("test.started", scope.cancel)
+            await session.execute("go")
+        messages = await messages_of(session)
+
+    names = events_of(session)
+    assert scope.cancelled_caught
+    assert messages[-1]["content"] == "Stopped."
+    assert names.count("cancel:completed") == 1
+
+
+async def test_closing_the_session_ends_a_turn_that_another_task_runs(opened: Open):
+    session = opened([{"shell": {"command": "exec sleep 600"}}])
+    await session.initialize()
+    started = asyncio.Event()
+    session.coordinator.register_capability("test.started", started.set)
+    turn = asyncio.create_task(session.execute("go"))
+    await started.wait()
+    pids = session.coordinator.todo_state
+
+    await session.cleanup()
+
+    with pytest.raises(RuntimeError, match="CancelledError"):
+        await turn
+    assert not any(is_running(pid) for pid in pids)
+    assert not session.initialized
+
+
+async def test_the_second_session_class_runs_the_same_modules(opened: Open):
+    import amplifier_core.session  # type: ignore[import-not-found]
+
+    session = opened(["hello", "fail"], session_class=amplifier_core.session.AmplifierSession)
+    opens_itself = await session.execute("go")
+    with pytest.raises(amplifier_core.RateLimitError):
+        await session.execute("again")
+    status = session.status.status
+    await session.cleanup()
+
+    assert opens_itself == "hello"
+    assert status == "failed"
+    assert session.status.last_error == {"message": "slow down"}
+
+
+async def test_the_response_of_a_provider_keeps_its_own_fields(opened: Open):
+    session = opened(["plain"])
+
+    async with session:
+        provider = session.coordinator.get("providers")["small"]
+        response = await provider.complete(None)
+
+    assert (response.text, response.content_blocks, response.usage.cost_unpriced_model) == ("plain", None, "s")
+    assert provider.closed

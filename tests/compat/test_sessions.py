@@ -1,0 +1,309 @@
+"""Both published session classes: opened and closed by hand, in the published words, without what leaks there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from amplifier import HookResult
+from amplifier.compat import _session
+from amplifier.compat._session import AmplifierSession
+from amplifier.errors import SessionBusyError, SessionStateError
+
+pytestmark = pytest.mark.usefixtures("alias")
+
+PLAN = {"session": {"orchestrator": "loop", "context": "context"}, "providers": [{"module": "provider-p"}]}
+
+
+class Context:
+    """Keeps messages."""
+
+    def __init__(self) -> None:
+        self.messages: list[Any] = []
+
+    async def add_message(self, message: Any) -> None:
+        self.messages.append(message)
+
+
+class Loop:
+    """An orchestrator that does what a test says."""
+
+    def __init__(self, act: Callable[..., Any]) -> None:
+        self.act = act
+
+    async def execute(self, **given: Any) -> Any:
+        return await self.act(**given)
+
+
+class Loader:
+    """Mounts a loop, a context and a provider."""
+
+    def __init__(self, act: Callable[..., Any], broken: str | None = None) -> None:
+        self.act, self.broken = act, broken
+        self.cleaned: list[str] = []
+
+    async def load(self, module_id: str, config: Any = None, source_hint: Any = None, coordinator: Any = None) -> Any:
+        async def mount(coordinator: Any) -> Any:
+            if module_id == self.broken:
+                raise ValueError("planned")
+            things = {"loop": ("orchestrator", Loop(self.act)), "context": ("context", Context())}
+            point, thing = things.get(module_id, ("providers", object()))
+            await coordinator.mount(point, thing, name=None if module_id in things else "p")
+            return lambda: self.cleaned.append(module_id)
+
+        return mount
+
+
+async def answer(prompt: str, **_: Any) -> str:
+    return f"answer to {prompt}"
+
+
+def session_of(act: Callable[..., Any] = answer, broken: str | None = None, **options: Any) -> AmplifierSession:
+    session = AmplifierSession(PLAN, session_id="s", **options)
+    session.coordinator.loader = Loader(act, broken)
+    return session
+
+
+def record(session: Any) -> list[str]:
+    heard: list[str] = []
+    session.coordinator.hooks.register("*", lambda event, data: heard.append(event))
+    return heard
+
+
+async def test_a_session_is_driven_by_hand():
+    session = session_of()
+    heard = record(session)
+
+    await session.initialize()
+    answers = [await session.execute("a"), await session.execute("b")]
+    await session.cleanup()
+
+    assert answers == ["answer to a", "answer to b"]
+    assert heard == ["session:start", "session:end"]
+    assert session.coordinator.loader.cleaned == ["provider-p", "context", "loop"]
+    assert not session.initialized
+
+
+async def test_the_coordinator_shows_the_session_once_it_is_open():
+    session = session_of()
+    before = session.coordinator.session
+
+    await session.initialize()
+
+    assert before.session_id == "s"
+    assert session.coordinator.session is session
+    assert session.config is PLAN
+    await session.cleanup()
+
+
+async def test_a_turn_of_a_session_that_is_not_open_is_refused_by_the_call_itself():
+    with pytest.raises(RuntimeError, match="Session not initialized"):
+        session_of().execute("x")  # type: ignore[unused-awaitable]
+
+
+async def test_an_error_while_opening_is_wrapped_and_what_was_mounted_is_cleaned_up():
+    session = session_of(broken="context")
+
+    with pytest.raises(RuntimeError, match="Session initialization failed: RuntimeError: Cannot initialize without"):
+        async with session:
+            raise AssertionError("never reached")
+
+    assert session.coordinator.loader.cleaned == ["loop"]
+
+
+async def test_two_callers_that_open_at_once_open_once():
+    session = session_of()
+    mounted = record(session)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(session.initialize)
+        group.start_soon(session.initialize)
+    await session.cleanup()
+
+    assert session.coordinator.loader.cleaned == ["provider-p", "context", "loop"]
+    assert mounted == ["session:end"]
+
+
+async def test_a_second_turn_at_the_same_time_is_refused():
+    started = anyio.Event()
+
+    async def wait(**_: Any) -> str:
+        started.set()
+        await anyio.sleep_forever()
+        return ""
+
+    async with session_of(wait) as session, anyio.create_task_group() as group:
+        group.start_soon(_run_quietly, session)
+        await started.wait()
+        with pytest.raises(SessionBusyError):
+            await session.execute("second")
+        group.cancel_scope.cancel()
+
+
+async def _run_quietly(session: AmplifierSession) -> None:
+    await session.execute("first")
+
+
+async def test_a_session_cannot_be_closed_from_inside_its_turn():
+    session: AmplifierSession
+
+    async def close(**_: Any) -> str:
+        with pytest.raises(SessionStateError, match="inside its own turn"):
+            await session.cleanup()
+        return "went on"
+
+    session = session_of(close)
+    async with session:
+        assert await session.execute("x") == "went on"
+
+
+async def test_an_immediate_stop_that_nobody_answers_cancels_the_turn(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(_session, "IMMEDIATE_GRACE", 0.01)
+    unwound: list[str] = []
+
+    async def wait(coordinator: Any, **_: Any) -> str:
+        coordinator.cancellation.request_immediate()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            unwound.append("yes")
+        return ""
+
+    session = session_of(wait)
+    heard = record(session)
+    async with session:
+        with pytest.raises(RuntimeError, match="Execution failed: Cancelled"):
+            await session.execute("x")
+
+    assert unwound == ["yes"]
+    assert heard == ["session:start", "cancel:completed", "session:end"]
+
+
+async def test_a_stop_that_is_taken_back_in_time_cancels_nothing(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(_session, "IMMEDIATE_GRACE", 0.01)
+
+    async def go_on(coordinator: Any, **_: Any) -> str:
+        coordinator.cancellation.request_immediate()
+        await anyio.lowlevel.checkpoint()
+        coordinator.cancellation.reset()
+        await anyio.sleep(0.05)
+        return "done"
+
+    async with session_of(go_on) as session:
+        assert await session.execute("x") == "done"
+
+
+async def test_an_invented_cancellation_of_the_orchestrator_is_an_error():
+    async def invent(**_: Any) -> str:
+        raise asyncio.CancelledError("made up")
+
+    async with session_of(invent) as session:
+        with pytest.raises(RuntimeError, match="Execution failed: CancelledError: made up"):
+            await session.execute("x")
+
+
+async def test_injections_are_stored_and_questions_without_a_system_are_denied():
+    async with session_of() as session:
+        coordinator = session.coordinator
+        stored = await coordinator.process_hook_result(
+            HookResult(action="inject_context", context_injection="note"), "e", "h"
+        )
+        denied = await coordinator.process_hook_result(HookResult(action="ask_user"), "e", "h")
+        messages = coordinator.get("context").messages
+
+    assert (stored.action, stored.context_injections) == ("continue", [])
+    assert [(m["role"], m["content"], m["metadata"]["hook_name"]) for m in messages] == [("system", "note", "h")]
+    assert (denied.action, denied.reason) == ("deny", "No approval system available")
+
+
+async def test_the_time_for_a_question_is_enforced():
+    class Slow:
+        async def request_approval(self, *_: Any) -> str:
+            await anyio.sleep_forever()
+            return "allow"
+
+    async with session_of(approval_system=Slow()) as session:
+        result = HookResult(action="ask_user", approval_prompt="Q", approval_timeout=0.01)
+        denied = await session.coordinator.process_hook_result(result, "e")
+
+    assert denied.reason == "Approval timeout - denied by default: Q"
+
+
+async def test_cleanups_run_whatever_fails_and_a_cancelled_closing_still_closes():
+    ran: list[str] = []
+
+    async def slow() -> None:
+        await anyio.lowlevel.checkpoint()
+        ran.append("slow")
+
+    def bad() -> None:
+        ran.append("bad")
+        raise ValueError("planned")
+
+    session = session_of()
+    await session.initialize()
+    session.coordinator.register_cleanup(slow)
+    session.coordinator.register_cleanup(bad)
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await session.cleanup()
+
+    assert ran == ["bad", "slow"]
+    assert not session.initialized
+
+
+async def test_a_module_of_ours_that_lives_in_a_task_can_be_mounted():
+    from contextlib import asynccontextmanager
+
+    life: list[str] = []
+
+    @asynccontextmanager
+    async def module() -> Any:
+        async with anyio.create_task_group() as group:
+            group.start_soon(anyio.sleep_forever)
+            life.append("open")
+            yield None
+            life.append("closed")
+            group.cancel_scope.cancel()
+
+    session = session_of()
+    await session.initialize()
+    await session.coordinator.host(module(), name="structured")
+    async with anyio.create_task_group() as group:
+        group.start_soon(session.cleanup)  # another task than the one that opened it
+
+    assert life == ["open", "closed"]
+
+
+async def test_the_second_class_keeps_a_status_and_raises_what_was_raised():
+    from amplifier_core.session import AmplifierSession as Second  # type: ignore[import-not-found]
+
+    async def fail(**_: Any) -> str:
+        raise LookupError("planned")
+
+    session = Second(PLAN, loader=Loader(fail))
+    session.loader.cleanup = lambda: session.loader.cleaned.append("loader")
+    with pytest.raises(LookupError, match="planned"):
+        await session.execute("x")
+    status = (session.status.status, session.status.last_error)
+    await session.cleanup()
+
+    assert status == ("failed", {"message": "planned"})
+    assert session.loader.cleaned == ["provider-p", "context", "loop", "loader"]
+    assert session._merge_configs({"a": {"b": 1}}, {"a": {"c": 2}}) == {"a": {"b": 1, "c": 2}}
+
+
+async def test_a_patched_helper_is_the_one_that_is_called(monkeypatch: pytest.MonkeyPatch):
+    import amplifier_core._session_exec
+
+    async def other(coordinator: Any, prompt: str) -> str:
+        return "patched"
+
+    monkeypatch.setattr(amplifier_core._session_exec, "run_orchestrator", other)
+    async with session_of() as session:
+        assert await session.execute("x") == "patched"

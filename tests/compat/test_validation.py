@@ -1,0 +1,153 @@
+"""The published validators, plans' validator and inherited suites, over small modules in the published style."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from .published_modules import write_modules
+
+SUITES = {
+    "loop-small": "Orchestrator",
+    "provider-small": "Provider",
+    "tool-shell": "Tool",
+    "context-list": "Context",
+    "hooks-small": "Hook",
+}
+INHERITED = {"Orchestrator": 7, "Provider": 6, "Tool": 8, "Context": 11, "Hook": 8}
+
+
+@pytest.fixture
+def validation(alias: None) -> Iterator[ModuleType]:
+    """The mirror's ``validation``; modules that a test imported are forgotten."""
+    import amplifier_core.validation  # type: ignore[import-not-found]
+
+    before, path = set(sys.modules), list(sys.path)
+    yield amplifier_core.validation
+    assert sys.path == path
+    for name in set(sys.modules) - before:
+        if name.startswith("amplifier_module_"):
+            del sys.modules[name]
+
+
+def package(directory: Path, name: str, source: str) -> Path:
+    path = directory / f"amplifier_module_{name}"
+    path.mkdir()
+    (path / "__init__.py").write_text(source, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """The small modules call asyncio by name."""
+    return "asyncio"
+
+
+@pytest.mark.parametrize(("module", "kind"), SUITES.items())
+async def test_each_validator_passes_a_module_of_its_type(validation: Any, tmp_path: Path, module: str, kind: str):
+    place = write_modules(tmp_path, "checked")[f"{module}-checked"]
+    name = f"amplifier_module_{module.replace('-', '_')}_checked"
+
+    result = await getattr(validation, f"{kind}Validator")().validate(place / name)
+
+    assert result.passed, result.errors
+    assert result.summary().startswith("PASSED: ")
+    assert {"module_importable", "mount_exists", "mount_signature", "protocol_compliance"} <= {
+        check.name for check in result.checks
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "check"),
+    [
+        ("raise ValueError('planned')", "module_importable"),
+        ("x = 1", "mount_exists"),
+        ("mount = 5", "mount_exists"),
+        ("def mount(coordinator, config): ...", "mount_signature"),
+        ("async def mount(coordinator): ...", "mount_signature"),
+        ("async def mount(c, config): raise ValueError('planned')", "protocol_compliance"),
+        ("async def mount(c, config): await c.mount('tools', object(), name='x')", "protocol_compliance"),
+        ("async def mount(c, config): pass\ndef on_session_ready(c): pass", "on_session_ready_async"),
+        ("async def mount(c, config): pass\nasync def on_session_ready(): pass", "on_session_ready_async"),
+    ],
+)
+async def test_what_is_wrong_is_named(validation: Any, tmp_path: Path, source: str, check: str):
+    result = await validation.ToolValidator().validate(package(tmp_path, "wrong", source))
+
+    assert not result.passed
+    assert check in {error.name for error in result.errors}
+
+
+async def test_a_package_that_is_loaded_from_elsewhere_is_refused(validation: Any, tmp_path: Path):
+    source = "async def mount(c, config): return lambda: None"
+    for place in ("one", "two"):
+        (tmp_path / place).mkdir()
+    first = await validation.ToolValidator().validate(package(tmp_path / "one", "twice", source))
+    second = await validation.ToolValidator().validate(package(tmp_path / "two", "twice", source))
+
+    assert first.passed
+    assert [error.name for error in second.errors] == ["module_importable"]
+    assert "already loaded" in second.errors[0].message
+
+
+async def test_validating_leaves_nothing_open(validation: Any, tmp_path: Path):
+    source = """
+opened = []
+async def mount(c, config):
+    opened.append(1)
+    c.register_cleanup(opened.pop)
+    return lambda: None
+"""
+    place = package(tmp_path, "closes", source)
+
+    await validation.ToolValidator().validate(place)
+
+    assert sys.modules["amplifier_module_closes"].opened == []
+
+
+def test_a_plan_is_judged_without_loading_anything(validation: Any):
+    good = {"session": {"orchestrator": {"module": "x"}, "context": {"module": "y"}}, "tools": []}
+    bad = {"session": {"orchestrator": "x"}, "tools": [{"config": 1}], "more": 1}
+
+    judged = validation.MountPlanValidator().validate(bad)
+
+    assert validation.MountPlanValidator().validate(good).format_errors() == "No errors"
+    assert {error.name for error in judged.errors} == {
+        "session.orchestrator_type",
+        "session_context_present",
+        "tools[0]_module_required",
+        "tools[0]_config_type",
+    }
+    assert [warning.name for warning in judged.warnings] == ["unknown_sections"]
+
+
+@pytest.mark.parametrize(("module", "kind"), SUITES.items())
+def test_a_modules_own_suite_runs_with_the_inherited_tests(tmp_path: Path, module: str, kind: str):
+    place = write_modules(tmp_path, "own")[f"{module}-own"]
+    (place / "tests").mkdir()
+    (place / "tests" / "test_suites.py").write_text(
+        f"from amplifier_core.validation.behavioral import {kind}BehaviorTests\n"
+        f"from amplifier_core.validation.structural import {kind}StructuralTests\n\n\n"
+        f"class TestBehaviour({kind}BehaviorTests):\n    pass\n\n\n"
+        f"class TestStructure({kind}StructuralTests):\n    pass\n\n\n"
+        f"def test_type(module_type, module_path):\n"
+        f"    assert (module_type, module_path.name[:17]) == ({kind.lower()!r}, 'amplifier_module_')\n",
+        encoding="utf-8",
+    )
+
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "amplifier.compat.pytest", "-q", "-p", "no:cacheprovider", "tests"],
+        cwd=place,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+
+    assert f"{INHERITED[kind] + 1} passed" in run.stdout, run.stdout + run.stderr

@@ -1,0 +1,36 @@
+"""A resolver whose cache belongs to the class, so that sessions see each other's places."""
+
+from pathlib import Path
+
+from amplifier.errors import ModuleNotFoundError
+
+__amplifier_module_type__ = "resolver"
+
+
+class FolderSource:
+    def __init__(self, module_id, folder):
+        self.module_id = module_id
+        self.folder = folder
+
+    def resolve(self):
+        if not self.folder.is_dir():
+            raise ModuleNotFoundError(
+                f"{self.module_id!r} was looked for in {self.folder}; put it there", module_id=self.module_id
+            )
+        return self.folder
+
+
+class FolderResolver:
+    known = {}
+
+    def __init__(self, root):
+        self.root = Path(root).absolute()
+
+    def resolve(self, module_id, profile_hint=None):
+        if isinstance(profile_hint, str) and profile_hint:
+            return FolderSource(module_id, Path(profile_hint))
+        return self.known.setdefault(module_id, FolderSource(module_id, self.root / module_id))
+
+
+async def mount(coordinator, config):
+    coordinator.mount("module-source-resolver", FolderResolver(config.get("root", "modules")))
