@@ -4,6 +4,7 @@
 #   make test       the suite on this Python             make test-all   on every Python from 3.11 found here
 #   make check      style, types, rooms, links           make bench      against the published kernel
 #   make format     let ruff format and sort imports     make docs       regenerate the reference pages
+#   make corpus     the kit on all planted modules       make bench-quick   a first look at the same in two minutes
 #   make clean      remove everything made here          make parts      what tests talk to: a server, a small model
 #
 # PYTHON=... chooses the interpreter, ARGS=... is handed on to pytest: make test ARGS="-k hooks -x"
@@ -24,12 +25,12 @@ READY := .venv/.ready
 CODE := src tests docs $(wildcard benchmarks examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup parts run test test-all check check-style check-format check-types check-rooms check-prose format bench docs clean
+.PHONY: help setup parts run test test-all check check-style check-format check-types check-rooms check-prose format bench bench-quick corpus docs clean
 .DELETE_ON_ERROR:
 .PRECIOUS: .venv-3.%/.ready
 
 help:
-	@sed -n '3,9s/^# \{0,1\}//p' Makefile
+	@sed -n '3,10s/^# \{0,1\}//p' Makefile
 
 setup: $(READY)
 
@@ -76,6 +77,10 @@ test-all: test
 test-3.%: .venv-3.%/.ready parts
 	.venv-3.$*/bin/python -m pytest $(ARGS)
 
+# Hundreds of modules, three seeds each: an hour. `make test` examines a part of them.
+corpus: $(READY)
+	WHOLE_CORPUS=1 $(BIN)/python -m pytest tests/conformance/test_corpus.py $(ARGS)
+
 # One target each, so that `make -k check` reports everything at once.
 check: check-style check-format check-types check-rooms check-prose
 
@@ -101,6 +106,9 @@ format: $(READY)
 # amplifier-core brings a pytest plugin that does not load without pytest-asyncio; nothing here needs it.
 bench: .venv-bench/.ready
 	.venv-bench/bin/python -m pytest -p no:amplifier_module benchmarks $(ARGS)
+
+bench-quick: .venv-bench/.ready
+	BENCH_QUICK=1 .venv-bench/bin/python -m pytest -p no:amplifier_module benchmarks/test_kernel.py -s -q $(ARGS)
 
 docs: $(READY)
 	$(BIN)/python docs/_generate.py

@@ -55,3 +55,16 @@ def test_another_module_missing_is_not_blamed_on_click():
     finished = run_python("-c", program)
     assert finished.returncode == 1
     assert "amplifier.plan" in finished.stderr.splitlines()[-1]
+
+
+def test_ctrl_c_while_the_command_is_still_being_imported_ends_it_quietly():
+    program = (
+        "import sys\n"
+        "class Impatient:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'click': raise KeyboardInterrupt\n"
+        "sys.modules.pop('click', None); sys.meta_path.insert(0, Impatient())\n"
+        "from amplifier.cli import main; sys.exit(main(['--version']))"
+    )
+    finished = run_python("-c", program)
+    assert (finished.returncode, finished.stdout, finished.stderr) == (130, "", "")

@@ -23,6 +23,14 @@ def test_a_kind_can_be_asked_for_and_json(capsys):
     shown = json.loads(capsys.readouterr().out)
     assert {"context-simple", "context-persistent"} <= {info["id"] for info in shown}
     assert {info["type"] for info in shown} == {"context"}
+    assert len({info["description"] for info in shown}) == len(shown)  # each its own, not its distribution's
+
+
+def test_a_module_is_described_alike_wherever_it_is_shown(capsys):
+    assert main(["module", "list", "--type", "tool"]) == 0
+    listed = {row[0]: row[3] for row in (line.split("\t") for line in capsys.readouterr().out.splitlines())}
+    assert main(["module", "show", "tool-search", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["description"] == listed["tool-search"]
 
 
 def test_a_module_is_shown_with_what_it_is_and_where_it_comes_from(capsys):

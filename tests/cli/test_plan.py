@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,3 +106,38 @@ def test_without_pyyaml_one_line_says_what_to_install(tmp_path):
         "amplifier: reading YAML plans needs an optional part (pyyaml is not installed); "
         "install it with: pip install 'amplifier[cli]'\n"
     )
+
+
+def write(tmp_path: Path, plan: dict[str, Any]) -> Path:
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(plan))
+    return file
+
+
+def test_modules_that_nothing_provides_are_problems(tmp_path, capsys):
+    session = {"orchestrator": "loop-nope", "context": {"module": "context-simpel"}}
+    file = write(tmp_path, {"session": session, "tools": ["tool-nope", {"module": "tool-search"}, {"module": 7}]})
+    assert main(["plan", "check", str(file)]) == 1
+    advice = "install it, name its folder in AMPLIFIER_MODULES or give its 'source'"
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[1:] == [
+        f"{file}: $.session.orchestrator: no module 'loop-nope' is installed; {advice}",
+        f"{file}: $.session.context: no module 'context-simpel' is installed; did you mean 'context-simple'?",
+        f"{file}: $.tools[0]: no module 'tool-nope' is installed; {advice}",
+    ]
+    assert printed[0].startswith(f"{file}: $.tools[2].module: ")
+
+
+def test_a_module_with_a_source_or_on_a_search_path_is_not_missing(tmp_path, monkeypatch, capsys):
+    for folder in ("amplifier-module-tool-one", "amplifier_module_tool_two"):
+        (tmp_path / "found" / folder).mkdir(parents=True)
+        (tmp_path / "found" / folder / "__init__.py").touch()
+    (tmp_path / "site" / "amplifier_module_tool_three").mkdir(parents=True)
+    (tmp_path / "site" / "amplifier_module_tool_three" / "__init__.py").write_text("raise RuntimeError('imported')")
+    monkeypatch.setenv("AMPLIFIER_MODULES", str(tmp_path / "found"))
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    session = {"orchestrator": "loop-own", "orchestrator_source": "loops", "context": "context-simple"}
+    given = [{"module": "tool-four", "source": "git+https://example.org/four"}]
+    file = write(tmp_path, {"session": session, "tools": ["tool-one", "tool-two", "tool-three", *given]})
+    assert main(["plan", "check", str(file)]) == 0
+    assert capsys.readouterr().out == f"{file}: ok\n"

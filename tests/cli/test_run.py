@@ -109,6 +109,37 @@ def test_json_stays_json_when_nothing_could_begin(home, desk, tmp_path):
     assert "session.orchestrator" in shown["error"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "said"),
+    [
+        ([], b" ", "the prompt is empty"),
+        ([], b"\xff", "not UTF-8"),
+        ([], b"x" * (16 * 2**20 + 1), "longer than 16 MiB"),
+        (["x", "--resume", "no-such"], b"", "no session 'no-such'"),
+        (["x", "--session-id", "../x"], b"", "expected 1 to 200 of"),
+        (["x", "-p", "no-such"], b"", "no provider 'no-such'"),
+    ],
+)
+def test_json_stays_json_when_the_request_is_wrong(arguments, stdin, said, home, desk, monkeypatch, capsys):
+    monkeypatch.chdir(desk)
+    monkeypatch.setenv("AMPLIFIER_HOME", str(home))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+    assert main(["run", *arguments, "--output-format", "json"]) == 2
+    printed = capsys.readouterr()
+    shown = json.loads(printed.out)
+    assert sorted(shown) == JSON_KEYS
+    assert (shown["status"], shown["exit_code"], shown["session_id"]) == ("error", 2, None)
+    assert said in shown["error"]
+    assert shown["error"] in printed.err
+
+
+def test_json_stays_json_when_there_is_nothing_to_resume(home, monkeypatch, capsys):
+    monkeypatch.setenv("AMPLIFIER_HOME", str(home))
+    assert main(["session", "resume", "no-such", "x", "--output-format", "json-trace"]) == 2
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["error_type"], shown["execution_trace"]) == ("CommandError", [])
+
+
 def test_words_of_model_and_tools_cannot_reach_a_pipe_as_commands(home, desk, plan):
     finished = run_cli("run", "call crash", "--plan", plan, home=home, cwd=desk)
     assert finished.returncode == 0
@@ -198,11 +229,41 @@ def test_an_unknown_loop_is_named_with_the_nearest_one(home, desk, plan):
     assert_one_message(finished, 2, "no module 'loop-steaming' is installed. Did you mean 'loop-streaming'?")
 
 
-def test_an_unknown_tool_is_named_and_the_rest_goes_on(home, desk, plan):
-    odd = change(plan, tools=[{"module": "tool-serach"}])
-    finished = run_cli("run", "say fine", "--plan", odd, home=home, cwd=desk)
+UNUSABLE = {
+    "tools": [{"module": "tool-serach"}],
+    "hooks": [{"module": "hooks-approval", "config": {"rules": 7}}, {"module": "hooks-aproval"}],
+}
+
+
+def test_a_module_that_cannot_be_used_stops_the_run_and_all_of_them_are_named(backend, home, desk, plan):
+    bad = change(plan, **UNUSABLE)
+    finished = run_cli("run", "say fine", "--plan", bad, "--backend", backend, home=home, cwd=desk)
+    assert_one_message(
+        finished,
+        2,
+        "3 modules of the plan cannot be used, so nothing was begun:",
+        "tool-serach: no module 'tool-serach' is installed. Did you mean 'tool-search'?",
+        "hooks-approval: ",
+        "hooks-aproval: no module 'hooks-aproval' is installed. Did you mean 'hooks-approval'?",
+        "`strict: false`",
+    )
+    assert os.listdir(home / "sessions") == []
+
+
+def test_a_plan_that_says_so_goes_on_without_the_modules_that_fail(backend, home, desk, plan):
+    session = {"orchestrator": "loop-streaming", "context": "context-simple", "strict": False}
+    odd = change(plan, **UNUSABLE, session=session)
+    finished = run_cli("run", "say fine", "--plan", odd, "--backend", backend, home=home, cwd=desk)
     assert (finished.returncode, finished.stdout) == (0, "fine \n")
     assert "tool-serach is not available: no module 'tool-serach' is installed. Did you mean" in finished.stderr
+    assert "hooks-approval is not available: " in finished.stderr
+
+
+def test_a_provider_that_fails_hides_no_other_module_that_does(home, desk, plan, tmp_path):
+    shy = {"module": "provider-shy", "source": write_module(tmp_path, "raise RuntimeError('needs SHY_KEY')")}
+    bad = change(plan, providers=[shy], tools=[{"module": "tool-serach"}])
+    finished = run_cli("run", "say fine", "--plan", bad, home=home, cwd=desk)
+    assert_one_message(finished, 2, "no provider could be mounted: provider-shy:", "no module 'tool-serach'")
 
 
 def write_module(folder: Path, body: str) -> str:
@@ -250,10 +311,22 @@ def test_an_unset_variable_of_a_plan_is_named(home, desk, plan):
     assert_one_message(finished, 2, "variable 'NO_SUCH_KEY' is not set")
 
 
-def test_a_home_that_cannot_be_written_to_is_named(desk, plan, tmp_path):
+@pytest.mark.parametrize("words", [["run", "say x"], ["session", "list"]])
+def test_a_home_that_cannot_be_used_is_named_with_the_variable(words, tmp_path, monkeypatch, capsys):
     (tmp_path / "file").touch()
-    finished = run_cli("run", "say x", "--plan", plan, home=tmp_path / "file", cwd=desk)
-    assert_one_message(finished, 2, str(tmp_path / "file"))
+    monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / "file"))
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert f"{tmp_path / 'file'} is not a folder" in said
+    assert "AMPLIFIER_HOME" in said
+
+
+def test_a_working_directory_that_was_deleted_is_told(home, desk, plan):
+    words = ["/bin/sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh", *command("run", "say x", "--plan", plan)]
+    finished = subprocess.run(
+        words, cwd=desk, env=environment(home), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    assert_one_message(finished, 2, "the working directory is not there any more", "-C DIRECTORY")
 
 
 def test_trio_that_is_not_installed_is_named(home, desk, plan):
@@ -307,7 +380,8 @@ def test_a_session_that_another_process_has_open_is_refused(home, desk, plan):
         assert_one_message(
             run_cli("run", "x", "--resume", "busy", "--plan", plan, home=home, cwd=desk),
             2,
-            "has this conversation open",
+            "session 'busy' is open in another process",
+            "amplifier session fork busy",
         )
         store = SessionStore(home / "sessions")
         with pytest.raises(CommandError, match="open in another process"):
@@ -363,8 +437,23 @@ def test_ctrl_c_once_and_twice_work_without_a_terminal_too(backend, home, desk, 
         p.send_signal(signal.SIGINT)
         wait_for_line(p, "Stopping after the running step.")
         p.send_signal(signal.SIGINT)
-        output, _ = p.communicate(timeout=PATIENCE)
-    assert p.returncode == json.loads(output)["exit_code"] == 130
+        output, told = p.communicate(timeout=PATIENCE)
+    shown = json.loads(output)
+    assert p.returncode == shown["exit_code"] == 130
+    assert shown["response"] == "hanging "  # what had been streamed of the answer
+    assert "Stopped. What was asked and every finished step are kept; the answer that was cut off is not." in told
+
+
+def test_ctrl_c_before_anything_was_said_claims_nothing(home, desk, plan, tmp_path):
+    started = tmp_path / "started"
+    body = f"import anyio, pathlib; pathlib.Path({str(started)!r}).touch(); await anyio.sleep_forever()"
+    slow = change(plan, providers=[{"module": "provider-shy", "source": write_module(tmp_path, body)}])
+    with start("run", "x", "--plan", slow, home=home, cwd=desk) as process:
+        wait_for_file(tmp_path.parent, f"{started.name}", b"")
+        process.send_signal(signal.SIGINT)
+        output, told = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, output) == (130, "")
+    assert told == "Stopping. (Ctrl-C)\n"
 
 
 def wait_for_file(folder: Path, name: str, content: bytes) -> None:

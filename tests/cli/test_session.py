@@ -97,6 +97,14 @@ def test_a_fork_has_the_same_beginning_and_a_life_of_its_own(turns, kept, store,
     assert (record.forked_from, record.title, record.provider) == ("origin", "first", "provider-x")
 
 
+def test_a_fork_beyond_the_end_takes_everything_and_says_so(store, capsys):
+    keep(store, "origin")
+    assert main(["session", "fork", "origin", "--turns", "99"]) == 0
+    assert capsys.readouterr().err == "session 'origin' has only 2 turns; all of them are taken over\n"
+    assert main(["session", "fork", "origin", "--turns", "2"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_a_damaged_session_is_forked_only_on_demand(store, capsys):
     keep(store, "torn")
     log = store.folder("torn") / "messages.log"
@@ -175,6 +183,7 @@ def test_files_beside_the_sessions_are_no_sessions(store):
     keep(store, "one")
     (store.root / "note.txt").touch()
     (store.root / ".deleted-x").mkdir()
+    (store.root / "empty").mkdir()
     assert [record.session_id for record in store.records()] == ["one"]
 
 

@@ -161,6 +161,7 @@ def test_ctrl_c_twice_breaks_off_a_model_that_hangs(backend, home, desk, plan):
         terminal.press_ctrl_c()
         terminal.expect("Press Ctrl-C again")
         terminal.press_ctrl_c()
+        terminal.expect("every finished step are kept; the answer that was cut off is not.")
         assert terminal.end() == 130
 
 

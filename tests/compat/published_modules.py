@@ -30,6 +30,7 @@ async def mount(coordinator: ModuleCoordinator, config=None):
 class SmallLoop:
     def __init__(self, config):
         self.max_iterations = config.get("max_iterations", 10)
+        self.waits = config.get("waits", False)
 
     async def execute(self, prompt, context, providers, tools, hooks: HookRegistry, coordinator=None, **kwargs) -> str:
         if coordinator is None:
@@ -83,7 +84,8 @@ class SmallLoop:
         state = str(coordinator.cancellation.state)
         await hooks.emit(CANCEL_REQUESTED, {"orchestrator": "loop-small", "state": state, "turn_count": turns})
         await coordinator.cancellation.trigger_callbacks()
-        await asyncio.sleep(0)
+        if self.waits:
+            await asyncio.sleep(0)
         await hooks.emit(
             CANCEL_COMPLETED, {"orchestrator": "loop-small", "was_immediate": coordinator.cancellation.is_immediate}
         )

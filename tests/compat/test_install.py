@@ -13,7 +13,7 @@ import pytest
 
 import amplifier
 from amplifier import compat
-from amplifier.errors import ModuleConflictError
+from amplifier.errors import ModelError, ModuleConflictError
 from amplifier.loading import ModuleLoader
 from amplifier.models import HookResult, Message, Usage
 
@@ -63,6 +63,8 @@ def test_uninstalling_leaves_every_class_as_it_was():
     assert hasattr(Usage, "model_dump")
     compat.uninstall()
     assert members() == before
+    with pytest.raises(ModelError):
+        Message(role="nobody", content="x")
     assert repr(HookResult(reason="r")) == text == "HookResult(reason='r')"
     assert "amplifier_core" not in sys.modules
 
@@ -318,10 +320,13 @@ SUITE = """
     from amplifier_core import HookResult
     from importlib.metadata import version
 
-    def test_alias():
+    def test_alias(pytestconfig):
         import amplifier
         assert HookResult is amplifier.HookResult
         assert version("amplifier-core") == "2.0.2"
+        plugin = pytestconfig.pluginmanager.get_plugin("amplifier_module")
+        assert plugin.__name__ == "amplifier_core.pytest_plugin"
+        assert "compat" in plugin.__file__
 """
 
 
@@ -356,7 +361,15 @@ def published_wheel(folder: Path) -> Path:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: amplifier-core\nVersion: 2.0.2\n")
     (info / "entry_points.txt").write_text("[pytest11]\namplifier_module = amplifier_core.pytest_plugin\n")
+    (info / "RECORD").write_text("amplifier_core/__init__.py,,\namplifier_core/pytest_plugin.py,,\n")
     return folder
+
+
+def test_the_command_comes_before_an_installed_wheel_even_where_pytest_has_its_say_in_imports(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(published_wheel(tmp_path / "installed")))
+    (tmp_path / "test_it.py").write_text(textwrap.dedent(SUITE))
+    ended = compat_command("pytest", "-q", "-p", "no:cacheprovider", "test_it.py", folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
 def test_the_plugin_comes_before_an_installed_wheel_and_the_option_says_that_it_cannot(tmp_path):

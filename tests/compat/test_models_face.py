@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID
 
+import attrs
 import pydantic
 import pytest
 
@@ -552,6 +553,7 @@ def test_a_subclass_of_a_subclass_has_the_fields_of_both():
 
     made = Child(content=[], text="t")
     assert (made.text, made.depth) == ("t", 2)
+    assert list(made.model_dump())[-4:] == ["content_blocks", "text", "sources", "depth"]
     assert parent(content=[]).text is None
 
 
@@ -596,6 +598,14 @@ def test_a_class_with_our_decorator_is_left_to_it():
 
     assert Native(items=["1"]).items == [1]
     assert not hasattr(Native(items=[]), "__dict__")
+
+
+def test_a_class_that_attrs_made_is_left_to_attrs():
+    @attrs.define(init=False)
+    class Bare(OpenModel):
+        label: str = "x"
+
+    assert Bare.__model_fields_of__ == ()
 
 
 def test_a_subclass_still_works_when_the_alias_is_gone():

@@ -56,7 +56,11 @@ def opened(alias: None, tmp_path: Path) -> Iterator[Open]:
         import amplifier_core  # type: ignore[import-not-found]
 
         plan = {
-            "session": {"orchestrator": {"module": "loop-small-small"}, "context": {"module": "context-list-small"}},
+            "session": {
+                # The harder case for a session: the loop itself waits while it cleans up. No published one does.
+                "orchestrator": {"module": "loop-small-small", "config": {"waits": session_class is None}},
+                "context": {"module": "context-list-small"},
+            },
             "providers": [{"module": "provider-small-small", "config": {"script": script}}],
             "tools": [{"module": "tool-shell-small"}],
             "hooks": [{"module": "hooks-small-small", "config": hooks or {}}],
@@ -259,6 +263,27 @@ async def test_a_cancelled_caller_leaves_only_after_the_loop_has_cleaned_up(open
     assert not any(is_running(pid) for pid in pids)
 
 
+@pytest.mark.parametrize("first", ["the caller", "the token"])
+async def test_a_second_cancellation_waits_until_the_loop_has_cleaned_up(opened: Open, first: str):
+    session = opened([{"shell": {"command": "exec sleep 600"}}], hooks={"slow": True})
+
+    async with session:
+        started = asyncio.Event()
+        session.coordinator.register_capability("test.started", started.set)
+        turn = asyncio.create_task(session.execute("go"))
+        session.coordinator.hooks.register("cancel:requested", lambda event, data: turn.cancel())
+        await started.wait()
+        if first == "the caller":
+            turn.cancel()
+        else:
+            session.coordinator.request_cancel(immediate=True)
+        with pytest.raises(asyncio.CancelledError):
+            await turn
+        messages = await messages_of(session)
+
+    assert messages[-1]["content"] == "Stopped."
+
+
 async def test_a_cancelled_scope_around_the_turn_reaches_the_loop_once(opened: Open):
     import anyio
 
@@ -317,3 +342,31 @@ async def test_the_response_of_a_provider_keeps_its_own_fields(opened: Open):
 
     assert (response.text, response.content_blocks, response.usage.cost_unpriced_model) == ("plain", None, "s")
     assert provider.closed
+
+
+async def test_the_same_modules_run_in_a_native_session(opened: Open):
+    """Native behaviour: the loop sees ``modify``, an immediate stop is `ExecutionCancelled`, nothing is left running."""
+    from amplifier import AmplifierSession, ExecutionCancelled
+
+    session = opened(
+        [{"echo": {"text": "hi"}}, "done", {"shell": {"command": "exec sleep 600"}}], session_class=AmplifierSession
+    )
+    async with session:
+        answer = await session.execute("go")
+        started = asyncio.Event()
+        session.coordinator.register_capability("test.started", started.set)
+        turn = asyncio.create_task(session.execute("again"))
+        await started.wait()
+        session.coordinator.request_cancel(immediate=True)
+        with pytest.raises(ExecutionCancelled):
+            await turn
+        messages = await messages_of(session)
+        log = session.coordinator.get_capability("test.log")
+        pids = session.coordinator.todo_state
+
+    names = [event for event, _ in log]
+    assert answer == "done"
+    assert messages[-1] == {"role": "assistant", "content": "Stopped."}
+    assert names[-1] == "session:end"
+    assert "cancel:completed" in names
+    assert not any(is_running(pid) for pid in pids)

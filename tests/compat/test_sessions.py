@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -184,6 +185,15 @@ async def test_an_immediate_stop_that_nobody_answers_cancels_the_turn(monkeypatc
     assert heard == ["session:start", "cancel:completed", "session:end"]
 
 
+async def test_the_coordinators_request_may_be_awaited_or_not():
+    async with session_of() as session:
+        await session.coordinator.request_cancel()
+        graceful = session.coordinator.cancellation.state
+        session.coordinator.request_cancel(immediate=True)  # type: ignore[unused-awaitable]  # that is the point
+
+        assert (graceful, session.coordinator.cancellation.state) == ("graceful", "immediate")
+
+
 async def test_a_stop_that_is_taken_back_in_time_cancels_nothing(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(_session, "IMMEDIATE_GRACE", 0.01)
 
@@ -299,7 +309,7 @@ async def test_the_second_class_keeps_a_status_and_raises_what_was_raised():
 
 
 async def test_a_patched_helper_is_the_one_that_is_called(monkeypatch: pytest.MonkeyPatch):
-    import amplifier_core._session_exec
+    import amplifier_core._session_exec  # type: ignore[import-not-found]  # there only while the alias is
 
     async def other(coordinator: Any, prompt: str) -> str:
         return "patched"
@@ -307,3 +317,21 @@ async def test_a_patched_helper_is_the_one_that_is_called(monkeypatch: pytest.Mo
     monkeypatch.setattr(amplifier_core._session_exec, "run_orchestrator", other)
     async with session_of() as session:
         assert await session.execute("x") == "patched"
+
+
+async def test_built_in_modules_run_in_a_published_session_on_both_backends(tmp_path: Path):
+    plan = {
+        "session": {"orchestrator": "loop-basic", "context": "context-simple"},
+        "providers": [{"module": "provider-mock", "config": {"responses": ["built in"]}}],
+        "tools": [{"module": "tool-todo"}, {"module": "tool-filesystem", "config": {"allowed_paths": [str(tmp_path)]}}],
+        "hooks": [{"module": "hooks-approval"}, {"module": "hooks-redaction"}],
+    }
+    session = AmplifierSession(plan)
+    heard = record(session)
+
+    async with session:
+        answer = await session.execute("hello")
+
+    assert answer == "built in"
+    assert "module:load_failed" not in heard
+    assert (heard[0], heard[-1]) == ("session:start", "session:end")

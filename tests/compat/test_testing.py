@@ -91,7 +91,7 @@ def test_a_subclass_of_the_coordinator_may_have_any_constructor(doubles: ModuleT
     class Own(base):  # type: ignore[misc]  # the alias has no types
         def __init__(self) -> None:
             super().__init__()
-            self.mine = []
+            self.mine: list[str] = []
 
     coordinator = Own()
     coordinator.todo_state = ["x"]

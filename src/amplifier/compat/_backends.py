@@ -27,9 +27,12 @@ def refuse_asyncio_on_trio(package: str, module_id: str) -> None:
     """
     if _running_asyncio_loop() is not None or not _is_on_trio():
         return
-    module = sys.modules.get(package.partition(".")[0])
-    where = getattr(module, "__file__", None)
-    if where is None or getattr(module, "__name__", "") == "amplifier":
+    root = package.partition(".")[0]
+    if root == "amplifier":
+        return
+    # A published module is a package of its own; of anything else only the file that has the mount is looked at.
+    where = getattr(sys.modules.get(root if root.startswith("amplifier_module_") else package), "__file__", None)
+    if where is None:
         return
     call = first_asyncio_call(str(where))
     if call is not None:

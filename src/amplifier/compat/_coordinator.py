@@ -19,6 +19,7 @@ from amplifier.kernel import ModuleCoordinator as KernelCoordinator
 from amplifier.kernel._deadline import Overran, Series
 from amplifier.kernel._firewall import run_shielded
 from amplifier.kernel._injections import store
+from amplifier.kernel._mounts import DONE, Done
 from amplifier.models import ContextInjection, HookResult
 
 from ._hooks import HookRegistry
@@ -80,6 +81,13 @@ class ModuleCoordinator(KernelCoordinator):
     def show_session(self, session: Any) -> None:
         """From now on ``coordinator.session`` is ``session``."""
         self._session = session
+
+    _set_session = show_session
+
+    def request_cancel(self, immediate: bool = False) -> Done:  # type: ignore[override]  # published as a coroutine
+        """Ask the running turn to stop; it is asked when the call returns, awaiting the result is optional."""
+        super().request_cancel(immediate)
+        return DONE
 
     # ── hook results ──
 

@@ -32,11 +32,14 @@ def install() -> None:
             different ones of the same name.
     """
     with _lock:
-        _refuse_the_published_one()
-        if is_installed():
-            return
-        _face().attach()
-        sys.meta_path.insert(0, _finder)
+        if not is_installed():
+            _prepare()
+        try:
+            # At once, because a finder that comes later stands before ours: pytest's would give an installed wheel.
+            importlib.import_module(ALIAS)
+        except BaseException:
+            uninstall()
+            raise
 
 
 def uninstall() -> None:
@@ -59,6 +62,12 @@ def uninstall() -> None:
 def is_installed() -> bool:
     """Whether ``amplifier_core`` is ours at present."""
     return _finder in sys.meta_path
+
+
+def _prepare() -> None:
+    _refuse_the_published_one()
+    _face().attach()
+    sys.meta_path.insert(0, _finder)
 
 
 def _face() -> ModuleType:
@@ -86,7 +95,9 @@ class _LastResort:
     ) -> ModuleSpec | None:
         if fullname != ALIAS:
             return None
-        install()
+        with _lock:
+            if not is_installed():
+                _prepare()
         return alias_spec()
 
 

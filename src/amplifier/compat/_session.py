@@ -364,8 +364,7 @@ def _checked_section(config: Any) -> dict[str, Any]:
     except ValueError as exc:
         if "Circular" not in str(exc):
             raise RuntimeError(f"Invalid config JSON: {exc}") from exc
-    assert section is not None
-    return section
+    return section or {}
 
 
 def _as_failure(what: str, exc: BaseException) -> BaseException:

@@ -17,9 +17,9 @@ if os.environ.get("AMPLIFIER_COMPAT"):
 
     amplifier.compat.install()
 
-import amplifier_core as core
-from amplifier_core.testing import MockContextManager
-from amplifier_core.validation import MountPlanValidator
+import amplifier_core as core  # type: ignore[import-not-found]  # whichever this interpreter has
+from amplifier_core.testing import MockContextManager  # type: ignore[import-not-found]  # as above
+from amplifier_core.validation import MountPlanValidator  # type: ignore[import-not-found]  # as above
 
 logging.disable(logging.CRITICAL)
 
@@ -127,7 +127,7 @@ class Approving:
         self.asked.append([prompt, options, timeout, default])
         answer = self.answers.pop(0) if self.answers else "Deny"
         if answer == "timeout":
-            from amplifier_core.approval import ApprovalTimeoutError
+            from amplifier_core.approval import ApprovalTimeoutError  # type: ignore[import-not-found]  # as above
 
             raise ApprovalTimeoutError("too late")
         return answer
@@ -263,7 +263,8 @@ class Loader:
     """Modules that do what a program says."""
 
     def __init__(self, does: dict[str, Any], ran: list[Any]) -> None:
-        self.does, self.ran, self.queue = does, ran, []
+        self.does, self.ran = does, ran
+        self.queue: list[Any] = []
 
     async def load(self, module_id: str, config: Any = None, source_hint: Any = None, coordinator: Any = None) -> Any:
         does = self.does.get(module_id, {})
@@ -302,7 +303,7 @@ class Loop:
         self.ran.append(["execute", prompt, list(providers), list(tools)])
         act = self.does.get("acts", "answers")
         if act in ("graceful", "immediate"):
-            coordinator.request_cancel(immediate=act == "immediate")
+            await coordinator.request_cancel(immediate=act == "immediate")
         if act == "raises":
             raise LookupError("planned")
         if act == "number":

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import sys
 import threading
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import attrs
 
@@ -23,7 +23,11 @@ _ABSENT: Final = object()
 class _FieldsWhenAsked:
     def __get__(self, instance: object, owner: type[Model]) -> tuple[ModelField, ...]:
         prepare(owner)
-        return owner.__model_fields_of__
+        # A class that attrs made anew, without our decorator, has this descriptor still; its fields are the inherited ones.
+        for base in owner.__mro__:
+            if base.__dict__.get("__model_fields_of__", self) is not self:
+                return cast("type[Model]", base).__model_fields_of__
+        return ()
 
 
 _fields_when_asked: Final = _FieldsWhenAsked()

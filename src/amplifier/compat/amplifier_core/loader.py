@@ -89,7 +89,7 @@ def module_failure_reason(error: BaseException) -> str:
     if isinstance(error, SourceNotFoundError):
         return "missing_source"
     if isinstance(error, ModuleValidationError | _ModuleDiscoveryError | ModuleLoadError):
-        code = error.reason_code
+        code: Any = error.reason_code  # an attribute, so anybody may have put anything there
         if isinstance(code, str) and code in MODULE_FAILURE_REASONS:
             return code
     return "unknown"

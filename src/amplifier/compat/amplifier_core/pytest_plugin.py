@@ -60,10 +60,11 @@ _RUNNER = pytest.StashKey["asyncio.Runner"]()
 
 def _runner_of(item: Any) -> asyncio.Runner:
     """The loop that one test and its fixtures share."""
-    runner = item.stash.get(_RUNNER, None)
-    if runner is None:
-        runner = item.stash[_RUNNER] = asyncio.Runner()
-        item.addfinalizer(runner.close)
+    present: asyncio.Runner | None = item.stash.get(_RUNNER, None)
+    if present is not None:
+        return present
+    runner = item.stash[_RUNNER] = asyncio.Runner()
+    item.addfinalizer(runner.close)
     return runner
 
 

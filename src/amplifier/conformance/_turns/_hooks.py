@@ -74,7 +74,7 @@ class ScriptedHooks:
         world = self._world
         if world.turn.was_denied:
             if len(world.turn.places("event", "provider:request")) > _ENDLESS:
-                world.give_up()
+                world.give_up("O20")
             return HookResult(action="deny", reason="denied before, and still denied")
         answer: Answer | None = world.peek_answer()
         if answer is None or answer.request is None or ("provider:request", answer.number) in self._given:

@@ -211,6 +211,8 @@ def _followed(turn: PlayedTurn, places: list[int], event: str, name: str) -> boo
 
 def judge_requests(turn: PlayedTurn) -> Iterator[Complaint]:
     """Every request shows a view that the context gave for it, whole and in order."""
+    if turn.is_limited:
+        return  # the view is kept short
     before = -1
     for place, asked in turn.all("asked"):
         if asked.data is None:
@@ -222,7 +224,9 @@ def judge_requests(turn: PlayedTurn) -> Iterator[Complaint]:
         if not views and not any(before < at < place for at in turn.places("failed")):
             yield "O10", "a request was made without asking get_messages_for_request since the last one"
             return
-        missing = _missing(views, request) or _missing_calls(turn, views, request)
+        missing = (
+            _missing(views, request) or _missing_calls(turn, views, request) or _missing_results(turn, place, request)
+        )
         if views and missing:
             yield "O10", f"a request leaves out what get_messages_for_request gave for it: {missing}"
             return
@@ -252,6 +256,13 @@ def _missing_calls(turn: PlayedTurn, views: list[list[dict[str, Any]]], request:
     shown = words_of([message for message in request if message.get("role") == "assistant"])
     ids = [call.id for _, answer in turn.answers for call in answer.calls]
     return next((f"the call {each!r}" for each in ids if each in spoken and each not in shown), None)
+
+
+def _missing_results(turn: PlayedTurn, place: int, request: list[dict[str, Any]]) -> str | None:
+    """A result that was stored before the request was made, and is not in it: the view was too old."""
+    stored = [call_id for at, each in turn.all("stored") if at < place for call_id, _ in results_in(each.data)]
+    shown = {call_id for message in request for call_id, _ in results_in(message)}
+    return next((f"the result of {each!r}, stored before" for each in stored if each not in shown), None)
 
 
 def _shape(message: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -41,6 +41,7 @@ class PlayedTurn:
         outcome: How execute ended; None while it runs.
         is_cancelled: It was cancelled on purpose.
         context_failed: The context failed on purpose.
+        is_limited: Its model never stops, so that the loop has to.
     """
 
     script: ScriptedTurn
@@ -48,6 +49,7 @@ class PlayedTurn:
     outcome: Outcome | None = None
     is_cancelled: bool = False
     context_failed: bool = False
+    is_limited: bool = False
 
     def all(self, kind: str, name: str | None = None) -> list[tuple[int, Happening]]:
         """The happenings of one kind with their places."""

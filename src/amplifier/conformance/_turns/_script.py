@@ -86,7 +86,7 @@ class Call:
     @property
     def arguments(self) -> dict[str, Any]:
         """What the model gives."""
-        return {"key": 7, "of": self.key} if self.does == "misfits" else {"key": self.key}
+        return {"key": 7 if self.does == "misfits" else self.key, "note": {"about": [self.key, None]}}
 
     @property
     def new_key(self) -> str:

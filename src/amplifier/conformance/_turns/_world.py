@@ -20,6 +20,8 @@ from ._record import Happening, PlayedTurn
 from ._script import TOOLS, Answer, Call, ScriptedTurn, read_turns
 
 PROVIDERS = ("one", "two", "three")
+MOST_CALLS = 300
+"""Model calls after which a turn of a few answers counts as one without a limit."""
 SECONDS = 4.0
 """For one turn; doubles never wait, so this is time enough for any loop."""
 _NOTHING_MORE = [{"say": "There is nothing more to say."}]
@@ -42,6 +44,7 @@ class World:
         cancel: Cancels the turn.
         cancelled_where: At what it was.
         was_delivered: The cancellation was raised right there, so nothing shielded it.
+        gave_up: The clause against which the loop went on for ever, if it did.
     """
 
     is_endless = False
@@ -61,7 +64,7 @@ class World:
         self.cancel: Callable[[], Any] = _nothing
         self.cancelled_where = ""
         self.was_delivered = False
-        self.gave_up = False
+        self.gave_up: str | None = None
         self.context = ScriptedContext(
             self,
             history=case.get("history", 0),
@@ -181,9 +184,9 @@ class World:
         self.note("stop", "graceful")
         self._scene.session.coordinator.cancellation.request_graceful()
 
-    def give_up(self) -> None:
-        """The loop goes on for ever: cut it off."""
-        self.gave_up = True
+    def give_up(self, clause: str) -> None:
+        """The loop goes on for ever, against a clause: cut it off."""
+        self.gave_up = clause
         self.turn.is_cancelled = True
         self.cancel()
 
@@ -193,12 +196,17 @@ class World:
 
     def next_answer(self) -> Answer:
         """What the model says now."""
+        number = len(self.turn.places("asked"))
         if self.is_endless:
-            number = len(self.turn.places("asked"))
             call = Call(number=number, tool="alpha", id=f"again{number}", key=f"again{number}")
+            self._calls[call.key] = call
             return Answer(number=number, blocks=[{"call": "alpha", "number": number}], calls=[call])
-        if self._left:
+        if number > MOST_CALLS:
+            self.give_up("O23")
+        if self._left and self._left[0].error is None:
             return self._left.pop(0)
+        if self._left:  # whoever asks a failing provider again is told the same again
+            return self._left[0]
         return Answer(number=0, blocks=list(_NOTHING_MORE), calls=[])
 
     def call_with(self, key: Any, tool: Any) -> Call | None:

@@ -7,6 +7,7 @@ this file holds the checks that need many model calls or many cancellations.
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
@@ -106,13 +107,13 @@ def _refused(execute: Any) -> str | None:
 # ── turns ──
 
 
-@check(*EVERY_TURN, kind="behaviour", types=LOOPS)
+@check(*EVERY_TURN, "O23", kind="behaviour", types=LOOPS)
 async def keeps_small_turns(stage: Stage) -> None:
     """Runs small turns with scripted models and tools, and compares what was told, stored and asked with the script."""
     await _each(stage, plain_cases(), _judge_turns)
 
 
-@check(*EVERY_TURN, kind="behaviour", types=LOOPS, inputs="turns")
+@check(*EVERY_TURN, "O23", kind="behaviour", types=LOOPS, inputs="turns")
 async def keeps_drawn_turns(stage: Stage) -> None:
     """Does the same with larger turns that are drawn."""
     await _drawn(stage, _judge_turns)
@@ -127,13 +128,13 @@ async def _judge_turns(stage: Stage, world: World) -> None:
 HOOKS = ("O15", "O16", "O17", "O18", "O19", "O20", "O29")
 
 
-@check(*EVERY_TURN, *HOOKS, kind="behaviour", types=LOOPS)
+@check(*EVERY_TURN, *HOOKS, "O23", kind="behaviour", types=LOOPS)
 async def honours_one_hook(stage: Stage) -> None:
     """Lets a hook deny, change, ask, inject or whisper at each place, and looks at what becomes of it."""
     await _each(stage, hooked_cases(), _judge_hooks)
 
 
-@check(*EVERY_TURN, *HOOKS, kind="behaviour", types=LOOPS, inputs="hooked_turns")
+@check(*EVERY_TURN, *HOOKS, "O23", kind="behaviour", types=LOOPS, inputs="hooked_turns")
 async def honours_drawn_hooks(stage: Stage) -> None:
     """Lets hooks do so at many drawn places in one turn."""
     await _drawn(stage, _judge_hooks)
@@ -143,19 +144,15 @@ async def _judge_hooks(stage: Stage, world: World) -> None:
     for turn in await world.play():
         report(stage, complaints_about_hooks(turn), world, turn)
         report(stage, complaints_about(turn), world, turn)
-        if world.gave_up:
-            what = "after a deny at provider:request the loop asks its hooks again without end"
-            stage.fault("O20", what, given=world.case)
-            return
 
 
-@check(*EVERY_TURN, "O21", "O26", kind="behaviour", types=LOOPS)
+@check(*EVERY_TURN, "O21", "O26", "O23", kind="behaviour", types=LOOPS)
 async def passes_each_error_on(stage: Stage) -> None:
     """Lets provider and context fail in each way, looks at what execute raises, and runs another turn."""
     await _each(stage, failing_cases(), _judge_errors)
 
 
-@check(*EVERY_TURN, "O21", "O26", kind="behaviour", types=LOOPS, inputs="failing_turns")
+@check(*EVERY_TURN, "O21", "O26", "O23", kind="behaviour", types=LOOPS, inputs="failing_turns")
 async def passes_drawn_errors_on(stage: Stage) -> None:
     """Lets provider and context fail at drawn places, looks at what execute raises, and runs another turn."""
     await _drawn(stage, _judge_errors)
@@ -186,6 +183,9 @@ def _judge_error(turn: PlayedTurn) -> Iterable[tuple[str, str]]:
 Judge = Callable[[Stage, World], Awaitable[None]]
 
 
+_MOST_SECONDS = 20.0
+_spent: dict[tuple[str, Judge], float] = {}
+"""Seconds that turns have taken in this process."""
 _found: dict[tuple[str, Judge], set[str]] = {}
 """What small turns have shown in this process, by backend: larger turns need not show it again, nor be made smaller."""
 
@@ -194,6 +194,8 @@ async def _each(stage: Stage, cases: Iterable[dict[str, Any]], judge: Judge) -> 
     """Play cases; of each clause the first one that breaks it is small enough."""
     found = _found.setdefault((stage.backend, judge), set())
     for case in cases:
+        if _is_too_slow(stage, judge):
+            return
         before = len(stage.faults)
         await _play(stage, case, judge)
         new = [fault for fault in stage.faults[before:] if fault.clause not in found]
@@ -203,15 +205,36 @@ async def _each(stage: Stage, cases: Iterable[dict[str, Any]], judge: Judge) -> 
 
 async def _drawn(stage: Stage, judge: Judge) -> None:
     """Play the drawn case."""
+    if _is_too_slow(stage, judge):
+        return
     await _play(stage, stage.case, judge)
     found = _found.get((stage.backend, judge), set())
     stage.faults[:] = [fault for fault in stage.faults if fault.clause not in found]
 
 
+def _is_too_slow(stage: Stage, judge: Judge) -> bool:
+    """Whether the loop has used up its time, as one does that waits before it tries again."""
+    if _spent.get((stage.backend, judge), 0.0) < _MOST_SECONDS:
+        return False
+    stage.notes.append("the loop takes its time, so that not every turn could be tried")
+    return True
+
+
 async def _play(stage: Stage, case: dict[str, Any], judge: Judge) -> None:
+    started = time.monotonic()
     async with stage.scene() as scene:
         if scene.instance is not None:
-            await judge(stage, World(scene, case))
+            world = World(scene, case)
+            await judge(stage, world)
+            if world.gave_up == "O20":
+                what = "after a deny at provider:request the loop asks its hooks again without end"
+                stage.fault("O20", what, given=case)
+            elif world.gave_up is not None:
+                stage.fault(
+                    world.gave_up, "in a turn of a few answers the model was asked again without end", given=case
+                )
+    key = (stage.backend, judge)
+    _spent[key] = _spent.get(key, 0.0) + time.monotonic() - started
 
 
 @check("O14", kind="behaviour", types=LOOPS)
@@ -241,13 +264,13 @@ async def tells_failures_from_successes(stage: Stage) -> None:
 # ── stopping ──
 
 
-@check(*EVERY_TURN, "O22", kind="behaviour", types=LOOPS)
+@check(*EVERY_TURN, "O22", "O23", kind="behaviour", types=LOOPS)
 async def stops_at_each_place(stage: Stage) -> None:
     """Asks for a graceful stop while the model or a tool works, and looks at what is started, finished and stored."""
     await _each(stage, stopped_cases(), _judge_stopped)
 
 
-@check(*EVERY_TURN, "O22", kind="behaviour", types=LOOPS, inputs="stopped_turns")
+@check(*EVERY_TURN, "O22", "O23", kind="behaviour", types=LOOPS, inputs="stopped_turns")
 async def stops_at_drawn_places(stage: Stage) -> None:
     """Does so in turns that are drawn."""
     await _drawn(stage, _judge_stopped)

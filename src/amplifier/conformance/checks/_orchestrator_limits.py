@@ -15,12 +15,20 @@ from amplifier.testing import cancel_at
 from .._registry import check
 from .._scene import CALL_SECONDS, IGNORED_AFTER, Scene, Stage
 from .._turns import PlayedTurn, World, complaints_about
-from ._orchestrator import LOOPS, ONE_TOOL
+from ._orchestrator import LOOPS, ONE_TOOL, report
 
 MOST_CALLS = 1_500
 """Model calls of one turn that count as a turn without a limit."""
 _SECONDS = 60.0
-_SETTLING_STEPS = 5
+_SETTLING_STEPS = 10
+_DEEDS = {
+    "started": "was started",
+    "returned": "returned",
+    "raised": "raised",
+    "asked": "was asked",
+    "answered": "answered",
+    "stored": "was stored",
+}
 _NEVER = 1_000_000_000
 REPEATS = 12
 """How often a turn is cancelled at one kind of moment before the loop has to work again: slots may be lost one by one."""
@@ -62,13 +70,13 @@ CANCELLED = {"parallel tools": _PARALLEL, "hooks that object": _HOOKED}
 # ── the limit ──
 
 
-@check("O23", kind="behaviour", types=LOOPS)
+@check("O5", "O6", "O11", "O12", "O13", "O23", kind="behaviour", types=LOOPS)
 async def has_a_limit(stage: Stage) -> None:
     """Lets the model ask for a tool again and again, and counts; then once more after turns that ended otherwise."""
     async with stage.scene() as scene:
         if scene.instance is None:
             return
-        first = await _count(scene)
+        first = await _count(scene, stage)
         if first > MOST_CALLS:
             stage.fault("O23", f"a model that never stops was asked more than {MOST_CALLS} times in one turn")
             return
@@ -79,17 +87,27 @@ async def has_a_limit(stage: Stage) -> None:
     async with stage.scene() as scene:
         for error in (None, "NotFoundError", None):
             answers = [{"blocks": [{"call": "alpha"}]}, {"error": error} if error else _SAID]
-            await World(scene, {"turns": [{"prompt": "Go.", "answers": answers}]}).play()
-        await World(scene, ONE_TOOL).play_and_cancel(8)
+            world = World(scene, {"turns": [{"prompt": "Go.", "answers": answers}]})
+            await world.play()
+            world.leave()
+        world = World(scene, ONE_TOOL)
+        await world.play_and_cancel(8)
+        world.leave()
         after = await _count(scene)
         if after < first:
             what = f"at first the model was asked {first} times; after turns of other kinds only {after} times"
             stage.fault("O23", what)
 
 
-async def _count(scene: Scene) -> int:
+async def _count(scene: Scene, judged: Stage | None = None) -> int:
+    """How often a model that never stops is asked; if told so, the end of that turn is looked at as well."""
     world = EndlessWorld(scene, ONE_TOOL)
     turn = await world.play_turn(seconds=_SECONDS)
+    turn.is_limited = True
+    if judged is not None and world.gave_up is None:
+        wanted = {"O5", "O6", "O11", "O12", "O13"}
+        report(judged, (each for each in complaints_about(turn) if each[0] in wanted), world, turn)
+    world.leave()
     return len(turn.places("asked"))
 
 
@@ -101,7 +119,7 @@ class EndlessWorld(World):
     def next_answer(self) -> Any:
         """Once more."""
         if len(self.turn.places("asked")) > MOST_CALLS:
-            self.give_up()
+            self.give_up("O23")
         return super().next_answer()
 
 
@@ -215,9 +233,13 @@ class _Sweep:
                 self._stage.fault(clause, what, given=given, cancelled_at=where)
 
     async def _expect_rest(self, given: dict[str, Any], where: str) -> None:
-        for _ in range(_SETTLING_STEPS):
-            if not self.world.running:
-                return
+        """What a turn started ends with it; whatever happens afterwards is its ghost."""
+        turn = self.world.turn
+        ended = len(turn.happened)
+        for _ in range(_SETTLING_STEPS if self.world.running else 2):
             await anyio.lowlevel.checkpoint()
-        what = "a turn was cancelled and had ended, and a tool that it had started ran on"
-        self._stage.fault("A8", what, given=given, cancelled_at=where)
+        ghosts = [each for each in turn.happened[ended:] if each.kind in _DEEDS]
+        if ghosts or self.world.running:
+            deed = f"{ghosts[0].name!r} {_DEEDS[ghosts[0].kind]}" if ghosts else "a tool still ran"
+            what = f"a turn was cancelled and had ended, and afterwards {deed}"
+            self._stage.fault("A8", what, given=given, cancelled_at=where)

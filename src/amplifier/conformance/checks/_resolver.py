@@ -112,32 +112,47 @@ async def answers_ordinary_questions(stage: Stage) -> None:
             return
         before = _surroundings(scene)
         for method in methods_of(resolver):
+            found = False
             for question in questions_about(stage.loaded.subject):
-                await judge_answer(stage, scene, method, question)
+                found |= await judge_answer(stage, scene, method, question, found)
                 _judge_traces(stage, scene, before, question)
                 if stage.faults:
                     return
 
 
-async def judge_answer(stage: Stage, scene: Scene, method: Callable[..., Any], question: Question) -> None:
-    """One question, all the way to a directory."""
+async def judge_answer(
+    stage: Stage, scene: Scene, method: Callable[..., Any], question: Question, found: bool = False
+) -> bool:
+    """One question, all the way to a directory; gives whether the module was found.
+
+    ``found`` says that another module was, so that the resolver's own places are there.
+    """
+    before = len(stage.faults)
+    located = await _judge_located(stage, scene, method, question)
+    if located.kind == "raised" and found and isinstance(located.error, FileNotFoundError) and question.hint is None:
+        what = f"asked for {question} it {located}; expected ModuleNotFoundError"
+        stage.fault("R4", what, given={"module_id": question.module_id, "hint": None}, error=located.error)
+    return located.returned and len(stage.faults) == before
+
+
+async def _judge_located(stage: Stage, scene: Scene, method: Callable[..., Any], question: Question) -> Outcome:
     given = {"module_id": question.module_id, "hint": question.hint}
     answered = await scene.call(ask, method, question, scene.directory)
     is_unknown = question.module_id not in SAMPLES and question.hint is None
     if not answered.returned:
         _judge_error(stage, answered, question, given)
         await _judge_without_hint(stage, scene, method, question, answered)
-        return
+        return answered
     source = answered.value
-    if isinstance(source, str) or not callable(getattr(source, "resolve", None)):
+    if isinstance(source, (str, type)) or not callable(getattr(source, "resolve", None)):
         clause = "R4" if is_unknown and source is None else "R3"
         what = f"asked for {question} it answered {_shown(source)}; expected a ModuleSource or ModuleNotFoundError"
         stage.fault(clause, what, given=given)
-        return
+        return answered
     located = await scene.call(source.resolve)
     if not located.returned:
         _judge_error(stage, located, question, given)
-        return
+        return located
     path = located.value
     if not isinstance(path, Path):
         what = f"asked for {question}, its source resolved to {_shown(path)}; expected a Path"
@@ -149,6 +164,7 @@ async def judge_answer(stage: Stage, scene: Scene, method: Callable[..., Any], q
     elif not holds_a_package(path):
         what = f"asked for {question}, its source resolved to {_placeless(scene, path)}, which holds no package"
         stage.fault("R4" if is_unknown else "R3", what, given=given)
+    return located
 
 
 def _judge_error(stage: Stage, outcome: Outcome, question: Question, given: Any) -> None:
@@ -177,6 +193,8 @@ async def _judge_without_hint(
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
     return f"{value!r}" if value is None or isinstance(value, (str, bool, int)) else type(value).__name__
 
 

@@ -42,6 +42,9 @@ _SOFT = r", ?|: |:\n| (?:and|then|also|but|plus) "
 _SEPARATOR = re.compile(rf"(?P<hard>{_HARD})|(?P<soft>{_SOFT})", re.IGNORECASE)
 _TAKES_THE_REST = re.compile(r"(?:write|save|put|create|make|store|run|execute)\b", re.IGNORECASE)
 
+_FIRST_OF_SEVERAL = re.compile(r"\s*1[.)]\s")
+_NEXT_OF_SEVERAL = re.compile(rf"\s(?:[2-9]|1\d)[.)]\s(?={_FILLERS}(?:{_VERBS})\b)", re.IGNORECASE)
+
 _MOST_CLAUSES = 12
 _LONGEST_CLAUSE = 1_000
 
@@ -76,6 +79,8 @@ def split_clauses(prompt: str) -> Clauses:
 
     text = _QUOTED.sub(keep, prompt.replace(_OPEN, "").replace(_CLOSE, ""))
     text = _SPACES.sub(" ", text)  # what follows is not linear in a run of spaces
+    if _FIRST_OF_SEVERAL.match(text):
+        text = _NEXT_OF_SEVERAL.sub("\n", text)
     clauses = [clause for part in _parts(text) if (clause := _FILLER.sub("", part.strip(), count=1).strip(" ,:-"))]
     shown = tuple(clause[:_LONGEST_CLAUSE] for clause in clauses[:_MOST_CLAUSES])
     return Clauses(shown, tuple(quoted), max(0, len(clauses) - _MOST_CLAUSES))

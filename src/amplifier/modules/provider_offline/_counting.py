@@ -10,8 +10,9 @@ import attrs
 from .._toolkit import shown
 from ._desk import Desk, Result, Wanted
 from ._intents import CountFiles, CountLines, Files
-from ._looking import below, open_files, searched, where
-from ._wording import Section, failed, listed, notes_of, number
+from ._gathering import LEFT_OUT, below, gather, is_seen, kinds_of, searched, where
+from ._looking import open_files
+from ._wording import Section, failed, listed, notes_of, number, there_are
 
 _EVERY_LINE = "^"
 _FILES_PER_SEARCH = 180
@@ -28,14 +29,16 @@ class Lines:
     """Lines of files.
 
     Attributes:
-        by_path: Each file's number; files without a line are not in it.
+        by_path: Each file's number.
         results: What they were taken from.
+        without_empty: Whether files without a line may be missing.
         is_partial: Whether there are more files than were counted.
         problem: Why there is nothing, if so.
     """
 
     by_path: dict[str, int] = attrs.field(factory=dict)
     results: Sequence[Result] = ()
+    without_empty: bool = False
     is_partial: bool = False
     problem: Result | None = None
 
@@ -47,6 +50,10 @@ class Lines:
     def at_least(self) -> str:
         """Words to put before a number."""
         return "at least " if self.is_partial else ""
+
+    def remark(self) -> str:
+        """A sentence on what may be missing."""
+        return " Files without a line may not be among them." if self.without_empty else ""
 
     def picked(self, pick: str) -> str | None:
         """The longest or the shortest; of equal ones the first by name."""
@@ -65,19 +72,29 @@ def lines_of(desk: Desk, files: Files) -> Lines:
     if not desk.offers("grep"):
         return Lines(problem=desk.call("grep", path=base))
     if not desk.offers("glob"):
-        return _together([_search(base, searched(files))], desk, is_partial=False)
+        counted = _together([_search(base, searched(files))], desk, is_partial=False)
+        by_path = {path: n for path, n in counted.by_path.items() if is_seen(path, files)}
+        return attrs.evolve(counted, by_path=by_path, without_empty=True)
     listing = desk.call("glob", pattern=pattern, path=base)
     if not listing.ok:
         return Lines(problem=listing)
     paths = [path for path in listing.texts("paths") if not path.endswith("/")]
-    if len(paths) <= _FILES_PER_SEARCH:
-        return _together([_search(base, searched(files))], desk, is_partial=False)
-    patterns = _packed(_parts(paths, base), files)
+    # Hidden files count here, since a search answers for them as well.
+    is_small = len(paths) <= _FILES_PER_SEARCH
+    patterns = [searched(files)] if is_small else _packed(_parts(paths, base), files)
     is_partial = bool(listing.data.get("truncated")) or len(patterns) > _MOST_SEARCHES
     searches = [_search(base, packed) for packed in patterns[:_MOST_SEARCHES]]
     counted = _together(searches, desk, is_partial=is_partial)
-    wanted = set(paths)
-    return attrs.evolve(counted, by_path={path: n for path, n in counted.by_path.items() if path in wanted})
+    return counted if counted.problem else _with_empty_ones(desk, counted, [p for p in paths if is_seen(p, files)])
+
+
+def _with_empty_ones(desk: Desk, counted: Lines, paths: list[str]) -> Lines:
+    """Only the files that are meant, and those of them that have no line: a search does not name these."""
+    silent = [path for path in paths if path not in counted.by_path]
+    kinds = kinds_of(desk, silent)
+    by_path = {path: counted.by_path[path] for path in paths if path in counted.by_path}
+    by_path |= {path: 0 for path in silent if kinds.get(path) == ("file", 0)}
+    return attrs.evolve(counted, by_path=by_path, without_empty=any(path not in kinds for path in silent))
 
 
 def _search(path: str, pattern: str) -> Wanted:
@@ -143,24 +160,36 @@ def _top(path: str, directory: str) -> str | None:
 
 
 def count_files(desk: Desk, intent: CountFiles) -> Section:
-    """How many files there are."""
+    """How many files there are, or directories."""
     files = intent.files
+    if intent.are_directories:
+        return _count_directories(desk, files)
     title = f"Number of {files.kind + ' ' if files.kind else ''}files{where(files)}"
-    result = desk.call("glob", pattern=below(files), path=files.directory)
-    if not result.ok:
-        return Section(title, failed(result, "count the files"))
-    paths = [path for path in result.texts("paths") if not path.endswith("/")]
+    found = gather(desk, files)
+    if not found.result.ok:
+        return Section(title, failed(found.result, "count the files"))
     folders: dict[str, int] = {}
-    for path in paths:
+    for path in found.paths:
         top = _top(path, files.directory) or "at the top"
         folders[top] = folders.get(top, 0) + 1
-    more = "at least " if result.data.get("truncated") else ""
     place = where(files) or " in the working directory"
-    body = f"There are {more}{number(len(paths), f'{files.kind} file'.strip())}{place}."
+    body = f"{there_are(len(found.paths), f'{files.kind} file'.strip(), at_least=found.at_least())}{place}."
     if len(folders) > 1:
         largest = sorted(folders, key=lambda top: (-folders[top], top))[:4]
         body += " Most of them: " + ", ".join(f"{shown(top, 80)} ({folders[top]:,})" for top in largest) + "."
-    return Section(title, body + notes_of([result]))
+    return Section(title, f"{body} {LEFT_OUT}{found.remark()}{notes_of([found.result])}")
+
+
+def _count_directories(desk: Desk, files: Files) -> Section:
+    title = f"Number of directories{where(files)}"
+    result = desk.call("glob", pattern=below(files), path=files.directory)
+    if not result.ok:
+        return Section(title, failed(result, "count the directories"))
+    count = sum(path.endswith("/") and is_seen(path, files) for path in result.texts("paths"))
+    more = "at least " if result.data.get("truncated") else ""
+    place = where(files) or " in the working directory"
+    said = there_are(count, "directory", "directories", at_least=more)
+    return Section(title, f"{said}{place}, at any depth. {LEFT_OUT}{notes_of([result])}")
 
 
 def count_lines(desk: Desk, intent: CountLines) -> Section:
@@ -172,16 +201,21 @@ def count_lines(desk: Desk, intent: CountLines) -> Section:
     counted = lines_of(desk, files)
     title = f"{intent.unit.capitalize()} of the {files.pick + ' of the ' if files.pick else ''}{kind}{where(files)}"
     if counted.problem is not None:
-        return Section(title, failed(counted.problem, "count the lines"))
+        named = None if files.kind or files.pick or not where(files) else _read_instead(desk, intent)
+        return named or Section(title, failed(counted.problem, "count the lines"))
     path = counted.picked(files.pick) if files.pick else None
     if path is not None:
         if intent.unit != "lines":
             return _count_named(desk, CountLines(files=Files(paths=(path,)), unit=intent.unit))
         some = f" of the {len(counted.by_path):,} I could count" if counted.is_partial else ""
         said = f"The {files.pick} of the {kind}{where(files)}{some} is {shown(path, 200)}"
-        return Section(title, f"{said} with {number(counted.by_path[path], 'line')}.{notes_of(counted.results)}")
-    if not counted.by_path:
-        return Section(title, f"There is no line in any of the {kind}{where(files)}.")
+        return Section(
+            title, f"{said} with {number(counted.by_path[path], 'line')}.{counted.remark()}{notes_of(counted.results)}"
+        )
+    if not counted.total:
+        return Section(
+            title, f"There is no line in any of the {kind}{where(files)}. {LEFT_OUT}{notes_of(counted.results)}"
+        )
     longest = sorted(counted.by_path, key=lambda name: (-counted.by_path[name], name))[:5]
     body = (
         f"{counted.at_least()}{number(counted.total, 'line')} in "
@@ -190,7 +224,15 @@ def count_lines(desk: Desk, intent: CountLines) -> Section:
     if intent.unit != "lines":
         body = f"I count {intent.unit} only in files you name; in lines, it is this.\n\n{body}"
     names = [f"{path}: {number(counted.by_path[path], 'line')}" for path in longest]
-    return Section(title, body + listed(names, 5) + notes_of(counted.results))
+    return Section(title, f"{body}{listed(names, 5)}\n\n{LEFT_OUT}{counted.remark()}{notes_of(counted.results)}")
+
+
+def _read_instead(desk: Desk, intent: CountLines) -> Section | None:
+    """What was taken for a directory as a file: a name such as ``.env`` may be either."""
+    path = intent.files.directory
+    if not desk.offers("read_file") or not desk.call("read_file", file_path=path, offset=1, limit=_READ).ok:
+        return None
+    return _count_named(desk, attrs.evolve(intent, files=Files(paths=(path,))))
 
 
 def _count_named(desk: Desk, intent: CountLines) -> Section:

@@ -41,11 +41,13 @@ class ReadFiles:
     Attributes:
         first: The first line wanted.
         most: Lines wanted, or None for as many as are shown anyway.
+        is_end: Whether they are wanted from the end; `first` says nothing then.
     """
 
     files: Files
     first: int = 1
     most: int | None = None
+    is_end: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -71,9 +73,10 @@ class FindFile:
 
 @attrs.frozen(kw_only=True)
 class CountFiles:
-    """How many files are there?"""
+    """How many files are there, or directories?"""
 
     files: Files
+    are_directories: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -141,9 +144,14 @@ class Help:
 
 @attrs.frozen(kw_only=True)
 class Unknown:
-    """Words that no rule fits."""
+    """Words that no rule fits.
+
+    Attributes:
+        part: The words among them that were not understood, where the others were and mean something else alone.
+    """
 
     words: str
+    part: str = ""
 
 
 Intent: TypeAlias = (

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from .._toolkit import shown
 from ._desk import Desk, Result, Wanted
+from ._gathering import LEFT_OUT, below, gather, is_seen, searched, where
 from ._intents import Files, FindFile, FindText, ListFiles, ReadFiles
+from ._subjects import WELL_KNOWN
 from ._wording import Section, failed, fenced, listed, notes_of, number
 
 _SHOWN = 15
@@ -17,56 +21,52 @@ _MOST_FILES = 4
 _SPECIAL = re.compile(r"([\\.^$*+?{}\[\]|()])")
 
 
-def where(files: Files) -> str:
-    """Words for a directory: nothing for the workspace."""
-    return "" if files.directory in (".", "./") else f" in {shown(files.directory, 100)}"
-
-
-def below(files: Files) -> str:
-    """The kind's pattern at any depth, but not in hidden directories at the top: caches and environments live there."""
-    if "/" in files.pattern:
-        return files.pattern
-    top = "[!.]*" if files.pattern == "*" else files.pattern
-    return f"{{{top},[!.]*/**/{files.pattern}}}"
-
-
-def searched(files: Files) -> str:
-    """The same for grep, where a pattern without a slash would match at any depth; ``/**`` also matches nothing."""
-    if "/" in files.pattern:
-        return files.pattern
-    return "[!.]*/**" if files.pattern == "*" else f"{{{files.pattern}/**,[!.]*/**/{files.pattern}}}"
-
-
 def list_files(desk: Desk, intent: ListFiles) -> Section:
     """Which files are there."""
     files = intent.files
     if files.kind or intent.is_deep:
-        title = f"{files.kind or 'All'} files{where(files)}"
-        result = desk.call("glob", pattern=below(files), path=files.directory)
-        if not result.ok:
-            return Section(title, failed(result, "look for files"))
-        paths = [path for path in result.texts("paths") if not path.endswith("/")]
-        more = "at least " if result.data.get("truncated") else ""
-        body = f"{more}{number(len(paths), f'{files.kind} file'.strip())}{where(files)}:\n\n{listed(paths, _SHOWN)}"
-        return Section(
-            title, (body if paths else f"There are no {files.kind} files{where(files)}.") + notes_of([result])
-        )
+        return _list_deep(desk, files)
     title = f"Files{where(files)}"
     result = desk.call("list_directory", path=files.directory)
     if not result.ok:
         return Section(title, failed(result, f"list {shown(files.directory, 100)}"))
-    entries = result.objects("entries")
-    folders = [f"{entry.get('name')}/" for entry in entries if entry.get("type") == "directory"]
-    others = [
-        _entry(str(entry.get("name")), entry.get("size")) for entry in entries if entry.get("type") != "directory"
-    ]
-    place = where(files) or " in the working directory"
-    body = f"{number(len(folders), 'directory', 'directories')} and {number(len(others), 'file')}{place}:"
-    return Section(title, f"{body}\n\n{listed(folders + others, 3 * _SHOWN)}{notes_of([result])}")
+    hidden = [_named(entry) for entry in result.objects("entries") if str(entry.get("name")).startswith(".")]
+    entries = [entry for entry in result.objects("entries") if not str(entry.get("name")).startswith(".")]
+    folders = [_named(entry) for entry in entries if entry.get("type") == "directory"]
+    regular = [_named(entry) for entry in entries if entry.get("type") == "file"]
+    others = [_named(entry) for entry in entries if entry.get("type") not in ("directory", "file")]
+    counts = [number(len(folders), "directory", "directories"), number(len(regular), "file")]
+    if others:
+        counts.append(number(len(others), "other (link or pipe)", "others (links or pipes)"))
+    body = f"{', '.join(counts[:-1])} and {counts[-1]}{where(files) or ' in the working directory'}:"
+    body += f"\n\n{listed(folders + regular + others, 3 * _SHOWN)}"
+    if hidden:
+        body += (
+            f"\n\nHidden, and left out of counts and searches: {', '.join(shown(name, 80) for name in hidden[:_SHOWN])}"
+        )
+        body += f" and {len(hidden) - _SHOWN:,} more." if len(hidden) > _SHOWN else "."
+    return Section(title, body + notes_of([result]))
+
+
+def _list_deep(desk: Desk, files: Files) -> Section:
+    title = f"{files.kind or 'All'} files{where(files)}"
+    found = gather(desk, files)
+    if not found.result.ok:
+        return Section(title, failed(found.result, "look for files"))
+    kind = f"{files.kind} file".strip()
+    body = f"There are no {kind}s{where(files)}."
+    if found.paths:
+        body = f"{found.at_least()}{number(len(found.paths), kind)}{where(files)}:\n\n{listed(found.paths, _SHOWN)}\n"
+    return Section(title, f"{body}\n{LEFT_OUT}{found.remark()}{notes_of([found.result])}")
+
+
+def _named(entry: Mapping[str, Any]) -> str:
+    name = str(entry.get("name"))
+    return f"{name}/" if entry.get("type") == "directory" else _entry(name, entry.get("size"))
 
 
 def _entry(name: str, size: object) -> str:
-    return f"{name} ({size:,} bytes)" if isinstance(size, int) else name
+    return f"{name} ({number(size, 'byte')})" if isinstance(size, int) else name
 
 
 def read_files(desk: Desk, intent: ReadFiles, *, is_alone: bool) -> Section:
@@ -75,20 +75,30 @@ def read_files(desk: Desk, intent: ReadFiles, *, is_alone: bool) -> Section:
     most = min(intent.most or (_LINES if is_alone else _FEW_LINES), _MOST_LINES)
     read = open_files(desk, intent.files.paths[:_MOST_FILES], first=intent.first, most=most)
     bodies = []
-    for asked, path, result in read:
+    for asked, path, begun in read:
+        first, result = _end_of(desk, path, begun, most) if intent.is_end else (intent.first, begun)
         if not result.ok:
             bodies.append(failed(result, f"read {shown(asked, 100)}"))
             continue
         text, lines, total = str(result.data.get("content", "")), result.number("lines"), result.data.get("total_lines")
         size = f"{number(total, 'line')}" if isinstance(total, int) else "very many lines"
-        last = intent.first + lines - 1
-        part = (
-            "" if lines == total else f"; here are lines {intent.first} to {last}" if lines else "; none of them there"
-        )
+        here = f"; here are lines {first} to {first + lines - 1}" if lines > 1 else f"; here is line {first}"
+        part = "" if lines == total else here if lines else "; none of them there"
         bodies.append(f"{shown(path, 200)} has {size}{part}:\n\n{fenced(text, lines=_MOST_LINES)}")
     if len(intent.files.paths) > _MOST_FILES:
         bodies.append(f"I read {_MOST_FILES} files at a time; ask again for the others.")
     return Section(title, "\n\n".join(bodies))
+
+
+def _end_of(desk: Desk, path: str, begun: Result, most: int) -> tuple[int, Result]:
+    """The last lines of a file of which the first were read, and the number of the first of them."""
+    total = begun.data.get("total_lines")
+    if not begun.ok or begun.number("lines") == total:
+        return 1, begun
+    if not isinstance(total, int):
+        return 1, Result(text="it has more lines than I can count, so I do not know which are the last", ok=False)
+    first = max(1, total - most + 1)
+    return first, desk.call("read_file", file_path=path, offset=first, limit=most)
 
 
 def open_files(desk: Desk, asked: tuple[str, ...], *, first: int, most: int) -> list[tuple[str, str, Result]]:
@@ -115,7 +125,7 @@ def open_files(desk: Desk, asked: tuple[str, ...], *, first: int, most: int) -> 
 
 def _spelled_out(desk: Desk, asked: tuple[str, ...]) -> list[str]:
     """``README`` as the file of that name with whatever ending it has."""
-    bare = [path for path in asked if re.fullmatch(r"[A-Za-z]+", path)]
+    bare = [path for path in asked if re.fullmatch(rf"(?:.*/)?(?:{WELL_KNOWN})", path)]
     if not bare or not desk.offers("glob"):
         return list(asked)
     found = desk.calls(*(Wanted("glob", {"pattern": f"{path}*"}) for path in bare))
@@ -154,19 +164,24 @@ def find_text(desk: Desk, intent: FindText) -> Section:
     title = f"{subject}{place}"
     if not result.ok:
         return Section(title, failed(result, f"search for {subject}"))
+    more = "at least " if result.data.get("truncated") else ""
     if intent.only_count:
-        counts = {str(item.get("file_path")): item.get("count") for item in result.objects("counts")}
-        body = f"{subject} stands in {number(result.number('count'), 'line')} of {number(len(counts), 'file')}{place}."
-        return Section(title, body + notes_of([result]))
-    matches = result.objects("matches")
+        found = {str(item.get("file_path")): item.get("count") for item in result.objects("counts")}
+        counts = [count for path, count in found.items() if isinstance(count, int) and _is_meant(path, files)]
+        body = f"{subject} stands in {more}{number(sum(counts), 'line')} of {more}{number(len(counts), 'file')}{place}."
+        return Section(title, body + ("" if files.paths else f" {LEFT_OUT}") + notes_of([result]))
+    matches = [match for match in result.objects("matches") if _is_meant(str(match.get("file_path")), files)]
     if not matches:
         looked_at = number(result.number("files_searched"), "file")
         return Section(title, f"{subject} stands nowhere{place}; {looked_at} searched.{notes_of([result])}")
     in_files = len({match.get("file_path") for match in matches})
-    more = "at least " if result.data.get("truncated") else ""
     lines = [f"{m.get('file_path')}:{m.get('line')}: `{_code(str(m.get('text', '')))}`" for m in matches]
     body = f"{subject} stands in {more}{number(len(matches), 'line')} of {number(in_files, 'file')}{place}:"
     return Section(title, f"{body}\n\n{listed(lines, _SHOWN)}{notes_of([result])}")
+
+
+def _is_meant(path: str, files: Files) -> bool:
+    return bool(files.paths) or is_seen(path, files)
 
 
 def _code(text: str) -> str:
@@ -176,11 +191,11 @@ def _code(text: str) -> str:
 def find_file(desk: Desk, intent: FindFile) -> Section:
     """Where files of a name are."""
     name = intent.name.strip("/") or "*"
-    pattern = name if "/" in name else f"**/{name}"
-    result = desk.call("glob", pattern=pattern, path=intent.directory)
+    files = Files(pattern=name, directory=intent.directory)
+    result = desk.call("glob", pattern=below(files), path=intent.directory)
     title = f"Files named {shown(name, 80)}"
     if not result.ok:
         return Section(title, failed(result, f"look for {shown(name, 80)}"))
-    paths = result.texts("paths")
+    paths = [path for path in result.texts("paths") if not path.endswith("/") and is_seen(path, files)]
     found = f"{number(len(paths), 'file')} of that name:\n\n{listed(paths, _SHOWN)}" if paths else "No such file here."
     return Section(title, found + notes_of([result]))

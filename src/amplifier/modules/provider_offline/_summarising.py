@@ -9,7 +9,8 @@ from .._toolkit import shown
 from ._counting import Lines, lines_of
 from ._desk import Desk, Result
 from ._intents import Files, Summarise
-from ._looking import below, open_files, where
+from ._gathering import LEFT_OUT, gather, where
+from ._looking import open_files
 from ._subjects import KINDS
 from ._wording import Section, failed, listed, notes_of, number, table
 
@@ -53,19 +54,19 @@ def _is_directory(path: str) -> bool:
 
 def _summary_of_directory(desk: Desk, files: Files) -> Section:
     title = f"Summary{where(files) or ' of the working directory'}"
-    listing = desk.call("glob", pattern=below(files), path=files.directory)
+    found = gather(desk, files)
+    listing, paths = found.result, list(found.paths)
     if not listing.ok:
         return Section(title, failed(listing, "look for files"))
-    paths = [path for path in listing.texts("paths") if not path.endswith("/")]
     if not paths:
         return Section(title, f"There are no {files.kind} files{where(files)}.{notes_of([listing])}")
     counted = lines_of(desk, files)
-    more = "at least " if listing.data.get("truncated") else ""
     folders = {path.rpartition("/")[0] for path in paths}
     place = where(files) or " in the working directory"
     lines = "" if counted.problem else f", {counted.at_least()}{number(counted.total, 'line')} of text"
-    body = f"{more}{number(len(paths), f'{files.kind} file'.strip())} in {number(len(folders), 'directory', 'directories')}"
-    body += f"{place}{lines}.\n\n{_kinds(paths, counted)}"
+    kind, places = f"{files.kind} file".strip(), number(len(folders), "directory", "directories")
+    body = f"{found.at_least()}{number(len(paths), kind)} in {places}{place}{lines}. {LEFT_OUT}{found.remark()}"
+    body += f"\n\n{_kinds(paths, counted)}"
     if counted.by_path:
         longest = sorted(counted.by_path, key=lambda path: (-counted.by_path[path], path))[:5]
         names = [f"{path}: {number(counted.by_path[path], 'line')}" for path in longest]

@@ -78,8 +78,9 @@ def think(request: ChatRequest, *, max_calls: int, max_steps: int) -> Thought:
     turn = read_turn(request)
     intents, left_out = understand(shown(turn.prompt, 10_000))
     if all(isinstance(intent, Help | Unknown) for intent in intents):
-        unknown = " ".join(intent.words for intent in intents if isinstance(intent, Unknown))
-        return Thought(text=help_text(unknown, turn.tools))
+        unknown = [intent for intent in intents if isinstance(intent, Unknown)]
+        words = " ".join(intent.words for intent in unknown if not intent.part)
+        return Thought(text=help_text(words, turn.tools, [_refusal(intent) for intent in unknown if intent.part]))
     desk = Desk(turn, max_calls=max_calls, max_steps=max_steps)
     sections = _sections(desk, intents)
     if desk.wanted:
@@ -94,12 +95,13 @@ def _sections(desk: Desk, intents: list[Intent]) -> list[Section]:
     """
     sections: list[Section] = []
     is_waiting = False
+    is_alone = sum(not isinstance(intent, Help | Unknown) for intent in intents) == 1
     for intent in intents:
         acts = isinstance(intent, _EFFECTS)
         if acts and is_waiting:
             break
         try:
-            section = _section(desk, intent, sections, is_alone=len(intents) == 1)
+            section = _section(desk, intent, sections, is_alone=is_alone)
         except Waiting:
             is_waiting = True
             if acts:
@@ -127,6 +129,11 @@ def _picked(desk: Desk, intent: ReadFiles) -> ReadFiles:
     counted = lines_of(desk, intent.files)
     path = counted.picked(intent.files.pick or "longest")
     return attrs.evolve(intent, files=Files(paths=(path or intent.files.pattern,)))
+
+
+def _refusal(unknown: Unknown) -> str:
+    part, words = shown(ascii(unknown.part), 120), shown(ascii(unknown.words), 200)
+    return f"I did not understand {part} in {words}; without it this is another question, so I did not answer it."
 
 
 def _capital(text: str) -> str:
@@ -159,7 +166,8 @@ def _composed(sections: list[Section], intents: list[Intent], left_out: int, des
         parts = [_capital(sections[0].body)]
     else:
         parts = [f"### {s.title}\n\n{_capital(s.body)}" if s.title else s.body for s in sections]
-    unknown = [shown(ascii(intent.words), 120) for intent in intents if isinstance(intent, Unknown)]
+    parts += [_refusal(intent) for intent in intents if isinstance(intent, Unknown) and intent.part]
+    unknown = [shown(ascii(intent.words), 120) for intent in intents if isinstance(intent, Unknown) and not intent.part]
     if unknown:
         parts.append(f"I did not understand: {'; '.join(unknown)}. Ask for `help` to see what I know.")
     if left_out:

@@ -7,26 +7,21 @@ from collections.abc import Callable
 
 from ._clauses import ATOM, Clauses, split_clauses
 from ._intents import (
-    CountFiles,
-    CountLines,
     FetchPage,
     Files,
-    FindFile,
-    FindText,
     Help,
     Intent,
-    ListFiles,
-    ReadFiles,
     ReplaceText,
     RunCommand,
-    Summarise,
     Todo,
     Unknown,
     WriteFile,
 )
-from ._subjects import directory_in, files_in, is_here, paths_in
+from ._looking_rules import find, list_, read, summarise
+from ._sought import count
+from ._subjects import is_here, paths_in
 
-_Rule = Callable[[str, Clauses, Files | None], Intent | None]
+_Rule = Callable[[str, Clauses, Files | None], Intent | list[Intent] | None]
 
 _URL = re.compile(r"https?://[^\s\ue000\ue001]+", re.IGNORECASE)
 _REPORT = re.compile(
@@ -40,16 +35,6 @@ _HELP = re.compile(
     r"what\s+are\s+you\b.*|how\s+(?:do|can)\s+(?:i|you)\b.*)$",
     re.IGNORECASE,
 )
-_QUESTION_TAIL = re.compile(
-    r"\s+(?:(?:is|are|was|were|has\s+been|gets?|being)\s+)?(?:mentioned|used|defined|called|described|declared|stated|"
-    r"said|written|referenced|found|occurs?|appears?|stands?)\b.*$",
-    re.IGNORECASE,
-)
-_WHERE_TAIL = re.compile(
-    rf"\s+(?:in|under|inside|within|across|among|throughout)\s+(?:{ATOM}|the\b|this\b|all\b|my\b|every\b|each\b|any\b|"
-    r"[\w.+@*-]*[./*][\w.+@*/-]*|\w+\s+(?:files?|folder|directory)\b).*$",
-    re.IGNORECASE,
-)
 
 
 def understand(prompt: str) -> tuple[list[Intent], int]:
@@ -60,20 +45,21 @@ def understand(prompt: str) -> tuple[list[Intent], int]:
     for clause in clauses.clauses:
         if re.fullmatch(r"\d+[.)]?|thanks?(?:\s+you)?|please", clause, re.IGNORECASE):
             continue
-        intent = _intent(clause, clauses, before)
-        intents.append(intent)
+        understood = _understood(clause, clauses, before)
+        intents += understood
+        intent = understood[0]
         before = getattr(intent, "files", before)
         if isinstance(intent, WriteFile | ReplaceText) and intent.path:
             before = Files(paths=(intent.path,))
     return intents, clauses.left_out
 
 
-def _intent(clause: str, clauses: Clauses, before: Files | None) -> Intent:
+def _understood(clause: str, clauses: Clauses, before: Files | None) -> list[Intent]:
     for rule in _RULES:
-        intent = rule(clause, clauses, before)
-        if intent is not None:
-            return intent
-    return Unknown(words=clauses.spelled(clause))
+        intents = rule(clause, clauses, before)
+        if intents is not None:
+            return intents if isinstance(intents, list) else [intents]
+    return [Unknown(words=clauses.spelled(clause))]
 
 
 # ── what changes something ───────────────────────────────────────────────────────────────────────
@@ -171,137 +157,6 @@ def _fetch(clause: str, clauses: Clauses, before: Files | None) -> Intent | None
     return FetchPage(url=found[0].rstrip(".,;)")) if found else None
 
 
-# ── what only looks ──────────────────────────────────────────────────────────────────────────────
-
-
-def _summarise(clause: str, clauses: Clauses, before: Files | None) -> Intent | None:
-    if not re.match(
-        r"(?:summari[sz]e|sum\s+up|describe|explain|give\s+(?:me\s+)?(?:a|an)\s+(?:\w+\s+)?(?:summary|overview)|"
-        r"what\s+is\s+(?:in\s+)?(?:this|the)\s+(?:repository|repo|project|directory|folder)\b|"
-        r"tell\s+(?:me\s+)?about)\b",
-        clause,
-        re.IGNORECASE,
-    ):
-        return None
-    files = files_in(clause, clauses, before)
-    is_about_files = files != Files() or is_here(clause) or re.search(r"\bfiles?\b", clause, re.IGNORECASE)
-    return Summarise(files=files) if is_about_files else None
-
-
-def _count(clause: str, clauses: Clauses, before: Files | None) -> Intent | None:
-    if not re.match(
-        r"(?:count|how\s+(?:many|often|long|big|large|much)|what\s+is\s+the\s+number|tell\s+me\s+how|which\s+(?:one|file))\b",
-        clause,
-        re.IGNORECASE,
-    ):
-        return None
-    occurrences = re.search(
-        rf"(?:how\s+often\s+(?:does|do|is|are)\s+|(?:occurrences|mentions|uses|appearances)\s+of\s+|count\s+(?=(?:{ATOM})))"
-        r"(?:the\s+(?:word|text|words)\s+)?(?P<text>.+)",
-        clause,
-        re.IGNORECASE,
-    )
-    if occurrences is not None:
-        text = clauses.spelled(_sought(occurrences["text"]))
-        rest = clause.replace(_sought(occurrences["text"]), " ", 1)
-        return FindText(text=text, files=files_in(rest, clauses), only_count=True) if text else None
-    files = files_in(clause, clauses, before)
-    if clause[:5].lower() == "which" and not files.pick:
-        return None
-    if found := re.search(r"\b(lines?|words?|characters?)\b", clause, re.IGNORECASE):
-        return CountLines(files=files, unit=f"{found[1].lower().rstrip('s')}s")
-    if files.paths or files.pick:
-        return CountLines(files=files)
-    if (
-        re.search(r"\b(?:files?|tests?|scripts?|modules?|documents?|directories|folders)\b", clause, re.IGNORECASE)
-        or files.kind
-    ):
-        return CountFiles(files=files)
-    return None
-
-
-def _find(clause: str, clauses: Clauses, before: Files | None) -> Intent | None:
-    found = re.match(
-        r"(?:find|search|grep|look(?!\s+(?:at|into)\b)|locate|where|which\s+files?)\b\s*(?:me\s+)?(?:out\s+)?(?P<rest>.+)",
-        clause,
-        re.IGNORECASE,
-    )
-    if found is None:
-        return None
-    rest = re.sub(
-        r"^(?:(?:for|where|which\s+files?|all|the|every|any|places?|lines?|occurrences?|mentions?|uses?|of|is|are|does|do|"
-        r"that|with|contains?|containing|mentions?|texts?|words?|phrases?|up)\s+)+",
-        "",
-        found["rest"],
-        flags=re.IGNORECASE,
-    )
-    if re.fullmatch(r"(?:[\w.+]+\s+){0,2}files?", rest, re.IGNORECASE) and found["rest"] != rest:
-        return ListFiles(files=files_in(clause, clauses), is_deep=True)
-    named = re.match(rf"(?:a\s+)?files?\s+(?:named|called)?\s*(?P<name>{ATOM}|\S+)", rest, re.IGNORECASE)
-    if named is not None or re.fullmatch(r"[\w*?.-]*\*[\w*?.-]*", rest):
-        name = clauses.spelled(named["name"] if named else rest)
-        return FindFile(name=name, directory=directory_in(rest[named.end() :], clauses) or "." if named else ".")
-    text = _sought(rest)
-    files = files_in(rest.replace(text, " ", 1), clauses)
-    if re.fullmatch(r"[\w+@-]+(?:\.[\w+@-]+)*\.[A-Za-z]\w{0,9}", text) and not _QUESTION_TAIL.search(rest):
-        return FindFile(name=text, directory=files.directory)
-    return FindText(text=clauses.spelled(text), files=files) if text else None
-
-
-def _sought(words: str) -> str:
-    """The text that is looked for: quoted, or what is left without the words around it."""
-    quoted = re.search(ATOM, words)
-    if quoted is not None:
-        return quoted[0]
-    text = _QUESTION_TAIL.sub("", f" {words}")
-    text = _WHERE_TAIL.sub("", text)
-    text = re.sub(r"^\s*(?:the|a|an)\s+(?:word|text|term|string|phrase)\s+", "", text, flags=re.IGNORECASE)
-    return text.strip(" ?.!,:")[:200]
-
-
-def _list(clause: str, clauses: Clauses, before: Files | None) -> Intent | None:
-    found = re.match(
-        r"(?:list|ls|show|display|print|give|what|which|view|tell)\b\s*(?P<rest>.*)", clause, re.IGNORECASE
-    )
-    if found is None:
-        return None
-    word = clause.split(maxsplit=1)[0].lower()
-    files = files_in(clause, clauses, before)
-    is_deep = bool(re.search(r"\ball\b|\brecursive|\bevery\b|\btree\b|\bdeep", clause, re.IGNORECASE))
-    about_files = re.search(
-        r"\b(?:files?|folders?|directory|directories|contents|entries|there|here)\b", clause, re.IGNORECASE
-    )
-    if word in ("list", "ls"):
-        if len(files.paths) == 1 and files.directory == ".":
-            files = Files(directory=files.paths[0].rstrip("/") or "/")
-        return ListFiles(files=files, is_deep=is_deep)
-    if about_files and not files.paths:
-        return ListFiles(files=files, is_deep=is_deep)
-    return None
-
-
-def _read(clause: str, clauses: Clauses, before: Files | None) -> Intent | None:
-    if not re.match(
-        r"(?:read|show|display|print|open|cat|view|what|give|tell|look\s+(?:at|into))\b", clause, re.IGNORECASE
-    ):
-        return None
-    files = files_in(clause, clauses, before)
-    named = files.paths or (paths_in(clause, clauses) if not files.kind else ())
-    if not named and not files.pick and files is not before:
-        return None
-    first, most = _range(clause)
-    return ReadFiles(files=Files(paths=named) if named else files, first=first, most=most)
-
-
-def _range(clause: str) -> tuple[int, int | None]:
-    if found := re.search(r"\bfirst\s+(\d{1,6})\s+lines\b", clause, re.IGNORECASE):
-        return 1, max(1, int(found[1]))
-    if found := re.search(r"\blines?\s+(\d{1,7})(?:\s*(?:-|to|until|through)\s*(\d{1,7}))?", clause, re.IGNORECASE):
-        first = max(1, int(found[1]))
-        return first, max(1, int(found[2] or found[1]) - first + 1)
-    return 1, None
-
-
 def _help(clause: str, clauses: Clauses, before: Files | None) -> Intent | None:
     return Help() if _HELP.match(clause) and not is_here(clause) else None
 
@@ -312,10 +167,10 @@ _RULES: tuple[_Rule, ...] = (
     _todo,
     _fetch,
     _write,
-    _summarise,
-    _count,
+    summarise,
+    count,
     _help,
-    _find,
-    _list,
-    _read,
+    find,
+    list_,
+    read,
 )

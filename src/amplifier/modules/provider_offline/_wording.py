@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,14 @@ from .._toolkit import shown
 from ._desk import MODULES, Result
 
 LONGEST_ANSWER = 24_000
+
+_SINGULAR = (
+    ("files", "file"),
+    ("directories", "directory"),
+    ("lines", "line"),
+    ("were", "was"),
+    ("in their", "in its"),
+)
 
 REAL_MODEL = (
     "For a language model set ANTHROPIC_API_KEY or OPENAI_API_KEY and run `amplifier run -p anthropic` or "
@@ -40,9 +49,10 @@ class Section:
     body: str
 
 
-def help_text(words: str, offered: Collection[str]) -> str:
+def help_text(words: str, offered: Collection[str], refusals: Sequence[str] = ()) -> str:
     """What it is and what it can do, with what is missing named."""
-    start = f"I found nothing I know how to do in {shown(ascii(words), 200)}.\n\n" if words else ""
+    start = "".join(f"{refusal}\n\n" for refusal in refusals)
+    start += f"I found nothing I know how to do in {shown(ascii(words), 200)}.\n\n" if words else ""
     lines = []
     for example, tools in _ABILITIES:
         missing = [f"{tool} of {MODULES[tool]}" for tool in tools if tool not in offered]
@@ -58,6 +68,11 @@ def help_text(words: str, offered: Collection[str]) -> str:
 def number(count: int, noun: str, nouns: str | None = None) -> str:
     """``1,234 lines``, ``1 line``."""
     return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
+
+
+def there_are(count: int, noun: str, nouns: str | None = None, *, at_least: str = "") -> str:
+    """``There are 1,234 lines``, ``There is 1 line``."""
+    return f"There {'is' if count == 1 else 'are'} {at_least}{number(count, noun, nouns)}"
 
 
 def listed(items: Sequence[str], most: int) -> str:
@@ -87,7 +102,18 @@ def failed(result: Result, what: str) -> str:
 def notes_of(results: Iterable[Result]) -> str:
     """What tools say they left out."""
     notes = dict.fromkeys(str(result.data["note"]) for result in results if result.data.get("note"))
-    return "".join(f"\n\nNote: {shown(note, 300)}." for note in notes)
+    return "".join(f"\n\nNote: {shown(_of_one(note), 300)}." for note in notes)
+
+
+def _of_one(note: str) -> str:
+    """A tool's note with the words after a lone 1 in the singular."""
+    parts = []
+    for part in note.split("; "):
+        if re.match(r"1 \D", part):
+            for words, word in _SINGULAR:
+                part = re.sub(rf"\b{words}\b", word, part, count=1)
+        parts.append(part)
+    return "; ".join(parts)
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:

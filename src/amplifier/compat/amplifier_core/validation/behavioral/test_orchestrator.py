@@ -35,8 +35,8 @@ class OrchestratorBehaviorTests:
         try:
             answer = await _execute(orchestrator_module, "", mock_deps)
         except Exception as exc:  # noqa: BLE001 — a complaint about the prompt is fine
-            broken = isinstance(exc, AttributeError | TypeError | KeyError)
-            assert not broken, f"the orchestrator broke over an empty prompt: {exc!r}"
+            if isinstance(exc, AttributeError | TypeError | KeyError):
+                pytest.fail(f"the orchestrator broke over an empty prompt: {exc!r}")
         else:
             assert isinstance(answer, str)
 
