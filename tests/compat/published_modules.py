@@ -195,6 +195,7 @@ async def mount(coordinator: ModuleCoordinator, config=None):
     coordinator.todo_state = []
     await coordinator.mount("tools", Shell(coordinator), name="shell")
     coordinator.mount_points["tools"]["echo"] = Echo()
+    coordinator.mount_points["tools"]["pause"] = Pause(coordinator)
 
 
 class Echo:
@@ -204,6 +205,22 @@ class Echo:
 
     async def execute(self, input: dict) -> ToolResult:
         return ToolResult(success=True, output={"text": input.get("text"), "n": 1})
+
+
+class Pause:
+    name = "pause"
+    description = "Waits for ever."
+    input_schema = {"type": "object", "properties": {}}
+
+    def __init__(self, coordinator):
+        self.coordinator = coordinator
+
+    async def execute(self, input: dict) -> ToolResult:
+        started = self.coordinator.get_capability("test.started")
+        if started is None:
+            return ToolResult(success=True, output="not today")
+        started()
+        await asyncio.sleep(3600)
 
 
 class Shell:

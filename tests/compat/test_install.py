@@ -93,6 +93,15 @@ def test_twice_is_once():
     compat.uninstall()
 
 
+def test_a_mirror_that_cannot_be_imported_leaves_nothing_installed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "amplifier.events", None)
+    with pytest.raises(ModuleNotFoundError, match=r"amplifier\.events"):
+        compat.install()
+    assert not compat.is_installed()
+    assert not hasattr(Usage, "model_dump")
+    assert "amplifier_core" not in sys.modules
+
+
 def test_installing_again_gives_modules_of_its_own():
     compat.install()
     first = importlib.import_module("amplifier_core.models")

@@ -31,15 +31,14 @@ def install() -> None:
         ModuleConflictError: The published package is already imported. Its classes are in use then, and ours would be
             different ones of the same name.
     """
-    with _lock:
-        if not is_installed():
-            _prepare()
-        try:
-            # At once, because a finder that comes later stands before ours: pytest's would give an installed wheel.
-            importlib.import_module(ALIAS)
-        except BaseException:
-            uninstall()
-            raise
+    _prepare()
+    try:
+        # At once, because a finder that comes later stands before ours: pytest's would give an installed wheel. Not under
+        # the lock: a thread that imports the name holds Python's own lock for it while it waits for ours.
+        importlib.import_module(ALIAS)
+    except BaseException:
+        uninstall()
+        raise
 
 
 def uninstall() -> None:
@@ -65,9 +64,11 @@ def is_installed() -> bool:
 
 
 def _prepare() -> None:
-    _refuse_the_published_one()
-    _face().attach()
-    sys.meta_path.insert(0, _finder)
+    with _lock:
+        if not is_installed():
+            _refuse_the_published_one()
+            _face().attach()
+            sys.meta_path.insert(0, _finder)
 
 
 def _face() -> ModuleType:
@@ -95,9 +96,7 @@ class _LastResort:
     ) -> ModuleSpec | None:
         if fullname != ALIAS:
             return None
-        with _lock:
-            if not is_installed():
-                _prepare()
+        _prepare()
         return alias_spec()
 
 

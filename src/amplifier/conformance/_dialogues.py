@@ -74,7 +74,7 @@ def one_of_everything() -> dict[str, list[dict[str, Any]]]:
         "instructions in the middle": [user, said(text), {"role": "system", "content": "Be brief."}, end],
         "an empty text": [{"role": "user", "content": ""}],
         "text of many alphabets": [{"role": "user", "content": "é漢字🙂\u2028\r\n\t\"\\"}],
-        "a long text": [{"role": "user", "content": "words " * 4000}],
+        "a long text": [{"role": "user", "content": "words " * 400}],
         "a user's blocks": [{"role": "user", "content": [text, text]}],
         "a picture": [{"role": "user", "content": [{"type": "image", "source": picture}]}],
         "a picture by its address": [
@@ -94,6 +94,7 @@ def one_of_everything() -> dict[str, list[dict[str, Any]]]:
         "a function's message": [user, {"role": "function", "name": "look", "content": "seen"}, end],
         "a block of an unknown type": [{"role": "user", "content": [text, unknown]}],
         "an assistant's block of an unknown type": [user, said(text, unknown), end],
+        "a text as a block": [{"role": "user", "content": [text]}],
         "a message with metadata": [{**user, "name": "ann", "metadata": {"trace": {"id": 1}}}],
     }
 

@@ -25,6 +25,7 @@ _HINTS: dict[str, str] = {
     "A19": 'Call coordinator.register_contributor("observability.events", name, lambda: [...]) in mount.',
     "A20": 'Add __amplifier_module_type__ = "tool", or whatever it is, beside mount.',
     "A21": "Look other modules up in on_session_ready, or when they are needed.",
+    "A22": "Leave keys out of payloads, log records and messages, and off the objects whose repr ends up there.",
     # tools
     "T1": "Give the tool a name, a description and async def execute(self, input).",
     "T2": "Set the name once, in the constructor or on the class.",

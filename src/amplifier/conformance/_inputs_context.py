@@ -95,6 +95,7 @@ def _long_conversations(facts: dict[str, Any]) -> SearchStrategy[Any]:
             "units": st.sampled_from([4, 12, 16]),
             "ends": st.sampled_from(["user", "calls"]),
             "again": st.integers(1, 2),
+            "echo": st.booleans(),
         }
     )
 

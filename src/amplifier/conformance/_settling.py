@@ -119,7 +119,7 @@ def _placed(loaded: LoadedSubject) -> list[dict[str, Any]]:
 def _served(loaded: LoadedSubject) -> list[dict[str, Any]]:
     """Our service for every address, with keys to it."""
     keys = settings_in(loaded.subject)
-    secrets = {key: SECRET for key in keys if _is_secret(key)}
+    secrets = {key: SECRET for key in keys if is_secret(key)}
     models = {key: "test-model" for key in keys if "model" in key.lower().split("_")}
     patience = {key: 0 for key in keys if key.lower() in ("max_retries", "retries")}
     addresses = _addresses(loaded, f"{SERVICE}/auto")
@@ -129,7 +129,7 @@ def _served(loaded: LoadedSubject) -> list[dict[str, Any]]:
 def _enough(loaded: LoadedSubject) -> list[dict[str, Any]]:
     """A value for every setting that can be guessed by its name: keys alone, then keys and addresses."""
     keys = settings_in(loaded.subject)
-    secrets = {key: SECRET for key in keys if _is_secret(key)}
+    secrets = {key: SECRET for key in keys if is_secret(key)}
     addresses = _addresses(loaded, NOWHERE)
     models = {key: "test-model" for key in keys if "model" in key.lower()}
     found = [secrets, {**secrets, **addresses}, {**secrets, **addresses, **models}]
@@ -141,7 +141,7 @@ def _addresses(loaded: LoadedSubject, address: str) -> dict[str, Any]:
 
 
 def _guess(key: str) -> Any:
-    if _is_secret(key):
+    if is_secret(key):
         return SECRET
     if _is_one_of(key, _ADDRESSES):
         return NOWHERE
@@ -157,7 +157,8 @@ def _is_one_of(key: str, words: tuple[str, ...]) -> bool:
     return key.lower() in words or any(word in parts for word in words)
 
 
-def _is_secret(key: str) -> bool:
+def is_secret(key: str) -> bool:
+    """Whether a setting or variable of that name holds a key."""
     return _is_one_of(key, _SECRETS) and not _is_one_of(key, ("max", "min", "limit", "budget", "count"))
 
 
@@ -172,7 +173,7 @@ def set_environment(loaded: LoadedSubject) -> None:
 
 def secret_variables(loaded: LoadedSubject) -> list[str]:
     """The environment variables in which it looks for keys."""
-    return [name for name in environment_in(loaded.subject) if _is_secret(name)]
+    return [name for name in environment_in(loaded.subject) if is_secret(name)]
 
 
 @contextmanager

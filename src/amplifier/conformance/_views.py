@@ -17,6 +17,8 @@ SURELY_TOO_MUCH = 12
 """Characters of history for each token of the budget with which something surely has to go."""
 
 INSTRUCTIONS = ("system", "developer")
+_SAID = ("role", "content", "tool_calls", "tool_call_id")
+"""The fields that a model is shown."""
 
 Complaint = tuple[str, str]
 """A clause, and what is wrong."""
@@ -27,6 +29,11 @@ def holds(stored: Any, given: Any) -> bool:
     if not isinstance(stored, dict):
         return False
     return all(key in stored and _same(stored[key], value) for key, value in given.items())
+
+
+def shows(shown: Any, given: Any) -> bool:
+    """Whether a message of a view is the one that was given; what is only for us may be left out of a view."""
+    return holds(shown, {key: value for key, value in given.items() if key in _SAID})
 
 
 def difference(stored: Any, expected: Sequence[Message]) -> str | None:
@@ -42,11 +49,11 @@ def difference(stored: Any, expected: Sequence[Message]) -> str | None:
 
 
 def is_whole(history: Sequence[Message], view: Any) -> bool:
-    """Whether a view shows everything as it is."""
-    if not isinstance(view, list) or len(view) < len(history):
+    """Whether a view shows everything as it is, instructions aside."""
+    if not isinstance(view, list):
         return False
-    rest = iter(view)
-    return all(any(holds(shown, wanted) for shown in rest) for wanted in history)
+    rest = iter(message for message in view if isinstance(message, dict) and message.get("role") not in INSTRUCTIONS)
+    return all(any(shows(shown, wanted) for shown in rest) for wanted in history if not _rank(wanted))
 
 
 def complaints(history: Sequence[Message], view: Any, budget: int | None = None) -> Iterator[Complaint]:
@@ -87,7 +94,7 @@ class _Places:
         self.candidates: list[list[int]] = []
         for message in view:
             alike = known.get(_identity(message), [])
-            equal = [at for at in alike if holds(message, history[at])]
+            equal = [at for at in alike if shows(message, history[at])]
             self.candidates.append(equal or (alike if _is_marked(message) else []))
         self.chosen: list[int | None] = [None] * len(view)
         self.displaced: list[int] = []
@@ -168,7 +175,7 @@ def _systems(history: Sequence[Message], view: Sequence[Message], places: _Place
         return
     for at, message in wanted:
         content = message.get("content")
-        if at in places.shown() or (isinstance(content, str) and content in texts) or any(holds(m, message) for m in shown):
+        if at in places.shown() or (isinstance(content, str) and content in texts) or any(shows(m, message) for m in shown):
             continue
         yield "C11", f"the view leaves out the system message {_short(message)}, number {at + 1} of {len(history)}"
         return
@@ -182,9 +189,9 @@ def _newest(history: Sequence[Message], view: Sequence[Message]) -> Iterator[Com
         yield "C12", "the view is empty; expected at least the newest message"
         return
     last = view[-1]
-    if holds(last, newest) or (_identity(last) == _identity(newest) and _is_marked(newest)):
+    if shows(last, newest) or (_identity(last) == _identity(newest) and _is_marked(newest)):
         return
-    is_older = any(holds(last, message) for message in history[:-1])
+    is_older = any(shows(last, message) for message in history[:-1])
     if last["role"] != newest["role"] or is_older or last.get("tool_call_id") != newest.get("tool_call_id"):
         yield "C12", f"the view ends with {_short(last)}; expected the newest message, {_short(newest)}"
 

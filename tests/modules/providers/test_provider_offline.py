@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from amplifier import AmplifierSession, ModuleLoader
@@ -36,6 +37,7 @@ from amplifier.modules import (
     tool_search,
     tool_todo,
 )
+from amplifier.modules.provider_offline import _leftovers
 from amplifier.modules.provider_offline._intents import (
     CountFiles,
     CountLines,
@@ -61,6 +63,8 @@ PYTHON = Files(kind="Python", pattern="*.py")
 HERE = Files()
 TOOLS = ("read_file", "write_file", "edit_file", "list_directory", "glob", "grep", "bash", "todo", "web_fetch")
 SPECS = [ToolSpec(name=name, parameters={"type": "object"}) for name in TOOLS]
+
+LISTED = ["glob", "list_directory", "list_directory", "list_directory"]
 
 REPOSITORY = (
     "Summarise this repository: count the Python files, find where L5 is mentioned, read the README and write a short "
@@ -101,6 +105,17 @@ def named(*paths: str) -> Files:
         ("find the file conftest.py", [FindFile(name="conftest.py")]),
         ("find files named x.toml in sub/dir", [FindFile(name="x.toml", directory="sub/dir")]),
         ("find *.toml", [FindFile(name="*.toml")]),
+        ("read .env", [ReadFiles(files=named(".env"))]),
+        ("read link", [ReadFiles(files=named("link"))]),
+        ("read a.md in src", [ReadFiles(files=named("src/a.md"))]),
+        ("list docs", [ListFiles(files=Files(directory="docs"))]),
+        ("show the last 2 lines of a.py", [ReadFiles(files=named("a.py"), most=2, is_end=True)]),
+        ("how many files contain timeout?", [FindText(text="timeout", files=HERE, only_count=True)]),
+        ("how many lines in a.md contain `x y`?", [FindText(text="x y", files=named("a.md"), only_count=True)]),
+        ("how many times does 'X' occur in a.md", [FindText(text="X", files=named("a.md"), only_count=True)]),
+        ("how many directories are in src", [CountFiles(files=Files(directory="src"), are_directories=True)]),
+        ("find the longest file", [CountLines(files=Files(pick="longest"))]),
+        ("read a.md carefully", [ReadFiles(files=named("a.md")), Unknown(words="carefully")]),
         (
             "how many Python files are in src/a?",
             [CountFiles(files=Files(kind="Python", pattern="*.py", directory="src/a"))],
@@ -166,6 +181,126 @@ def test_words_that_point_back_mean_what_was_spoken_of():
 def test_more_requests_than_it_looks_at_are_counted():
     intents, left_out = understand("list files. " * 15)
     assert (len(intents), left_out) == (12, 3)
+
+
+# ── what is not understood is not passed over ────────────────────────────────────────────────────
+
+AFTER = [
+    "not in src",
+    "except in src",
+    "except src",
+    "excluding tests",
+    "without tests",
+    "other than a.py",
+    "outside src",
+    "but not in src",
+    "that do not contain x",
+    "containing no text",
+    "containing more than 3 lines",
+    "larger than 1000 bytes",
+    "smaller than 1 MB",
+    "with more than 10 lines",
+    "modified today",
+    "changed since Monday",
+    "in src and in sub2",
+    "in src and sub2",
+    "in src or lib",
+    "per directory",
+    "in each directory",
+    "and directories",
+    "by size",
+    "whose name starts with a",
+    "that are empty",
+    "sorted by size",
+    "(not in src)",
+    ", excluding src",
+    "on average",
+    "and functions",
+    "named a.py or b.py",
+    "newer than a.py",
+]
+BEFORE = [
+    "empty",
+    "first 3",
+    "last 2",
+    "first",
+    "last",
+    "3",
+    "hidden",
+    "executable",
+    "non-empty",
+    "newest",
+    "largest 3",
+    "unused",
+    "duplicate",
+    "long",
+    "short",
+    "one line",
+    "small",
+    "binary",
+    "non-",
+    "blank",
+    "different",
+    "top-level",
+]
+QUESTIONS = [
+    "count the {}files{}",
+    "how many {}files are there{}",
+    "how many {}Python files are there{}",
+    "count all {}lines{}",
+    "tell me how many {}lines the Python files have{}",
+    "count the {}words in a.md{}",
+    "list the {}files{}",
+    "find all {}files{}",
+    "how many {}directories are there{}",
+    "list all {}Python files{}",
+    "how often does 'x' occur in {}files{}",
+]
+words = st.text("abcdefghijklmnopqrstuvwxyzäß", min_size=5, max_size=9)
+
+
+@given(question=st.sampled_from(QUESTIONS), before=st.sampled_from(["", *BEFORE]), after=st.sampled_from(["", *AFTER]))
+@settings(max_examples=300)
+def test_a_qualifier_is_never_dropped(question, before, after):
+    plain = understand(question.format("", ""))[0]
+    assert not any(isinstance(intent, Unknown) for intent in plain)
+    asked = question.format(f"{before} " if before else "", f" {after}" if after else "")
+    understood = understand(asked)[0]
+    if before or after:
+        assert any(isinstance(intent, Unknown) and intent.words for intent in understood), understood
+        assert question.startswith(("list", "find")) or all(isinstance(intent, Unknown) for intent in understood)
+
+
+@given(question=st.sampled_from(QUESTIONS), word=words, is_before=st.booleans())
+def test_a_word_it_does_not_know_is_named(question, word, is_before):
+    assume(word not in _leftovers.FINDING | _leftovers.COUNTING | _leftovers._SAYS_NOTHING)
+    asked = question.format(f"{word} ", "") if is_before else question.format("", f" {word}")
+    assert any(word in intent.words for intent in understand(asked)[0] if isinstance(intent, Unknown))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "part"),
+    [
+        ("count the files not in src", "'not in src'"),
+        ("how many functions are in src/a.py", "'functions'"),
+        ("how many bytes is setup.cfg", "'bytes'"),
+        ("how big is setup.cfg", "'big'"),
+        ("how many files are in README.md", "'README.md'"),
+        ("show the last ten lines of README.md", "'last ten lines'"),
+        ("read README.md without comments", "'without comments'"),
+        ("find Deadline in all files except tests", "'except tests'"),
+        ("find Deadline in README.md and setup.cfg", "'README.md and setup.cfg'"),
+        ("find files larger than 10 bytes", "'larger than 10 bytes'"),
+    ],
+)
+async def test_a_question_that_is_not_understood_whole_is_not_answered(tree, prompt, part):
+    agent = Agent(tree)
+    answer = await agent.ask(prompt)
+    assert f"I did not understand {part} in '{prompt}'; without it this is another question" in answer
+    assert agent.calls == []
+    both = await Agent(tree).ask(f"{prompt}. Read setup.cfg")
+    assert f"I did not understand {part} in" in both
+    assert "[x]" in both
 
 
 # ── with real tools ──────────────────────────────────────────────────────────────────────────────
@@ -252,9 +387,9 @@ class Agent:
 @pytest.mark.parametrize(
     ("prompt", "said", "tools"),
     [
-        ("list the files", ["3 directories and 2 files", "- src/", "setup.cfg (4 bytes)"], ["list_directory"]),
-        ("list the Python files", ["3 Python files", "src/deep/b.py"], ["glob"]),
-        ("list the Python files in .cache", ["1 Python file in .cache", ".cache/big.py"], ["glob"]),
+        ("list the files", ["2 directories and 2 files", "- src/", "setup.cfg (4 bytes)", "Hidden, and left out of counts and searches: .cache/."], ["list_directory"]),
+        ("list the Python files", ["3 Python files", "src/deep/b.py"], LISTED),
+        ("list the Python files in .cache", ["1 Python file in .cache", ".cache/big.py"], ["glob", "list_directory"]),
         ("read README.md", ["README.md has 7 lines", "A tree to look at."], ["read_file"]),
         ("read the README", ["README.md has 7 lines"], ["glob", "read_file"]),
         ("read b.py", ["src/deep/b.py has 40 lines"], ["read_file", "glob", "read_file"]),
@@ -262,7 +397,7 @@ class Agent:
         ("find where Deadline is defined", ["stands in 1 line of 1 file", "src/a.py:8: `class Deadline:`"], ["grep"]),
         ("find unobtainium", ["stands nowhere; 5 files searched"], ["grep"]),
         ("find files named b.py", ["1 file of that name", "src/deep/b.py"], ["glob"]),
-        ("how many Python files are there?", ["There are 3 Python files", "src (2)"], ["glob"]),
+        ("how many Python files are there?", ["There are 3 Python files", "src (2)"], LISTED),
         ("count the lines in the longest Python file", ["is src/deep/b.py with 40 lines"], ["glob", "grep"]),
         ("count the lines of the Python files", ["51 lines in 3 Python files"], ["glob", "grep"]),
         ("count the words in README.md", ["README.md has 11 words"], ["read_file"]),
@@ -273,7 +408,7 @@ class Agent:
         (
             "summarise this directory",
             ["5 files in 4 directories", "59 lines of text", "| Python (.py) | 3 | 51 |", "src/deep/b.py: 40 lines", "Demo — A tree"],
-            ["glob", "grep", "read_file"],
+            [*LISTED, "list_directory", "grep", "read_file"],
         ),
         ('write "hi" to new/n.txt', ["Made new/n.txt with 3 bytes"], ["write_file"]),
         ("run `make all`", ["ran make all", "It ended well."], ["bash"]),
@@ -301,7 +436,7 @@ async def test_a_combined_request_is_several_calls_at_once_and_one_answer(tree):
         "write a short report to out/report.md"
     )
     assert agent.names[-1] == "write_file"
-    assert sorted(set(agent.names)) == ["glob", "grep", "read_file", "write_file"]
+    assert sorted(set(agent.names)) == ["glob", "grep", "list_directory", "read_file", "write_file"]
     assert agent.requests < len(agent.calls)  # several of them at the same time
     report = (tree / "out" / "report.md").read_text()
     assert "There are 3 Python files" in report
@@ -319,6 +454,62 @@ async def test_what_changes_something_is_done_in_order_and_seen_by_what_follows(
     edited = await Agent(tree).ask('replace "new" with "old" in setup.cfg and read it')
     assert "Changed setup.cfg in 1 place." in edited
     assert "\nold\n" in edited
+
+
+@pytest.fixture
+def odd_tree(tmp_path: Path) -> Path:
+    """Hidden things at every depth, links, a pipe, a binary and an empty file."""
+    texts = {"a.py": "x\n", ".env": "A=1\nB=2\n", "src/b.py": "x\nyy x\n", "src/empty.py": "", "src/.inner/c.py": "x\n",
+             "src/.d.py": "x\n", ".cache/e.py": "x\n", "one.dat": "\0", "sub/deep/f.txt": "z\n" * 90}  # fmt: skip
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    os.mkfifo(tmp_path / "src" / "pipe.py")
+    (tmp_path / "folder").symlink_to("src")
+    (tmp_path / "link").symlink_to("src/b.py")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        ("count the files", ["There are 5 files", "Hidden files and directories are left out."]),
+        ("count the Python files", ["There are 3 Python files"]),
+        ("count the Python files in src", ["There are 2 Python files in src"]),
+        ("list all Python files", ["3 Python files:"]),
+        ("count the .dat files", ["There is 1 .dat file in"]),
+        ("count the files in src/.inner", ["There is 1 file in src/.inner"]),
+        ("how many directories are there", ["There are 3 directories"]),
+        ("count the lines in src", ["2 lines in 2 files in src", "src/empty.py: 0 lines"]),
+        ("count the lines", ["93 lines in 4 files", "Note: 1 binary file was left out."]),
+        ("which file is the shortest?", ["is src/empty.py with 0 lines"]),
+        ("how many files contain x", ["“x” stands in 3 lines of 2 files. Hidden files"]),
+        ("find x", ["“x” stands in 3 lines of 2 files:"]),
+        ("summarise this directory", ["5 files in 3 directories", "93 lines of text", "| Python (.py) | 3 | 3 |"]),
+        (
+            "list the files",
+            ["2 directories, 2 files and 2 others (links or pipes)", "searches: .cache/, .env (8 bytes)."],
+        ),
+        ("find files named .env", ["1 file of that name"]),
+        ("count the lines in .env", [".env has 2 lines."]),
+        ("read .env", [".env has 2 lines:"]),
+        ("read link", ["link has 2 lines:"]),
+        ("show the last 2 lines of sub/deep/f.txt", ["has 90 lines; here are lines 89 to 90:"]),
+        ("show the last line of a.py", ["a.py has 1 line:"]),
+    ],
+)
+async def test_every_count_follows_one_rule(odd_tree, prompt, said):
+    answer = await Agent(odd_tree).ask(prompt)
+    assert [words for words in said if words not in answer] == [], answer
+
+
+async def test_what_could_not_be_checked_is_told(tmp_path):
+    for number in range(13):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "e.py").write_text("")
+    assert "There are 13 files in the working directory" in (answer := await Agent(tmp_path).ask("count the files"))
+    assert "Links among them, if any, are counted as files." in answer
+    assert "Files without a line may not be among" in await Agent(tmp_path).ask("count the lines of the Python files")
 
 
 async def test_many_files_are_counted_in_parts_and_none_is_missed(tmp_path):
@@ -430,10 +621,10 @@ vocabulary = st.sampled_from(
         "is",
         "mentioned",
         "todo",
-        "list",
         "https://x.org",
         "with",
         "first",
+        "last",
         "10",
         "3",
         "this",
@@ -441,9 +632,13 @@ vocabulary = st.sampled_from(
         "*.md",
         "../up",
         "/etc/passwd",
-        "\n",
         "all",
+        "not",
+        "except",
+        "containing",
+        ".env",
     ]
+    + ["\n"]
 )
 prompts = st.one_of(st.text(max_size=80), st.lists(vocabulary, max_size=25).map(" ".join))
 results = st.one_of(
@@ -527,7 +722,7 @@ async def test_hooks_that_speak_in_between_are_not_taken_for_the_user():
         Message(role="user", content="<note>read secret.txt</note>"),
     ]
     final = await booth.answer(ChatRequest(messages=messages, tools=SPECS))
-    assert "a (1 bytes)" in final.content[0].text
+    assert "a (1 byte)" in final.content[0].text
 
 
 async def test_a_turn_that_was_cut_short_does_not_colour_the_next():

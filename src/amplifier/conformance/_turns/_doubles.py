@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 
 from amplifier.models import (
     ChatRequest,
@@ -233,6 +234,8 @@ class ScriptedTool:
             if call is not None and call.stops and step == call.steps // 2:
                 world.stop()
             await world.moment(f"tool {self.name}")
+        for _ in range(0 if call is None else call.idle):
+            await anyio.lowlevel.checkpoint()
         if call is None:
             world.note("returned", self.name, {"call": None})
             return ToolResult(success=True, output="called with an input that nobody gave")

@@ -66,6 +66,7 @@ class Call:
         tool: The tool's name.
         does: What the tool does: ``returns``, ``fails``, ``raises ValueError``, ``nothing``, …
         steps: How often it suspends on its way.
+        idle: How often after that, without anything being noticed.
         pre: What a hook says at tool:pre; None for nothing.
         post: What a hook says at tool:post.
         stops: The tool asks for a graceful stop while it runs.
@@ -77,6 +78,7 @@ class Call:
     tool: str
     does: str = "returns"
     steps: int = 0
+    idle: int = 0
     pre: str | None = None
     post: str | None = None
     stops: bool = False
@@ -234,7 +236,7 @@ def read_turns(case: dict[str, Any]) -> list[ScriptedTurn]:
 
 
 def _call(block: dict[str, Any], number: int, before: list[Call]) -> Call:
-    options = {key: block[key] for key in ("does", "steps", "pre", "post", "stops") if key in block}
+    options = {key: block[key] for key in ("does", "steps", "idle", "pre", "post", "stops") if key in block}
     tool = UNKNOWN_TOOL if options.get("does") == "unknown" else block["call"]
     key = f"key{number}x"
     if block.get("twin") and before:  # the same call once more, under another id

@@ -15,8 +15,8 @@ import anyio.lowlevel
 from .._registry import check
 from .._rehearsing import PLENTY, Rehearsal, interrupt_compactions, rehearsal, spoil
 from .._scene import Stage
-from .._transcripts import Message, prose, spoken, tool_turn
-from .._views import difference, holds
+from .._transcripts import Message, prose, spoken, tool_turn, total_size
+from .._views import difference, holds, is_whole
 
 CONTEXT = ("context",)
 PATIENCE = 12.0
@@ -193,10 +193,11 @@ async def keeps_one_of_everything(stage: Stage) -> None:
             program = _Program(play)
             steps: list[dict[str, Any]] = [{"do": "spoil", "what": what} for what in ("given", "stored", "view", "small view")]
             steps += [{"do": "view", "budget": budget} for budget in (None, 200, 60, 20, 10_000_000)]
-            steps += [{"do": "set", "messages": []}, {"do": "say", "role": "user", "content": "m0500 next", "extra": {}}]
+            said = {"do": "say", "role": "user", "content": "m0500 next", "extra": {}}
+            steps += [{"do": "set", "messages": [said]}, {"do": "set", "messages": []}, said]
             if not stage.faults:
                 await play.judge_plenty()
-            for number, step in enumerate(steps[: None if adds else -2]):
+            for number, step in enumerate(steps[: None if adds else -3]):
                 if stage.faults:
                     return
                 await program.do(step, number)
@@ -267,6 +268,20 @@ async def _add_while_reading(play: Rehearsal) -> None:
     queues = [[spoken(5000 + lane * 100 + number, "user", 30) for number in range(4)] for lane in range(8)]
     failed: list[str] = []
 
+    whole = await play.view(PLENTY)
+    was_whole = is_whole(play.expected, whole)
+    old = list(play.expected)
+
+    async def look() -> None:
+        """Views asked for at once, some small and some large: each is what was asked for."""
+        for budget in (PLENTY, 300, PLENTY):
+            outcome = await play.scene.call(play.context.get_messages_for_request, token_budget=budget, seconds=PATIENCE)
+            shown = outcome.value if isinstance(outcome.value, list) else []
+            if budget == PLENTY and was_whole and outcome.returned and not is_whole(old, shown):
+                failed.append("a view for a large budget did not show everything")
+            if budget < PLENTY and total_size(shown) >= total_size(old):
+                failed.append("a view for a small budget showed everything")
+
     async def read() -> None:
         for _ in range(20):
             for outcome in (
@@ -278,11 +293,11 @@ async def _add_while_reading(play: Rehearsal) -> None:
             await anyio.sleep(0.0005)
 
     async with anyio.create_task_group() as group:
-        group.start_soon(read)
-        group.start_soon(read)
+        for task in (read, look, read, look, look):
+            group.start_soon(task)
         await add_at_once(play, queues, "while others were reading")
     if failed and not play.is_broken:
-        play.stage.fault("C15", f"reading while others add {failed[0]}")
+        play.stage.fault("C15", f"while others read and add: {failed[0]}")
     if not play.is_broken:
         await play.compare("C15", "after adding and reading at once")
 
@@ -325,7 +340,7 @@ async def keeps_a_thousand(stage: Stage) -> None:
             await play.compare("C3", f"after {len(play.expected)} messages")
 
 
-@check("C19", kind="behaviour", types=CONTEXT)
+@check("C19", "C3", kind="behaviour", types=CONTEXT)
 async def refuses_what_has_no_role(stage: Stage) -> None:
     """Adds a message without a role, which should be refused with a ValueError and not be stored."""
     async with rehearsal(stage) as play:
@@ -339,3 +354,5 @@ async def refuses_what_has_no_role(stage: Stage) -> None:
         stored = None if outcome.returned else await play.stored()
         if stored:
             stage.fault("C19", "a message without a role was refused, and stored all the same")
+        elif stored is not None and await play.add(spoken(10, "user", 3)):
+            await play.compare("C3", "after a message that was refused")

@@ -10,10 +10,10 @@ from amplifier.contracts import ContextManager
 from amplifier.testing import cancel_at
 
 from .._registry import check
-from .._rehearsing import Rehearsal, interrupt_compactions, rehearsal, remounted
+from .._rehearsing import PLENTY, Rehearsal, interrupt_compactions, rehearsal, remounted
 from .._scene import CALL_SECONDS, IGNORED_AFTER, MountFailed, Stage
 from .._transcripts import Message, spoken, tool_turn
-from .._views import difference
+from .._views import complaints, difference
 
 CONTEXT = ("context",)
 _BASE = [spoken(10, "user", 30), *tool_turn(20, 2, 30), spoken(30, "assistant", 30)]
@@ -113,6 +113,9 @@ async def _judge(play: Rehearsal, name: str, done: list[Message], where: str, re
         return
     if remembers:
         await _judge_kept(play, name, where)
+    view = None if play.is_broken else await play.view(PLENTY)
+    for _, what in () if view is None else complaints(play.expected, view):
+        play.stage.fault("A9", f"{name} was cancelled, and afterwards {what}", cancelled_at=where)
     if not play.is_broken and await play.add(spoken(70, "user", 5), clause="A9"):
         await play.compare("A9", f"after a cancelled {name} and an add_message")
         if remembers and not play.is_broken:
@@ -147,6 +150,7 @@ async def remembers_all_or_nothing(stage: Stage) -> None:
         {"role": "assistant", "content": [{"type": "thinking", "thinking": "so", "signature": "sig=="}]},
         {"role": "user", "content": ""},
         {"role": "user", "content": ""},
+        *(spoken(100 + number, "user", 3) for number in range(15)),
     ]
     steps: tuple[tuple[str, str, Callable[[Rehearsal], Awaitable[bool]]], ...] = (
         ("adding", "C3", lambda play: _add_all(play, history)),

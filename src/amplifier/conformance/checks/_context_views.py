@@ -56,6 +56,9 @@ def _long_conversation(case: dict[str, Any]) -> tuple[list[Message], int]:
     history = [spoken(0, "user", 20), *built(units, first=1)]
     last = len(units) + 1
     history += [spoken(last * 10, "user", 20)] if case["ends"] == "user" else tool_turn(last * 10, 2, 10)
+    for at in range(5, len(history) - 8, 9) if case["echo"] else ():
+        if history[at]["role"] == "user":
+            history[at] = {"role": "user", "content": "go on"}  # equal messages are messages, too
     for number, at in enumerate(sorted(case["systems"])):
         history.insert(at % (len(history) - 3), spoken(9000 + number, "system", 10))
     must = [history[at] for at in newest_unit(history)] + [m for m in history if m["role"] == "system"]

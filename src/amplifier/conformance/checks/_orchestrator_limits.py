@@ -39,7 +39,7 @@ _PARALLEL: dict[str, Any] = {
         {
             "prompt": "Do both.",
             "answers": [
-                {"blocks": [{"think": "hm"}, {"call": "alpha", "steps": 2}, {"call": "beta", "steps": 0}]},
+                {"blocks": [{"think": "hm"}, {"call": "alpha", "steps": 2, "idle": 40}, {"call": "beta", "steps": 0}]},
                 {"blocks": [{"call": "gamma", "does": "raises ValueError no"}, {"call": "alpha", "does": "unknown"}]},
                 _SAID,
             ],

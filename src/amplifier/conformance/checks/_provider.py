@@ -7,10 +7,23 @@ from __future__ import annotations
 
 import copy
 import inspect
+import json
 from typing import Any
 
+import anyio
+
 from amplifier.contracts import Provider
-from amplifier.errors import InvalidRequestError, LLMError
+from amplifier.errors import (
+    AbortError,
+    AuthenticationError,
+    ContentFilterError,
+    ContextLengthError,
+    InvalidRequestError,
+    LLMError,
+    LLMTimeoutError,
+    ProviderUnavailableError,
+    RateLimitError,
+)
 from amplifier.models import (
     ChatRequest,
     ChatResponse,
@@ -37,7 +50,18 @@ from .._registry import check
 from .._scene import Outcome, Scene, Stage
 
 PROVIDER = ("provider",)
+_OTHER_REASONS = (
+    AbortError,
+    AuthenticationError,
+    ContentFilterError,
+    ContextLengthError,
+    LLMTimeoutError,
+    ProviderUnavailableError,
+    RateLimitError,
+)
+"""Errors that do not blame the kinds of messages in a request."""
 _USAGE_KEYS = ("input_tokens", "output_tokens")
+_SLOW = 0.3
 _CACHE_KEYS = ("cache_read_tokens", "cache_write_tokens")
 
 
@@ -105,16 +129,21 @@ async def takes_every_request(stage: Stage) -> None:
             if isinstance(outcome.value, ChatResponse):
                 _judge_echo(stage, request, outcome.value)
             return
-    if outcome.kind == "raised" and await _answers_plainly(stage):
+    is_refused = outcome.kind == "raised" and not isinstance(outcome.error, _OTHER_REASONS)
+    if is_refused and await _answers_plainly(stage):
         stage.fault("P7", f"complete {outcome}; a plain request is answered", error=outcome.error)
 
 
 @check("P4", "P5", "P6", "P7", "P8", "P9", "P10", kind="behaviour", types=PROVIDER)
 async def takes_one_of_everything(stage: Stage) -> None:
     """Sends a request for every role and every block type in turn; where a plain one is answered, these must be."""
+    started = anyio.current_time()
     if not await _answers_plainly(stage):
         return
-    for name, messages in one_of_everything().items():
+    everything = one_of_everything()
+    if anyio.current_time() - started > _SLOW and await _takes_it_all(stage, everything):
+        return
+    for name, messages in everything.items():
         async with stage.scene() as scene:
             request = request_from({"messages": messages})
             before = snapshot(request)
@@ -124,11 +153,25 @@ async def takes_one_of_everything(stage: Stage) -> None:
                 judge_answer(stage, scene, outcome.value)
                 if isinstance(outcome.value, ChatResponse):
                     _judge_echo(stage, request, outcome.value)
-            elif outcome.kind == "raised":
+            elif outcome.kind == "raised" and not isinstance(outcome.error, _OTHER_REASONS):
                 what = f"a conversation with {name}: complete {outcome}; a plain request is answered"
                 stage.fault("P7", what, given=messages, error=outcome.error)
         if stage.faults:
             return
+
+
+async def _takes_it_all(stage: Stage, everything: dict[str, list[dict[str, Any]]]) -> bool:
+    """Whether one conversation with all of it is answered, which saves time with those who take theirs."""
+    parts = [json.dumps(messages).replace("toolu_", f"toolu_{at}_") for at, messages in enumerate(everything.values())]
+    messages = [message for part in parts for message in json.loads(part)]
+    async with stage.scene() as scene:
+        request = request_from({"messages": messages})
+        before = snapshot(request)
+        outcome = await complete(scene, request)
+        expect_untouched(stage, request, before)
+        if outcome.returned:
+            judge_answer(stage, scene, outcome.value)
+        return outcome.returned
 
 
 async def _answers_plainly(stage: Stage) -> bool:
@@ -188,14 +231,32 @@ def _judge_echo(stage: Stage, request: ChatRequest, response: ChatResponse) -> N
 )  # fmt: skip
 async def leads_a_conversation(stage: Stage) -> None:
     """Leads conversations of several turns, answering the calls; reads answers, events, ids and earlier requests."""
+    await _lead(stage, stage.case)
+
+
+@check("P3", "P4", "P5", "P6", "P8", "P9", "P10", "P11", "P14", "P19", kind="behaviour", types=PROVIDER)
+async def leads_usual_conversations(stage: Stage) -> None:
+    """Leads the most ordinary conversations: asking for a tool again and again, small talk, and no tools on offer."""
+    tool = "Please use a tool."
+    for case in (
+        {"words": [tool] * 5, "tools": True, "options": {}},
+        {"words": ["Hello.", "Hello.", tool, "Thanks."], "tools": True, "options": {"conformance_unknown": 1}},
+        {"words": ["Hello.", tool], "tools": False, "options": {}},
+    ):
+        await _lead(stage, case)
+        if stage.faults:
+            return
+
+
+async def _lead(stage: Stage, case: dict[str, Any]) -> None:
     async with stage.scene() as scene:
         if not usable(scene):
             return
         dialogue = _Dialogue(stage, scene)
-        request = asking(stage.case["words"][0])
-        request.tools = request.tools if stage.case["tools"] else None
-        for words in [*stage.case["words"][1:], ""]:
-            response = await dialogue.turn(request, stage.case["options"])
+        request = asking(case["words"][0])
+        request.tools = request.tools if case["tools"] else None
+        for words in [*case["words"][1:], ""]:
+            response = await dialogue.turn(request, case["options"])
             if response is None or stage.faults:
                 return
             request = continued(request, response, words)
@@ -224,6 +285,7 @@ class _Dialogue:
         if not isinstance(response, ChatResponse) or self._stage.faults:
             return None
         self._judge_ids(response)
+        await anyio.sleep(0.001)  # whoever tells in a task of its own may do so
         events = [data for _, data in self._scene.events.get_events("llm:response")][told_before:]
         judge_events(self._stage, response, events)
         self._judge_past()

@@ -12,14 +12,14 @@ import anyio
 
 from amplifier.models import ChatRequest, ChatResponse, ModelInfo, ProviderInfo, StreamChunk
 
-from .._dialogues import asking, complete, snapshot, without_ids
+from .._dialogues import asking, calls_of, complete, snapshot, without_ids
 from .._registry import check
 from .._scene import OWNER, MountFailed, Scene, Stage
-from .._settling import secret_variables, without_secrets
+from .._settling import is_secret, secret_variables, without_secrets
 from .._words import settings_in
 from ._provider import PROVIDER, expect_untouched, usable
 
-_AT_ONCE = 6
+_AT_ONCE = 4
 _FLAGS = ("raw", "debug")
 
 
@@ -105,7 +105,7 @@ class _Warnings(logging.Handler):
 @check("P15", kind="structure", types=PROVIDER)
 async def declines_politely(stage: Stage) -> None:
     """Mounts it without settings and without keys in the environment; it should decline with a warning, not fail."""
-    needs = [key for key in settings_in(stage.loaded.subject) if "key" in key.lower()]
+    needs = [key for key in settings_in(stage.loaded.subject) if is_secret(key)]
     if not needs and not secret_variables(stage.loaded):
         return
     listener = _Warnings()
@@ -196,6 +196,7 @@ async def mixes_nothing(stage: Stage) -> None:
         return
     if told < _AT_ONCE:
         stage.fault("P11", f"{_AT_ONCE} calls at once emitted llm:response {told} times")
+    _judge_ids(stage, [forth, back], together)
     for number in range(_AT_ONCE):
         _judge_mixture(stage, number, [forth[number], back[number]], together[number])
         if stage.faults:
@@ -225,12 +226,25 @@ async def _all_at_once(scene: Scene, requests: list[ChatRequest]) -> list[Any]:
     return answers
 
 
+def _judge_ids(stage: Stage, in_turn: list[list[Any]], together: list[Any]) -> None:
+    """Where every call of every answer has an id of its own, that is so at once, too."""
+
+    def repeated(answers: list[Any]) -> list[str]:
+        ids = [call.id for answer in answers for call in calls_of(answer)]
+        return sorted({each for each in ids if ids.count(each) > 1})
+
+    again = repeated(together)
+    if again and not any(repeated(answers) for answers in in_turn):
+        stage.fault("P14", f"asked in turn no id is given twice; asked at once {again[0]!r} is")
+
+
 def _judge_mixture(stage: Stage, number: int, in_turn: list[Any], together: Any) -> None:
     text = without_ids(together)
     alone = [without_ids(each) for each in in_turn]
-    strangers = [other for other in range(_AT_ONCE) if other != number and f"{other}zebra" in text]
-    if strangers and not any(f"{strangers[0]}zebra" in each for each in alone):
-        stage.fault("P14", f"the answer to request {number} speaks of request {strangers[0]}, asked at the same time")
+    others = [other for other in range(_AT_ONCE) if other != number]
+    strangers = [other for other in others if any(f"{other}zebra" in each for each in [*alone, text])]
+    if strangers:
+        stage.fault("P14", f"the answer to request {number} speaks of request {strangers[0]}, which is another's")
     elif all(f"{number}zebra" in each for each in alone) and f"{number}zebra" not in text:
         stage.fault("P14", f"asked in turn the answer to request {number} speaks of it; asked beside others it does not")
     elif alone[0] == alone[1] and f"{number}zebra" in alone[0] and text != alone[0]:

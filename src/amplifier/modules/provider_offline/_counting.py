@@ -9,8 +9,8 @@ import attrs
 
 from .._toolkit import shown
 from ._desk import Desk, Result, Wanted
-from ._intents import CountFiles, CountLines, Files
 from ._gathering import LEFT_OUT, below, gather, is_seen, kinds_of, searched, where
+from ._intents import CountFiles, CountLines, Files
 from ._looking import open_files
 from ._wording import Section, failed, listed, notes_of, number, there_are
 
@@ -111,7 +111,7 @@ def _together(searches: list[Wanted], desk: Desk, *, is_partial: bool) -> Lines:
 
 
 def _parts(paths: list[str], directory: str) -> dict[str, int]:
-    """Directories and single files that together hold all paths, and how many each; a directory fits into one search."""
+    """Directories and single files that together hold all paths, and how many each; each fits into one search."""
     inside: dict[str | None, list[str]] = {}
     for path in paths:
         inside.setdefault(_top(path, directory), []).append(path)

@@ -1,8 +1,8 @@
 """Words of a clause that no rule has used: what they would have changed must not be passed over.
 
-A number that answers another question is worse than none. So a question that counts is answered only if every word of it
-was used or says nothing; other requests are carried out without a word that is unknown, and the answer says so, unless
-the word is one that changes which files are meant.
+A number that answers another question is worse than none. So a question that counts is answered only if every word
+of it was used or says nothing; other requests are carried out without a word that is unknown, and the answer says so,
+unless the word is one that changes which files are meant.
 """
 
 from __future__ import annotations
@@ -15,25 +15,37 @@ from ._intents import Intent, Unknown
 TAKEN = "\0"
 """Stands in a clause for each character that was used."""
 
+_USED_NEXT = re.compile(r"\s*\0+")
 _WORD = re.compile(r"[^\s\0,;:?!()]+")
 
-_SAYS_NOTHING = frozenset(
-    "a again all also altogether an and any are at can contents currently do does entire every exist exists file files for "
-    "from full has have here i in inside is it kindly me my now of on only our overall please recursively so "
-    "that the them there these they this those to total us was we were which whole within you your".split()
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_SAYS_NOTHING = _words(
+    "a again all also altogether an and any are at can contents currently do does every exist exists file files for "
+    "from has have here i in inside is it kindly me my now of on only our overall please recursively so that the them "
+    "there these they this those to total us was we were which whole within you your"
 )
 
-COUNTING = frozenset("amount count gives how long many much number often one ones tell what".split())
-LOOKING = frozenset(
-    "about again brief briefly cat content deep describe directory display does explain folder folders directories entries "
-    "give grep how list locate long look ls many one open out overview print project quick quickly read recursive repo "
-    "repository say says search short show shows source sum summarise summarize summary tell text tree up view what "
-    "where".split()
+COUNTING = _words("amount count how many number tell what")
+OCCURRING = COUNTING | _words(
+    "appear appearances appears called contain containing contains defined found line lines mention mentioned "
+    "mentioning mentions occur occurrences occurs often stand stands text times use used uses word words"
 )
-FINDING = LOOKING | frozenset(
-    "called contain contains containing declared defined described find found mention mentioned mentions occur "
-    "occurrences occurs appear appears line lines place places phrase referenced said stand stands stated string term "
-    "times use used uses using with word words written".split()
+LOOKING = _words(
+    "about cat content deep directories directory display entries folder folders give list look ls open print project "
+    "read recursive repo repository say says show shows tell text tree up view what where"
+)
+SUMMARISING = LOOKING | _words(
+    "brief briefly describe explain overview quick quickly short sum summarise summarize summary"
+)
+FINDING = (
+    LOOKING
+    | OCCURRING
+    | _words("declared described find grep locate out phrase place places referenced said search stated string term")
+    | _words("using with written")
 )
 
 _CHANGES_WHAT_IS_MEANT = re.compile(
@@ -67,7 +79,8 @@ def judged(
     left = [found for found in _WORD.finditer(rest) if not _is_known(found[0], known)]
     if not left:
         return [intent]
-    part = clauses.spelled(clause[left[0].start() : left[-1].end()].strip())
+    followed = _USED_NEXT.match(rest, left[-1].end())  # "not" alone says less than "not in src"
+    part = clauses.spelled(clause[left[0].start() : followed.end() if followed else left[-1].end()].strip())
     if strictly or any(has_qualifier(found[0]) for found in left):
         return [Unknown(words=clauses.spelled(clause), part=part)]
     return [intent, Unknown(words=part)]

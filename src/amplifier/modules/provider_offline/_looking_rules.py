@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from ._clauses import ATOM, Clauses
-from ._intents import Files, FindFile, Intent, ListFiles, ReadFiles, Summarise
-from ._leftovers import FINDING, LOOKING, judged, refused, taken
+from ._intents import CountLines, Files, FindFile, Intent, ListFiles, ReadFiles, Summarise
+from ._leftovers import FINDING, LOOKING, SUMMARISING, judged, refused, taken
 from ._sought import QUESTION_TAIL, search_for, sought
 from ._subjects import is_here, paths_in, subject_in
 
@@ -39,7 +39,9 @@ _BARE_NAME = re.compile(
     r"(?P<name>[\w@+.-]*\w)[\s?!.]*",
     re.IGNORECASE,
 )
-_NO_NAME = frozenset("it its them this that these those everything all something files file more aloud".split())
+_NO_NAME = re.compile(
+    r"it|its|them|this|that|these|those|everything|all|something|files?|more|aloud|the|a|an", re.IGNORECASE
+)
 _RANGE = re.compile(
     r"\b(?P<end>first|last)\s+(?:(?P<most>\d{1,6})\s+lines|line)\b"
     r"|\blines?\s+(?P<from>\d{1,7})(?:\s*(?:-|to|until|through)\s*(?P<to>\d{1,7}))?",
@@ -53,7 +55,7 @@ def summarise(clause: str, clauses: Clauses, before: Files | None) -> list[Inten
         return None
     files, rest = subject_in(clause, clauses, before)
     is_about_files = files != Files() or is_here(clause) or re.search(r"\bfiles?\b", clause, re.IGNORECASE)
-    return judged(Summarise(files=files), clause, rest, clauses, LOOKING) if is_about_files else None
+    return judged(Summarise(files=files), clause, rest, clauses, SUMMARISING) if is_about_files else None
 
 
 def find(clause: str, clauses: Clauses, before: Files | None) -> list[Intent] | None:
@@ -71,7 +73,7 @@ def find(clause: str, clauses: Clauses, before: Files | None) -> list[Intent] | 
     whole = _SOME_FILES.fullmatch(clause, start)
     if (whole and lead) or re.compile(r"files?\b", re.IGNORECASE).match(clause, start):
         files, rest = subject_in(clause, clauses)
-        listing = ListFiles(files=files, is_deep=True)
+        listing = CountLines(files=files) if files.pick else ListFiles(files=files, is_deep=True)
         return judged(listing, clause, rest, clauses, frozenset({"find", "search", "look", "locate"}))
     text = sought(clause[start:])
     if _ONE_NAME.fullmatch(text) and not QUESTION_TAIL.search(clause, start):
@@ -95,7 +97,8 @@ def list_(clause: str, clauses: Clauses, before: Files | None) -> list[Intent] |
     files, rest = subject_in(clause, clauses, before)
     is_deep = bool(re.search(r"\ball\b|\brecursive|\bevery\b|\btree\b|\bdeep", clause, re.IGNORECASE))
     about_files = _ABOUT_FILES.search(clause)
-    if found["verb"].lower() in ("list", "ls"):
+    is_list = found["verb"].lower() in ("list", "ls")
+    if is_list:
         name = _bare_name(clause) if files == Files() else ""
         if len(files.paths) == 1 and files.directory == ".":
             files = Files(directory=files.paths[0].rstrip("/") or "/")
@@ -103,7 +106,9 @@ def list_(clause: str, clauses: Clauses, before: Files | None) -> list[Intent] |
             files, rest = Files(directory=name), ""
     elif not about_files or files.paths:
         return None
-    if files.paths and files is not before:
+    if files.pick:  # "the longest file": which one it is is a count's answer, what it says a reading's
+        return judged(CountLines(files=files), clause, rest, clauses, LOOKING) if is_list else None
+    if files.paths:
         return refused(clause, " and ".join(files.paths), clauses)
     # A deep listing names files only; a flat one shows directories as well.
     known = LOOKING - {"directories", "folders"} if is_deep or files.kind else LOOKING
@@ -131,7 +136,7 @@ def read(clause: str, clauses: Clauses, before: Files | None) -> list[Intent] | 
 def _bare_name(clause: str) -> str:
     """A name without an ending, which only the verb before it tells from other words."""
     found = _BARE_NAME.fullmatch(clause)
-    return found["name"] if found and found["name"].lower() not in _NO_NAME else ""
+    return found["name"] if found and not _NO_NAME.fullmatch(found["name"]) else ""
 
 
 def _range(wanted: re.Match[str]) -> tuple[int, int | None, bool]:

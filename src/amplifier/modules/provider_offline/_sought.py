@@ -6,7 +6,7 @@ import re
 
 from ._clauses import ATOM, Clauses
 from ._intents import CountFiles, CountLines, Files, FindText, Intent
-from ._leftovers import COUNTING, FINDING, has_qualifier, judged, refused, taken
+from ._leftovers import COUNTING, FINDING, OCCURRING, has_qualifier, judged, refused, taken
 from ._subjects import subject_in
 
 QUESTION_TAIL = re.compile(
@@ -64,15 +64,18 @@ def search_for(
     files, rest = subject_in(around, clauses)
     if len(files.paths) > 1:
         return refused(clause, " and ".join(files.paths), clauses)
+    if files.pick:
+        return refused(clause, f"the {files.pick}", clauses)
     if re.fullmatch(ATOM, text) is None and " " in text and has_qualifier(text):
         return refused(clause, text, clauses)
     intent = FindText(text=clauses.spelled(text), files=files, only_count=only_count)
-    return judged(intent, clause, rest, clauses, FINDING | COUNTING if only_count else FINDING, strictly=strictly)
+    return judged(intent, clause, rest, clauses, OCCURRING if only_count else FINDING, strictly=strictly)
 
 
 def count(clause: str, clauses: Clauses, before: Files | None) -> list[Intent] | None:
     """A question for a number; every word of it counts."""
-    if _COUNTS.match(clause) is None:
+    head = _COUNTS.match(clause)
+    if head is None:
         return None
     if found := _OCCURRENCES.search(clause):
         text = sought(found["text"])
@@ -86,7 +89,9 @@ def count(clause: str, clauses: Clauses, before: Files | None) -> list[Intent] |
     files, rest = subject_in(clause, clauses, before)
     if is_which and not files.pick:
         return None
-    intent, rest = _number(files, clause, rest)
+    if not re.search(r"big|large|much", head[0], re.IGNORECASE):
+        rest = taken(rest, head.span())
+    intent, rest = _number(files, rest)
     if intent is None:
         return None
     if files.paths and isinstance(intent, CountFiles | CountLines) and re.search(r"\bfiles\b", rest, re.IGNORECASE):
@@ -96,7 +101,7 @@ def count(clause: str, clauses: Clauses, before: Files | None) -> list[Intent] |
     return judged(intent, clause, rest, clauses, COUNTING, strictly=True)
 
 
-def _number(files: Files, clause: str, rest: str) -> tuple[Intent | None, str]:
+def _number(files: Files, rest: str) -> tuple[Intent | None, str]:
     """What is to be counted, and the rest without the word for it."""
     if unit := _UNIT.search(rest):
         same = re.compile(rf"\b{unit[1]}s?\b", re.IGNORECASE)

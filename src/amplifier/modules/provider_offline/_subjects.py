@@ -32,7 +32,8 @@ KINDS: Mapping[str, tuple[str, str]] = {
 """Words for kinds of files: how they are shown, and their pattern."""
 
 _KIND = re.compile(
-    rf"(?<![\w/.])({'|'.join(re.escape(word) for word in KINDS)})(?:\s+source)?s?\s+(?:files?|code|ones?|scripts?|documents?)\b",
+    rf"(?<![\w/.])({'|'.join(re.escape(word) for word in KINDS)})(?:\s+source)?s?\s+"
+    r"(?:files?|code|ones?|scripts?|documents?)\b",
     re.IGNORECASE,
 )
 _WILDCARD = re.compile(r"(?<![\w/])((?:[\w.-]+/)*(?:\*\*/)?[\w.-]*\*[\w.*{},-]*)")
@@ -81,7 +82,7 @@ _NO_DIRECTORY = frozenset(
         "words",
     ]
 )
-_PICK = re.compile(r"\b(longest|largest|biggest|shortest|smallest)\b", re.IGNORECASE)
+_PICK = re.compile(r"\b(longest|largest|biggest|shortest|smallest)\b(?:\s+ones?\b)?", re.IGNORECASE)
 _PRONOUN = re.compile(
     r"\b(?:it|its|them|their|that\s+file|this\s+file|the\s+file|each(?:\s+of\s+them)?)\b", re.IGNORECASE
 )

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from .._toolkit import shown
 from ._counting import Lines, lines_of
 from ._desk import Desk, Result
-from ._intents import Files, Summarise
 from ._gathering import LEFT_OUT, gather, where
+from ._intents import Files, Summarise
 from ._looking import open_files
 from ._subjects import KINDS
 from ._wording import Section, failed, listed, notes_of, number, table

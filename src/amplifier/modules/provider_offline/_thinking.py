@@ -15,6 +15,7 @@ from ._conversation import Turn, read_turn
 from ._counting import count_files, count_lines, lines_of
 from ._desk import Desk, Waiting, Wanted
 from ._doing import fetch_page, keep_todos, replace_text, run_command, write_file
+from ._gathering import gather
 from ._intents import (
     CountFiles,
     CountLines,
@@ -123,11 +124,14 @@ def _section(desk: Desk, intent: Intent, before: list[Section], *, is_alone: boo
 
 
 def _picked(desk: Desk, intent: ReadFiles) -> ReadFiles:
-    """``the longest one`` as the path it stands for."""
+    """``the longest one``, or ``them``, as the paths they stand for."""
     if intent.files.paths:
         return intent
+    if not intent.files.pick:
+        paths = gather(desk, intent.files).paths
+        return attrs.evolve(intent, files=Files(paths=paths or (intent.files.pattern,)))
     counted = lines_of(desk, intent.files)
-    path = counted.picked(intent.files.pick or "longest")
+    path = counted.picked(intent.files.pick)
     return attrs.evolve(intent, files=Files(paths=(path or intent.files.pattern,)))
 
 
