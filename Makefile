@@ -4,6 +4,7 @@
 #   make test       the suite on this Python             make test-all   on every Python from 3.11 found here
 #   make check      style, types, rooms, links           make bench      against the published kernel
 #   make format     let ruff format and sort imports     make docs       regenerate the reference pages
+#   make test-compat  against the published kernel
 #   make corpus     the kit on all planted modules       make bench-quick   a first look at the same in two minutes
 #   make clean      remove everything made here          make parts      what tests talk to: a server, a small model
 #
@@ -25,12 +26,12 @@ READY := .venv/.ready
 CODE := src tests docs $(wildcard benchmarks examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup parts run test test-all check check-style check-format check-types check-rooms check-prose format bench bench-quick corpus docs clean
+.PHONY: help setup parts run test test-all check check-style check-format check-types check-rooms check-prose format bench bench-quick corpus test-compat docs clean
 .DELETE_ON_ERROR:
 .PRECIOUS: .venv-3.%/.ready
 
 help:
-	@sed -n '3,10s/^# \{0,1\}//p' Makefile
+	@sed -n '3,11s/^# \{0,1\}//p' Makefile
 
 setup: $(READY)
 
@@ -76,6 +77,10 @@ test-all: test
 
 test-3.%: .venv-3.%/.ready parts
 	.venv-3.$*/bin/python -m pytest $(ARGS)
+
+# With the published kernel beside ours, programs of both are compared (tests/compat/differential).
+test-compat: $(READY) .venv-bench/.ready
+	$(BIN)/python -m pytest tests/compat $(ARGS)
 
 # Hundreds of modules, three seeds each: an hour. `make test` examines a part of them.
 corpus: $(READY)

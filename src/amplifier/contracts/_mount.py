@@ -67,5 +67,5 @@ CLAUSES: tuple[Clause, ...] = (
     recommended("A19", "Events of the module's own are announced on the channel 'observability.events'."),
     recommended("A20", "The module declares its type as __amplifier_module_type__."),
     recommended("A21", "mount needs no other module; what does is left to on_session_ready or to the first call."),
-    required("A22", "Keys that the module is given appear in no event, no log and no error.", law="L4"),
+    required("A22", "Keys that the module is given appear in no event, no log and no error."),
 )

@@ -111,11 +111,19 @@ def hooked_cases() -> Iterator[Case]:
         for does in ("returns", "returns object", "fails"):
             yield _case(_using({"call": "alpha", "post": post, "does": does}), _using({"call": "beta"}), last)
         yield _case(_using({"call": "alpha", "post": post}, {"call": "beta", "post": post, "steps": 1}), last)
+    for first, second in (("ask yes", "ask no"), ("ask no", "ask yes"), ("deny", None), ("inject", "inject")):
+        again = {"call": "alpha"} if second is None else {"call": "alpha", "pre": second}
+        yield _case(_using({"call": "alpha", "pre": first}), _using(again), last)
+        yield _case(_using({"call": "alpha", "pre": first, "steps": 1}, {**again, "call": "beta"}), last)
     for request in REQUEST:
         yield _case({**_SAID, "request": request})
         yield _case(_using({"call": "alpha"}), _using({"call": "beta"}, request=request), last)
     for submit in SUBMIT:
         yield _case(_using({"call": "alpha"}), last, submit=submit)
+    usual = {"prompt": "And now?", "answers": [_using({"call": "alpha"}), last]}
+    yield {"turns": [{"prompt": "May I?", "answers": [{**_SAID, "request": "deny"}]}, usual]}
+    yield {"turns": [{"prompt": "May I?", "submit": "deny", "answers": [_SAID]}, usual]}
+    yield {"turns": [{"prompt": "May I?", "answers": [_using({"call": "alpha", "pre": "deny"}), last]}, usual]}
 
 
 def failing_cases() -> Iterator[Case]:

@@ -74,9 +74,11 @@ class ScriptedContext:
             raise TypeError(f"add_message takes a dict, got {type(message).__name__}")
         if not message.get("role"):
             raise ValueError(f"a message needs a role; got the keys {sorted(message)!r}")
+        copied = plain(message)
+        self._world.note("storing", str(copied["role"]), copied)
         await self._world.moment("context.add_message")
         self._maybe_fail("add")
-        self._store(plain(message))
+        self._store(copied)
 
     def _store(self, message: dict[str, Any]) -> None:
         self.messages.append(message)
@@ -153,7 +155,7 @@ class ScriptedProvider:
             world.note("asked", self.name, None)
             raise TypeError(f"complete takes a ChatRequest, got {type(request).__name__}")
         world.note("asked", self.name, plain(request))
-        answer = world.next_answer()
+        answer = world.next_answer(bool(request.tools))
         for _ in range(answer.steps):
             await world.moment("provider.complete")
         if answer.stops == "asked":

@@ -97,6 +97,8 @@ def judge_answer(turn: PlayedTurn) -> Iterator[Complaint]:
         yield "O3", f"execute {outcome}, with a model and tools that answer at once"
     if outcome.kind == "raised":
         yield "O3", f"execute {outcome}, and nobody had failed but tools"
+    if outcome.returned and not turn.places("asked"):
+        yield "O3", f"execute returned {outcome.value[:80]!r} without having asked the model"
     if outcome.returned and turn.answers:
         last = turn.answers[-1][1]
         missing = [text for text in last.texts if text.strip() not in outcome.value]
@@ -279,10 +281,10 @@ def _not_in_order(view: list[dict[str, Any]], request: list[dict[str, Any]]) -> 
             place += 1
         if place == len(request):
             return f"the {role} message {text[:60]!r}"
-        lost = [seal for seal in _seals(message) if seal not in words_of(request[place])]
+        # The next one may be in the same place: messages of one role may be joined.
+        lost = [seal for seal in _seals(message) if seal not in words_of(request[place:])]
         if lost:
             return f"{lost[0]!r}, the signature of a thought"
-        place += 1
     return None
 
 
@@ -351,7 +353,11 @@ def _judge_stored(turn: PlayedTurn, place: int, answer: Answer) -> Iterator[Comp
 
 
 def _holds(block: Any, expected: Mapping[str, Any]) -> bool:
-    return isinstance(block, Mapping) and all(block.get(key) == value for key, value in expected.items())
+    if not isinstance(block, Mapping):
+        return False
+    extra = block.get("extra")  # where the fields of a block of an unknown type are, for those who read its attributes
+    shown = {**(extra if isinstance(extra, Mapping) else {}), **block}
+    return all(shown.get(key) == value for key, value in expected.items())
 
 
 def assistant_message(turn: PlayedTurn, place: int, answer: Answer) -> dict[str, Any] | None:
@@ -379,6 +385,8 @@ def _judge_results(turn: PlayedTurn, place: int, answer: Answer) -> Iterator[Com
     ]
     message_at = _place_of_message(turn, place, answer)
     if message_at is None:
+        if stored and _was_interrupted(turn, ids):
+            return  # whether the answer was stored when its storing was cancelled is for nobody to know
         if stored:
             yield (
                 "O11",
@@ -402,6 +410,13 @@ def _judge_results(turn: PlayedTurn, place: int, answer: Answer) -> Iterator[Com
         yield "O13", "the model was asked again before every call of its answer had a result"
     if not turn.is_cancelled:
         yield from _judge_contents(turn, answer, {call_id: told for _, call_id, told in stored})
+
+
+def _was_interrupted(turn: PlayedTurn, ids: list[str]) -> bool:
+    """Whether the turn was cancelled while the answer with these calls was being stored."""
+    return turn.is_cancelled and any(
+        all(call_id in words_of(each.data) for call_id in ids) for _, each in turn.all("storing", "assistant")
+    )
 
 
 def _place_of_message(turn: PlayedTurn, place: int, answer: Answer) -> int | None:

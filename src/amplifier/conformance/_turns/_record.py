@@ -20,7 +20,7 @@ class Happening:
     """One thing that happened.
 
     Attributes:
-        kind: ``event``, ``view``, ``stored``, ``asked``, ``answered``, ``failed``, ``started``, ``returned``, ``raised``,
+        kind: ``event``, ``view``, ``storing``, ``stored``, ``asked``, ``answered``, ``failed``, ``started``, ``returned``, ``raised``,
             ``interrupted``, ``verdict``, ``approval`` or ``stop``.
         name: The event, the tool, the provider; what it was about.
         data: Its particulars, copied.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -24,6 +25,8 @@ MOST_CALLS = 300
 """Model calls after which a turn of a few answers counts as one without a limit."""
 SECONDS = 4.0
 """For one turn; doubles never wait, so this is time enough for any loop."""
+_offering: set[Path] = set()
+"""Loops that have been seen to tell the model which tools there are."""
 _NOTHING_MORE = [{"say": "There is nothing more to say."}]
 
 
@@ -194,8 +197,13 @@ class World:
         """What the model will say next."""
         return self._left[0] if self._left else None
 
-    def next_answer(self) -> Answer:
-        """What the model says now."""
+    def next_answer(self, is_offered_tools: bool = False) -> Answer:
+        """What the model says now; one that is offered no tools for once, as for a plan or a summary, calls none."""
+        subject = self._scene.loaded.subject.file
+        if is_offered_tools:
+            _offering.add(subject)
+        elif subject in _offering:
+            return Answer(number=0, blocks=list(_NOTHING_MORE), calls=[])
         number = len(self.turn.places("asked"))
         if self.is_endless:
             call = Call(number=number, tool="alpha", id=f"again{number}", key=f"again{number}")

@@ -12,6 +12,7 @@ from . import (
     _provider_conduct,
     _provider_wire,
     _resolver,
+    _secrets,
     _static,
     _tool,
 )
@@ -28,6 +29,7 @@ __all__: list[str] = [
     "_provider_conduct",
     "_provider_wire",
     "_resolver",
+    "_secrets",
     "_static",
     "_tool",
 ]

@@ -15,8 +15,8 @@ import anyio.lowlevel
 from .._registry import check
 from .._rehearsing import PLENTY, Rehearsal, interrupt_compactions, rehearsal, spoil
 from .._scene import Stage
-from .._transcripts import Message, prose, spoken, tool_turn, total_size
-from .._views import difference, holds, is_whole
+from .._transcripts import Message, prose, spoken, tool_turn
+from .._views import difference, holds
 
 CONTEXT = ("context",)
 PATIENCE = 12.0
@@ -256,6 +256,8 @@ async def takes_many_at_once(stage: Stage) -> None:
             interrupt_compactions(play.scene)
             await _add_while_reading(play)
             if not play.is_broken:
+                await _look_at_once(play)
+            if not play.is_broken:
                 await _replace_at_once(play)
         if stage.faults or stage.loaded.config == stage.loaded.given:
             return
@@ -268,20 +270,6 @@ async def _add_while_reading(play: Rehearsal) -> None:
     queues = [[spoken(5000 + lane * 100 + number, "user", 30) for number in range(4)] for lane in range(8)]
     failed: list[str] = []
 
-    whole = await play.view(PLENTY)
-    was_whole = is_whole(play.expected, whole)
-    old = list(play.expected)
-
-    async def look() -> None:
-        """Views asked for at once, some small and some large: each is what was asked for."""
-        for budget in (PLENTY, 300, PLENTY):
-            outcome = await play.scene.call(play.context.get_messages_for_request, token_budget=budget, seconds=PATIENCE)
-            shown = outcome.value if isinstance(outcome.value, list) else []
-            if budget == PLENTY and was_whole and outcome.returned and not is_whole(old, shown):
-                failed.append("a view for a large budget did not show everything")
-            if budget < PLENTY and total_size(shown) >= total_size(old):
-                failed.append("a view for a small budget showed everything")
-
     async def read() -> None:
         for _ in range(20):
             for outcome in (
@@ -293,13 +281,32 @@ async def _add_while_reading(play: Rehearsal) -> None:
             await anyio.sleep(0.0005)
 
     async with anyio.create_task_group() as group:
-        for task in (read, look, read, look, look):
-            group.start_soon(task)
+        group.start_soon(read)
+        group.start_soon(read)
         await add_at_once(play, queues, "while others were reading")
     if failed and not play.is_broken:
         play.stage.fault("C15", f"while others read and add: {failed[0]}")
     if not play.is_broken:
         await play.compare("C15", "after adding and reading at once")
+
+
+async def _look_at_once(play: Rehearsal) -> None:
+    """Views of several sizes, asked for in turn and then at once: each is what was asked for."""
+    budgets = (200, 1000, PLENTY, 500)
+    alone = [[await play.view(budget) for budget in budgets] for _ in range(2)]
+    together: list[Any] = [None] * len(budgets)
+
+    async def look(number: int) -> None:
+        together[number] = await play.view(budgets[number])
+
+    async with anyio.create_task_group() as group:
+        for number in range(len(budgets)):
+            group.start_soon(look, number)
+    for budget, once, again, beside in zip(budgets, *alone, together, strict=True):
+        if once == again and beside is not None and beside != once:
+            what = f"{len(beside)} messages instead of the {len(once)} that it shows when asked alone"
+            play.stage.fault("C15", f"a view for {budget} tokens, asked for beside others, shows {what}")
+            return
 
 
 async def _replace_at_once(play: Rehearsal) -> None:
@@ -332,6 +339,9 @@ async def keeps_a_thousand(stage: Stage) -> None:
         many[7]["content"] = prose(7, 60_000)
         if not await play.set(many, clause="C3"):
             return
+        for message in [*tool_turn(2600, 2, 30_000), spoken(2700, "system", 30_000), spoken(2800, "assistant", 30_000)]:
+            if not await play.add(message):
+                return
         started = anyio.current_time()
         for number in range(300):
             if anyio.current_time() - started > 1.0 or not await play.add(spoken(3000 + number, "user", 4)):

@@ -113,9 +113,10 @@ async def _judge(play: Rehearsal, name: str, done: list[Message], where: str, re
         return
     if remembers:
         await _judge_kept(play, name, where)
-    view = None if play.is_broken else await play.view(PLENTY)
-    for _, what in () if view is None else complaints(play.expected, view):
-        play.stage.fault("A9", f"{name} was cancelled, and afterwards {what}", cancelled_at=where)
+    for budget in (PLENTY, 60):
+        view = None if play.is_broken else await play.view(budget)
+        for _, what in () if view is None else complaints(play.expected, view):
+            play.stage.fault("A9", f"{name} was cancelled, and afterwards {what}", cancelled_at=where)
     if not play.is_broken and await play.add(spoken(70, "user", 5), clause="A9"):
         await play.compare("A9", f"after a cancelled {name} and an add_message")
         if remembers and not play.is_broken:

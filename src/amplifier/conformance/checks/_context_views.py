@@ -13,7 +13,7 @@ from .._registry import check
 from .._rehearsing import PLENTY, Rehearsal, Window, rehearsal
 from .._scene import Stage
 from .._transcripts import Message, built, newest_unit, prose, spoken, tokens, tool_turn
-from .._views import is_whole
+from .._views import is_whole, shows
 
 CONTEXT = ("context",)
 
@@ -189,6 +189,29 @@ async def counts_anew(stage: Stage) -> None:
                 what = f"after {how} a context that had been full shows {len(used)} of {len(small)} messages with {shown}"
                 stage.fault("C14", f"{what}; a fresh one shows {len(fresh)}")
                 return
+
+
+@check("C14", kind="behaviour", types=CONTEXT)
+async def looks_anew(stage: Stage) -> None:
+    """Replaces a conversation by another of the same length; the views must be of the new one, whatever was shown before."""
+    old, new = ([spoken(first + number, "user", 30) for number in range(40)] for first in (1000, 2000))
+    for how in ("clear", "set"):
+        async with rehearsal(stage) as play:
+            if play is None or not await play.set(old):
+                return
+            budgets = (None, PLENTY, tokens(old) // 4)
+            for budget in budgets:
+                await play.view(budget)
+            if how == "clear" and not await play.clear():
+                return
+            if not (await play.set(new) if how == "set" else all([await play.add(message) for message in new])):
+                return
+            for budget in budgets:
+                view = await play.view(budget)
+                shown = [message for message in view or () if any(shows(message, each) for each in old)]
+                if shown or (view is not None and not any(shows(message, new[-1]) for message in view)):
+                    stage.fault("C14", f"after {how} a view shows {len(shown)} messages of the conversation before")
+                    return
 
 
 async def _refilled(play: Rehearsal, small: list[Message], how: str, is_used: bool) -> bool:

@@ -85,6 +85,7 @@ async def takes_the_coordinator_when_ready(stage: Stage) -> None:
 async def cleans_up(stage: Stage) -> None:
     """Uses the module, cleans it up twice, and looks for what remains."""
     before = Resources()
+    at_first = _task_ids()
     async with stage.scene() as scene:
         tasks = _task_ids()
         given = files_below(scene.directory)
@@ -107,6 +108,8 @@ async def cleans_up(stage: Stage) -> None:
             "A15",
             "cleanup changed a file of the user's",
         )
+    for task in await _new_tasks(at_first):
+        stage.fault("A14", f"the task {task!r} remains after cleanup")
     for left in before.leaks_after_patience():
         stage.fault("A14", f"{left} remains after cleanup")
 

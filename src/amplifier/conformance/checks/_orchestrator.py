@@ -247,7 +247,7 @@ async def tells_failures_from_successes(stage: Stage) -> None:
         calls = [
             {"call": "alpha", "does": "nothing"},
             {"call": "beta", "does": "empty"},
-            {"call": "gamma", "does": "raises Unplanned"},
+            {"call": "gamma", "does": "raises Unplanned it broke"},
             {"call": "alpha", "does": "raises ValueError no such thing"},
         ]
         world = World(scene, {"turns": [{"prompt": "Try.", "answers": [{"blocks": calls}, {"blocks": said}]}]})

@@ -116,11 +116,11 @@ class EndlessWorld(World):
 
     is_endless = True
 
-    def next_answer(self) -> Any:
+    def next_answer(self, is_offered_tools: bool = False) -> Any:
         """Once more."""
         if len(self.turn.places("asked")) > MOST_CALLS:
             self.give_up("O23")
-        return super().next_answer()
+        return super().next_answer(is_offered_tools)
 
 
 # ── cancellation ──

@@ -7,7 +7,7 @@ import re
 from ._clauses import ATOM, Clauses
 from ._intents import CountLines, Files, FindFile, Intent, ListFiles, ReadFiles, Summarise
 from ._leftovers import FINDING, LOOKING, SUMMARISING, judged, refused, taken
-from ._sought import QUESTION_TAIL, search_for, sought
+from ._sought import QUESTION_TAIL, containing, search_for, sought
 from ._subjects import is_here, paths_in, subject_in
 
 _SUMMARISES = re.compile(
@@ -30,6 +30,8 @@ _A_FILE = re.compile(
     re.IGNORECASE,
 )
 _SOME_FILES = re.compile(r"(?:(?:[\w.+]+\s+){1,2})?files?", re.IGNORECASE)
+_FILES = re.compile(r"(?:[\w.+-]+\s+){0,3}files?\b", re.IGNORECASE)
+_JUST_FILES = re.compile(r"files?\b", re.IGNORECASE)
 _ONE_NAME = re.compile(r"[\w+@-]+(?:\.[\w+@-]+)*\.[A-Za-z]\w{0,9}")
 _LISTS = re.compile(r"(?P<verb>list|ls|show|display|print|give|what|which|view|tell)\b\s*(?P<rest>.*)", re.IGNORECASE)
 _ABOUT_FILES = re.compile(r"\b(?:files?|folders?|directory|directories|contents|entries|there|here)\b", re.IGNORECASE)
@@ -70,8 +72,10 @@ def find(clause: str, clauses: Clauses, before: Files | None) -> list[Intent] | 
         return _find_file(name.rstrip("?!,"), clause, named.end(), clauses)
     if re.fullmatch(r"[\w*?.-]*\*[\w*?.-]*", clause[start:]):
         return _find_file(clause[start:], clause, len(clause), clauses)
-    whole = _SOME_FILES.fullmatch(clause, start)
-    if (whole and lead) or re.compile(r"files?\b", re.IGNORECASE).match(clause, start):
+    is_every = lead is not None and re.search(r"\b(?:all|every|any)\b", lead[0], re.IGNORECASE)
+    if (lead and _SOME_FILES.fullmatch(clause, start)) or (_FILES if is_every else _JUST_FILES).match(clause, start):
+        if asked := containing(clause, clauses, only_count=False):
+            return asked
         files, rest = subject_in(clause, clauses)
         listing = CountLines(files=files) if files.pick else ListFiles(files=files, is_deep=True)
         return judged(listing, clause, rest, clauses, frozenset({"find", "search", "look", "locate"}))
@@ -94,6 +98,8 @@ def list_(clause: str, clauses: Clauses, before: Files | None) -> list[Intent] |
     found = _LISTS.match(clause)
     if found is None:
         return None
+    if asked := containing(clause, clauses, only_count=False):
+        return asked
     files, rest = subject_in(clause, clauses, before)
     is_deep = bool(re.search(r"\ball\b|\brecursive|\bevery\b|\btree\b|\bdeep", clause, re.IGNORECASE))
     about_files = _ABOUT_FILES.search(clause)

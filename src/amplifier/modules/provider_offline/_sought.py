@@ -11,7 +11,7 @@ from ._subjects import subject_in
 
 QUESTION_TAIL = re.compile(
     r"\s+(?:(?:is|are|was|were|has\s+been|gets?|being)\s+)?(?:mentioned|used|defined|called|described|declared|stated|"
-    r"said|written|referenced|found|occurs?|appears?|stands?)\b.*$",
+    r"said|written|referenced|found|occurs?|appears?|stands?)\b.*$|\s+(?:is|are)\s+there\b.*$",
     re.IGNORECASE,
 )
 _WHERE_TAIL = re.compile(
@@ -19,6 +19,7 @@ _WHERE_TAIL = re.compile(
     r"[\w.+@*-]*[./*][\w.+@*/-]*|\w+\s+(?:files?|folder|directory)\b).*$",
     re.IGNORECASE,
 )
+_IN_A_WORD = re.compile(r"\s+(?:in|under|inside|within|across)\s+\S+$", re.IGNORECASE)
 _COUNTS = re.compile(
     r"(?:count|how\s+(?:many|often|long|big|large|much)|what\s+is\s+the\s+number|tell\s+me\s+how|which\s+(?:one|file))\b",
     re.IGNORECASE,
@@ -72,20 +73,27 @@ def search_for(
     return judged(intent, clause, rest, clauses, OCCURRING if only_count else FINDING, strictly=strictly)
 
 
+def containing(clause: str, clauses: Clauses, *, only_count: bool) -> list[Intent] | None:
+    """Files or lines that contain a text; of a text without quotes, one word."""
+    found = _CONTAINING.search(clause)
+    if found is None:
+        return None
+    if _NO_TEXT.fullmatch(found["text"]):
+        return refused(clause, clause[found.start("verb") :], clauses)
+    return search_for(found["text"], clause, found.start("text"), clauses, only_count=only_count, strictly=True)
+
+
 def count(clause: str, clauses: Clauses, before: Files | None) -> list[Intent] | None:
     """A question for a number; every word of it counts."""
     head = _COUNTS.match(clause)
     if head is None:
         return None
     if found := _OCCURRENCES.search(clause):
-        text = sought(found["text"])
+        text = _IN_A_WORD.sub("", sought(found["text"]))
         return search_for(text, clause, found.start("text"), clauses, only_count=True, strictly=True) if text else None
     is_which = clause[:5].lower() == "which"
-    if not is_which and (found := _CONTAINING.search(clause)):
-        text = found["text"]
-        if _NO_TEXT.fullmatch(text):
-            return refused(clause, clause[found.start("verb") :], clauses)
-        return search_for(text, clause, found.start("text"), clauses, only_count=True, strictly=True)
+    if not is_which and (asked := containing(clause, clauses, only_count=True)):
+        return asked
     files, rest = subject_in(clause, clauses, before)
     if is_which and not files.pick:
         return None

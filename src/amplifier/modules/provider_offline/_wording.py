@@ -107,13 +107,13 @@ def notes_of(results: Iterable[Result]) -> str:
 
 def _of_one(note: str) -> str:
     """A tool's note with the words after a lone 1 in the singular."""
-    parts = []
-    for part in note.split("; "):
-        if re.match(r"1 \D", part):
-            for words, word in _SINGULAR:
-                part = re.sub(rf"\b{words}\b", word, part, count=1)
-        parts.append(part)
-    return "; ".join(parts)
+    return "; ".join(_singular(part) if re.match(r"1 \D", part) else part for part in note.split("; "))
+
+
+def _singular(words: str) -> str:
+    for several, one in _SINGULAR:
+        words = re.sub(rf"\b{several}\b", one, words, count=1)
+    return words
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
