@@ -19,8 +19,9 @@ _NOT_OURS = {"__pycache__", "build", "dist", "node_modules", "results"}
 
 
 def python_files(folder: Path) -> list[Path]:
-    """All Python files below a folder, sorted."""
-    return sorted(path for path in folder.rglob("*.py") if "__pycache__" not in path.parts)
+    """All Python files below a folder, sorted; not the modules of the corpus, which are written as strangers write them."""
+    apart = {"__pycache__", "corpus"}
+    return sorted(path for path in folder.rglob("*.py") if apart.isdisjoint(path.relative_to(folder).parts))
 
 
 def text_files() -> Iterator[tuple[Path, str]]:

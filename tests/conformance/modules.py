@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from textwrap import dedent
 
-SOUND_TOOL = '''
+SOUND_TOOL = """
     from amplifier import ToolResult
 
     __amplifier_module_type__ = "tool"
@@ -27,7 +27,7 @@ SOUND_TOOL = '''
 
     async def mount(coordinator, config):
         coordinator.mount("tools", Echo())
-'''
+"""
 
 
 def write_module(folder: Path, source: str, name: str = "tool_echo.py") -> Path:

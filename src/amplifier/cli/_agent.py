@@ -5,15 +5,17 @@ Above: `_job`, which opens it, and `_chat`. Below: the kernel's session; the scr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 
 from amplifier._json import redact_text
 from amplifier.errors import AmplifierError, ExecutionCancelled
-from amplifier.kernel import AmplifierSession
+from amplifier.kernel import AmplifierSession, ModuleFailure
 
 from ._complaints import complaint
 from ._composition import EVENTS_FILE, OFFLINE
-from ._exits import CommandError, Exit
+from ._exits import CommandError, Exit, OutputLostError
 from ._logs import LogLines
 from ._record import Outcome, TurnRecord
 from ._screen import Screen
@@ -24,6 +26,10 @@ from ._transcript import FILE_NAME
 __all__ = ["Agent"]
 
 _TITLE_LENGTH = 80
+_REMEDY = (
+    "Correct the plan (`amplifier plan check FILE` knows more) or take them out of it; with `strict: false` in its section "
+    "`session` it runs without them."
+)
 _EXIT_CODES = {"success": Exit.OK, "error": Exit.FAILED, "cancelled": Exit.INTERRUPTED}
 
 
@@ -47,29 +53,40 @@ class Agent:
     tokens: int = 0
     turns: int = 0
 
-    def check(self, logged: LogLines) -> None:
-        """Tell what could not be mounted; without a provider there is no point in going on.
+    def check(self, logged: LogLines, *, lenient: bool = False) -> None:
+        """Refuse to go on without a module of the plan: one that was to ask for permission may be among them.
 
         Args:
             logged: What the modules logged meanwhile: one that declines says why there.
+            lenient: The plan itself says that modules may fail; then they are told, and only a provider is needed.
 
         Raises:
-            CommandError: There is no provider.
+            CommandError: There is no provider, or a module of the plan cannot be used.
         """
-        failures = [failure for failure in self.session.failures if failure.phase == "mount"]
-        if self.session.coordinator.get("providers"):
-            for failure in self.session.failures:
+        failures = self.session.failures
+        if not self.session.coordinator.get("providers"):
+            others = [failure for failure in failures if failure.module_type != "provider"]
+            raise CommandError("\n".join([self._without_provider(logged), *_listed(others)]))
+        if lenient:
+            for failure in failures:
                 self.screen.notice(f"{failure.module_id} is not available: {_reason(failure.error)}", "warning")
-            return
-        blamed = [failure for failure in failures if failure.module_type == "provider"]
+        elif failures:
+            counted = "1 module" if len(failures) == 1 else f"{len(failures)} modules"
+            raise CommandError(
+                "\n".join([f"{counted} of the plan cannot be used, so nothing was begun:", *_listed(failures), _REMEDY])
+            )
+
+    def _without_provider(self, logged: LogLines) -> str:
+        """Why there is nobody to ask, and what to do."""
+        blamed = [failure for failure in self.session.failures if failure.module_type == "provider"]
         if blamed:
             reasons = "; ".join(f"{failure.module_id}: {_reason(failure.error)}" for failure in blamed)
-            raise CommandError(f"no provider could be mounted: {reasons}{self._advice()}")
+            return f"no provider could be mounted: {reasons}{self._advice()}"
         asked = self.record.provider
         if asked is None:
-            raise CommandError(f"the plan names no provider; add one to it or choose one with -p{self._advice()}")
+            return f"the plan names no provider; add one to it or choose one with -p{self._advice()}"
         reason = logged.take(asked) or "it did not say why; `amplifier doctor` tells which keys are set"
-        raise CommandError(f"{asked} declined: {reason}{self._advice()}")
+        return f"{asked} declined: {reason}{self._advice()}"
 
     def _advice(self) -> str:
         if self.record.provider == OFFLINE:
@@ -81,6 +98,7 @@ class Agent:
 
         Raises:
             BrokenPipeError: Nobody reads the answer any more.
+            OutputLostError: The answer cannot be written.
         """
         self._begin(prompt)
         token = self.session.coordinator.cancellation
@@ -95,8 +113,9 @@ class Agent:
             was_stopped = self.session.status.status == "cancelled"
             outcome = Outcome(status="cancelled" if was_stopped else "success", response=response)
         except ExecutionCancelled as stopped:
-            outcome = Outcome(status="cancelled", error=complaint(stopped), exception=stopped)
-        except BrokenPipeError:
+            streamed = self.latest.unfinished or None
+            outcome = Outcome(status="cancelled", response=streamed, error=complaint(stopped), exception=stopped)
+        except (BrokenPipeError, OutputLostError):
             self._end(Outcome(status="cancelled"))
             raise
         except Exception as error:  # noqa: BLE001  # a turn runs everybody's code; what it raises is the turn's outcome
@@ -106,8 +125,10 @@ class Agent:
             raise
         finally:
             self.screen.take_live_lines_away()
-        self.screen.end_turn(outcome.response)
-        self._end(outcome)
+        try:
+            self.screen.end_turn(response)
+        finally:
+            self._end(outcome)
         return outcome
 
     def _begin(self, prompt: str) -> None:
@@ -122,6 +143,11 @@ class Agent:
         self.record = attrs.evolve(self.record, updated=now(), status=outcome.status)
         self.store.write(self.record)
 
+    def words_about_stopping(self) -> str:
+        """What is left of a turn that was stopped: the truth about what the next turn will know."""
+        rest = "; the answer that was cut off is not" if self.latest.unfinished else ""
+        return f"Stopped. What was asked and every finished step are kept{rest}."
+
     def files(self) -> dict[str, str]:
         """The session's files by what they are, as far as there are any where the command line puts them."""
         folder = self.store.folder(self.session.session_id)
@@ -132,6 +158,10 @@ class Agent:
 def exit_code_for(outcome: Outcome) -> Exit:
     """What the shell gets for a turn."""
     return _EXIT_CODES[outcome.status]
+
+
+def _listed(failures: Sequence[ModuleFailure]) -> list[str]:
+    return [f"  {failure.module_id}: {_reason(failure.error)}" for failure in failures]
 
 
 def _reason(error: BaseException) -> str:

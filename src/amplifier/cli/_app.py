@@ -74,6 +74,10 @@ def _complain(error: Exception, *, debug: bool) -> int:
     if code == Exit.BROKEN_PIPE:
         StandardStreams.silence()
         return code
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):  # what could not be written once would be tried again, and complained about, at exit
+        StandardStreams.silence()
     if debug:
         traceback.print_exception(error)
     print(f"amplifier: {complaint(error)}", file=sys.stderr)

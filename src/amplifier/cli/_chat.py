@@ -143,7 +143,7 @@ class Chat:
         if outcome.status == "error":
             self._agent.screen.notice(outcome.error or "the turn failed", "error")
         elif outcome.status == "cancelled":
-            self._agent.screen.notice("Stopped. What was said so far is kept.", "warning")
+            self._agent.screen.notice(self._agent.words_about_stopping(), "warning")
 
     async def _command(self, name: str) -> None:
         found = self._commands.get({"quit": "exit", "q": "exit", "?": "help"}.get(name, name))

@@ -20,6 +20,7 @@ from amplifier.errors import (
 )
 
 from ._exits import CommandError, Exit
+from ._nearest import is_near
 
 __all__ = ["complaint", "exit_code_of"]
 
@@ -51,7 +52,8 @@ def _words(error: BaseException) -> str:
     if isinstance(error, LLMError):
         return f"{error}{_advice(error)}"
     if isinstance(error, ModuleNotFoundError) and error.module_id is not None:
-        near = f" Did you mean {error.suggestion!r}?" if error.suggestion else ""
+        suggestion = error.suggestion
+        near = f" Did you mean {suggestion!r}?" if suggestion and is_near(error.module_id, suggestion) else ""
         return (
             f"no module {error.module_id!r} is installed.{near} `amplifier module list` shows what there is; "
             "`--debug` shows where it was looked for."

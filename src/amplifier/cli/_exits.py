@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["CommandError", "Exit"]
+__all__ = ["CommandError", "Exit", "OutputLostError"]
 
 
 class Exit(IntEnum):
@@ -32,3 +32,10 @@ class CommandError(Exception):
     def __init__(self, message: str, *, exit_code: int = Exit.USAGE) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+class OutputLostError(CommandError):
+    """The answer is there and could not be written: a failure, whatever the turn did."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the answer could not be written to standard output: {reason}", exit_code=Exit.FAILED)

@@ -10,7 +10,9 @@ from pathlib import Path
 
 from amplifier.errors import MissingExtraError
 
-__all__ = ["HOME_VARIABLE", "find_home", "sessions_below"]
+from ._exits import CommandError
+
+__all__ = ["HOME_VARIABLE", "find_home", "require_writable", "sessions_below"]
 
 HOME_VARIABLE = "AMPLIFIER_HOME"
 
@@ -30,3 +32,21 @@ def find_home() -> Path:
 def sessions_below(home: Path) -> Path:
     """The folder of all sessions; each has a folder of its own in it, named after its id."""
     return home / "sessions"
+
+
+def require_writable(sessions: Path) -> None:
+    """Make sure that sessions can be kept there, without making anything.
+
+    Raises:
+        CommandError: They cannot; the message names the folder and the variable that chooses it.
+    """
+    nearest = next(folder for folder in (sessions, *sessions.parents) if folder.exists())
+    if not nearest.is_dir():
+        problem = f"{nearest} is not a folder"
+    elif not os.access(nearest, os.W_OK | os.X_OK):
+        problem = f"{nearest} cannot be written to"
+    else:
+        return
+    raise CommandError(
+        f"sessions cannot be kept in {sessions}: {problem}; set {HOME_VARIABLE} to a folder that you can write to"
+    )

@@ -24,7 +24,7 @@ from ._approvals import AllowEverything, ApprovalSystem, AskAtTerminal, DenyEver
 from ._chat import Chat
 from ._complaints import complaint, exit_code_of
 from ._composition import Composition, compose, place
-from ._exits import CommandError, Exit
+from ._exits import CommandError, Exit, OutputLostError
 from ._keyboard import Keyboard
 from ._logs import LogLines, send_logs_to
 from ._output import StandardStreams
@@ -33,7 +33,7 @@ from ._screen import OutputFormat, Screen
 from ._signals import Stopper, heard_signals
 from ._store import SessionRecord, SessionStore, now
 
-__all__ = ["Job", "run_job"]
+__all__ = ["Job", "print_failure", "run_job"]
 
 _TICK = 0.25
 """Seconds between two looks of the live lines at the clock."""
@@ -75,9 +75,21 @@ def run_job(job: Job) -> int:
     try:
         anyio.run(performance.run, backend=job.backend)
     except BrokenPipeError:
-        streams.silence()
         return Exit.BROKEN_PIPE
+    except OutputLostError as error:
+        screen.notice(f"amplifier: {error}", "error")
+        return error.exit_code
+    finally:
+        if streams.out.is_lost:
+            streams.silence()
     return performance.exit_code
+
+
+def print_failure(error: Exception, output_format: OutputFormat) -> None:
+    """The JSON object of a run that could not even be prepared; the message for people is the caller's."""
+    outcome = Outcome(status="error", error=complaint(error), exception=error)
+    trace = output_format == "json-trace"
+    _print_object(StandardStreams(), as_json(outcome, TurnRecord(), exit_code=exit_code_of(error), trace=trace))
 
 
 def _require_trio() -> None:
@@ -101,7 +113,7 @@ class _Performance:
         self.exit_code: int = Exit.OK
 
     async def run(self) -> None:
-        """Do the job; raises nothing but a broken pipe."""
+        """Do the job; raises nothing but what is wrong with standard output."""
         self._stopper = Stopper(self._screen)
         problem: BaseException | None = None
         with anyio.open_signal_receiver(*heard_signals()) as signals:
@@ -136,7 +148,7 @@ class _Performance:
         async with session:
             record = self._new_record(composition)
             agent = self._agent = Agent(session, job.store, record, self._screen, self._stopper)
-            agent.check(self._logged)
+            agent.check(self._logged, lenient=_is_lenient(composition.plan))
             self._logged.show_held()
             self._introduce(composition)
             if job.prompt is None:
@@ -186,12 +198,18 @@ class _Performance:
             self._outcome = Outcome(status="error", error=complaint(problem), exception=problem)
             self.exit_code = exit_code_of(problem)
         elif ended_by is not None:
-            said = None if self._outcome is None else self._outcome.response
+            said = self._said()
             self._outcome = Outcome(status="cancelled", response=said, error=f"ended by {ended_by.name}")
             self.exit_code = 128 + ended_by
         elif self._outcome is not None:
             self.exit_code = exit_code_for(self._outcome)
         self._report()
+
+    def _said(self) -> str | None:
+        """The answer as far as there is one, when a signal has ended everything."""
+        if self._outcome is not None:
+            return self._outcome.response
+        return None if self._agent is None else self._agent.latest.unfinished or None
 
     def _forget_empty_session(self) -> None:
         """A session in which nothing was said is not worth listing."""
@@ -211,7 +229,7 @@ class _Performance:
         if outcome.status == "error":
             self._screen.notice(f"amplifier: {outcome.error}", "error")
         elif outcome.status == "cancelled" and self._stopper.ended_by in (None, signal.SIGINT):
-            self._screen.notice("Stopped. What was said so far is kept.", "warning")
+            self._tell_stopped()
         if job.debug and outcome.exception is not None:
             self._streams.err.line("".join(traceback.format_exception(outcome.exception)))
         files = {} if self._agent is None else self._agent.files()
@@ -219,6 +237,13 @@ class _Performance:
             self._tell_where(files)
         else:
             self._print_json(outcome, files)
+
+    def _tell_stopped(self) -> None:
+        agent = self._agent
+        if agent is not None and agent.turns:
+            # A context that keeps nothing on disk ends with this process, and the conversation with it.
+            words = agent.words_about_stopping() if "transcript" in agent.files() else "Stopped."
+            self._screen.notice(words, "warning")
 
     def _tell_where(self, files: dict[str, str]) -> None:
         agent = self._agent
@@ -241,5 +266,15 @@ class _Performance:
             files=files,
             trace=self._job.output_format == "json-trace",
         )
-        # Escaped to ASCII: valid in every encoding, and harmless if a terminal shows it.
-        self._streams.out.write(json.dumps(shown, default=str) + "\n")
+        _print_object(self._streams, shown)
+
+
+def _is_lenient(plan: dict[str, Any]) -> bool:
+    """Whether the plan says in so many words that its modules may fail."""
+    session = plan.get("session")
+    return isinstance(session, dict) and session.get("strict") is False
+
+
+def _print_object(streams: StandardStreams, shown: dict[str, Any]) -> None:
+    # Escaped to ASCII: valid in every encoding, and harmless if a terminal shows it.
+    streams.out.write(json.dumps(shown, default=str) + "\n")

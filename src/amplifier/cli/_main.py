@@ -10,10 +10,14 @@ from collections.abc import Sequence
 
 from amplifier.errors import MissingExtraError
 
+from ._descriptors import fill_closed_streams
+
 __all__ = ["main"]
 
 _USAGE_ERROR = 2
 """The exit code shells and click use for "you called me wrongly", here for "I am not completely installed" as well."""
+
+_INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,7 +27,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: What to use instead of ``sys.argv[1:]``.
     """
     try:
+        if not fill_closed_streams():
+            print("amplifier: standard output is closed; there is nowhere to write to", file=sys.stderr)
+            return _USAGE_ERROR
         return _run(arguments)
+    except KeyboardInterrupt:  # before anybody listens: while the commands are being imported
+        return _INTERRUPTED
     except MissingExtraError as error:
         print(f"amplifier: {error}", file=sys.stderr)
         return _USAGE_ERROR

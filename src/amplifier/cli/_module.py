@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import json
 import sys
@@ -22,6 +21,7 @@ from ._composition import needs
 from ._exits import CommandError
 from ._invocation import debug_option, json_option
 from ._lazy import LazyGroup
+from ._nearest import nearest_module
 from ._tables import print_table
 
 __all__ = ["module"]
@@ -44,12 +44,16 @@ def list_modules(kind: str | None, as_json: bool) -> None:
     """List every module that can be named in a plan. Files are read; no module is imported."""
     found = [info for info in installed_modules() if kind in (None, info.type)]
     if as_json:
-        click.echo(json.dumps([{**to_dict(info), "missing": _missing(info.id)} for info in found], indent=2))
+        click.echo(json.dumps([_facts(info) for info in found], indent=2))
         return
     print_table(
         ["module", "kind", "version", "what it is"],
         [[info.id, info.type, info.version, _remark(info)] for info in found],
     )
+
+
+def _facts(info: ModuleInfo) -> dict[str, Any]:
+    return {**to_dict(info), "description": one_line_about(info), "missing": _missing(info.id)}
 
 
 def _missing(module_id: str) -> dict[str, str] | None:
@@ -72,10 +76,10 @@ def show_module(module_id: str, as_json: bool) -> None:
     """Show one MODULE. It is imported for this, not mounted."""
     found = [info for info in installed_modules() if info.id == module_id]
     if not found:
-        near = difflib.get_close_matches(module_id, [info.id for info in installed_modules()], 1)
-        advice = f"did you mean {near[0]!r}? " if near else ""
+        near = nearest_module(module_id, [info.id for info in installed_modules()])
+        advice = f"did you mean {near!r}? " if near else ""
         raise CommandError(f"no module {module_id!r} is installed; {advice}`amplifier module list` shows all of them")
-    facts: dict[str, Any] = {**to_dict(found[0]), "missing": _missing(module_id)}
+    facts = _facts(found[0])
     try:
         loaded: LoadedModule = anyio.run(ModuleLoader().load, module_id)
     except AmplifierError as error:

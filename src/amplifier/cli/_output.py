@@ -6,11 +6,14 @@ are this room's own.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from contextlib import suppress
 from io import TextIOWrapper
 from typing import Any, TextIO
+
+from ._exits import OutputLostError
 
 __all__ = ["Output", "StandardStreams"]
 
@@ -51,6 +54,7 @@ class Output:
 
         Raises:
             BrokenPipeError: The reader has gone, and without it the command has no purpose.
+            OutputLostError: It cannot be written for another reason, such as a full disk, and must not be lost silently.
         """
         if self.is_lost or not text:
             return
@@ -59,10 +63,17 @@ class Output:
             self._stream.flush()
         except (OSError, ValueError) as error:  # a pipe nobody reads, a terminal that was closed, a closed file
             self.is_lost = True
-            if self._is_vital and isinstance(error, BrokenPipeError):
+            if not self._is_vital or self._has_hung_up(error):
+                return
+            if isinstance(error, BrokenPipeError):
                 raise
-            return
+            reason = error.strerror if isinstance(error, OSError) else None
+            raise OutputLostError(reason or str(error)) from error
         self.at_line_start = text.endswith("\n")
+
+    def _has_hung_up(self, error: Exception) -> bool:
+        """Whether a terminal was closed: its signal comes as well, and decides how the command ends."""
+        return self.is_terminal and isinstance(error, OSError) and error.errno == errno.EIO
 
     def line(self, text: str = "") -> None:
         """Write a line of its own."""

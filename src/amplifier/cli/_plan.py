@@ -14,6 +14,7 @@ from ._catalogue import installed_ids
 from ._composition import compose
 from ._invocation import PLAN_FILE, complete_provider
 from ._plan_files import PlanFileError, UnknownFormat, read_plan_file
+from ._provision import missing_modules
 
 __all__ = ["plan"]
 
@@ -29,6 +30,9 @@ def plan() -> None:
 def check(context: click.Context, file: Path) -> None:
     """Print everything that is wrong with the mount plan in FILE (YAML, TOML or JSON).
 
+    Modules that nothing installed provides are problems; one with a source is not looked for, and no module's config is checked:
+    only the module itself knows what may stand there.
+
     The exit code is 0 for a plan that can be used, 1 for one that cannot, 2 for a file of another kind. Warnings are
     printed too and change no exit code.
     """
@@ -39,6 +43,7 @@ def check(context: click.Context, file: Path) -> None:
     except PlanFileError as error:
         raise click.ClickException(str(error)) from error
     problems, warnings = check_plan(content)
+    problems = [*problems, *missing_modules(content)]
     for path, problem in problems:
         click.echo(f"{file}: {path}: {problem}")
     for warning in warnings:

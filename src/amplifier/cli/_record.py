@@ -12,8 +12,8 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 
-from amplifier.events import PROVIDER_RESPONSE
-from amplifier.models import ToolFinished, ToolStarted, TurnEvent
+from amplifier.events import PROVIDER_REQUEST, PROVIDER_RESPONSE
+from amplifier.models import TextDelta, ToolFinished, ToolStarted, TurnEvent
 
 __all__ = ["Outcome", "ToolUse", "TurnRecord", "TurnStatus", "as_json"]
 
@@ -48,7 +48,11 @@ class ToolUse:
 
 @attrs.define
 class TurnRecord:
-    """Everything a turn's events tell."""
+    """Everything a turn's events tell.
+
+    Attributes:
+        unfinished: What was streamed of an answer that has not come to its end.
+    """
 
     tools: dict[str, ToolUse] = attrs.field(factory=dict)
     began_at: float = attrs.field(factory=time.monotonic)
@@ -57,14 +61,20 @@ class TurnRecord:
     cost: Decimal | None = None
     model: str | None = None
     provider: str | None = None
+    unfinished: str = ""
 
     def take(self, event: TurnEvent) -> None:
         """Add one event."""
-        if isinstance(event, ToolStarted):
+        if isinstance(event, TextDelta):
+            self.unfinished += event.text
+        elif isinstance(event, ToolStarted):
             self.tools[event.tool_call_id] = ToolUse(event.tool_name, event.tool_input, _now(), time.monotonic())
         elif isinstance(event, ToolFinished):
             self._finish(event)
+        elif event.name == PROVIDER_REQUEST:
+            self.unfinished = ""
         elif event.name == PROVIDER_RESPONSE:
+            self.unfinished = ""
             self._count(event.data)
 
     def _finish(self, event: ToolFinished) -> None:
@@ -107,7 +117,7 @@ class Outcome:
     """How a turn ended.
 
     Attributes:
-        response: The final words; what there was of them when it was stopped.
+        response: The final words; of an answer that was cut off, what had been streamed.
         error: What went wrong, for people.
         exception: The same, for ``--debug``.
     """
@@ -122,7 +132,7 @@ def as_json(
     outcome: Outcome,
     record: TurnRecord,
     *,
-    session_id: str | None,
+    session_id: str | None = None,
     exit_code: int,
     files: dict[str, str] | None = None,
     trace: bool = False,

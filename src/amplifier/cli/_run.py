@@ -13,8 +13,9 @@ import click
 from amplifier.plan import validate_session_id
 
 from ._exits import CommandError
+from ._home import require_writable
 from ._invocation import PLAN_FILE, Invocation, complete_provider, complete_session, debug_option, open_store
-from ._job import Job, run_job
+from ._job import Job, print_failure, run_job
 from ._keyboard import Keyboard
 from ._store import SessionRecord, SessionStore
 
@@ -78,23 +79,40 @@ def run(
     Exit codes: 0 answered, 1 the turn failed, 2 it could not begin, 130 stopped with Ctrl-C, 143 and 129 ended by SIGTERM and SIGHUP,
     141 nobody reads the output.
     """
-    store = open_store()
     if resume is not None and session_id is not None:
         raise click.UsageError("--resume goes on with a session, --session-id begins a new one; give one of them")
-    resumed = None if resume is None else store.find(resume)
-    return begin(invocation, store, prompt=prompt, resumed=resumed, session_id=session_id, **options)
+    return begin(invocation, prompt=prompt, resume=resume, session_id=session_id, **options)
 
 
 def begin(
     invocation: Invocation,
-    store: SessionStore,
     *,
     prompt: str | None,
-    resumed: SessionRecord | None = None,
+    resume: str | None = None,
     session_id: str | None = None,
     **options: Any,
 ) -> int:
-    """Run an agent with the options of `run_options`; returns the exit code."""
+    """Run an agent with the options of `run_options`; returns the exit code.
+
+    Args:
+        resume: The session to go on with, as the user names it.
+        session_id: The id of the new session, as the user wants it.
+    """
+    try:
+        return run_job(_job(invocation, prompt, resume, session_id, **options))
+    except click.ClickException:  # a wrong option: the usage message, in every output format
+        raise
+    except Exception as error:
+        if options["output_format"] != "text":
+            print_failure(error, options["output_format"])
+        raise
+
+
+def _job(
+    invocation: Invocation, prompt: str | None, resume: str | None, session_id: str | None, /, **options: Any
+) -> Job:
+    store = open_store()
+    resumed = None if resume is None else store.find(resume)
     directory: str | None = options.pop("directory")
     plan: Path | None = options.pop("plan")
     text = _prompt(prompt, options["output_format"])
@@ -104,7 +122,13 @@ def begin(
         options["model"] = options["model"] or resumed.model
     plan = None if plan is None else plan.absolute()  # before the directory changes
     _enter(directory, resumed)
-    job = Job(
+    require_writable(store.root)
+    if resumed is not None and store.is_open(resumed.session_id):
+        raise CommandError(
+            f"session {resumed.session_id!r} is open in another process; end that one first, or go on with a copy: "
+            f"amplifier session fork {resumed.session_id}"
+        )
+    return Job(
         store=store,
         prompt=text,
         plan=plan,
@@ -113,7 +137,6 @@ def begin(
         debug=invocation.debug,
         **options,
     )
-    return run_job(job)
 
 
 def _prompt(given: str | None, output_format: str) -> str | None:
@@ -168,10 +191,21 @@ def _recorded_provider(record: SessionRecord) -> str | None:
     return None if record.plan is not None else record.provider
 
 
+def _working_directory() -> str | None:
+    """Where we are; None if that was deleted."""
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        return None
+
+
 def _enter(directory: str | None, resumed: SessionRecord | None) -> None:
     """Work where the user says, else where the session began: what was said in it is about the files there."""
     recorded = None if resumed is None else resumed.directory
-    if directory is None and recorded is not None and recorded != str(Path.cwd()):
+    here = _working_directory()
+    if here is None and directory is None and recorded is None:
+        raise CommandError("the working directory is not there any more; go to another one or give -C DIRECTORY")
+    if directory is None and recorded is not None and recorded != here:
         if not Path(recorded).is_dir():
             raise CommandError(f"the session was begun in {recorded}, which is not there any more; give -C DIRECTORY")
         print(f"Working in {recorded}, where this session was begun.", file=sys.stderr)

@@ -91,8 +91,7 @@ def resume_session(invocation: Invocation, /, session_id: str, prompt: str | Non
 
     It goes on with the provider, model, plan and directory it had, unless options say otherwise.
     """
-    store = open_store()
-    return begin(invocation, store, prompt=prompt, resumed=store.find(session_id), **options)
+    return begin(invocation, prompt=prompt, resume=session_id, **options)
 
 
 @session.command("fork")
@@ -109,6 +108,10 @@ def fork_session(session_id: str, turns: int | None) -> None:
             f"the last {transcript.unread} bytes of session {origin.session_id!r} cannot be read; it is either being "
             "written at the moment or damaged. --turns takes over what can be read"
         )
+    there_are = len(transcript.turns())
+    if turns is not None and turns > there_are:
+        counted = "1 turn" if there_are == 1 else f"{there_are} turns"
+        click.echo(f"session {origin.session_id!r} has only {counted}; all of them are taken over", err=True)
     new_id = store.new_id()
     anyio.run(_write_messages, store, new_id, _first_turns(transcript, turns))
     record = attrs.evolve(

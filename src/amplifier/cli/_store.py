@@ -30,6 +30,7 @@ from amplifier.errors import PlanError
 from amplifier.plan import validate_session_id
 
 from ._exits import CommandError
+from ._home import require_writable
 from ._transcript import FILE_NAME, Transcript, read_transcript
 
 __all__ = ["LAST", "SessionRecord", "SessionStore"]
@@ -96,7 +97,15 @@ class SessionStore:
 
     def exists(self, session_id: str) -> bool:
         """Whether there is anything of this session."""
-        return self.folder(session_id).is_dir()
+        return _has_session(self.folder(session_id))
+
+    def is_open(self, session_id: str) -> bool:
+        """Whether another process has it open at this moment."""
+        try:
+            with self._held(self.folder(session_id)):
+                return False
+        except CommandError:
+            return True
 
     # ── reading ──
 
@@ -108,9 +117,12 @@ class SessionStore:
 
     def _names(self) -> list[str]:
         try:
-            return sorted(each.name for each in self.root.iterdir() if _is_session_id(each.name) and each.is_dir())
+            return sorted(each.name for each in self.root.iterdir() if _is_session_id(each.name) and _has_session(each))
         except FileNotFoundError:
             return []
+        except NotADirectoryError:
+            require_writable(self.root)
+            raise
 
     def record(self, session_id: str) -> SessionRecord:
         """What is known of one session; times come from its files where nobody wrote them down."""
@@ -222,6 +234,11 @@ def _parent_of(name: str) -> str | None:
     """Whose delegated task a session was, by the ids tool-task gives."""
     found = _CHILD.fullmatch(name)
     return None if found is None else found[1]
+
+
+def _has_session(folder: Path) -> bool:
+    """Whether a folder holds anything of a session; one that was made and never written to does not."""
+    return (folder / FILE_NAME).exists() or (folder / _METADATA).exists()
 
 
 def _is_session_id(name: str) -> bool:

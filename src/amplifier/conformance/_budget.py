@@ -11,7 +11,7 @@ from ._scene import Stage
 
 _QUICK_POINTS = 100
 _THOROUGH = 8.0
-_WAITING = 3.0
+_WAITING = 2.5
 
 
 class Budget:
@@ -32,3 +32,14 @@ class Budget:
     def is_spent(self) -> bool:
         """Whether it is time to come to an end."""
         return time.process_time() > self._busy_until or time.monotonic() > self._until
+
+
+_SHARED: dict[tuple[int, str], Budget] = {}
+
+
+def shared_budget(stage: Stage, name: str, seconds: float) -> Budget:
+    """The budget of all the cases of a check together; the time between them counts as well."""
+    key = (id(stage.loaded), f"{name}:{stage.backend}")
+    if key not in _SHARED:
+        _SHARED[key] = Budget(stage, seconds)
+    return _SHARED[key]

@@ -73,12 +73,15 @@ def one_of_everything() -> dict[str, list[dict[str, Any]]]:
         "instructions as blocks": [{"role": "system", "content": [text]}, user],
         "instructions in the middle": [user, said(text), {"role": "system", "content": "Be brief."}, end],
         "an empty text": [{"role": "user", "content": ""}],
-        "text of many alphabets": [{"role": "user", "content": "é漢字🙂\u2028\r\n\t\"\\"}],
+        "text of many alphabets": [{"role": "user", "content": 'é漢字🙂\u2028\r\n\t"\\'}],
         "a long text": [{"role": "user", "content": "words " * 400}],
         "a user's blocks": [{"role": "user", "content": [text, text]}],
         "a picture": [{"role": "user", "content": [{"type": "image", "source": picture}]}],
         "a picture by its address": [
-            {"role": "user", "content": [text, {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}]}
+            {
+                "role": "user",
+                "content": [text, {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}],
+            }
         ],
         "an assistant's text": [user, {"role": "assistant", "content": "Hello."}, end],
         "a thought": [user, said(thought, text), end],
@@ -120,7 +123,9 @@ def calls_of(response: ChatResponse) -> list[ToolCall]:
 
 def told(calls: Sequence[Any]) -> list[tuple[Any, Any, Any]]:
     """Calls as ids, names and arguments."""
-    return [(getattr(call, "id", None), getattr(call, "name", None), getattr(call, "arguments", None)) for call in calls]
+    return [
+        (getattr(call, "id", None), getattr(call, "name", None), getattr(call, "arguments", None)) for call in calls
+    ]
 
 
 def continued(request: ChatRequest, response: ChatResponse, next_words: str) -> ChatRequest:
@@ -146,12 +151,13 @@ def problem_with(response: Any) -> tuple[str, str] | None:
     """What is wrong with an answer by itself: a clause and what; None if nothing is."""
     if not isinstance(response, ChatResponse):
         return "P4", f"complete returned {type(response).__name__}; expected a ChatResponse"
-    if not isinstance(response.content, list) or not all(hasattr(block, "type") for block in response.content):
+    content: Any = response.content  # anything may have been assigned since
+    if not isinstance(content, list) or not all(hasattr(block, "type") for block in content):
         return "P4", f"the content of a response is {str(response.content)[:120]!r}; expected a list of blocks"
     usage = response.usage
     if not isinstance(usage, Usage):
         return "P5", f"a response came with usage {usage!r}; expected a Usage"
-    counts = (usage.input_tokens, usage.output_tokens, usage.total_tokens)
+    counts: tuple[Any, ...] = (usage.input_tokens, usage.output_tokens, usage.total_tokens)
     if not all(isinstance(count, int) and count >= 0 for count in counts):
         return "P5", f"usage counts {counts!r}; expected whole numbers from 0 up"
     if usage.total_tokens != usage.input_tokens + usage.output_tokens:
@@ -176,8 +182,9 @@ def _problem_with_calls(response: ChatResponse) -> tuple[str, str] | None:
     blocks = [block for block in response.content if isinstance(block, ToolCallBlock)]
     calls = calls_of(response)
     for call in calls:
-        if not isinstance(call.id, str) or not call.id.strip():
-            return "P9", f"the call of {call.name!r} has the id {call.id!r}; expected a text that is not empty"
+        call_id: Any = call.id
+        if not isinstance(call_id, str) or not call_id.strip():
+            return "P9", f"the call of {call.name!r} has the id {call_id!r}; expected a text that is not empty"
     ids = [call.id for call in calls]
     if len(set(ids)) < len(ids):
         return "P9", f"a response has calls with the ids {ids!r}; expected each once"

@@ -18,6 +18,7 @@ from ._resources import Resources
 from ._scene import IGNORED_AFTER, MOUNT_SECONDS, Stage, own_directories, placed
 
 _NEVER = 1_000_000_000
+_CLEANUP_SECONDS = 2.0
 _CALLS = ("mount", "register_capability", "register_contributor", "register_cleanup")
 
 
@@ -68,7 +69,8 @@ async def _try_mount(stage: Stage, k: int, *, native: bool) -> int | None:
                 return None
             if not trial.fired or trial.returned:
                 if callable(cleanup):
-                    with suppress(Exception):  # what a cleanup does is another check's business
+                    # What a cleanup does, and how long, is another check's business.
+                    with suppress(Exception), anyio.move_on_after(_CLEANUP_SECONDS):
                         answer = cleanup()
                         if inspect.isawaitable(answer):
                             await answer

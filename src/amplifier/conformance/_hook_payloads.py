@@ -10,7 +10,7 @@ from typing import Any
 
 from amplifier.events import CATALOGUE
 
-from ._odd_values import ODD_VALUES, is_harmless
+from ._odd_values import LONG, ODD_VALUES, is_harmless
 
 Payload = dict[str, Any]
 
@@ -77,7 +77,7 @@ _VALUES: Payload = {
 _KERNEL_KEYS: Payload = {"session_id": "session-1", "parent_id": None, "timestamp": "2024-05-17T12:30:00+00:00"}
 
 
-_ODD_INSIDE: tuple[Any, ...] = (None, 7, "", "text", [], {}, ["a", 1], "nul\x00")
+_ODD_INSIDE: tuple[Any, ...] = (None, 7, "", "text", [], {}, ["a", 1], "nul\x00", LONG)
 
 
 def ordinary_payload(event: str, **replaced: Any) -> Payload:

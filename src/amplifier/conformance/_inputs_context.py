@@ -60,7 +60,9 @@ def _programs(facts: dict[str, Any]) -> SearchStrategy[Any]:
         said,
         st.fixed_dictionaries({"do": st.just("set"), "messages": st.lists(said, max_size=4)}),
         st.just({"do": "clear"}),
-        st.fixed_dictionaries({"do": st.just("spoil"), "what": st.sampled_from(["given", "stored", "view", "small view"])}),
+        st.fixed_dictionaries(
+            {"do": st.just("spoil"), "what": st.sampled_from(["given", "stored", "view", "small view"])}
+        ),
         st.fixed_dictionaries({"do": st.just("view"), "budget": st.sampled_from([None, 1, 5, 20, 100, 10_000_000])}),
         st.fixed_dictionaries({"do": st.just("burst"), "count": st.integers(2, 5)}),
     )

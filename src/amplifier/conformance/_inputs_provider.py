@@ -14,7 +14,9 @@ from hypothesis.strategies import SearchStrategy
 
 from ._dialogues import PIXEL
 
-_TEXTS = st.sampled_from(["hello", "What is it?", "é漢字🙂", "a\nb\u2028c", " ", "{'x': 1}", "<b>&amp;</b>", "x" * 2000])
+_TEXTS = st.sampled_from(
+    ["hello", "What is it?", "é漢字🙂", "a\nb\u2028c", " ", "{'x': 1}", "<b>&amp;</b>", "x" * 2000]
+)
 _IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
 _IMAGE_URL = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
 _UNKNOWN = {"type": "hologram", "beam": {"angle": 3}}
@@ -23,13 +25,17 @@ _VISIBLE = st.sampled_from([None, None, "internal", "developer", "user"])
 
 def _text_blocks() -> SearchStrategy[dict[str, Any]]:
     return st.builds(
-        lambda text, who: {"type": "text", "text": text, **({} if who is None else {"visibility": who})}, _TEXTS, _VISIBLE
+        lambda text, who: {"type": "text", "text": text, **({} if who is None else {"visibility": who})},
+        _TEXTS,
+        _VISIBLE,
     )
 
 
 def _thoughts() -> SearchStrategy[dict[str, Any]]:
     return st.one_of(
-        st.builds(lambda n: {"type": "thinking", "thinking": f"thought {n}", "signature": f"sig-{n}=="}, st.integers(0, 9)),
+        st.builds(
+            lambda n: {"type": "thinking", "thinking": f"thought {n}", "signature": f"sig-{n}=="}, st.integers(0, 9)
+        ),
         st.just({"type": "thinking", "thinking": "unsigned thought"}),
         st.builds(lambda n: {"type": "redacted_thinking", "data": f"redacted-{n}"}, st.integers(0, 9)),
         st.just({"type": "reasoning", "content": [], "summary": [{"type": "summary_text", "text": "because"}]}),
@@ -43,7 +49,9 @@ def _user() -> SearchStrategy[dict[str, Any]]:
 
 def _instructions() -> SearchStrategy[dict[str, Any]]:
     content = _TEXTS | st.lists(_text_blocks(), min_size=1, max_size=2)
-    return st.builds(lambda role, said: {"role": role, "content": said}, st.sampled_from(["system", "developer"]), content)
+    return st.builds(
+        lambda role, said: {"role": role, "content": said}, st.sampled_from(["system", "developer"]), content
+    )
 
 
 def _said() -> SearchStrategy[dict[str, Any]]:
@@ -56,7 +64,12 @@ def _tool_turns(draw: st.DrawFn, number: int) -> list[dict[str, Any]]:
     """An assistant's message with calls, and their results in one of the usual forms."""
     arguments = st.sampled_from([{}, {"text": "x"}, {"n": [1, {"deep": None}]}, {"é": "🙂"}])
     calls = [
-        {"type": "tool_call", "id": f"toolu_case{number}x{index}", "name": draw(st.sampled_from(["look", "count"])), "input": draw(arguments)}
+        {
+            "type": "tool_call",
+            "id": f"toolu_case{number}x{index}",
+            "name": draw(st.sampled_from(["look", "count"])),
+            "input": draw(arguments),
+        }
         for index in range(draw(st.integers(1, 3)))
     ]
     content = [*draw(st.lists(_thoughts() | _text_blocks(), max_size=2)), *calls]
@@ -119,7 +132,9 @@ def _dialogues(facts: dict[str, Any]) -> SearchStrategy[Any]:
         {
             "words": st.lists(_words(facts), min_size=3, max_size=5),
             "tools": st.booleans() | st.just(True),
-            "options": st.sampled_from([{}, {}, {"conformance_unknown": 1}, {"extended_thinking": True, "zebra": None}]),
+            "options": st.sampled_from(
+                [{}, {}, {"conformance_unknown": 1}, {"extended_thinking": True, "zebra": None}]
+            ),
         }
     )
 
@@ -131,7 +146,9 @@ def _answers(facts: dict[str, Any]) -> SearchStrategy[Any]:
         lambda name, given: {"name": name, "input": given}, st.sampled_from(["look", "count", "a.b-c"]), arguments
     )
     block = st.one_of(call, call, _text_blocks(), _thoughts())
-    return st.fixed_dictionaries({"blocks": st.lists(block, max_size=6), "id": st.sampled_from(["call", "0", "toolu_é"])})
+    return st.fixed_dictionaries(
+        {"blocks": st.lists(block, max_size=6), "id": st.sampled_from(["call", "0", "toolu_é"])}
+    )
 
 
 INPUTS: dict[str, Callable[[dict[str, Any]], SearchStrategy[Any]]] = {

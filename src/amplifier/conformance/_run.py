@@ -27,7 +27,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from amplifier.contracts import clauses_for
 from amplifier.errors import ModuleLoadError
 
-from . import checks as _checks  # noqa: F401 — importing them registers them
+from . import _all_checks  # noqa: F401 — importing the checks registers them
 from ._hints import hint_for
 from ._registry import CHECKS, all_clauses, checks_for
 from ._report import ClauseOutcome, Finding, Report, Status, Verdict
@@ -339,7 +339,7 @@ class _Examination:
 
 def _quick() -> str | None:
     """Where files are kept in memory, if there is such a place and room enough: modules that sync theirs wait there less."""
-    place = Path("/dev/shm")  # noqa: S108 — a folder of our own is made in it
+    place = Path("/dev/shm")
     try:
         free = shutil.disk_usage(place).free if os.access(place, os.W_OK | os.X_OK) else 0
     except OSError:

@@ -1,7 +1,7 @@
 """Runs the checks on a loaded subject, one step after another, in the worker process.
 
 A step is one check on one backend. Above stands `_worker`, which reads the job and writes what is found; below stand the
-scene and, for checks that draw cases, `properties`.
+scene and, for checks that draw cases, `_properties`.
 """
 
 from __future__ import annotations
@@ -158,8 +158,8 @@ class Runner:
     def _explored(self, step: Step) -> list[Fault]:
         # Here, because the rest works without Hypothesis.
         try:
-            from .inputs import INPUTS  # noqa: PLC0415 — needs the testing extra
-            from .properties import explore  # noqa: PLC0415 — needs the testing extra
+            from ._inputs import INPUTS  # noqa: PLC0415 — needs the testing extra
+            from ._properties import explore  # noqa: PLC0415 — needs the testing extra
         except ImportError as error:
             raise MissingExtraError("checking behaviour", extra="testing", missing="hypothesis") from error
         assert step.check.inputs is not None

@@ -197,7 +197,12 @@ class Stage:
 
     @asynccontextmanager
     async def scene(
-        self, *, config: dict[str, Any] | None = None, ready: bool = True, beside: Scene | None = None
+        self,
+        *,
+        config: dict[str, Any] | None = None,
+        ready: bool = True,
+        beside: Scene | None = None,
+        neighbour: Scene | None = None,
     ) -> AsyncIterator[Scene]:
         """Mount the subject in a session of its own; it is closed and its directories are removed at the end.
 
@@ -205,11 +210,12 @@ class Stage:
             config: What to mount it with; left out, what it was loaded with.
             ready: Whether to call its on_session_ready.
             beside: A scene whose directories this one shares, as a second session of the same user would.
+            neighbour: A scene whose home this one shares, as a session of the same user elsewhere would.
 
         Raises:
             MountFailed: Mount raised, or did not end in time.
         """
-        places = own_directories() if beside is None else nullcontext((beside.directory, beside.temporary))
+        places = own_directories(neighbour) if beside is None else nullcontext((beside.directory, beside.temporary))
         with ExitStack() as closing, places as (directory, temporary):
             session = AmplifierSession(
                 {"session": {"orchestrator": "loop-stand-in", "context": "context-stand-in"}},
@@ -383,8 +389,11 @@ async def _mount_context(coordinator: Any, config: dict[str, Any]) -> None:
 
 
 @contextmanager
-def own_directories() -> Iterator[tuple[Path, Path]]:
-    """A working directory with the user's canary in it, a home and a place for temporary files, all gone afterwards."""
+def own_directories(neighbour: Scene | None = None) -> Iterator[tuple[Path, Path]]:
+    """A working directory with the user's canary in it, a home and a place for temporary files, all gone afterwards.
+
+    With a neighbour, home and temporary files are where that scene has them.
+    """
     before = Path.cwd()
     saved = {name: os.environ.get(name) for name in ("HOME", "TMPDIR")}
     with tempfile.TemporaryDirectory(prefix="scene-", ignore_cleanup_errors=True) as root:
@@ -392,6 +401,8 @@ def own_directories() -> Iterator[tuple[Path, Path]]:
         for folder in (directory, home, temporary):
             folder.mkdir()
         (directory / CANARY).write_text("this file belongs to the user\n", encoding="utf-8")
+        if neighbour is not None:
+            home, temporary = neighbour.directory.parent / "home", neighbour.temporary
         os.environ["HOME"], os.environ["TMPDIR"] = str(home), str(temporary)
         tempfile.tempdir = None  # so that TMPDIR is read again
         os.chdir(directory)

@@ -38,7 +38,9 @@ class _Handler(BaseHTTPRequestHandler):
                 _seen.clear()
             self._send(200, told)
         else:
-            self._send(200, {"data": [{"id": "test-model", "object": "model", "type": "model", "display_name": "Test"}]})
+            self._send(
+                200, {"data": [{"id": "test-model", "object": "model", "type": "model", "display_name": "Test"}]}
+            )
 
     def do_POST(self) -> None:
         """One call of the model."""
@@ -165,9 +167,15 @@ def _messages(blocks: list[Block], body: dict[str, Any]) -> Spoken:
     taken, given = _counts(blocks, body)
     usage = {"input_tokens": taken, "output_tokens": given}
     reason = "tool_use" if any(block["type"] == "tool_use" for block in blocks) else "end_turn"
-    about = {"id": "msg_1", "type": "message", "role": "assistant", "model": str(body.get("model")), "stop_sequence": None}
+    about = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": str(body.get("model")),
+        "stop_sequence": None,
+    }
     whole = {**about, "content": blocks, "stop_reason": reason, "usage": usage}
-    start = {**about, "content": [], "stop_reason": None, "usage": {"input_tokens": taken, "output_tokens": 1}}
+    start: dict[str, Any] = {**about, "content": [], "stop_reason": None, "usage": {"input_tokens": taken, "output_tokens": 1}}
     events: list[tuple[str | None, Any]] = [("message_start", {"type": "message_start", "message": start})]
     for index, block in enumerate(blocks):
         begun, deltas = _begun(block)
@@ -176,7 +184,11 @@ def _messages(blocks: list[Block], body: dict[str, Any]) -> Spoken:
             ("content_block_delta", {"type": "content_block_delta", "index": index, "delta": delta}) for delta in deltas
         ]
         events.append(("content_block_stop", {"type": "content_block_stop", "index": index}))
-    over = {"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None}, "usage": {"output_tokens": given}}
+    over = {
+        "type": "message_delta",
+        "delta": {"stop_reason": reason, "stop_sequence": None},
+        "usage": {"output_tokens": given},
+    }
     return whole, [*events, ("message_delta", over), ("message_stop", {"type": "message_stop"})]
 
 
@@ -200,7 +212,13 @@ def _responses(blocks: list[Block], body: dict[str, Any]) -> Spoken:
     for number, block in enumerate(blocks):
         if block["type"] == "text":
             parts = [{"type": "output_text", "text": block["text"], "annotations": []}]
-            said = {"type": "message", "id": f"msg_{number}", "role": "assistant", "status": "completed", "content": parts}
+            said = {
+                "type": "message",
+                "id": f"msg_{number}",
+                "role": "assistant",
+                "status": "completed",
+                "content": parts,
+            }
             output.append(said)
         elif block["type"] == "tool_use":
             call = {"type": "function_call", "id": f"fc_{number}", "call_id": block["id"], "status": "completed"}
@@ -214,7 +232,9 @@ def _responses(blocks: list[Block], body: dict[str, Any]) -> Spoken:
         "output": output,
         "usage": {"input_tokens": taken, "output_tokens": given, "total_tokens": taken + given},
     }
-    events: list[tuple[str | None, Any]] = [("response.created", {"type": "response.created", "response": {**whole, "output": []}})]
+    events: list[tuple[str | None, Any]] = [
+        ("response.created", {"type": "response.created", "response": {**whole, "output": []}})
+    ]
     for index, item in enumerate(output):
         for name in ("response.output_item.added", "response.output_item.done"):
             events.append((name, {"type": name, "output_index": index, "item": item}))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ._json_schema import acceptor, fingerprint, resolved
-from ._odd_values import ODD_VALUES, is_harmless
+from ._odd_values import LONG, ODD_VALUES, is_harmless
 from ._schema_values import Values, kinds_of, properties_of, required_of
 
 Input = dict[str, Any]
@@ -67,50 +67,54 @@ def _is_free_text(schema: Any, root: Any) -> bool:
 
 
 def near_misses(
-    schema: Mapping[str, Any] | None, base: Input, words: Iterable[str], choices: Iterable[str] = ()
+    schema: Mapping[str, Any] | None, bases: Sequence[Input], words: Iterable[str], choices: Iterable[str] = ()
 ) -> Iterator[Input]:
     """What is wrong by one thing: a key missing, one too many, a value of another kind, here or further inside.
 
     Args:
         schema: The tool's schema, if it gives one.
-        base: A valid input.
+        bases: Valid inputs; the first is changed in every way, the others, for what else there is to choose, in some.
         words: Keys that the tool's source looks up.
         choices: Words that its source compares with.
     """
+    base = bases[0] if bases else {}
+    declared = list(dict.fromkeys([*base, *properties_of(schema or {})]))
+    keys = [*declared, *[word for word in words if word not in declared][: 6 if schema else 20]]
     yield {}
     yield {"": None}
     yield {"unknown key": {"nested": [1, None]}}
     yield {**base, "unknown key": None}
-    for key in base:
-        yield {name: value for name, value in base.items() if name != key}
-    declared = list(dict.fromkeys([*base, *properties_of(schema or {})]))
-    others = [word for word in words if word not in declared][: 6 if schema else 20]
-    keys = [*declared, *others]
-    full = {**dict.fromkeys(keys, "text"), **base}
-    yield full
+    for each in bases:
+        yield from ({name: value for name, value in each.items() if name != key} for key in each)
+    yield {**dict.fromkeys(keys, "text"), **base}
     for word in [word for word in choices if is_harmless(word)][:20]:
         for key in keys[:12]:
-            yield {**base, key: word}
-            yield {key: word}
+            for given in ({**base, key: word}, {key: word}):
+                yield from (given, given)  # what works once may fail the second time
     for value in ODD_VALUES:
         yield dict.fromkeys(keys, value)
-        for key in keys:
-            yield {**base, key: value}
-    for key, value in base.items():
-        yield from ({**base, key: changed} for changed in _changed_inside(value, words))
+        yield from ({**base, key: value} for key in keys)
+    for each in bases[1:]:
+        yield from (each, each)
+        yield from ({**each, key: value} for value in _ODD for key in each)
+    for each in bases:
+        for key, value in each.items():
+            yield from ({**each, key: changed} for changed in _changed_inside(value))
 
 
-def _changed_inside(value: Any, words: Iterable[str]) -> Iterator[Any]:
+_ODD: tuple[Any, ...] = (None, 7, -1, 1.5, "", "text", "ünï ✓", [], {}, "nul\x00byte", ["a", None], LONG)
+
+
+def _changed_inside(value: Any) -> Iterator[Any]:
     """A list or an object with one thing changed in it."""
-    odd: list[Any] = [None, 7, "", "text", [], {}, "nul\x00byte"]
     if isinstance(value, list):
-        yield from ([each] for each in odd)
-        yield from ([*value, each] for each in odd)
+        yield from ([each] for each in _ODD)
+        yield from ([*value, each] for each in _ODD)
         for item in value[:1]:
-            yield from ([changed] for changed in _changed_inside(item, words))
+            yield from ([changed] for changed in _changed_inside(item))
     elif isinstance(value, dict):
         for key in value:
             yield {name: member for name, member in value.items() if name != key}
-            yield from ({**value, key: each} for each in odd)
-            yield from ({**value, key: changed} for changed in _changed_inside(value[key], words))
+            yield from ({**value, key: each} for each in _ODD)
+            yield from ({**value, key: changed} for changed in _changed_inside(value[key]))
         yield {**value, "unknown key": None}

@@ -99,8 +99,9 @@ class Trial:
         if outcome.kind == "late":
             await self._look_at_lateness(given)
         elif outcome.kind == "raised":
-            is_valid = self._accepts is not None and self._accepts(given)
-            self._fault("T6" if is_valid else "T5", f"execute {outcome}", given, error=outcome.error)
+            self._fault("T5", f"execute {outcome}", given, error=outcome.error)
+            if self._accepts is not None and self._accepts(given):
+                self._fault("T6", f"execute {outcome}", given, error=outcome.error)
         else:
             self._look_at(outcome.value, given)
             self._look_at_effects(outcome.value, given, files, scene)

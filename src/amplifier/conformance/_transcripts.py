@@ -14,7 +14,24 @@ from typing import Any
 Message = dict[str, Any]
 
 CHARACTERS_PER_TOKEN = 4
-_WORDS = ("the", "old", "man", "and", "his", "dog", "ran", "out", "for", "one", "day", "but", "not", "all", "saw", "him")
+_WORDS = (
+    "the",
+    "old",
+    "man",
+    "and",
+    "his",
+    "dog",
+    "ran",
+    "out",
+    "for",
+    "one",
+    "day",
+    "but",
+    "not",
+    "all",
+    "saw",
+    "him",
+)
 _MARK = re.compile(r"m\d{4}")
 
 
@@ -37,9 +54,7 @@ def spoken(number: int, role: str, words: int) -> Message:
     return {"role": role, "content": prose(number, words)}
 
 
-def tool_turn(
-    number: int, calls: int, words: int, *, between: str | None = None, content: Any = None
-) -> list[Message]:
+def tool_turn(number: int, calls: int, words: int, *, between: str | None = None, content: Any = None) -> list[Message]:
     """An assistant's message with calls, and their results one after the other.
 
     Args:

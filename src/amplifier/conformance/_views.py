@@ -123,7 +123,8 @@ def _identity(message: Message) -> tuple[Any, ...]:
         message.get("role"),
         repr(message.get("tool_call_id")),
         tuple(call_ids(message)),
-        mark_of(message) or (None if message.get("tool_call_id") or call_ids(message) else repr(message.get("content"))),
+        mark_of(message)
+        or (None if message.get("tool_call_id") or call_ids(message) else repr(message.get("content"))),
     )
 
 
@@ -175,7 +176,11 @@ def _systems(history: Sequence[Message], view: Sequence[Message], places: _Place
         return
     for at, message in wanted:
         content = message.get("content")
-        if at in places.shown() or (isinstance(content, str) and content in texts) or any(shows(m, message) for m in shown):
+        if (
+            at in places.shown()
+            or (isinstance(content, str) and content in texts)
+            or any(shows(m, message) for m in shown)
+        ):
             continue
         yield "C11", f"the view leaves out the system message {_short(message)}, number {at + 1} of {len(history)}"
         return
@@ -199,9 +204,7 @@ def _newest(history: Sequence[Message], view: Sequence[Message]) -> Iterator[Com
 def _fit(history: Sequence[Message], view: Sequence[Message], places: _Places, budget: int) -> Iterator[Complaint]:
     unit = newest_unit(history)
     optional = [
-        message
-        for message, place in zip(view, places.chosen, strict=True)
-        if not _rank(message) and place not in unit
+        message for message, place in zip(view, places.chosen, strict=True) if not _rank(message) and place not in unit
     ]
     taken, all_of_it = total_size(optional), total_size(history)
     if total_size(view) >= all_of_it > SURELY_TOO_MUCH * budget:
@@ -210,9 +213,12 @@ def _fit(history: Sequence[Message], view: Sequence[Message], places: _Places, b
     if taken > MOST_CHARACTERS * budget:
         about = taken // CHARACTERS_PER_TOKEN
         biggest = max(optional, key=size)
-        yield "C8", (
-            f"the view takes about {about} tokens, not counting system messages and the newest, for a budget of {budget}; "
-            f"its largest part is {_short(biggest)}"
+        yield (
+            "C8",
+            (
+                f"the view takes about {about} tokens, not counting system messages and the newest, for a budget of {budget}; "
+                f"its largest part is {_short(biggest)}"
+            ),
         )
 
 

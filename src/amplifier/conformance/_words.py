@@ -100,10 +100,15 @@ def choices_in(subject: Subject) -> list[str]:
         tree = parsed(file)
         for node in ast.walk(tree) if tree is not None else ():
             found += _compared(node)
-            names = (getattr(node, "id", ""), getattr(node, "attr", ""), getattr(node, "name", ""))
-            runs_programs |= any(name in _RUNNERS or "subprocess" in str(name) for name in names)
+            runs_programs |= isinstance(node, ast.Call) and _starts_programs(node.func)
     harmless = [text for text in dict.fromkeys(found) if is_harmless(text)]
     return [text for text in harmless if not runs_programs or shutil.which(text) is None][:_MOST]
+
+
+def _starts_programs(function: ast.expr) -> bool:
+    words = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
+    words |= {node.attr for node in ast.walk(function) if isinstance(node, ast.Attribute)}
+    return any(word in _RUNNERS or "subprocess" in word for word in words)
 
 
 def _compared(node: ast.AST) -> Iterator[str]:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import attrs
 
-from . import checks as _checks  # noqa: F401 — importing them registers them
+from . import _all_checks  # noqa: F401 — importing the checks registers them
 from ._loading import load
 from ._resources import mark_descendants
 from ._runner import Job, Runner

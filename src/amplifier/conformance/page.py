@@ -8,6 +8,8 @@ from amplifier._json import visible_text
 
 from ._report import ClauseOutcome, Finding, Report, shortened
 
+__all__ = ["write_page"]
+
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #1c1e21; }
 table { border-collapse: collapse; width: 100%; } td, th { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #ddd; }

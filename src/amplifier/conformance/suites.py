@@ -27,6 +27,21 @@ from ._report import Finding, Report, described
 from ._run import check_module
 from ._subject import find_subject
 
+__all__ = [
+    "Conformance",
+    "ContextConformance",
+    "HookConformance",
+    "OrchestratorConformance",
+    "ProviderConformance",
+    "ResolverConformance",
+    "Suite",
+    "ToolConformance",
+    "conformance_tests",
+    "described_as_text",
+    "findings_of",
+    "suite_of",
+]
+
 
 @attrs.frozen(kw_only=True)
 class Suite:

@@ -91,5 +91,7 @@ CLAUSES: tuple[Clause, ...] = (
     recommended("P18", "mount returns a cleanup that closes the client.", law="L1"),
     required("P19", "A failed call raises an LLMError whose fields say whether a retry may help.", law="L9"),
     recommended("P20", "The defaults of get_info hold context_window and max_output_tokens."),
-    required("P21", "stream, if it is offered, ends with the response that complete gives, and its pieces make that up."),
+    required(
+        "P21", "stream, if it is offered, ends with the response that complete gives, and its pieces make that up."
+    ),
 )

@@ -10,7 +10,6 @@ the states in `_lifecycle`.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -27,7 +26,7 @@ from amplifier.errors import SessionStateError
 from amplifier.events import CLEANUP_FAILED, SESSION_END, SESSION_FORK
 from amplifier.loading import ModuleLoader
 from amplifier.models import SessionStatus
-from amplifier.plan import MountPlan, merge_plans, parse_plan, validate_session_id
+from amplifier.plan import MountPlan, merge_plans, new_session_id, parse_plan, validate_session_id
 
 from ._cleanup import CleanupFailure
 from ._coordinator import ModuleCoordinator
@@ -90,7 +89,7 @@ class AmplifierSession:
         self._plan = parse_plan(config)
         self._plan_text = _text_of(config)
         self.config = config
-        self.session_id: str = _new_session_id() if session_id is None else validate_session_id(session_id)
+        self.session_id: str = new_session_id() if session_id is None else validate_session_id(session_id)
         self.parent_id: str | None = None if parent_id is None else validate_session_id(parent_id)
         self.is_resumed = is_resumed
         self.status = SessionStatus(session_id=self.session_id)
@@ -493,12 +492,3 @@ def _text_of(config: Any) -> bytes | None:
         return orjson.dumps(config, None, orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS)
     except TypeError:
         return None
-
-
-def _new_session_id() -> str:
-    """A random UUID as text; the standard library's own costs three times as much, and its import more than that."""
-    raw = bytearray(os.urandom(16))
-    raw[6] = raw[6] & 0x0F | 0x40  # version 4
-    raw[8] = raw[8] & 0x3F | 0x80  # the usual variant
-    digits = raw.hex()
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

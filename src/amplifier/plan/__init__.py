@@ -6,7 +6,7 @@ plan are reported at once, each with its ``$.path``, in the order session, provi
 (an unknown section) is a warning.
 """
 
-from ._names import is_module_id, validate_module_id, validate_session_id
+from ._names import is_module_id, new_session_id, validate_module_id, validate_session_id
 from ._overlay import expand_variables, merge_plans
 from ._reading import check_plan, parse_plan
 from ._schema import plan_schema
@@ -20,6 +20,7 @@ __all__ = [
     "expand_variables",
     "is_module_id",
     "merge_plans",
+    "new_session_id",
     "parse_plan",
     "plan_schema",
     "validate_module_id",

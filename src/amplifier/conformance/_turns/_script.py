@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 
-from amplifier import errors
+import amplifier.errors as errors
 from amplifier.models import (
     ChatResponse,
     ContentBlockUnion,

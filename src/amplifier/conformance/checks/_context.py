@@ -57,7 +57,9 @@ async def has_five_methods(stage: Stage) -> None:
 
             outcome = await scene.call(call)
             if answers == [False]:
-                stage.fault("C1", f"{name} is not async: it returned {type(outcome.value).__name__} without being awaited")
+                stage.fault(
+                    "C1", f"{name} is not async: it returned {type(outcome.value).__name__} without being awaited"
+                )
             elif isinstance(outcome.error, TypeError) and stage.location_of(outcome.error) is None:
                 stage.fault("C1", f"{name} cannot be called as the contract says: {outcome.error}")
 
@@ -165,7 +167,12 @@ def _one_of_everything() -> list[Message]:
     ]
     return [
         spoken(10, "system", 5),
-        {"role": "user", "content": "a\u2028b\x85c\r\nd é漢字🙂", "name": None, "metadata": {"n": [1, {"deep": None}], "ok": False}},
+        {
+            "role": "user",
+            "content": "a\u2028b\x85c\r\nd é漢字🙂",
+            "name": None,
+            "metadata": {"n": [1, {"deep": None}], "ok": False},
+        },
         *tool_turn(20, 3, 5, between="system"),
         {"role": "assistant", "content": blocks, "cache": {"type": "ephemeral"}},
         {"role": "developer", "content": "m0050 be brief"},
@@ -191,7 +198,9 @@ async def keeps_one_of_everything(stage: Stage) -> None:
             if not stored or not await play.compare("C3" if adds else "C14", "after storing one of everything"):
                 return
             program = _Program(play)
-            steps: list[dict[str, Any]] = [{"do": "spoil", "what": what} for what in ("given", "stored", "view", "small view")]
+            steps: list[dict[str, Any]] = [
+                {"do": "spoil", "what": what} for what in ("given", "stored", "view", "small view")
+            ]
             steps += [{"do": "view", "budget": budget} for budget in (None, 200, 60, 20, 10_000_000)]
             said = {"do": "say", "role": "user", "content": "m0500 next", "extra": {}}
             steps += [{"do": "set", "messages": [said]}, {"do": "set", "messages": []}, said]
@@ -319,7 +328,9 @@ async def _replace_at_once(play: Rehearsal) -> None:
     if stored is None:
         return
     if difference(stored, one) is not None and difference(stored, other) is not None:
-        play.stage.fault("C15", f"two set_messages at once left {len(stored)} messages, neither the ones nor the others")
+        play.stage.fault(
+            "C15", f"two set_messages at once left {len(stored)} messages, neither the ones nor the others"
+        )
         return
     play.expected = one if difference(stored, one) is None else other
     await play.add(spoken(300, "user", 5), clause="C15")

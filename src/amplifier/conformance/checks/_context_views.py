@@ -36,6 +36,7 @@ async def shows_what_fits(stage: Stage) -> None:
         if not await _stored(play, history, "both" if is_file else stage.case["how"]):
             return
         before = await play.view(PLENTY)
+        view: list[dict[str, Any]] | None = None
         for _ in range(stage.case["again"]):
             view = await play.view(budget)
             if view is None or stage.faults:
@@ -139,7 +140,11 @@ async def keeps_what_it_must(stage: Stage) -> None:
 @check("C8", kind="behaviour", types=CONTEXT)
 async def asks_the_provider(stage: Stage) -> None:
     """Asks for views for providers with windows of several sizes, and for an explicit budget beside a large window."""
-    for window, output, count, words in ((200_000, 150_000, 100, 1500), (20_000, 10_000, 80, 500), (9_000, 6_000, 80, 200)):
+    for window, output, count, words in (
+        (200_000, 150_000, 100, 1500),
+        (20_000, 10_000, 80, 500),
+        (9_000, 6_000, 80, 200),
+    ):
         async with rehearsal(stage) as play:
             if play is None:
                 return
@@ -186,7 +191,9 @@ async def counts_anew(stage: Stage) -> None:
         for number, (fresh, used) in enumerate(zip(*views, strict=True)):
             shown = ["no budget", "ten times the budget it needs", "three times the budget it needs"][number]
             if fresh is not None and used is not None and len(used) != len(fresh):
-                what = f"after {how} a context that had been full shows {len(used)} of {len(small)} messages with {shown}"
+                what = (
+                    f"after {how} a context that had been full shows {len(used)} of {len(small)} messages with {shown}"
+                )
                 stage.fault("C14", f"{what}; a fresh one shows {len(fresh)}")
                 return
 

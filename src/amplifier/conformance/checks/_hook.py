@@ -9,7 +9,7 @@ from typing import Any
 
 from amplifier.events import ALL_EVENTS
 
-from .._budget import Budget
+from .._budget import Budget, shared_budget
 from .._hook_mixing import look_for_mixed_events
 from .._hook_payloads import EVENTS, UNKNOWN_EVENTS, odd_payloads, ordinary_payload, reaching_payloads
 from .._hook_trial import Happening, HookTrial
@@ -141,7 +141,7 @@ async def answers_drawn_events(stage: Stage) -> None:
     """Gives every handler events and payloads that are drawn, known and unknown, right and wrong."""
     happenings = [(str(each["event"]), each["data"]) for each in stage.case]
     async with stage.scene() as scene:
-        trial = HookTrial(stage, Budget(stage, _SECONDS / 20), is_drawn=True)
+        trial = HookTrial(stage, shared_budget(stage, "hook_events", _SECONDS * 2), is_drawn=True)
         for registration in scene.registrations:
             await trial.play(scene, registration, happenings)
         trial.look_at_what_was_given()

@@ -55,6 +55,20 @@ def report(stage: Stage, complaints: Iterable[tuple[str, str]], world: World, tu
             stage.fault(clause, what, error=error, given=world.case)
 
 
+_known: set[Any] = set()
+"""Loops that have run a turn in this process, so that it is known how they ask the model."""
+
+
+async def get_to_know(stage: Stage) -> None:
+    """Run one turn without judging it: whether a loop tells the model of tools decides what a model may answer."""
+    if stage.loaded.subject.file in _known:
+        return
+    _known.add(stage.loaded.subject.file)
+    async with stage.scene() as scene:
+        if scene.instance is not None:
+            await World(scene, ONE_TOOL).play_turn()
+
+
 # ── shape ──
 
 
@@ -222,6 +236,7 @@ def _is_too_slow(stage: Stage, judge: Judge) -> bool:
 
 async def _play(stage: Stage, case: dict[str, Any], judge: Judge) -> None:
     started = time.monotonic()
+    await get_to_know(stage)
     async with stage.scene() as scene:
         if scene.instance is not None:
             world = World(scene, case)
@@ -241,6 +256,7 @@ async def _play(stage: Stage, case: dict[str, Any], judge: Judge) -> None:
 async def tells_failures_from_successes(stage: Stage) -> None:
     """Compares what is stored for tools that raise with what is stored for tools that have nothing to say."""
     said = [{"say": "Well. "}]
+    await get_to_know(stage)
     async with stage.scene() as scene:
         if scene.instance is None:
             return

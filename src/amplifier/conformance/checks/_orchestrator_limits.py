@@ -15,7 +15,7 @@ from amplifier.testing import cancel_at
 from .._registry import check
 from .._scene import CALL_SECONDS, IGNORED_AFTER, Scene, Stage
 from .._turns import PlayedTurn, World, complaints_about
-from ._orchestrator import LOOPS, ONE_TOOL, report
+from ._orchestrator import LOOPS, ONE_TOOL, get_to_know, report
 
 MOST_CALLS = 1_500
 """Model calls of one turn that count as a turn without a limit."""
@@ -73,6 +73,7 @@ CANCELLED = {"parallel tools": _PARALLEL, "hooks that object": _HOOKED}
 @check("O5", "O6", "O11", "O12", "O13", "O23", kind="behaviour", types=LOOPS)
 async def has_a_limit(stage: Stage) -> None:
     """Lets the model ask for a tool again and again, and counts; then once more after turns that ended otherwise."""
+    await get_to_know(stage)
     async with stage.scene() as scene:
         if scene.instance is None:
             return
@@ -129,6 +130,7 @@ class EndlessWorld(World):
 @check("O5", "O6", "O11", "O12", "O13", "A7", "A8", "A9", kind="cancellation", types=LOOPS)
 async def keeps_the_transcript_when_cancelled(stage: Stage) -> None:
     """Cancels turns while models, tools, hooks and context work, at each suspension, and reads the transcript."""
+    await get_to_know(stage)
     for name, case in CANCELLED.items():
         async with stage.scene() as scene:
             if scene.instance is None:

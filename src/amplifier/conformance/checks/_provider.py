@@ -79,11 +79,11 @@ async def has_five_members(stage: Stage) -> None:
             return
         names = ("get_info", "list_models", "complete", "parse_tool_calls")
         missing = [name for name in names if not callable(getattr(provider, name, None))]
-        for name in missing:
-            stage.fault("P1", f"{type(provider).__name__} has no method {name!r}")
-        name = getattr(provider, "name", None)
-        if not isinstance(name, str) or not name:
-            stage.fault("P1", f"the provider's name is {name!r}; expected a text")
+        for method in missing:
+            stage.fault("P1", f"{type(provider).__name__} has no method {method!r}")
+        own_name: Any = getattr(provider, "name", None)
+        if not isinstance(own_name, str) or not own_name:
+            stage.fault("P1", f"the provider's name is {own_name!r}; expected a text")
         arguments: dict[str, tuple[Any, ...]] = {
             "get_info": (),
             "list_models": (),
@@ -114,7 +114,9 @@ async def _look_at_call(stage: Stage, scene: Scene, name: str, given: tuple[Any,
 # ── everything is accepted ──
 
 
-@check("P3", "P4", "P5", "P6", "P7", "P8", "P9", "P10", "P19", kind="behaviour", types=PROVIDER, inputs="provider_requests")
+@check(
+    "P3", "P4", "P5", "P6", "P7", "P8", "P9", "P10", "P19", kind="behaviour", types=PROVIDER, inputs="provider_requests"
+)
 async def takes_every_request(stage: Stage) -> None:
     """Sends requests with every role and block type, compares them with what they were, and reads the answers."""
     async with stage.scene() as scene:
@@ -338,8 +340,10 @@ def judge_error(stage: Stage, outcome: Outcome) -> None:
     error = outcome.error
     if not isinstance(error, LLMError):
         stage.fault("P19", f"complete {outcome}; expected an LLMError", error=error)
-    elif not isinstance(error.retryable, bool):
-        stage.fault("P19", f"{type(error).__name__} has retryable {error.retryable!r}; expected True or False", error=error)
+        return
+    retryable: Any = error.retryable
+    if not isinstance(retryable, bool):
+        stage.fault("P19", f"{type(error).__name__} has retryable {retryable!r}; expected True or False", error=error)
 
 
 def judge_events(stage: Stage, response: ChatResponse, events: list[dict[str, Any]]) -> None:

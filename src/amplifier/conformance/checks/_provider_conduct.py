@@ -117,7 +117,9 @@ async def declines_politely(stage: Stage) -> None:
                 if scene.instance is None and not own:
                     stage.fault("P15", "without a key mount declined and logged no warning")
     except MountFailed as failed:
-        stage.fault("P15", f"without settings mount {failed.outcome}; expected a warning and None", error=failed.outcome.error)
+        stage.fault(
+            "P15", f"without settings mount {failed.outcome}; expected a warning and None", error=failed.outcome.error
+        )
     finally:
         logging.getLogger().removeHandler(listener)
 
@@ -129,7 +131,9 @@ async def can_be_closed(stage: Stage) -> None:
         provider = scene.instance
         closing = [name for name in ("aclose", "close") if callable(getattr(provider, name, None))]
         registered = [
-            entry for entry in scene.session.coordinator.cleanups.entries if entry.owner == OWNER and entry.what == "cleanup"
+            entry
+            for entry in scene.session.coordinator.cleanups.entries
+            if entry.owner == OWNER and entry.what == "cleanup"
         ]
         if provider is None or not closing or scene.is_structured or scene.cleanup is not None or registered:
             return
@@ -246,7 +250,9 @@ def _judge_mixture(stage: Stage, number: int, in_turn: list[Any], together: Any)
     if strangers:
         stage.fault("P14", f"the answer to request {number} speaks of request {strangers[0]}, which is another's")
     elif all(f"{number}zebra" in each for each in alone) and f"{number}zebra" not in text:
-        stage.fault("P14", f"asked in turn the answer to request {number} speaks of it; asked beside others it does not")
+        stage.fault(
+            "P14", f"asked in turn the answer to request {number} speaks of it; asked beside others it does not"
+        )
     elif alone[0] == alone[1] and f"{number}zebra" in alone[0] and text != alone[0]:
         # It depends on the question alone, whatever was asked before: nothing else should have a part in it.
         what = f"asked in turn request {number} gets {alone[0][:200]}; asked beside others {text[:200]}"

@@ -138,7 +138,9 @@ def _judge_sent(stage: Stage, sent: dict[str, Any]) -> None:
         return
     for each in ("toolu_mark1", "toolu_mark2"):
         if everything.count(each) < 2:
-            stage.fault("P6", f"the id {each!r} of a call and its result reached the service {everything.count(each)} times")
+            stage.fault(
+                "P6", f"the id {each!r} of a call and its result reached the service {everything.count(each)} times"
+            )
             return
     is_signed = sent["path"].rsplit("/", 1)[-1].startswith("messages")
     if is_signed and _SENT_SIGNATURE not in everything:
@@ -185,7 +187,9 @@ async def sends_no_loose_call(stage: Stage) -> None:
         if sent[-1].count("toolu_loose") == 1:
             stage.fault("P16", "a tool call without a result was sent to the service as it was")
         elif not scene.events.get_events("provider:tool_sequence_repaired"):
-            stage.fault("P16", "a tool call without a result was repaired, and provider:tool_sequence_repaired not emitted")
+            stage.fault(
+                "P16", "a tool call without a result was repaired, and provider:tool_sequence_repaired not emitted"
+            )
 
 
 # ── refused ──

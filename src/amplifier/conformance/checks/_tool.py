@@ -9,11 +9,12 @@ from typing import Any
 from amplifier.contracts import tool_schema
 from amplifier.errors import ContractError
 
-from .._budget import Budget
+from .._budget import Budget, shared_budget
 from .._exercise import schema_of
 from .._json_schema import acceptor, schema_problem
 from .._mixing import cancel_neighbours, look_for_mixing
 from .._registry import check
+from .._samples import sample_inputs
 from .._scene import CANARY, Scene, Stage
 from .._tool_inputs import near_misses, valid_inputs
 from .._tool_trial import Trial
@@ -121,9 +122,10 @@ async def answers_listed_inputs(stage: Stage) -> None:
         schemas = {at: schema_of(tool) for at, tool in scene.instances.items()}
     for at, schema in schemas.items():
         valid = valid_inputs(schema, CANARY, choices)
-        base = next(iter(valid[1:] or valid), {})
+        samples = sample_inputs(schema, CANARY, words=words, choices=choices)
+        bases = [*samples[1:2], *samples[:1], *samples[2:]]  # the fullest first
         await Trial(stage, at, Budget(stage, _SECONDS / len(schemas))).run(
-            [*valid[:20], *near_misses(schema, base, words, choices), *valid[20:]]
+            [*valid[:20], *near_misses(schema, bases, words, choices), *valid[20:]]
         )
 
 
@@ -131,7 +133,7 @@ async def answers_listed_inputs(stage: Stage) -> None:
 async def answers_drawn_inputs(stage: Stage) -> None:
     """Calls it with inputs drawn from its schema, from near it, and from all that JSON can say."""
     at, inputs = stage.case["tool"], stage.case["inputs"]
-    await Trial(stage, at, Budget(stage, _SECONDS / 20), is_drawn=True).run(inputs)
+    await Trial(stage, at, shared_budget(stage, "tool_inputs", _SECONDS * 2), is_drawn=True).run(inputs)
 
 
 @check("T8", kind="behaviour", types=_TOOL)

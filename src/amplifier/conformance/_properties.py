@@ -1,7 +1,7 @@
 """Drawing cases, and making a failing one as small as it gets: all that the kit needs of Hypothesis.
 
 A check that names its inputs is tried on many cases; for every clause it finds broken the smallest case is looked for.
-The same seed draws the same cases. Above stands the runner; below stands `inputs`, the strategies. Needs the ``testing``
+The same seed draws the same cases. Above stands the runner; below stands `_inputs`, the strategies. Needs the ``testing``
 extra.
 """
 
