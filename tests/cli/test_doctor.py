@@ -94,6 +94,7 @@ def test_each_shell_gets_code_of_its_own(shell, word, capsys):
 )
 def test_the_shell_is_offered_commands_and_ids(words, expected, tmp_path):
     (tmp_path / "sessions" / "monday").mkdir(parents=True)
+    (tmp_path / "sessions" / "monday" / "metadata.json").touch()
     variables = {
         **environment(tmp_path),
         "_AMPLIFIER_COMPLETE": "bash_complete",

@@ -11,7 +11,7 @@ import pytest
 from tests._support.terminal import PATIENCE, command, environment
 
 FULL = Path("/dev/full")
-"""A device that is always full; the systems the command line is for have it, or the shell's ``ulimit`` in its place."""
+"""A device that is always full."""
 
 
 def run_in_shell(redirection: str, *arguments: str, home: Path, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -101,10 +101,8 @@ def test_no_id_is_used_twice() -> None:
 
 
 @pytest.mark.parametrize("letter", TABLES)
-def test_required_clauses_come_before_recommended_ones(letter: str) -> None:
-    levels = [clause.level for clause in TABLES[letter]]
-    assert levels == sorted(levels, key=["required", "recommended"].index)
-    assert set(levels) == {"required", "recommended"}
+def test_a_contract_has_required_and_recommended_clauses(letter: str) -> None:
+    assert {clause.level for clause in TABLES[letter]} == {"required", "recommended"}
 
 
 @pytest.mark.parametrize("clause", CLAUSES.values(), ids=CLAUSES)

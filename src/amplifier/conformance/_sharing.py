@@ -56,9 +56,12 @@ async def _answers(scene: Scene, rounds: int, neighbour: Scene | None = None) ->
 def _without_session(value: Any, scene: Scene, neighbour: Scene | None) -> str:
     """A value as text in which nothing names the session or its directories."""
     text = repr(value).replace(scene.session.session_id, "<session>")
+    # Its own first: they may lie among the neighbour's temporary files. Home and those are one for both, the rest is not.
+    text = text.replace(str(scene.directory.parent), "<place>")
     if neighbour is not None:
-        text = text.replace(str(neighbour.directory.parent), "<place>")
-    return text.replace(str(scene.directory.parent), "<place>")
+        for folder in (neighbour.directory.parent / "home", neighbour.temporary):
+            text = text.replace(str(folder), f"<place>/{folder.name}")
+    return text
 
 
 def _short(text: str) -> str:

@@ -112,7 +112,7 @@ CLAUSES: tuple[Clause, ...] = (
     required(
         "T8",
         "A schema tells the truth: an input that it accepts is not refused for its shape, for want of another key, type or "
-        "value than it names. Accepting more than it says is allowed.",
+        "value than it names; accepting more than it says is allowed.",
     ),
     required("T9", "The output and the error of every result are JSON.", law="L6"),
     required(

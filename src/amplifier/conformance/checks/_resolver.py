@@ -110,6 +110,7 @@ async def answers_ordinary_questions(stage: Stage) -> None:
         resolver = resolver_of(scene)
         if resolver is None:
             return
+        _tidy_path(stage)
         before = _surroundings(scene)
         for method in methods_of(resolver):
             found = False
@@ -216,6 +217,16 @@ def _surroundings(scene: Scene) -> dict[str, Any]:
         "the channels": {name: len(each) for name, each in core.channels.items()},
         "the plan": repr(core.config),
     }
+
+
+_PATH = tuple(sys.path)
+"""As it was before any module was loaded."""
+
+
+def _tidy_path(stage: Stage) -> None:
+    """Take away what the subject may have put on sys.path before anybody looked, so that it is seen to do so again."""
+    own = stage.loaded.subject.search_path
+    sys.path[:] = [entry for entry in sys.path if entry in _PATH or (own is not None and entry == str(own))]
 
 
 def _judge_traces(stage: Stage, scene: Scene, before: dict[str, Any], question: Question) -> None:
