@@ -11,7 +11,7 @@ from ._scene import Stage
 
 _QUICK_POINTS = 100
 _THOROUGH = 8.0
-_WAITING = 2.5
+_WAITING = 1.3
 
 
 class Budget:

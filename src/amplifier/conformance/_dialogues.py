@@ -98,6 +98,9 @@ def one_of_everything() -> dict[str, list[dict[str, Any]]]:
         "a block of an unknown type": [{"role": "user", "content": [text, unknown]}],
         "an assistant's block of an unknown type": [user, said(text, unknown), end],
         "a text as a block": [{"role": "user", "content": [text]}],
+        "two messages of a user": [user, end],
+        "two messages of an assistant": [user, {"role": "assistant", "content": "One."}, said(text), end],
+        "two instructions": [{"role": "system", "content": "Be brief."}, {"role": "system", "content": "Be kind."}, user],
         "a message with metadata": [{**user, "name": "ann", "metadata": {"trace": {"id": 1}}}],
     }
 

@@ -20,7 +20,7 @@ from ._hook_payloads import NEUTRAL
 from ._json_schema import fingerprint, json_problem
 from ._scene import Scene, Stage
 
-_SECONDS = 2.0
+_SECONDS = 1.5
 _MOST_LATE = 2
 
 Happening = tuple[str, dict[str, Any]]

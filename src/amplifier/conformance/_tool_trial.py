@@ -21,7 +21,7 @@ from ._scene import MountFailed, Outcome, Scene, Stage
 
 Input = dict[str, Any]
 
-_SECONDS = 2.0
+_SECONDS = 1.5
 _MOST_LATE = 2
 
 

@@ -27,7 +27,7 @@ from ._words import numbers_in
 
 Input = dict[str, Any]
 
-_SECONDS = 2.0
+_SECONDS = 1.5
 _MOST_TRIES = 250
 _OTHER_TYPES: tuple[Any, ...] = ("text", "1234", 1234, 12.5, True, ["text"], [1234], {"text": "text"})
 """Nothing empty and no small number: those are often taken for something that was left out, or for an open file."""

@@ -29,6 +29,8 @@ class ScriptedHooks:
     def __init__(self, world: World) -> None:
         self._world = world
         self._given: set[tuple[str, int]] = set()
+        self._is_denied = False
+        self._repeats = 0
         self._registered: list[Callable[[], None]] = []
 
     def register(self, hooks: Any) -> None:
@@ -45,6 +47,8 @@ class ScriptedHooks:
     def forget(self) -> None:
         """Object anew."""
         self._given.clear()
+        self._is_denied = False
+        self._repeats = 0
 
     async def _hear(self, event: str, data: dict[str, Any]) -> None:
         self._world.note("event", event, data)
@@ -72,8 +76,9 @@ class ScriptedHooks:
 
     def _judge_request(self, data: dict[str, Any]) -> HookResult | None:
         world = self._world
-        if world.turn.was_denied:
-            if len(world.turn.places("event", "provider:request")) > _ENDLESS:
+        if self._is_denied:
+            self._repeats += 1
+            if self._repeats > _ENDLESS:
                 world.give_up("O20")
             return HookResult(action="deny", reason="denied before, and still denied")
         answer: Answer | None = world.peek_answer()
@@ -93,6 +98,7 @@ class ScriptedHooks:
         made = _result(event, action, word, data, call)
         if made is not None:
             self._given.add((event, number))
+            self._is_denied |= made.action == "deny" and event in ("prompt:submit", "provider:request")
             detail = {"action": made.action, "what": action, "word": word, "number": number}
             self._world.note("verdict", event, detail)
         return made

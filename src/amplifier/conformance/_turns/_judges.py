@@ -101,9 +101,8 @@ def judge_answer(turn: PlayedTurn) -> Iterator[Complaint]:
         yield "O3", f"execute returned {outcome.value[:80]!r} without having asked the model"
     if outcome.returned and turn.answers:
         last = turn.answers[-1][1]
-        missing = [text for text in last.texts if text.strip() not in outcome.value]
-        if missing and last.number:
-            yield "O3", f"execute returned {outcome.value[:80]!r}; the model's last words were {missing[0][:80]!r}"
+        if last.number and last.texts and not any(text.strip() in outcome.value for text in last.texts):
+            yield "O3", f"execute returned {outcome.value[:80]!r}; the model's last words were {last.texts[-1][:80]!r}"
 
 
 def judge_memory(turns: list[PlayedTurn]) -> Iterator[Complaint]:

@@ -43,6 +43,7 @@ class World:
         turns: All of them.
         running: The tools under way.
         moments: How many suspensions of doubles there were.
+        asked: How often the model was asked in this turn.
         cancel_at: The moment at which to call `cancel`; 0 for never.
         cancel: Cancels the turn.
         cancelled_where: At what it was.
@@ -63,6 +64,7 @@ class World:
         self.turns: list[PlayedTurn] = []
         self.running: set[int] = set()
         self.moments = 0
+        self.asked = 0
         self.cancel_at = 0
         self.cancel: Callable[[], Any] = _nothing
         self.cancelled_where = ""
@@ -142,6 +144,7 @@ class World:
         script = self._scripts[0] if script is None else script
         self._left = list(script.answers)
         self._hooks.forget()
+        self.asked = 0
         self.cancelled_where = ""
         self.turn = PlayedTurn(script=script)
         self.turns.append(self.turn)
@@ -204,7 +207,8 @@ class World:
             _offering.add(subject)
         elif subject in _offering:
             return Answer(number=0, blocks=list(_NOTHING_MORE), calls=[])
-        number = len(self.turn.places("asked"))
+        self.asked += 1
+        number = self.asked
         if self.is_endless:
             call = Call(number=number, tool="alpha", id=f"again{number}", key=f"again{number}")
             self._calls[call.key] = call

@@ -82,9 +82,12 @@ async def has_a_limit(stage: Stage) -> None:
             stage.fault("O23", f"a model that never stops was asked more than {MOST_CALLS} times in one turn")
             return
         second = await _count(scene)
-        if second < first:
-            stage.fault("O23", f"in a first turn the model was asked {first} times, in the next one {second} times")
-            return
+    async with stage.scene() as scene:
+        if await _count(scene) != first:
+            return  # a limit of another kind, such as a time
+    if second < first:
+        stage.fault("O23", f"in a first turn the model was asked {first} times, in the next one {second} times")
+        return
     async with stage.scene() as scene:
         for error in (None, "NotFoundError", None):
             answers = [{"blocks": [{"call": "alpha"}]}, {"error": error} if error else _SAID]
@@ -119,7 +122,7 @@ class EndlessWorld(World):
 
     def next_answer(self, is_offered_tools: bool = False) -> Any:
         """Once more."""
-        if len(self.turn.places("asked")) > MOST_CALLS:
+        if self.asked > MOST_CALLS:
             self.give_up("O23")
         return super().next_answer(is_offered_tools)
 

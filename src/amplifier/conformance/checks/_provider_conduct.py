@@ -177,7 +177,7 @@ async def _events_of_a_call(stage: Stage, flags: dict[str, bool]) -> dict[str, s
 
 def _distinct(number: int) -> ChatRequest:
     """A request that can be told from others by its words, its length and its tools."""
-    text = f"Repeat the word zebra{number}zebra. " + "and again " * (number * 7)
+    text = f"Please use a tool, and repeat the word zebra{number}zebra. " + "and again " * (number * 7)
     return asking(text, (f"look{number}zebra", f"count{number}zebra"))
 
 

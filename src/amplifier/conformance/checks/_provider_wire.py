@@ -21,6 +21,7 @@ from amplifier.models import (
 )
 
 from .._dialogues import asking, calls_of, complete, told, tool_specs
+from .._passing import lost_part, lost_signature, unsigned, watched
 from .._registry import check
 from .._scene import MountFailed, Stage
 from .._service import REDACTED, SIGNATURE, THOUGHT
@@ -190,6 +191,33 @@ async def sends_no_loose_call(stage: Stage) -> None:
             stage.fault(
                 "P16", "a tool call without a result was repaired, and provider:tool_sequence_repaired not emitted"
             )
+
+
+# ── inside ──
+
+
+@check("P6", kind="behaviour", types=PROVIDER)
+async def loses_nothing_inside(stage: Stage) -> None:
+    """Watches the parts of messages that pass through the module while it answers, and compares them with the response."""
+    sent = {"mark-thought": _SENT_SIGNATURE}
+    for request in (asking("Hello."), asking("Please use a tool. Think."), _conversation()):
+        async with stage.scene() as scene:
+            if not usable(scene):
+                return
+            ours = {*sent, "mark-two", "toolu_mark1", "toolu_mark2", _SENT_REDACTED}
+            with watched(stage.loaded.subject.owns) as passing:
+                outcome = await complete(scene, request)
+            if not isinstance(outcome.value, ChatResponse):
+                continue
+            blocks = outcome.value.content
+            for found in (
+                unsigned(passing, sent),
+                lost_signature(passing, blocks, ours),
+                lost_part(passing, blocks, ours),
+            ):
+                if found is not None:
+                    stage.fault("P6", found)
+                    return
 
 
 # ── refused ──

@@ -1,0 +1,159 @@
+"""What passes through a provider's code while it answers: the parts of messages, as dicts, on their way in and out.
+
+For providers that cannot be pointed at a service of ours, because theirs is built in. Values that functions return and
+variables hold meanwhile are read, nothing is changed and no name is relied on: a part counts by its content alone. Above
+stands the check; below stands the interpreter's profiler.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+Part = dict[str, Any]
+
+_TYPES = {
+    "text": "text",
+    "thinking": "thinking",
+    "redacted_thinking": "redacted_thinking",
+    "tool_use": "tool_call",
+    "tool_call": "tool_call",
+}
+_MOST_NODES = 3000
+_MOST_LISTS = 500
+
+
+class Passing:
+    """What was seen.
+
+    Attributes:
+        thoughts: Every thought as a dict, with what it says and its signature, if it has one.
+        contents: Every list of parts.
+    """
+
+    def __init__(self) -> None:
+        self.thoughts: list[tuple[str, str | None]] = []
+        self.contents: list[list[Part]] = []
+        self._seen: set[int] = set()
+        self._kept: list[Any] = []
+
+    def take(self, value: Any) -> None:
+        """Look for parts in a value."""
+        if not isinstance(value, (dict, list, tuple)) or id(value) in self._seen:
+            return
+        self._seen.add(id(value))
+        self._kept.append(value)  # so that no other value gets its id
+        waiting, left = [value], _MOST_NODES
+        while waiting and left:
+            left -= 1
+            node = waiting.pop()
+            if isinstance(node, dict):
+                self._take_dict(node)
+                waiting += node.values()
+            elif isinstance(node, (list, tuple)):
+                self._take_list(list(node))
+                waiting += node
+
+    def _take_dict(self, node: dict[Any, Any]) -> None:
+        if node.get("type") == "thinking" and isinstance(node.get("thinking"), str):
+            signature = node.get("signature")
+            self.thoughts.append((node["thinking"], signature if isinstance(signature, str) and signature else None))
+
+    def _take_list(self, nodes: list[Any]) -> None:
+        if len(nodes) < 2 or len(self.contents) >= _MOST_LISTS:
+            return
+        if all(isinstance(node, dict) and node.get("type") in _TYPES for node in nodes):
+            self.contents.append([dict(node) for node in nodes])
+
+
+@contextmanager
+def watched(owns: Callable[[str], bool]) -> Iterator[Passing]:
+    """Watch everything that runs meanwhile, in this thread and in those it starts.
+
+    Args:
+        owns: Whether a file belongs to the subject; variables are read there only.
+    """
+    passing = Passing()
+    owned: dict[str, bool] = {}
+
+    def look(frame: FrameType, event: str, value: Any) -> None:
+        if event != "return":
+            return
+        passing.take(value)
+        name = frame.f_code.co_filename
+        if name not in owned:
+            owned[name] = owns(name)
+        if owned[name]:
+            for variable in list(frame.f_locals.values()):
+                passing.take(variable)
+
+    before, before_threads = sys.getprofile(), threading.getprofile()
+    sys.setprofile(look)
+    threading.setprofile(look)
+    try:
+        yield passing
+    finally:
+        sys.setprofile(before)
+        threading.setprofile(before_threads)
+
+
+def lost_signature(passing: Passing, response: list[Any], sent: set[str]) -> str | None:
+    """A thought of the response, not sent by us, that came with a signature and has none, or another one, now."""
+    known: dict[str, set[str]] = {}
+    for said, signature in passing.thoughts:
+        if signature is not None and said not in sent:
+            known.setdefault(said, set()).add(signature)
+    for block in response:
+        said = getattr(block, "thinking", None)
+        if getattr(block, "type", "") == "thinking" and said in known and block.signature not in known[said]:
+            return f"a thought came with the signature {sorted(known[said])[0]!r} and is in the response with {block.signature!r}"
+    return None
+
+
+def unsigned(passing: Passing, sent: dict[str, str]) -> str | None:
+    """A thought that we sent with a signature and that is passed on as a thought without it, and never with it."""
+    for said, signature in sent.items():
+        passed = {found for thought, found in passing.thoughts if thought == said}
+        if passed == {None}:
+            return f"a thought that was sent with the signature {signature!r} is passed on without it"
+    return None
+
+
+def lost_part(passing: Passing, response: list[Any], sent: set[str]) -> str | None:
+    """What the answer had and the response has not: parts of the one list that the response was made of."""
+    shown = [_key(_as_part(block)) for block in response]
+    texts = "\n".join(part[1] for part in shown if part[0] == "text")
+    complaint = None
+    for parts in passing.contents:
+        keys = [_key({**part, "type": _TYPES[part["type"]]}) for part in parts]
+        if any(key[1] in sent for key in keys) or not any(key in shown for key in keys if key[1]):
+            continue  # ours, or another answer
+        wanted = [key for key in keys if key[0] != "text"]
+        here = [key for key in shown if key[0] != "text"]
+        missing_text = [key for key in keys if key[0] == "text" and key[1] not in texts]
+        if wanted == here and not missing_text and _in_order(keys, shown):
+            return None
+        found, expected = [key[0] for key in shown], [key[0] for key in keys]
+        complaint = f"an answer with the parts {expected!r} became a response with the blocks {found!r}"
+    return complaint
+
+
+def _in_order(keys: list[tuple[str, str]], shown: list[tuple[str, str]]) -> bool:
+    places = [shown.index(key) for key in keys if key in shown]
+    return places == sorted(places)
+
+
+def _as_part(block: Any) -> Part:
+    names = ("type", "text", "thinking", "data", "id")
+    return {name: getattr(block, name) for name in names if hasattr(block, name)}
+
+
+def _key(part: Part) -> tuple[str, str]:
+    """By what a part is known: its type, and its words or its id."""
+    kind = str(part.get("type"))
+    name = {"text": "text", "thinking": "thinking", "redacted_thinking": "data", "tool_call": "id"}.get(kind, "type")
+    return kind, str(part.get(name) or "")
