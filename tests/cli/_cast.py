@@ -6,7 +6,7 @@ project stand around them.
     say WORDS            streams the words
     call TOOL JSON       calls a tool, then says what came of it
     both JSON JSON       two calls of `wait_for` at once
-    hang                 streams one word and waits for ever
+    hang                 streams one word, makes a file of that name and waits for ever
     fail                 raises a rate limit error that no retry mends
 """
 
@@ -71,6 +71,7 @@ class ScriptedProvider:
         text, calls = self._decide(request)
         if text == "hang":
             yield StreamChunk(kind="block_delta", index=0, block_type="text", text="hanging ")
+            await anyio.Path("hanging").touch()  # asked for more, so that word has been passed on
             await anyio.sleep_forever()
         if text == "fail":
             raise QuotaExceededError("the quota is used up", provider=self.name)

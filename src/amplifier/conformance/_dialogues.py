@@ -100,7 +100,11 @@ def one_of_everything() -> dict[str, list[dict[str, Any]]]:
         "a text as a block": [{"role": "user", "content": [text]}],
         "two messages of a user": [user, end],
         "two messages of an assistant": [user, {"role": "assistant", "content": "One."}, said(text), end],
-        "two instructions": [{"role": "system", "content": "Be brief."}, {"role": "system", "content": "Be kind."}, user],
+        "two instructions": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "system", "content": "Be kind."},
+            user,
+        ],
         "a message with metadata": [{**user, "name": "ann", "metadata": {"trace": {"id": 1}}}],
     }
 

@@ -108,9 +108,10 @@ def lost_signature(passing: Passing, response: list[Any], sent: set[str]) -> str
         if signature is not None and said not in sent:
             known.setdefault(said, set()).add(signature)
     for block in response:
-        said = getattr(block, "thinking", None)
-        if getattr(block, "type", "") == "thinking" and said in known and block.signature not in known[said]:
-            return f"a thought came with the signature {sorted(known[said])[0]!r} and is in the response with {block.signature!r}"
+        thought = getattr(block, "thinking", None)
+        if getattr(block, "type", "") == "thinking" and thought in known and block.signature not in known[thought]:
+            first = sorted(known[thought])[0]
+            return f"a thought came with the signature {first!r} and is in the response with {block.signature!r}"
     return None
 
 
@@ -130,7 +131,9 @@ def lost_part(passing: Passing, response: list[Any], sent: set[str]) -> str | No
     complaint = None
     for parts in passing.contents:
         keys = [_key({**part, "type": _TYPES[part["type"]]}) for part in parts]
-        if any(key[1] in sent for key in keys) or not any(key in shown for key in keys if key[1]):
+        ids = {part.get("id") for part in parts}
+        is_ours = bool(ids & sent) or any(key[1] in sent for key in keys)
+        if is_ours or not any(key in shown for key in keys if key[1] and key[0] != "tool_call"):
             continue  # ours, or another answer
         wanted = [key for key in keys if key[0] != "text"]
         here = [key for key in shown if key[0] != "text"]
@@ -148,12 +151,12 @@ def _in_order(keys: list[tuple[str, str]], shown: list[tuple[str, str]]) -> bool
 
 
 def _as_part(block: Any) -> Part:
-    names = ("type", "text", "thinking", "data", "id")
+    names = ("type", "text", "thinking", "data", "name")
     return {name: getattr(block, name) for name in names if hasattr(block, name)}
 
 
 def _key(part: Part) -> tuple[str, str]:
-    """By what a part is known: its type, and its words or its id."""
+    """By what a part is known: its type, and its words; ids may be made anew."""
     kind = str(part.get("type"))
-    name = {"text": "text", "thinking": "thinking", "redacted_thinking": "data", "tool_call": "id"}.get(kind, "type")
+    name = {"text": "text", "thinking": "thinking", "redacted_thinking": "data", "tool_call": "name"}.get(kind, "type")
     return kind, str(part.get(name) or "")

@@ -175,7 +175,12 @@ def _messages(blocks: list[Block], body: dict[str, Any]) -> Spoken:
         "stop_sequence": None,
     }
     whole = {**about, "content": blocks, "stop_reason": reason, "usage": usage}
-    start: dict[str, Any] = {**about, "content": [], "stop_reason": None, "usage": {"input_tokens": taken, "output_tokens": 1}}
+    start: dict[str, Any] = {
+        **about,
+        "content": [],
+        "stop_reason": None,
+        "usage": {"input_tokens": taken, "output_tokens": 1},
+    }
     events: list[tuple[str | None, Any]] = [("message_start", {"type": "message_start", "message": start})]
     for index, block in enumerate(blocks):
         begun, deltas = _begun(block)
@@ -242,12 +247,13 @@ def _responses(blocks: list[Block], body: dict[str, Any]) -> Spoken:
 
 
 def main() -> None:
-    """Serve until killed."""
+    """Serve until whoever started it is gone."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     server.daemon_threads = True
     sys.stdout.write(f"{server.server_address[1]}\n")
     sys.stdout.flush()
-    server.serve_forever()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    sys.stdin.read()
 
 
 if __name__ == "__main__":

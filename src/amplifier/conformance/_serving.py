@@ -16,15 +16,21 @@ from typing import Any
 
 SERVICE = "{service}"
 _SECONDS = 5.0
+_kept: list[subprocess.Popen[bytes]] = []
 
 
 @cache
 def service_address() -> str:
     """Where the service listens; started the first time."""
     script = Path(__file__).with_name("_service.py")
-    # It ends with the worker, whose whole process group is killed.
-    process = subprocess.Popen([sys.executable, "-I", str(script)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-I", str(script)],
+        stdin=subprocess.PIPE,  # it ends when this end of the pipe is closed, at the latest by our own end
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
     assert process.stdout is not None
+    _kept.append(process)
     return f"http://127.0.0.1:{int(process.stdout.readline())}"
 
 

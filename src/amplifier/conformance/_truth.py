@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -60,6 +60,7 @@ class Truth:
         accepts: What the schema accepts.
         inputs: Inputs that it accepts.
         words: Keys that the tool's source looks up.
+        choices: Words that it compares with.
         budget: How long.
     """
 
@@ -71,6 +72,7 @@ class Truth:
         accepts: Accepts,
         inputs: list[Input],
         words: list[str],
+        choices: list[str],
         budget: Budget,
     ) -> None:
         self._stage = stage
@@ -81,6 +83,7 @@ class Truth:
         self._inputs = inputs
         self._undeclared = [each for each in words if each not in properties_of(self._top) and is_harmless(each)]
         self._values = Values(schema, CANARY)
+        self._choices = [each for each in choices if is_harmless(each)][:20]
         self._budget = budget
         self._known: dict[str, Answer] = {}
 
@@ -122,60 +125,49 @@ class Truth:
     # ── another key, another type ──
 
     async def _other_type_or_key(self) -> tuple[str, Input, str] | None:
-        for path in _paths(self._top, self._root):
-            having = [given for given in self._inputs if any(True for _ in _found(given, path))]
+        for place in _places(self._top, self._root):
+            having = [given for given in self._inputs if place.is_in(given)]
             if not having or not all(self._answer(given).refused for given in having):
                 continue
-            if await self._takes_some_value(having[0], path):
+            if await self._takes_some_value(having[0], place):
                 continue
             for given in having[:3]:
                 words = self._answer(given).words
-                taken = await self._taken_instead(given, path, words)
+                taken = await self._taken_instead(given, place, words)
                 if taken is not None:
-                    shown = ".".join(each for each in path if each != "[]")
-                    what = f"the schema accepts this {shown!r}, the tool refuses it and takes {taken} instead"
+                    what = f"the schema accepts this {place}, the tool refuses it and takes {taken} instead"
                     return what, given, words
         return None
 
-    async def _takes_some_value(self, given: Input, path: tuple[str, ...]) -> bool:
+    async def _takes_some_value(self, given: Input, place: Place) -> bool:
         """Whether it takes any value of the right type here: what is refused may be a number in a text, or a name."""
         for value in (*SHAPED_TEXTS, "1 + 1", "{}", "[]", "true", 0, 1, 2, 5, 10, 100, 0.5):
-            changed = _changed(given, path, lambda holder, key, value=value: holder.update({key: value}))
+            changed = place.changed(given, value)
             if self._accepts(changed) and (await self._ask(changed)).ok:
                 return True
         return False
 
-    async def _taken_instead(self, given: Input, path: tuple[str, ...], words: str) -> str | None:
-        bare = _changed(given, path, lambda holder, key: holder.pop(key))
-        is_demanded = (await self._ask(bare)).refused
-        if is_demanded:
+    async def _taken_instead(self, given: Input, place: Place, words: str) -> str | None:
+        if (await self._ask(place.changed(given, _NOTHING))).refused:  # so it is needed, by whatever name
             for word in self._undeclared:
-                renamed = _changed(given, path, lambda holder, key, word=word: holder.update({word: holder.pop(key)}))
-                if (await self._ask(renamed)).ok:
+                if (await self._ask(place.changed(given, place.value_in(given), word))).ok:
                     return f"the key {word!r}"
-        if not (_SHAPE_WORDS.search(words) or re.search(rf"\b{re.escape(path[-1])}\b", words)):
+        if not (_SHAPE_WORDS.search(words) or re.search(rf"\b{re.escape(place.path[-1])}\b", words)):
             return None
-        for other in _OTHER_TYPES:
-            changed = _changed(given, path, lambda holder, key, other=other: holder.update({key: other}))
+        for other in (*_OTHER_TYPES, *self._choices):
+            changed = place.changed(given, other)
             if not self._accepts(changed) and (await self._ask(changed)).ok:
-                return f"{json.dumps(other)}"
+                return json.dumps(other)
         return None
 
     # ── a key that is needed and not required ──
 
     async def _hidden_key(self) -> tuple[str, Input, str] | None:
-        required = required_of(self._top)
-        for key in [each for each in properties_of(self._top) if each not in required]:
-            lacking = [given for given in self._inputs if key not in given]
-            answers = [self._answer(given) for given in lacking]
-            named = all(each.refused and re.search(rf"\b{re.escape(key)}\b", each.words) for each in answers)
-            # The same words whatever else is given: it is the key that is missed, not something that is not there.
-            if not lacking or not named or len({each.words for each in answers}) > 1:
-                continue
-            for value in self._values.alternatives(properties_of(self._top)[key], key)[:4]:
-                if (await self._ask({**lacking[0], key: value})).ok:
-                    what = f"the schema does not require {key!r}, the tool refuses every input without it"
-                    return what, lacking[0], answers[0].words
+        for place in _places(self._top, self._root):
+            if not place.is_required:
+                lie = await self._needed_at(place)
+                if lie is not None:
+                    return lie
         if not all(self._answer(given).refused for given in self._inputs):
             return None
         for word in self._undeclared:
@@ -184,6 +176,23 @@ class Truth:
                     if (await self._ask({**given, word: value})).ok:
                         what = f"the schema does not name {word!r}, and the tool refuses every input without it"
                         return what, given, self._answer(given).words
+        return None
+
+    async def _needed_at(self, place: Place) -> tuple[str, Input, str] | None:
+        key = place.path[-1]
+        lacking = [given for given in self._inputs if any(key not in holder for holder in place.holders(given))]
+        answers = [self._answer(given) for given in lacking]
+        named = all(each.refused and re.search(rf"\b{re.escape(key)}\b", each.words) for each in answers)
+        # The same words whatever else is given: it is the key that is missed, not something that is not there.
+        if not lacking or not named or len({each.words for each in answers}) > 1:
+            return None
+        for value in self._values.alternatives(place.schema, key)[:4]:
+            given = copy.deepcopy(lacking[0])
+            for holder in place.holders(given):
+                holder.setdefault(key, value)
+            if self._accepts(given) and (await self._ask(given)).ok:
+                what = f"the schema does not require {place}, the tool refuses every input without it"
+                return what, lacking[0], answers[0].words
         return None
 
     # ── a choice that is none ──
@@ -319,33 +328,52 @@ def _size(value: Any) -> int:
 # ── places ──
 
 
-def _paths(top: dict[str, Any], root: Any, depth: int = 0) -> Iterator[tuple[str, ...]]:
-    """Where properties stand: ``("items", "[]", "name")`` is the name in each of the items."""
+@attrs.frozen
+class Place:
+    """Where a property stands: the path ``("items", "[]", "name")`` is the name in each of the items."""
+
+    path: tuple[str, ...]
+    schema: Any
+    is_required: bool
+
+    def __str__(self) -> str:
+        return repr(".".join(each for each in self.path if each != "[]"))
+
+    def holders(self, given: Any) -> list[dict[str, Any]]:
+        """The objects that have the property, or could have it."""
+        found = [given]
+        for part in self.path[:-1]:
+            if part == "[]":
+                found = [item for value in found if isinstance(value, list) for item in value]
+            else:
+                found = [value[part] for value in found if isinstance(value, dict) and part in value]
+        return [value for value in found if isinstance(value, dict)]
+
+    def is_in(self, given: Any) -> bool:
+        return any(self.path[-1] in holder for holder in self.holders(given))
+
+    def changed(self, given: Input, value: Any, name: str | None = None) -> Input:
+        """The input with another value here, under another name if one is given."""
+        copied = copy.deepcopy(given)
+        for holder in self.holders(copied):
+            if holder.pop(self.path[-1], _NOTHING) is not _NOTHING and value is not _NOTHING:
+                holder[name or self.path[-1]] = value
+        return copied
+
+    def value_in(self, given: Input) -> Any:
+        return next(holder[self.path[-1]] for holder in self.holders(given) if self.path[-1] in holder)
+
+
+_NOTHING: Any = object()
+
+
+def _places(top: dict[str, Any], root: Any, depth: int = 0) -> Iterator[Place]:
+    required = required_of(top)
     for name, part in properties_of(top).items():
-        yield (name,)
+        yield Place((name,), part, name in required)
         schema = resolved(part, root)
-        if depth < 2 and "properties" in schema:
-            yield from ((name, *rest) for rest in _paths(schema, root, depth + 1))
         inner = resolved(schema.get("items"), root)
-        if depth < 2 and "properties" in inner:
-            yield from ((name, "[]", *rest) for rest in _paths(inner, root, depth + 1))
-
-
-def _found(value: Any, path: Iterable[str]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Every object that has the last key of a path, and that key."""
-    first, *rest = path
-    if first == "[]":
-        for item in value if isinstance(value, list) else ():
-            yield from _found(item, rest)
-    elif isinstance(value, dict) and first in value:
-        if rest:
-            yield from _found(value[first], rest)
-        else:
-            yield value, first
-
-
-def _changed(given: Input, path: tuple[str, ...], change: Any) -> Input:
-    copied = copy.deepcopy(given)
-    for holder, key in list(_found(copied, path)):
-        change(holder, key)
-    return copied
+        for steps, found in (((name,), schema), ((name, "[]"), inner)):
+            if depth < 2 and "properties" in found:
+                for place in _places(found, root, depth + 1):
+                    yield attrs.evolve(place, path=(*steps, *place.path))

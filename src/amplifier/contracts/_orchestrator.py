@@ -53,14 +53,17 @@ CLAUSES: tuple[Clause, ...] = (
         "O1", "The orchestrator has an async execute that takes prompt, context, providers, tools and hooks by keyword."
     ),
     required("O2", "After mount it stands at the mount point 'orchestrator'."),
-    required("O3", "execute returns a str."),
+    required("O3", "execute returns the text of the answer, a str."),
     required("O4", "execution:start is the first event of a turn."),
     required("O5", "execution:end is emitted on every way out, with status completed, cancelled or error.", law="L5"),
     required("O6", "orchestrator:complete is emitted on every way out.", law="L5"),
     required(
         "O7", "Every model call has a provider:request before it, and a provider:response after it if it succeeded."
     ),
-    required("O8", "Every tool run has a tool:pre before it, and a tool:post after it if the tool returned."),
+    required(
+        "O8",
+        "Every tool run has a tool:pre before it, and a tool:post after it if the tool returned; both name the tool.",
+    ),
     required("O9", "The prompt is stored before the model is asked."),
     required("O10", "The messages of every request come from get_messages_for_request."),
     required("O11", "The assistant's message is stored before the results of its tool calls.", law="L5"),
@@ -87,7 +90,9 @@ CLAUSES: tuple[Clause, ...] = (
     required("O22", "After a graceful stop running tools finish, and no model call and no tool is started.", law="L2"),
     required("O23", "The number of model calls per turn has a limit, and every turn starts counting anew.", law="L3"),
     required(
-        "O24", "Structured content is stored as it came, thinking with its signature, not flattened to text.", law="L6"
+        "O24",
+        "Every answer is stored, structured content as it came: thinking with its signature, not flattened to text.",
+        law="L6",
     ),
     recommended("O25", "With several providers the configured one is asked, else the first."),
     recommended("O26", "After a provider's error provider:error is emitted and the next turn works.", law="L5"),

@@ -165,6 +165,7 @@ class ScriptedProvider:
             world.note("failed", self.name, error)
             raise error
         world.note("answered", self.name, answer)
+        world.last_answer = answer
         return answer
 
 

@@ -58,8 +58,7 @@ class ScriptedHooks:
     async def _judge(self, event: str, data: dict[str, Any]) -> HookResult | None:
         world = self._world
         if event == "provider:response":
-            answers = world.turn.answers
-            if answers and answers[-1][1].stops == "told":
+            if world.last_answer is not None and world.last_answer.stops == "told":
                 world.stop()
             return None
         if event == "prompt:submit":
@@ -98,7 +97,7 @@ class ScriptedHooks:
         made = _result(event, action, word, data, call)
         if made is not None:
             self._given.add((event, number))
-            self._is_denied |= made.action == "deny" and event in ("prompt:submit", "provider:request")
+            self._is_denied |= made.action == "deny" and event == "provider:request"
             detail = {"action": made.action, "what": action, "word": word, "number": number}
             self._world.note("verdict", event, detail)
         return made

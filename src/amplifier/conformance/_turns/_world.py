@@ -44,6 +44,7 @@ class World:
         running: The tools under way.
         moments: How many suspensions of doubles there were.
         asked: How often the model was asked in this turn.
+        last_answer: What it said last.
         cancel_at: The moment at which to call `cancel`; 0 for never.
         cancel: Cancels the turn.
         cancelled_where: At what it was.
@@ -65,6 +66,7 @@ class World:
         self.running: set[int] = set()
         self.moments = 0
         self.asked = 0
+        self.last_answer: Answer | None = None
         self.cancel_at = 0
         self.cancel: Callable[[], Any] = _nothing
         self.cancelled_where = ""
@@ -144,7 +146,7 @@ class World:
         script = self._scripts[0] if script is None else script
         self._left = list(script.answers)
         self._hooks.forget()
-        self.asked = 0
+        self.asked, self.last_answer = 0, None
         self.cancelled_where = ""
         self.turn = PlayedTurn(script=script)
         self.turns.append(self.turn)
@@ -226,8 +228,8 @@ class World:
         if isinstance(key, str) and key in self._calls:
             return self._calls[key]
         if key is None and isinstance(tool, str):
-            answers = self.turn.answers
-            return next((call for call in answers[-1][1].calls if call.tool == tool), None) if answers else None
+            calls = [] if self.last_answer is None else self.last_answer.calls
+            return next((call for call in calls if call.tool == tool), None)
         return None
 
 

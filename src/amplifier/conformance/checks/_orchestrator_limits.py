@@ -31,7 +31,7 @@ _DEEDS = {
 }
 _NEVER = 1_000_000_000
 REPEATS = 12
-"""How often a turn is cancelled at one kind of moment before the loop has to work again: slots may be lost one by one."""
+"""How often a turn is cancelled while a tool or a model works, before the loop has to work again: slots get lost singly."""
 
 _SAID = {"blocks": [{"say": "Done. "}]}
 _PARALLEL: dict[str, Any] = {
@@ -184,7 +184,8 @@ class _Sweep:
             await self._expect_rest(given, where)
             if self._stage.faults:
                 return False
-            if repeats >= (1 if where in self._tried else REPEATS):
+            wanted = REPEATS if where.startswith(("tool", "provider.")) else 3
+            if repeats >= (1 if where in self._tried else wanted):
                 self._tried.add(where)
                 return True
 

@@ -148,7 +148,7 @@ async def tells_the_truth(stage: Stage) -> None:
             continue
         inputs = [given for given in valid_inputs(schema, CANARY, choices_in(subject)) if accepts(given)][:30]
         budget = Budget(stage, _SECONDS / len(schemas))
-        await Truth(stage, at, schema, accepts, inputs, inputs_in(subject), budget).look()
+        await Truth(stage, at, schema, accepts, inputs, inputs_in(subject), choices_in(subject), budget).look()
 
 
 # ── in company ──

@@ -18,7 +18,9 @@ async def handle(event, data):
 
 
 async def mount(coordinator, config):
-    undo = [coordinator.hooks.register(e, handle, priority=50, name="count") for e in config.get("events", ["tool:pre"])]
+    undo = [
+        coordinator.hooks.register(e, handle, priority=50, name="count") for e in config.get("events", ["tool:pre"])
+    ]
     logger.info("counting")
 
     def cleanup():

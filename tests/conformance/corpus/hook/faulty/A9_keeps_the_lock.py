@@ -24,7 +24,9 @@ class Ordered:
 
 async def mount(coordinator, config):
     handle = Ordered()
-    undo = [coordinator.hooks.register(e, handle, priority=50, name="ordered") for e in config.get("events", ["tool:pre"])]
+    undo = [
+        coordinator.hooks.register(e, handle, priority=50, name="ordered") for e in config.get("events", ["tool:pre"])
+    ]
     logger.info("in order")
 
     def cleanup():

@@ -18,7 +18,9 @@ async def handle(event, data):
 
 async def mount(coordinator, config):
     events = config.get("events", ["tool:pre"])
-    undo = [coordinator.hooks.register(event, handle, priority=50, name="unknown-action-after-the-fact") for event in events]
+    undo = [
+        coordinator.hooks.register(event, handle, priority=50, name="unknown-action-after-the-fact") for event in events
+    ]
     logger.info("registered for %s", ", ".join(events))
 
     def cleanup():

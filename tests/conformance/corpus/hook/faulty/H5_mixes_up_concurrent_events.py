@@ -23,7 +23,9 @@ handle = Stamp()
 
 async def mount(coordinator, config):
     events = config.get("events", ["tool:pre"])
-    undo = [coordinator.hooks.register(event, handle, priority=50, name="mixes-up-concurrent-events") for event in events]
+    undo = [
+        coordinator.hooks.register(event, handle, priority=50, name="mixes-up-concurrent-events") for event in events
+    ]
     logger.info("registered for %s", ", ".join(events))
 
     def cleanup():

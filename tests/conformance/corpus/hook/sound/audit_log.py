@@ -21,7 +21,9 @@ class Count:
 
 async def mount(coordinator, config):
     count = Count()
-    undo = [coordinator.hooks.register(event, count, priority=90, name="audit") for event in config.get("events", ["*"])]
+    undo = [
+        coordinator.hooks.register(event, count, priority=90, name="audit") for event in config.get("events", ["*"])
+    ]
     logger.info("auditing")
 
     async def cleanup():

@@ -19,7 +19,9 @@ async def handle(event, data):
 
 async def mount(coordinator, config):
     events = config.get("events", ["tool:pre"])
-    undo = [coordinator.hooks.register(event, handle, priority=15, name="path-gate", on_failure="deny") for event in events]
+    undo = [
+        coordinator.hooks.register(event, handle, priority=15, name="path-gate", on_failure="deny") for event in events
+    ]
     logger.info("registered for %s", ", ".join(events))
 
     def cleanup():

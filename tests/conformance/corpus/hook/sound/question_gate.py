@@ -27,7 +27,10 @@ async def handle(event, data):
 
 async def mount(coordinator, config):
     events = config.get("events", ["tool:pre"])
-    undo = [coordinator.hooks.register(event, handle, priority=20, name="question-gate", on_failure="deny") for event in events]
+    undo = [
+        coordinator.hooks.register(event, handle, priority=20, name="question-gate", on_failure="deny")
+        for event in events
+    ]
     logger.info("registered for %s", ", ".join(events))
 
     def cleanup():

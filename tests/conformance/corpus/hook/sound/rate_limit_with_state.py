@@ -31,7 +31,8 @@ class Pace:
 async def mount(coordinator, config):
     pace = Pace(config.get("most", 1000))
     undo = [
-        coordinator.hooks.register(event, pace, priority=60, name="pace") for event in config.get("events", ["tool:pre"])
+        coordinator.hooks.register(event, pace, priority=60, name="pace")
+        for event in config.get("events", ["tool:pre"])
     ]
     logger.info("pacing")
     coordinator.register_cleanup(lambda: [each() for each in undo])

@@ -60,7 +60,9 @@ def mount_point(config, coordinator):
                 except Exception as error:
                     await hooks.emit("tool:error", {**data, "error": str(error)})
                     return f"Failed: {type(error).__name__}: {error}"
-                told = await hooks.emit("tool:post", {**data, "tool_result": {"output": text, "success": result.success}})
+                told = await hooks.emit(
+                    "tool:post", {**data, "tool_result": {"output": text, "success": result.success}}
+                )
                 if told.action == "deny":
                     return f"Failed: withheld, {told.reason}"
                 injected(told, later)
@@ -112,7 +114,8 @@ def mount_point(config, coordinator):
                     message = {"role": "assistant", "content": kept}
                     if calls:
                         message["tool_calls"] = [
-                            {"id": c.id, "function": {"name": c.name, "arguments": json.dumps(c.arguments)}} for c in calls
+                            {"id": c.id, "function": {"name": c.name, "arguments": json.dumps(c.arguments)}}
+                            for c in calls
                         ]
                     with anyio.CancelScope(shield=True):
                         await context.add_message(message)

@@ -78,7 +78,10 @@ class PlainLoop:
     async def messages(self, provider):
         stored = await self.context.get_messages_for_request(provider=provider)
         extra, self.ephemeral = self.ephemeral, []
-        return [*(Message(**m) for m in stored if m["role"] != "system"), *(Message(role=role, content=text) for role, text in extra)]
+        return [
+            *(Message(**m) for m in stored if m["role"] != "system"),
+            *(Message(role=role, content=text) for role, text in extra),
+        ]
 
     async def call(self, call):
         if self.must_stop():

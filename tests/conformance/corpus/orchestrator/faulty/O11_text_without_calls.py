@@ -80,7 +80,10 @@ class Turn:
         return response
 
     async def remember(self, response, calls):
-        message = {"role": "assistant", "content": [to_dict(block) for block in response.content if block.type != "tool_call"]}
+        message = {
+            "role": "assistant",
+            "content": [to_dict(block) for block in response.content if block.type != "tool_call"],
+        }
         with anyio.CancelScope(shield=True):
             await self.context.add_message(message)
             self.open = list(calls)

@@ -80,7 +80,12 @@ class Turn:
         return response
 
     async def remember(self, response, calls):
-        message = {"role": "assistant", "content": [{**to_dict(b), "signature": None} if b.type == "thinking" else to_dict(b) for b in response.content]}
+        message = {
+            "role": "assistant",
+            "content": [
+                {**to_dict(b), "signature": None} if b.type == "thinking" else to_dict(b) for b in response.content
+            ],
+        }
         if calls:
             message["tool_calls"] = [to_dict(call) for call in calls]
         with anyio.CancelScope(shield=True):
