@@ -1,0 +1,54 @@
+"""``amplifier module new``: what it writes can be read, named and found, and keeps its contract as it is."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from pathlib import Path
+
+import anyio
+import pytest
+
+from amplifier.cli import main
+from amplifier.conformance import Report, check_module
+from amplifier.contracts import CONTRACTS
+
+
+def examined(folder: Path, **options: bool) -> Report:
+    async def run() -> Report:
+        return await check_module(folder, **options)  # type: ignore[arg-type]  # a few of its keywords
+
+    return anyio.run(run)
+
+
+@pytest.mark.parametrize("kind", CONTRACTS)
+def test_a_new_module_of_every_type_is_well_formed(kind, tmp_path, capsys):
+    assert main(["module", "new", "word-count", "--type", kind, "--into", str(tmp_path)]) == 0
+    [folder] = tmp_path.iterdir()
+    assert str(folder) in capsys.readouterr().out
+    report = examined(folder, static=True)
+    assert (report.type, report.verdict, report.recommendations) == (kind, "conforms", [])
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    [(module_id, reference)] = project["entry-points"]["amplifier.modules"].items()
+    assert module_id.endswith("-word-count")
+    assert (folder / reference.partition(":")[0] / "__init__.py").is_file()
+    for file in folder.rglob("*.py"):
+        assert "$" not in file.read_text()
+        ast.parse(file.read_text())
+
+
+@pytest.mark.timeout(300)
+def test_a_new_provider_keeps_even_what_is_only_recommended(tmp_path):
+    assert main(["module", "new", "provider-words", "--into", str(tmp_path)]) == 0
+    report = examined(tmp_path / "amplifier-module-provider-words")
+    assert report.ok, str(report)
+    assert report.recommendations == [], str(report)
+
+
+def test_a_name_that_cannot_be_one_and_a_folder_that_is_there_are_refused(tmp_path, capsys):
+    assert main(["module", "new", "Word Count", "--type", "tool", "--into", str(tmp_path)]) == 2
+    assert main(["module", "new", "thing", "--into", str(tmp_path)]) == 2
+    assert "expected one of" in capsys.readouterr().err
+    for code in (0, 2):
+        assert main(["module", "new", "tool-x", "--into", str(tmp_path)]) == code
+    assert "is there already" in capsys.readouterr().err
