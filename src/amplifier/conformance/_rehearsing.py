@@ -25,6 +25,7 @@ PLENTY = 10_000_000
 """A budget into which everything fits."""
 SHORT = 12
 """Messages that every window should hold."""
+_VERY_FEW, _VERY_SHORT = 4, 100
 
 
 class Rehearsal:
@@ -123,6 +124,11 @@ class Rehearsal:
             if len(self.expected) <= SHORT and not self.is_broken and not is_whole(self.expected, view):
                 what = f"of {len(self.expected)} short messages the view shows {len(view)}, or shows them changed"
                 self.stage.fault("C16", f"{what}, with a budget of {PLENTY} tokens")
+        if 0 < len(self.expected) <= _VERY_FEW and tokens(self.expected) < _VERY_SHORT and not self.is_broken:
+            view = await self.view()
+            if view is not None and not is_whole(self.expected, view):
+                what = f"of {len(self.expected)} short messages the view without a budget shows {len(view)}"
+                self.stage.fault("C16", f"{what}, or shows them changed")
         return view
 
     # ── parts ──

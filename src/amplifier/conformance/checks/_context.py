@@ -15,7 +15,7 @@ import anyio.lowlevel
 from .._registry import check
 from .._rehearsing import PLENTY, Rehearsal, interrupt_compactions, rehearsal, spoil
 from .._scene import Stage
-from .._transcripts import Message, prose, spoken, tool_turn
+from .._transcripts import Message, mark_of, prose, spoken, tool_turn
 from .._views import difference, holds
 
 CONTEXT = ("context",)
@@ -132,11 +132,12 @@ class _Program:
 
     async def _view(self, step: dict[str, Any], when: str) -> None:
         play = self._play
+        before = await play.stored()
         view = await play.view(step["budget"])
         if view is not None:
             play.judge(view)
-        if not play.is_broken:
-            await play.compare("C6", when)
+        if not play.is_broken and await play.compare("C6", when) and before != await play.stored():
+            play.stage.fault("C6", f"{when}, what is stored is not what it was: to ask for a view has changed it")
 
     async def _burst(self, step: dict[str, Any], when: str) -> None:
         burst = [self._fresh() for _ in range(step["count"])]
@@ -299,6 +300,11 @@ async def _add_while_reading(play: Rehearsal) -> None:
         await play.compare("C15", "after adding and reading at once")
 
 
+def _marks(view: Any) -> list[str | None]:
+    """Which of our messages a view shows; what a context adds of its own may differ from time to time."""
+    return [mark_of(message) for message in view or () if isinstance(message, dict) and mark_of(message)]
+
+
 async def _look_at_once(play: Rehearsal) -> None:
     """Views of several sizes, asked for in turn and then at once: each is what was asked for."""
     budgets = (200, 1000, PLENTY, 500)
@@ -312,8 +318,9 @@ async def _look_at_once(play: Rehearsal) -> None:
         for number in range(len(budgets)):
             group.start_soon(look, number)
     for budget, once, again, beside in zip(budgets, *alone, together, strict=True):
-        if once == again and beside is not None and beside != once:
-            what = f"{len(beside)} messages instead of the {len(once)} that it shows when asked alone"
+        marks = [_marks(view) for view in (once, again, beside)]
+        if marks[0] == marks[1] != marks[2] and beside is not None:
+            what = f"{len(marks[2])} messages instead of the {len(marks[0])} that it shows when asked alone"
             play.stage.fault("C15", f"a view for {budget} tokens, asked for beside others, shows {what}")
             return
 
