@@ -31,7 +31,7 @@ class Kernel:
     """One kernel on one backend."""
 
     def __init__(self, name: str, library: Any, backend: str) -> None:
-        self.name, self.library, self.backend = name, library, backend
+        self.name, self.package, self.backend = name, library, backend
         self.is_ours = library is amplifier
 
     def timed(self, prepare: Callable[[], Awaitable[Work]]) -> Callable[[int], float]:

@@ -46,10 +46,10 @@ def duel(table: Table, name: str, prepare: Any, *, target: float, trio: float | 
 @pytest.mark.parametrize(("handlers", "target"), [(0, 75), (1, 15), (10, 30), (100, 40)])
 def test_emitting_a_small_payload(table, handlers, target):
     async def prepare(kernel: Kernel) -> Any:
-        hooks = kernel.library.HookRegistry()
+        hooks = kernel.package.HookRegistry()
 
         async def handler(event: str, data: dict[str, Any]) -> Any:
-            return kernel.library.HookResult(action="continue")
+            return kernel.package.HookResult(action="continue")
 
         for number in range(handlers):
             hooks.register("tool:pre", handler, name=f"h{number}")
@@ -63,10 +63,10 @@ def test_emitting_a_payload_of_200_kb(table, handlers, target):
     payload = chat_request(messages=180)
 
     async def prepare(kernel: Kernel) -> Any:
-        hooks = kernel.library.HookRegistry()
+        hooks = kernel.package.HookRegistry()
 
         async def handler(event: str, data: dict[str, Any]) -> Any:
-            return kernel.library.HookResult(action="continue")
+            return kernel.package.HookResult(action="continue")
 
         for number in range(handlers):
             hooks.register("provider:request", handler, name=f"h{number}")
@@ -79,7 +79,7 @@ def test_emitting_a_payload_of_200_kb(table, handlers, target):
 
 
 async def opened(kernel: Kernel, **options: Any) -> Any:
-    session = kernel.session(modules_for(kernel.library, **options))
+    session = kernel.session(modules_for(kernel.package, **options))
     await session.initialize()
     return session
 
@@ -141,7 +141,7 @@ def test_processing_a_result(table, action, target):
     async def prepare(kernel: Kernel) -> Any:
         coordinator = (await opened(kernel)).coordinator
         more = {"context_injection": "Mind the gap.", "context_injection_role": "user"} if action != "continue" else {}
-        result = kernel.library.HookResult(action=action, **more)
+        result = kernel.package.HookResult(action=action, **more)
         context = coordinator.get("context")
 
         async def work() -> None:
@@ -158,7 +158,7 @@ def test_processing_a_result(table, action, target):
 
 def test_opening_a_trivial_turn_and_closing(table):
     async def prepare(kernel: Kernel) -> Any:
-        modules = modules_for(kernel.library)
+        modules = modules_for(kernel.package)
 
         class Nothing:
             async def execute(self, prompt: str, **_: Any) -> str:
