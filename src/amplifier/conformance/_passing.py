@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from amplifier.models import ChatResponse, ThinkingBlock
+
 Part = dict[str, Any]
 
 _TYPES = {
@@ -32,18 +34,20 @@ class Passing:
 
     Attributes:
         thoughts: Every thought as a dict, with what it says and its signature, if it has one.
+        own: Those of them that the subject's own functions held when they ended.
         contents: Every list of parts.
     """
 
     def __init__(self) -> None:
-        self.thoughts: list[tuple[str, str | None]] = []
+        self.thoughts: set[tuple[str, str | None]] = set()
+        self.own: set[tuple[str, str | None]] = set()
         self.contents: list[list[Part]] = []
         self._seen: set[int] = set()
         self._kept: list[Any] = []
 
-    def take(self, value: Any) -> None:
-        """Look for parts in a value."""
-        if not isinstance(value, (dict, list, tuple)) or id(value) in self._seen:
+    def take(self, value: Any, *, is_own: bool) -> None:
+        """Look for parts in a value; one that the subject holds is looked at again, since it may have been changed."""
+        if not isinstance(value, (dict, list, tuple)) or (id(value) in self._seen and not is_own):
             return
         self._seen.add(id(value))
         self._kept.append(value)  # so that no other value gets its id
@@ -52,16 +56,19 @@ class Passing:
             left -= 1
             node = waiting.pop()
             if isinstance(node, dict):
-                self._take_dict(node)
+                self._take_dict(node, is_own)
                 waiting += node.values()
             elif isinstance(node, (list, tuple)):
                 self._take_list(list(node))
                 waiting += node
 
-    def _take_dict(self, node: dict[Any, Any]) -> None:
+    def _take_dict(self, node: dict[Any, Any], is_own: bool) -> None:
         if node.get("type") == "thinking" and isinstance(node.get("thinking"), str):
             signature = node.get("signature")
-            self.thoughts.append((node["thinking"], signature if isinstance(signature, str) and signature else None))
+            thought = (node["thinking"], signature if isinstance(signature, str) and signature else None)
+            self.thoughts.add(thought)
+            if is_own:
+                self.own.add(thought)
 
     def _take_list(self, nodes: list[Any]) -> None:
         if len(nodes) < 2 or len(self.contents) >= _MOST_LISTS:
@@ -83,13 +90,13 @@ def watched(owns: Callable[[str], bool]) -> Iterator[Passing]:
     def look(frame: FrameType, event: str, value: Any) -> None:
         if event != "return":
             return
-        passing.take(value)
         name = frame.f_code.co_filename
         if name not in owned:
             owned[name] = owns(name)
+        passing.take(value, is_own=owned[name])
         if owned[name]:
             for variable in list(frame.f_locals.values()):
-                passing.take(variable)
+                passing.take(variable, is_own=True)
 
     before, before_threads = sys.getprofile(), threading.getprofile()
     sys.setprofile(look)
@@ -101,15 +108,15 @@ def watched(owns: Callable[[str], bool]) -> Iterator[Passing]:
         threading.setprofile(before_threads)
 
 
-def lost_signature(passing: Passing, response: list[Any], sent: set[str]) -> str | None:
+def lost_signature(passing: Passing, response: ChatResponse, sent: set[str]) -> str | None:
     """A thought of the response, not sent by us, that came with a signature and has none, or another one, now."""
     known: dict[str, set[str]] = {}
     for said, signature in passing.thoughts:
         if signature is not None and said not in sent:
             known.setdefault(said, set()).add(signature)
-    for block in response:
-        thought = getattr(block, "thinking", None)
-        if getattr(block, "type", "") == "thinking" and thought in known and block.signature not in known[thought]:
+    for block in response.content:
+        thought = block.thinking if isinstance(block, ThinkingBlock) else ""
+        if isinstance(block, ThinkingBlock) and thought in known and block.signature not in known[thought]:
             first = sorted(known[thought])[0]
             return f"a thought came with the signature {first!r} and is in the response with {block.signature!r}"
     return None
@@ -118,15 +125,16 @@ def lost_signature(passing: Passing, response: list[Any], sent: set[str]) -> str
 def unsigned(passing: Passing, sent: dict[str, str]) -> str | None:
     """A thought that we sent with a signature and that is passed on as a thought without it, and never with it."""
     for said, signature in sent.items():
-        passed = {found for thought, found in passing.thoughts if thought == said}
+        passed = {found for thought, found in passing.own if thought == said}
         if passed == {None}:
             return f"a thought that was sent with the signature {signature!r} is passed on without it"
     return None
 
 
-def lost_part(passing: Passing, response: list[Any], sent: set[str]) -> str | None:
+def lost_part(passing: Passing, response: ChatResponse, sent: set[str]) -> str | None:
     """What the answer had and the response has not: parts of the one list that the response was made of."""
-    shown = [_key(_as_part(block)) for block in response]
+    shown = [_key(_as_part(block)) for block in response.content]
+    lists_calls = bool(response.tool_calls) and not any(key[0] == "tool_call" for key in shown)
     texts = "\n".join(part[1] for part in shown if part[0] == "text")
     complaint = None
     for parts in passing.contents:
@@ -135,7 +143,7 @@ def lost_part(passing: Passing, response: list[Any], sent: set[str]) -> str | No
         is_ours = bool(ids & sent) or any(key[1] in sent for key in keys)
         if is_ours or not any(key in shown for key in keys if key[1] and key[0] != "tool_call"):
             continue  # ours, or another answer
-        wanted = [key for key in keys if key[0] != "text"]
+        wanted = [key for key in keys if key[0] != "text" and not (lists_calls and key[0] == "tool_call")]
         here = [key for key in shown if key[0] != "text"]
         missing_text = [key for key in keys if key[0] == "text" and key[1] not in texts]
         if wanted == here and not missing_text and _in_order(keys, shown):

@@ -209,11 +209,11 @@ async def loses_nothing_inside(stage: Stage) -> None:
                 outcome = await complete(scene, request)
             if not isinstance(outcome.value, ChatResponse):
                 continue
-            blocks = outcome.value.content
+            response = outcome.value
             for found in (
                 unsigned(passing, sent),
-                lost_signature(passing, blocks, ours),
-                lost_part(passing, blocks, ours),
+                lost_signature(passing, response, ours),
+                lost_part(passing, response, ours),
             ):
                 if found is not None:
                     stage.fault("P6", found)

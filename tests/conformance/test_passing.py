@@ -1,0 +1,121 @@
+"""Reading what passes through a provider's code, and judging answers by themselves."""
+
+from __future__ import annotations
+
+import copy
+from decimal import Decimal
+
+import pytest
+
+from amplifier.conformance._dialogues import calls_of, continued, one_of_everything, problem_with, request_from
+from amplifier.conformance._passing import lost_part, lost_signature, unsigned, watched
+from amplifier.models import (
+    ChatRequest,
+    ChatResponse,
+    Message,
+    TextBlock,
+    ThinkingBlock,
+    ToolCall,
+    ToolCallBlock,
+    Usage,
+)
+
+THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "seal"}
+TEXT = {"type": "text", "text": "so it is"}
+
+
+def passing(function):
+    with watched(lambda name: name == __file__) as seen:
+        function()
+    return seen
+
+
+def answer(*blocks, **more):
+    usage = Usage(input_tokens=1, output_tokens=2, total_tokens=3)
+    return ChatResponse(**{"content": list(blocks), "usage": usage, **more})
+
+
+def receive():
+    parts = [dict(THOUGHT), dict(TEXT)]
+    return copy.copy(parts)
+
+
+def test_a_signature_that_came_with_a_thought_is_missed_in_the_response():
+    seen = passing(receive)
+    assert lost_signature(seen, answer(ThinkingBlock(thinking="hm", signature="seal")), set()) is None
+    assert lost_signature(seen, answer(ThinkingBlock(thinking="another")), set()) is None
+    assert "seal" in (lost_signature(seen, answer(ThinkingBlock(thinking="hm")), set()) or "")
+    assert lost_signature(seen, answer(ThinkingBlock(thinking="hm")), {"hm"}) is None
+
+
+def test_parts_that_came_are_missed_when_they_are_dropped_or_regrouped():
+    seen = passing(receive)
+    thought, text = ThinkingBlock(thinking="hm", signature="seal"), TextBlock(text="so it is")
+    assert lost_part(seen, answer(thought, text), set()) is None
+    assert lost_part(seen, answer(thought, TextBlock(text="And so it is.")), set()) is None
+    assert lost_part(seen, answer(TextBlock(text="something else")), set()) is None
+    assert lost_part(seen, answer(text), set()) is not None
+    assert lost_part(seen, answer(text, thought), set()) is not None
+
+
+def test_a_thought_that_is_passed_on_without_its_signature_is_seen_and_one_with_it_is_not():
+    def strip():
+        part = dict(THOUGHT)
+        part.pop("signature")
+        return part
+
+    assert unsigned(passing(strip), {"hm": "seal"}) is not None
+    assert unsigned(passing(receive), {"hm": "seal"}) is None
+    assert unsigned(passing(lambda: None), {"hm": "seal"}) is None
+
+
+CALL = ToolCallBlock(id="a", name="look", input={"n": 1})
+
+
+@pytest.mark.parametrize(
+    ("response", "clause"),
+    [
+        (None, "P4"),
+        ({"content": []}, "P4"),
+        (answer(TextBlock(text="x"), usage=None), "P5"),
+        (answer(usage=Usage(input_tokens=1, output_tokens=2, total_tokens=4)), "P5"),
+        (answer(usage=Usage(input_tokens=-1, output_tokens=2, total_tokens=1)), "P5"),
+        (answer(ToolCallBlock(id="a", name="look", input={"n": {1, 2}})), "P6"),
+        (answer(ToolCallBlock(id=" ", name="look", input={})), "P9"),
+        (answer(CALL, copy.deepcopy(CALL)), "P9"),
+        (answer(CALL, tool_calls=[ToolCall(id="b", name="look", arguments={"n": 1})]), "P10"),
+    ],
+)
+def test_what_is_wrong_with_an_answer_by_itself_is_named(response, clause):
+    found = problem_with(response)
+    assert found is not None
+    assert found[0] == clause
+
+
+def test_a_good_answer_has_no_problem_and_a_conversation_goes_on_with_results():
+    response = answer(CALL, tool_calls=[ToolCall(id="a", name="look", arguments={"n": 1})])
+    assert response.usage is not None
+    response.usage.cost_usd = Decimal("0.1")
+    assert problem_with(response) is None
+    following = continued(ChatRequest(messages=[Message(role="user", content="x")]), response, "unused")
+    assert [message.role for message in following.messages] == ["user", "assistant", "tool"]
+    assert [call.id for call in calls_of(response)] == ["a"]
+
+
+def test_there_is_a_request_for_every_role_and_every_block():
+    requests = [request_from({"messages": messages}) for messages in one_of_everything().values()]
+    roles = {message.role for request in requests for message in request.messages}
+    blocks = {
+        b.type for request in requests for m in request.messages if isinstance(m.content, list) for b in m.content
+    }
+    assert roles == {"system", "developer", "user", "assistant", "function", "tool"}
+    assert blocks >= {
+        "text",
+        "thinking",
+        "redacted_thinking",
+        "tool_call",
+        "tool_result",
+        "image",
+        "reasoning",
+        "hologram",
+    }
