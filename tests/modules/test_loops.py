@@ -418,6 +418,33 @@ async def test_a_graceful_stop_lets_running_tools_finish_and_starts_nothing_new(
     assert agent.broken_pairs() == []
 
 
+async def test_a_graceful_stop_while_hooks_decide_about_a_tool_does_not_start_it(loop):
+    agent: Agent
+
+    async def stop(event: str, data: dict[str, Any]) -> None:
+        agent.session.coordinator.cancellation.request_graceful()
+
+    echo = MockTool("echo", output="done")
+    agent = Agent(loop, [("echo", {})], echo, hooks={"tool:pre": stop})
+    await agent.run()
+    assert echo.call_count == 0
+    assert "being stopped" in agent.context.messages[-1]["content"]
+    assert agent.data("execution:end")[0]["status"] == "cancelled"
+    assert agent.broken_pairs() == []
+
+
+async def test_a_graceful_stop_while_hooks_decide_about_a_request_does_not_send_it(loop):
+    agent: Agent
+
+    async def stop(event: str, data: dict[str, Any]) -> None:
+        agent.session.coordinator.cancellation.request_graceful()
+
+    agent = Agent(loop, ["never said"], hooks={"provider:request": stop})
+    await agent.run()
+    assert agent.provider.call_count == 0
+    assert agent.data("execution:end")[0]["status"] == "cancelled"
+
+
 @pytest.mark.virtual_time
 async def test_an_immediate_stop_cancels_the_tools_and_every_call_still_has_its_result(loop):
     agent = Agent(

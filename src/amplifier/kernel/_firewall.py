@@ -46,14 +46,22 @@ class _Section:
     (A KeyboardInterrupt raised inside an asyncio task would tear the loop down under everybody.)
     """
 
-    __slots__ = ("error", "scope", "value")
+    __slots__ = ("error", "loop", "scope", "value", "waiter")
 
-    def __init__(self, scope: anyio.CancelScope | None) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, scope: anyio.CancelScope | None) -> None:
+        self.loop = loop
         self.scope = scope
         self.value: Any = _UNSET
         self.error: BaseException | None = None
+        self.waiter: asyncio.Future[None] | None = None
 
-    async def run(self, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:
+    def start(self, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...], name: str) -> asyncio.Task[None]:
+        """Give the section its task."""
+        task = self.loop.create_task(self._run(fn, args), name=name)
+        task.add_done_callback(self._wake)
+        return task
+
+    async def _run(self, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:
         try:
             if self.scope is None:
                 self.value = await fn(*args)
@@ -62,21 +70,17 @@ class _Section:
                     self.value = await fn(*args)
         except BaseException as exc:  # noqa: BLE001 — carried over to the waiting caller
             self.error = exc
+        # This is the task's last step. Waking the caller here spares it the round that a done callback takes.
+        self._wake()
 
+    def _wake(self, _: asyncio.Task[None] | None = None) -> None:
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
 
-async def _until_done(task: asyncio.Task[None], loop: asyncio.AbstractEventLoop) -> None:
-    """Wait for a task without passing our own cancellation on to it, which ``await task`` would do."""
-    waiter = loop.create_future()
-
-    def wake(_: asyncio.Task[None]) -> None:
-        if not waiter.done():
-            waiter.set_result(None)
-
-    task.add_done_callback(wake)
-    try:
-        await waiter
-    finally:
-        task.remove_done_callback(wake)
+    async def done(self) -> None:
+        """Wait for the task without passing our own cancellation on to it, which ``await task`` would do."""
+        self.waiter = self.loop.create_future()
+        await self.waiter
 
 
 async def run_guarded(
@@ -93,8 +97,8 @@ async def run_guarded(
     if loop is None:
         return await fn(*args)
     scope = anyio.CancelScope()
-    section = _Section(scope)
-    task = loop.create_task(section.run(fn, args), name=name)
+    section = _Section(loop, scope)
+    task = section.start(fn, args, name)
     cancelled_error = cast("type[BaseException]", sys.modules["asyncio"].CancelledError)
     held: BaseException | None = None
     late: BaseException | None = None
@@ -102,10 +106,10 @@ async def run_guarded(
         while not task.done():
             try:
                 if held is None:
-                    await _until_done(task, loop)
+                    await section.done()
                 else:
                     with anyio.CancelScope(shield=True):
-                        await _until_done(task, loop)
+                        await section.done()
             except cancelled_error as exc:
                 by_scope = anyio.current_effective_deadline() == -math.inf
                 if held is None and not task.done():
@@ -147,8 +151,8 @@ async def run_shielded(fn: Callable[..., Awaitable[T]], *args: Any, name: str) -
 async def _shielded_on_asyncio(
     loop: asyncio.AbstractEventLoop, fn: Callable[..., Awaitable[T]], args: tuple[Any, ...], name: str
 ) -> T:
-    section = _Section(None)
-    task = loop.create_task(section.run(fn, args), name=name)
+    section = _Section(loop, None)
+    task = section.start(fn, args, name)
     cancelled_error = cast("type[BaseException]", sys.modules["asyncio"].CancelledError)
     held: BaseException | None = None
     try:
@@ -156,7 +160,7 @@ async def _shielded_on_asyncio(
         with anyio.CancelScope(shield=True):
             while not task.done():
                 try:
-                    await _until_done(task, loop)
+                    await section.done()
                 except cancelled_error as exc:
                     held = exc
         if section.error is not None:

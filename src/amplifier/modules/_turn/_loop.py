@@ -145,7 +145,7 @@ class Turn:
         return True
 
     async def _request_messages(self, exchange: Exchange) -> list[dict[str, Any]] | None:
-        """The messages of the next request, or None when a hook forbids it."""
+        """The messages of the next request, or None when a hook forbids it or the turn is being stopped."""
         messages = await self._context.get_messages_for_request(provider=exchange.provider)
         emitted = await self._hooks.emit(
             PROVIDER_REQUEST,
@@ -161,6 +161,8 @@ class Turn:
         if verdict.action == "deny":
             self._text = f"Operation denied: {verdict.reason or 'no reason given'}"
             return None
+        if self._is_stopping():
+            return None  # somebody said stop while the hooks were deciding
         if injects:
             messages = await self._context.get_messages_for_request(provider=exchange.provider)
         return self._verdicts.into_request(messages)

@@ -71,10 +71,11 @@ class ToolRunner:
         about = {"tool_name": call.name, "tool_call_id": call.id, "parallel_group_id": group_id}
         given = call.arguments
         try:
-            if self._cancellation is not None and self._cancellation.is_cancelled:
-                refused: ToolResult | None = refusal("not started: the turn is being stopped", "Cancelled")
-            else:
+            refused = self._too_late()
+            if refused is None:
                 given, about, refused = await self._admit(call, about)
+            if refused is None:
+                refused = self._too_late()  # somebody said stop while the hooks were deciding
             if refused is not None:
                 self.results[call.id] = refused
                 await self._say_error(about, given, refused)
@@ -85,6 +86,11 @@ class ToolRunner:
                 self.results[call.id] = refusal("cancelled while it was running", "Cancelled")
                 await self._say_error(about, given, self.results[call.id])  # a terminal event: delivered all the same
             raise
+
+    def _too_late(self) -> ToolResult | None:
+        if self._cancellation is None or not self._cancellation.is_cancelled:
+            return None
+        return refusal("not started: the turn is being stopped", "Cancelled")
 
     async def _admit(
         self, call: ToolCall, about: dict[str, Any]
