@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from ._deadline import Overran, Series, own_failure
+from ._deadline import Overran, Series
 from ._watch import Watch
 
 logger = logging.getLogger("amplifier.coordinator")
@@ -89,22 +89,35 @@ class Channels:
             return []
         collected: list[Any] = []
         series = Series(watch, limit=total)
+        now: float | None = None  # when the latest call ended, as long as that is known
         try:
             for contributor in tuple(contributors):
+                value: Any = None
+                overran: Overran | None = None
                 try:
                     value = contributor.callback()
                     kind = type(value)
                     # `isawaitable` costs more than everything else here, so it is asked only about what might be one.
                     if kind is CoroutineType or (kind not in _PLAIN and isawaitable(value)):
-                        value = await series.run(value, each, contributor)
-                except Overran as late:
-                    logger.warning("%s was skipped: %s", contributor, late)
-                except BaseException as exc:  # foreign code; own_failure() lets through what is not its own
-                    failure = own_failure(exc)
-                    logger.warning("%s failed: %s", contributor, failure, exc_info=failure)
-                else:
-                    if value is not None:
-                        collected.append(value)
+                        series.label = contributor
+                        series.arm(each, series.clock() if now is None else now, value)
+                        value = await value
+                        now = series.clock()
+                        overran = series.renew() if now >= series.until else None
+                    else:
+                        now = None
+                except BaseException as exc:  # foreign code; judge() lets through what is not its own
+                    failure = series.judge(exc)
+                    now = None
+                    if isinstance(failure, Overran):
+                        overran = failure
+                    else:
+                        logger.warning("%s failed: %s", contributor, failure, exc_info=failure)
+                        continue
+                if overran is not None:
+                    logger.warning("%s was skipped: %s", contributor, overran)
+                elif value is not None:
+                    collected.append(value)
         finally:
             series.close()
         return collected
