@@ -43,6 +43,13 @@ def test_gathering_instructions_at_the_beginning_shortening_and_summarising_are_
     assert clauses([merged, *rest[-2:]]) == set()
 
 
+def test_an_instruction_that_says_nothing_may_vanish_among_others_but_not_alone():
+    silent = {"role": "system", "content": None}
+    last = spoken(80, "user", 10)
+    assert clauses([HISTORY[0], last], history=[HISTORY[0], silent, last]) == set()
+    assert clauses([last], history=[silent, last]) == {"C11"}
+
+
 @pytest.mark.parametrize(
     ("view", "clause"),
     [

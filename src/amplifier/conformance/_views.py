@@ -175,12 +175,9 @@ def _systems(history: Sequence[Message], view: Sequence[Message], places: _Place
     if len(shown) >= len(wanted):
         return
     for at, message in wanted:
-        content = message.get("content")
-        if (
-            at in places.shown()
-            or (isinstance(content, str) and content in texts)
-            or any(shows(m, message) for m in shown)
-        ):
+        # Several may be put together into one, in which a message that says nothing leaves no trace.
+        joined = bool(shown) and str(message.get("content") or "") in texts
+        if joined or at in places.shown() or any(shows(m, message) for m in shown):
             continue
         yield "C11", f"the view leaves out the system message {_short(message)}, number {at + 1} of {len(history)}"
         return
