@@ -256,10 +256,8 @@ def test_a_cancel_at_the_very_moment_of_completion_is_delivered(run, ending):
 
         async def section() -> str:
             await release.wait()
-            # Runs after this task is done and before the caller, which its completion has just made runnable.
-            inner = asyncio.current_task()
-            assert inner is not None
-            inner.add_done_callback(lambda task: caller.task.cancel())
+            # Runs after this task is done and before the caller, which its completion makes runnable right after this.
+            asyncio.get_running_loop().call_soon(caller.task.cancel)
             if ending == "error":
                 raise ValueError("at the end")
             return "value"

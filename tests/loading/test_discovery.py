@@ -12,6 +12,7 @@ import pytest
 from amplifier.loading import _syspath
 from amplifier.loading._discovery import (
     _STANDARD_LIBRARY,
+    Listing,
     effective_search_paths,
     entry_points,
     find_directory,
@@ -224,3 +225,21 @@ def test_name_and_version_are_read_off_the_metadata_directory(site, directory, n
     write(site / directory / "entry_points.txt", "[amplifier.modules]\ntool-x = acme:mount\n")
     (claim,) = entry_points()["tool-x"]
     assert (claim.distribution, claim.version) == (name, version)
+
+
+# ── the listing of one opening ───────────────────────────────────────────────────────────────────
+
+
+def test_a_listing_looks_once_for_what_it_has_and_again_for_what_it_has_not(site, monkeypatch):
+    distribution(site, "acme", {"tool-acme": "acme:mount", "tool-other": "acme:other"})
+    looks = []
+    monkeypatch.setattr("amplifier.loading._discovery.entry_points", lambda: looks.append(1) or entry_points())
+    listing = Listing()
+    assert [claim.attribute for name in ("tool-acme", "tool-other") for claim in listing.claims(name)] == [
+        "mount",
+        "other",
+    ]
+    assert len(looks) == 1
+    assert listing.claims("tool-late") is None
+    distribution(site, "late", {"tool-late": "late:mount"})
+    assert [claim.module for claim in listing.claims("tool-late")] == ["late"]

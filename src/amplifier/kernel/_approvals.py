@@ -46,7 +46,7 @@ class Approvals:
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
-        self._always: set[tuple[str, str, str, tuple[str, ...]]] = set()
+        self._always: frozenset[tuple[str, str, str, tuple[str, ...]]] = frozenset()
         self.watch: Watch | None = None
 
     async def ask(self, system: Any, gates: list[ApprovalGate], event: str) -> Decision:
@@ -108,7 +108,7 @@ class Approvals:
                 logger.warning("the approval system answered %r, which is not an allowing option: denied", answer)
             return Decision(False, f"User denied: {shown}")
         if chosen == "allow always":
-            self._always.add(key)
+            self._always |= {key}
         return Decision(True, "User allowed", remembered=chosen == "allow always")
 
 

@@ -11,7 +11,6 @@ import enum
 import inspect
 import logging
 import sys
-from collections import deque
 from collections.abc import Callable
 from typing import Any, final
 
@@ -56,7 +55,7 @@ class CancellationToken:
         self._children: list[CancellationToken] = []
         self._callbacks: list[Callable[[], Any]] = []
         self._tools: dict[str, str] = {}
-        self._requests: deque[CancelRequest] = deque()
+        self._requests: list[CancelRequest] = []
         self._scope: anyio.CancelScope | None = None
         self._loop: Loop | None = None
         self._spawn: Spawn | None = None
@@ -249,7 +248,7 @@ class CancellationToken:
         """Requests not announced yet, oldest first; they are handed out once."""
         taken = []
         while self._requests:
-            taken.append(self._requests.popleft())
+            taken.append(self._requests.pop(0))
         return taken
 
     def _act(self) -> None:

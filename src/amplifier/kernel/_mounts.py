@@ -69,8 +69,8 @@ class Mounts:
         }
         self._owners: dict[_Slot, str] = {}
         self._covered: dict[_Slot, list[_Covered]] = {}
-        self.instances: set[str | None] = set()
-        self.strict = False
+        self.instances: frozenset[str | None] = frozenset()
+        self.strict: bool = False
 
     def mount(self, point: str, module: Any, name: str | None, owner: str | None) -> None:
         """Put a module at a point.

@@ -19,7 +19,7 @@ from amplifier._json import redact_text
 from amplifier.contracts import ContextManager, Orchestrator, Provider, Tool
 from amplifier.errors import AmplifierError, DeadlineExceeded, ModuleLoadError
 from amplifier.events import MODULE_LOAD_FAILED, MODULE_ON_SESSION_READY_FAILED
-from amplifier.loading import LoadedModule, ModuleLoader, module_failure_reason
+from amplifier.loading import Listing, LoadedModule, ModuleLoader, module_failure_reason
 from amplifier.plan import ModuleSpec, MountPlan
 
 from ._coordinator import ModuleCoordinator
@@ -65,12 +65,13 @@ class _Mounted:
 class Opening:
     """One run through a plan."""
 
-    __slots__ = ("_coordinator", "_loader", "_mounted", "_names", "_plan", "_series", "failures")
+    __slots__ = ("_coordinator", "_listing", "_loader", "_mounted", "_names", "_plan", "_series", "failures")
 
     def __init__(self, plan: MountPlan, coordinator: ModuleCoordinator, loader: Any) -> None:
         self._plan = plan
         self._coordinator = coordinator
         self._loader = loader
+        self._listing = Listing()
         self._series = Series(coordinator.watch)
         self._mounted: list[_Mounted] = []
         self._names: set[str] = set()
@@ -166,7 +167,7 @@ class Opening:
         """Load without awaiting, as most modules are; an import cannot be cut off, only be told late."""
         clock = self._series.clock
         started = clock()
-        loaded = loader.load_without_resolver(spec.module, spec.config, spec.source)
+        loaded = loader.load_without_resolver(spec.module, spec.config, spec.source, self._listing)
         if seconds is not None and clock() - started >= seconds:
             raise Overran(seconds)
         return loaded
@@ -176,7 +177,7 @@ class Opening:
     ) -> Callable[..., Any] | None:
         """Mount one module; returns its on_session_ready."""
         if spec.instance_id is not None:
-            self._coordinator.mounts.instances.add(owner)
+            self._coordinator.mounts.instances |= {owner}
         if isinstance(loaded, LoadedModule):
             answer = call_foreign(loaded.mount, view, loaded.config)
             ready = loaded.on_session_ready
@@ -226,7 +227,7 @@ class Opening:
     def _name_instance(self, spec: ModuleSpec, owner: str) -> None:
         """Several instances of one provider: move this one from its default name to its instance's."""
         mounts = self._coordinator.mounts
-        mounts.instances.discard(owner)
+        mounts.instances -= {owner}
         names = [name for point, name, _ in mounts.mounted_by(owner) if point == "providers" and name is not None]
         if not names or spec.instance_id is None or spec.instance_id in names:
             return

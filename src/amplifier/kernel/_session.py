@@ -68,6 +68,7 @@ class AmplifierSession:
         is_resumed: Announce ``session:resume`` instead of ``session:start``.
 
     Attributes:
+        coordinator: What its modules see of it; ``hooks`` and ``cancellation`` are there.
         status: Where the session and its latest turn stand.
         failures: Modules of the plan that could not be used.
         cleanup_failures: Steps of the closing that failed or were cut off.
@@ -86,16 +87,18 @@ class AmplifierSession:
         display_system: Any = None,
         is_resumed: bool = False,
     ) -> None:
-        self._plan = parse_plan(config)
-        self._plan_text = _text_of(config)
+        plan = parse_plan(config)
+        # Until it is opened: thousands of sessions may be live, and none of them needs its plan twice.
+        self._parsed: tuple[MountPlan, bytes | None] | None = (plan, _text_of(config))
         self.config = config
         self.session_id: str = new_session_id() if session_id is None else validate_session_id(session_id)
         self.parent_id: str | None = None if parent_id is None else validate_session_id(parent_id)
         self.is_resumed = is_resumed
-        self.status = SessionStatus(session_id=self.session_id)
+        self.status: SessionStatus = SessionStatus(session_id=self.session_id)
         self.failures: list[ModuleFailure] = []
         self.cleanup_failures: list[CleanupFailure] = []
-        self.coordinator = ModuleCoordinator(self, approval_system, display_system)
+        self.coordinator: ModuleCoordinator = ModuleCoordinator(self, approval_system, display_system)
+        self.coordinator.deadlines = plan.deadlines
         self.loader: Any = ModuleLoader(self.coordinator) if loader is None else loader
         self.coordinator.loader = self.loader
         self._lifecycle = Lifecycle(self.session_id)
@@ -178,16 +181,16 @@ class AmplifierSession:
 
     async def _mount_plan(self) -> None:
         coordinator = self.coordinator
-        self._plan = self._read_plan()
+        plan = self._read_plan()
         self._loop = Loop()
         self._turns.closing = False
         self.failures = []
         self.cleanup_failures = []
         self.status.status = "running"
         self.status.ended_at = None
-        coordinator.deadlines = self._plan.deadlines
-        coordinator.hooks.set_default_timeout(self._plan.deadlines.hook)
-        coordinator.mounts.strict = self._plan.strict
+        coordinator.deadlines = plan.deadlines
+        coordinator.hooks.set_default_timeout(plan.deadlines.hook)
+        coordinator.mounts.strict = plan.strict
         hosting = coordinator.hosting
         hosting.is_shut = False
         spawn = None if hosting.group is None else hosting.spawn
@@ -196,21 +199,24 @@ class AmplifierSession:
         coordinator.cancellation.attach(self._loop, spawn or self._loop.spawn_timer, announce)
         if self._parent is not None:
             self._parent.coordinator.cancellation.register_child(coordinator.cancellation)
-        for warning in self._plan.warnings:
+        for warning in plan.warnings:
             logger.warning("mount plan of session %r: %s", self.session_id, warning)
-        opening = Opening(self._plan, coordinator, coordinator.loader)
+        opening = Opening(plan, coordinator, coordinator.loader)
         try:
             await opening.run()
         finally:
             self._take_failures(opening.failures)
         if self.parent_id:
-            await coordinator.hooks.emit(SESSION_FORK, self._lineage())
+            await coordinator.hooks.emit(SESSION_FORK, self._lineage(raw=plan.raw))
 
     def _read_plan(self) -> MountPlan:
         """The plan as it is now: between construction and opening the application may have changed its dict."""
-        if self._parent is None and self._plan_text is not None and self._plan_text == _text_of(self.config):
-            return self._plan
-        return parse_plan(self.config, base_deadlines=None if self._parent is None else self._parent._plan.deadlines)
+        parsed, self._parsed = self._parsed, None
+        if self._parent is not None:
+            return parse_plan(self.config, base_deadlines=self._parent.coordinator.deadlines)
+        if parsed is not None and parsed[1] is not None and parsed[1] == _text_of(self.config):
+            return parsed[0]
+        return parse_plan(self.config)
 
     def _take_failures(self, failures: list[ModuleFailure]) -> None:
         self.failures = failures
@@ -223,12 +229,12 @@ class AmplifierSession:
                 "failed_modules": [failure.module_id for failure in failures],
             }
 
-    def _lineage(self) -> dict[str, Any]:
+    def _lineage(self, *, raw: bool) -> dict[str, Any]:
         details: dict[str, Any] = {"parent": self.parent_id, "session_id": self.session_id}
         metadata = (self.config.get("session") or {}).get("metadata")
         if metadata:
             details["metadata"] = metadata
-        if self._plan.raw:
+        if raw:
             details["raw"] = redact_secrets(self.config)
         return details
 
@@ -253,7 +259,7 @@ class AmplifierSession:
         """
         if not isinstance(prompt, str):
             raise TypeError(f"a prompt must be a str, got {type(prompt).__name__}: {prompt!r:.80}")
-        seconds = self._plan.deadlines.turn if timeout is DEFAULT else check_timeout(timeout)
+        seconds = self.coordinator.deadlines.turn if timeout is DEFAULT else check_timeout(timeout)
         self._lifecycle.begin_turn()
         inside = _inside_turn_of.set((*_inside_turn_of.get(), self._lifecycle))
         try:

@@ -4,13 +4,14 @@ Above: `amplifier.kernel`, whose session mounts what is returned here. Below: mo
 coordinator's ``module-source-resolver`` mount point and touches nothing else of it.
 """
 
-from ._discovery import entry_points
+from ._discovery import Listing, entry_points
 from ._loader import AmplifierModuleLoader, LoaderStatistics, ModuleLoader, module_failure_reason
 from ._record import TYPE_TO_MOUNT_POINT, LoadedModule, is_module_id, type_from_id
 
 __all__ = [
     "TYPE_TO_MOUNT_POINT",
     "AmplifierModuleLoader",
+    "Listing",
     "LoadedModule",
     "LoaderStatistics",
     "ModuleLoader",

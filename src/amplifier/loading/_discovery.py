@@ -138,6 +138,24 @@ class _EntryPoints:
 entry_points: Final = _EntryPoints()
 
 
+class Listing:
+    """The claims as they were when first asked for: opening a session asks for all modules of its plan in one moment.
+
+    What is not in it is looked for afresh, since a module of the plan may have installed it meanwhile.
+    """
+
+    __slots__ = ("_index",)
+
+    def __init__(self) -> None:
+        self._index: _Index = MappingProxyType({})
+
+    def claims(self, module_id: str) -> tuple[EntryPoint, ...] | None:
+        """Who claims an id; None when nobody does."""
+        if module_id not in self._index:
+            self._index = entry_points()
+        return self._index.get(module_id)
+
+
 def _stamp(entry: str) -> _Stamp:
     try:
         # The empty entry is the working directory, which may become another one: device and inode tell.
