@@ -3,7 +3,7 @@
 #   make run        an agent at work on this repository
 #   make test       the suite on this Python             make test-all   on every Python from 3.11 found here
 #   make check      style, types, rooms, links           make bench      against the published kernel
-#   make format     let ruff format and sort imports     make docs       regenerate the reference pages
+#   make format     let ruff format and sort imports     make docs       the manual: docs/_build/html
 #   make test-compat  against the published kernel
 #   make corpus     the kit on all planted modules       make bench-quick   a first look at the same in two minutes
 #   make clean      remove everything made here          make parts      what tests talk to: a server, a small model
@@ -26,7 +26,7 @@ READY := .venv/.ready
 CODE := src tests docs $(wildcard benchmarks examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup parts run test test-all check check-style check-format check-types check-rooms check-prose format bench bench-quick corpus test-compat docs clean
+.PHONY: help setup parts run test test-all check check-style check-format check-types check-rooms check-prose format bench bench-quick bench-docs bench-instructions bench-record corpus test-compat docs clean
 .DELETE_ON_ERROR:
 .PRECIOUS: .venv-3.%/.ready
 
@@ -50,6 +50,10 @@ endef
 
 .venv-bench/.ready: pyproject.toml
 	$(call install,$(PYTHON),bench)
+
+.venv-bench/.rivals: .venv-bench/.ready
+	@.venv-bench/bin/python -m pip install --quiet --group rivals
+	@touch $@
 
 .venv-3.%/.ready: pyproject.toml
 	$(call install,$(shell .ci/find-python 3.$*),test)
@@ -109,15 +113,36 @@ format: $(READY)
 	$(BIN)/ruff format $(CODE)
 
 # amplifier-core brings a pytest plugin that does not load without pytest-asyncio; nothing here needs it.
-bench: .venv-bench/.ready
-	.venv-bench/bin/python -m pytest -p no:amplifier_module benchmarks $(ARGS)
+BENCH := .venv-bench/bin/python -m pytest -p no:amplifier_module -q --timeout 600 benchmarks
 
-bench-quick: .venv-bench/.ready
-	BENCH_QUICK=1 .venv-bench/bin/python -m pytest -p no:amplifier_module benchmarks/test_kernel.py -s -q $(ARGS)
+bench: .venv-bench/.rivals
+	$(BENCH) $(ARGS)
 
+bench-quick: .venv-bench/.rivals
+	BENCH_QUICK=1 BENCH_RESULTS=benchmarks/results/quick.json $(BENCH) $(ARGS)
+
+# The table and the plot of docs/reference/performance.md, from what `make bench` wrote.
+bench-docs: $(READY)
+	$(BIN)/python -m benchmarks.page
+
+# Counts against the record that the suite checks; ARGS=--record makes them the record, bench-record those of every Python.
+bench-instructions: $(READY)
+	$(BIN)/python -m benchmarks.instructions $(ARGS)
+
+bench-record: $(READY)
+	$(BIN)/python -m benchmarks.instructions --record
+	@for version in $(VERSIONS); do \
+	    $(BIN)/python --version | grep -q " $$version\." && continue; \
+	    .ci/find-python $$version >/dev/null || continue; \
+	    $(MAKE) --no-print-directory .venv-$$version/.ready || exit 1; \
+	    .venv-$$version/bin/python -m benchmarks.instructions --bytecodes --record || exit 1; \
+	done
+
+# The pages that are written from the code first, then all of them as a web site: docs/_build/html/index.html
 docs: $(READY)
-	$(BIN)/python docs/_generate.py
+	$(BIN)/python -m docs._generate
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --fresh-env --quiet docs docs/_build/html
 
 clean:
-	rm -rf .venv .venv-* .amplifier .node .models build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-* .amplifier .node .models build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +

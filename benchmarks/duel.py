@@ -1,123 +1,158 @@
 """Two ways of doing the same thing, timed in turn: the figure is the median of the ratios within each round.
 
-Whatever else the machine does hits both alike, so ratios are steady where times are not. Each side is a sync function that
-does the work `count` times and returns the seconds it took; async work brings its own event loop (see `kernels`).
+Whatever else the machine does hits both alike, so ratios are steady where times are not. A side does the work ``count``
+times and says what it took, in processor time of its whole process (all threads) and by the clock; the ratios are those of
+processor time, because a neighbour on the same core makes the clock run but not the processor time. On a quiet machine
+with everything on one core (see `conftest`) both are the same.
 """
 
 from __future__ import annotations
 
 import gc
-import json
 import os
 import statistics
-from collections.abc import Callable
-from pathlib import Path
+import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from attrs import define, field, frozen
-
-Side = Callable[[int], float]
+from attrs import frozen
 
 QUICK = bool(os.environ.get("BENCH_QUICK"))
-ROUNDS = 7 if QUICK else 21
-TARGET_SECONDS = 0.01 if QUICK else 0.03
-"""How long one sample of the faster side should take."""
+ROUNDS = 5 if QUICK else 21
+SECONDS = 0.01 if QUICK else 0.04
+"""How long one sample should take."""
 
-RESULTS = Path(os.environ.get("BENCH_RESULTS", "benchmarks/results.json"))
+
+@frozen
+class Sample:
+    """What a number of times took."""
+
+    cpu: float
+    wall: float
+
+    def __truediv__(self, count: float) -> Sample:
+        return Sample(self.cpu / count, self.wall / count)
+
+
+Side = Callable[[int], Sample]
+
+
+class Stopwatch:
+    """``with Stopwatch() as watch: …``, then ``watch.sample``; or by hand where two tasks share it."""
+
+    sample: Sample
+
+    def start(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def stop(self) -> None:
+        cpu, wall = time.process_time(), time.perf_counter()
+        self.sample = Sample(cpu - self._cpu, wall - self._wall)
+
+    def __enter__(self) -> Stopwatch:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def timed_call(call: Callable[[], Any]) -> Side:
+    """A side that calls a plain function."""
+
+    def side(count: int) -> Sample:
+        with Stopwatch() as watch:
+            for _ in range(count):
+                call()
+        return watch.sample
+
+    return side
+
+
+async def timed_await(work: Callable[[], Awaitable[Any]], count: int) -> Sample:
+    """Await the work so many times, after once that does not count."""
+    await work()
+    with Stopwatch() as watch:
+        for _ in range(count):
+            await work()
+    return watch.sample
 
 
 @frozen(kw_only=True)
-class Score:
-    """What came of one duel.
+class Bout:
+    """What came of one duel: the samples of every round, for one time each."""
 
-    Attributes:
-        ratio: How many times faster ours is, the median over the rounds; low and high are the quartiles.
-        ours: Microseconds for one time, the median.
-        theirs: The same of the other side.
-        target: What the ratio should be at least; None if there is none.
-    """
-
-    name: str
-    rival: str
-    ratio: float
-    low: float
-    high: float
-    ours: float
-    theirs: float
-    target: float | None = None
+    ours: tuple[Sample, ...]
+    theirs: tuple[Sample, ...]
 
     @property
-    def is_met(self) -> bool:
-        return self.target is None or self.ratio >= self.target
+    def ratios(self) -> list[float]:
+        """How many times faster ours was, round by round."""
+        return [theirs.cpu / ours.cpu for ours, theirs in zip(self.ours, self.theirs, strict=True)]
 
-    def line(self) -> str:
-        wanted = "" if self.target is None else f"  wanted {self.target:g}x" + ("" if self.is_met else "  MISSED")
-        spread = f"{self.low:.1f}..{self.high:.1f}"
-        return f"{self.name:<52}{self.theirs:>12.2f}{self.ours:>12.2f}{self.ratio:>9.1f}x  {spread:<16}{wanted}"
+    @property
+    def wall_ratio(self) -> float:
+        """The same by the clock, its median."""
+        return statistics.median(t.wall / o.wall for o, t in zip(self.ours, self.theirs, strict=True))
 
+    @property
+    def our_us(self) -> float:
+        return statistics.median(sample.cpu for sample in self.ours) * 1e6
 
-@define
-class Table:
-    """Scores in the order they were made; printed and written at the end."""
-
-    scores: list[Score] = field(factory=list)
-
-    def duel(
-        self, name: str, theirs: Side, ours: Side, *, target: float | None = None, rival: str = "amplifier-core 2.0.2"
-    ) -> Score:
-        """Time both sides and remember the score."""
-        score = _fought(name, theirs, ours, target, rival)
-        self.scores.append(score)
-        print(score.line(), flush=True)
-        return score
-
-    def write(self, path: Path = RESULTS) -> None:
-        """Add the scores to a JSON file, by name."""
-        try:
-            known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            known = {}
-        for score in self.scores:
-            known[f"{score.name} ({score.rival})"] = {
-                "ratio": round(score.ratio, 2),
-                "quartiles": [round(score.low, 2), round(score.high, 2)],
-                "ours_us": round(score.ours, 2),
-                "theirs_us": round(score.theirs, 2),
-                "target": score.target,
-            }
-        path.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    @property
+    def their_us(self) -> float:
+        return statistics.median(sample.cpu for sample in self.theirs) * 1e6
 
 
-def _fought(name: str, theirs: Side, ours: Side, target: float | None, rival: str) -> Score:
-    our_count, their_count = _calibrated(ours), _calibrated(theirs)
-    our_times, their_times = [], []
-    for number in range(ROUNDS):
-        # Each goes first every other time.
-        for mine in (True, False) if number % 2 else (False, True):
-            gc.collect()
-            if mine:
-                our_times.append(ours(our_count) / our_count)
-            else:
-                their_times.append(theirs(their_count) / their_count)
-    ratios = sorted(t / o for t, o in zip(their_times, our_times, strict=True))
-    low, _, high = statistics.quantiles(ratios, n=4)
-    return Score(
-        name=name,
-        rival=rival,
-        ratio=statistics.median(ratios),
-        low=low,
-        high=high,
-        ours=statistics.median(our_times) * 1e6,
-        theirs=statistics.median(their_times) * 1e6,
-        target=target,
-    )
+def fight(theirs: Side, ours: Side, *, rounds: int = ROUNDS, seconds: float = SECONDS) -> Bout:
+    """Time both sides in turn; each goes first every other time."""
+    counts = {True: calibrated(ours, seconds), False: calibrated(theirs, seconds)}
+    samples: dict[bool, list[Sample]] = {True: [], False: []}
+    for number in range(rounds):
+        for is_ours in (True, False) if number % 2 else (False, True):
+            tidy()
+            count = counts[is_ours]
+            samples[is_ours].append((ours if is_ours else theirs)(count) / count)
+    return Bout(ours=tuple(samples[True]), theirs=tuple(samples[False]))
 
 
-def _calibrated(side: Side) -> int:
+def fight_for_more(few: tuple[Side, Side], many: tuple[Side, Side], more: int, *, rounds: int = ROUNDS) -> Bout:
+    """What each further one costs: the difference between many and few, divided by how many more they are.
+
+    Args:
+        few: Theirs and ours with few of them.
+        many: Theirs and ours with ``more`` of them added.
+        more: How many were added.
+    """
+    sides = {("theirs", 0): few[0], ("ours", 0): few[1], ("theirs", 1): many[0], ("ours", 1): many[1]}
+    counts = {key: calibrated(side, SECONDS) for key, side in sides.items()}
+    further: dict[str, list[Sample]] = {"theirs": [], "ours": []}
+    for number in range(rounds):
+        taken: dict[tuple[str, int], Sample] = {}
+        for key in sorted(sides, reverse=bool(number % 2)):
+            tidy()
+            taken[key] = sides[key](counts[key]) / counts[key]
+        for whose, samples in further.items():
+            low, high = taken[whose, 0], taken[whose, 1]
+            samples.append(Sample(max(high.cpu - low.cpu, 1e-9), max(high.wall - low.wall, 1e-9)) / more)
+    return Bout(ours=tuple(further["ours"]), theirs=tuple(further["theirs"]))
+
+
+def tidy() -> None:
+    """Give every sample the same start: no garbage of the last one, and nothing old for the collector to look at.
+
+    The published kernel keeps every session that was opened, so the heap grows from sample to sample; without this the
+    collector's work on those would be charged to whoever is timed. What is alive between two samples stays for good.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def calibrated(side: Side, seconds: float) -> int:
     """How many times make one sample."""
     count = 1
     while True:
-        seconds = side(count)
-        if seconds >= TARGET_SECONDS / 4 or count > 1_000_000:
-            return max(1, int(count * TARGET_SECONDS / max(seconds, 1e-9)))
+        took = side(count).cpu
+        if took >= seconds / 4 or count > 1_000_000:
+            return max(1, int(count * seconds / max(took, 1e-9)))
         count *= 4

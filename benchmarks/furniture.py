@@ -2,37 +2,61 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+import attrs
 
-def modules_for(library: Any, *, tools: int = 1, steps: int = 1, handlers: int = 0) -> dict[str, Any]:
-    """Mount functions by module id.
+EVENTS = ("prompt:submit", "provider:request", "provider:response", "tool:pre", "tool:post", "prompt:complete")
 
-    Args:
-        library: Whose data types to use.
+
+@attrs.frozen(kw_only=True)
+class Script:
+    """What happens in a turn.
+
+    Attributes:
         tools: How many tools the model calls at once.
         steps: How often it does before it answers.
         handlers: How many handlers listen to every event of the turn.
+        pausing: The model lets others run before it answers, as a model at the other end of a network would.
+        tool: What the tool does before it has seen it.
+        trivial: The loop does nothing at all.
+        gather: Runs the tools of one step side by side.
+        pause: Lets others run.
     """
-    core = _message_models(library)
+
+    tools: int = 1
+    steps: int = 1
+    handlers: int = 0
+    pausing: bool = False
+    tool: Callable[[], Awaitable[Any]] | None = None
+    trivial: bool = False
+    gather: Callable[[list[Awaitable[Any]]], Awaitable[list[Any]]]
+    pause: Callable[[], Awaitable[Any]]
+
+
+def modules_for(library: Any, **options: Any) -> dict[str, Any]:
+    """Mount functions by module id; ``library`` is whose data types to use, the rest a `Script`."""
+    script, core = Script(**options), _message_models(library)
 
     async def mount_loop(coordinator: Any, config: dict[str, Any]) -> None:
-        await coordinator.mount("orchestrator", Loop(coordinator, core))
+        await coordinator.mount("orchestrator", Nothing() if script.trivial else Loop(coordinator, core, script))
 
     async def mount_context(coordinator: Any, config: dict[str, Any]) -> None:
         await coordinator.mount("context", Memory())
 
     async def mount_provider(coordinator: Any, config: dict[str, Any]) -> None:
-        await coordinator.mount("providers", Provider(library, core, tools, steps), name="bench")
+        await coordinator.mount("providers", Provider(library, core, script), name="bench")
 
     async def mount_tool(coordinator: Any, config: dict[str, Any]) -> None:
-        await coordinator.mount("tools", Tool(library), name="look")
+        await coordinator.mount("tools", Tool(library, script), name="look")
 
     async def mount_hooks(coordinator: Any, config: dict[str, Any]) -> None:
         async def handler(event: str, data: dict[str, Any]) -> Any:
             return library.HookResult(action="continue")
 
-        for number in range(handlers):
+        for number in range(script.handlers):
             for event in EVENTS:
                 coordinator.hooks.register(event, handler, name=f"bench-{number}")
 
@@ -45,15 +69,11 @@ def modules_for(library: Any, *, tools: int = 1, steps: int = 1, handlers: int =
     }
 
 
-EVENTS = ("prompt:submit", "provider:request", "provider:response", "tool:pre", "tool:post", "prompt:complete")
-
-
 def _message_models(library: Any) -> Any:
-    return (
-        library
-        if hasattr(library, "ChatResponse") and hasattr(library, "Usage")
-        else __import__(f"{library.__name__}.message_models", fromlist=["x"])
-    )
+    """Where the library keeps its message classes: at the top, or in a module of that name."""
+    if hasattr(library, "ChatResponse") and hasattr(library, "Usage"):
+        return library
+    return importlib.import_module(f"{library.__name__}.message_models")
 
 
 class Provider:
@@ -61,9 +81,8 @@ class Provider:
 
     name = "bench"
 
-    def __init__(self, library: Any, core: Any, tools: int, steps: int) -> None:
-        self._library, self._core, self._tools, self._steps = library, core, tools, steps
-        self._calls = 0
+    def __init__(self, library: Any, core: Any, script: Script) -> None:
+        self._library, self._core, self._script = library, core, script
 
     def get_info(self) -> Any:
         return self._library.ProviderInfo(id="bench", display_name="Bench")
@@ -72,14 +91,23 @@ class Provider:
         return []
 
     async def complete(self, request: Any, **options: Any) -> Any:
-        core = self._core
-        self._calls += 1
+        core, script = self._core, self._script
+        if script.pausing:
+            await script.pause()
         usage = core.Usage(input_tokens=10, output_tokens=5, total_tokens=15)
-        if self._calls % (self._steps + 1):
-            calls = [core.ToolCall(id=f"c{n}", name="look", arguments={"n": n}) for n in range(self._tools)]
+        if self._steps_since_the_prompt(request) < script.steps:
+            calls = [core.ToolCall(id=f"c{n}", name="look", arguments={"n": n}) for n in range(script.tools)]
             blocks = [core.ToolCallBlock(id=c.id, name=c.name, input=c.arguments) for c in calls]
             return core.ChatResponse(content=blocks, tool_calls=calls, usage=usage)
         return core.ChatResponse(content=[core.TextBlock(text="Done.")], usage=usage)
+
+    def _steps_since_the_prompt(self, request: Any) -> int:
+        steps = 0
+        for message in reversed(request.messages):
+            if message.role == "user":
+                break
+            steps += message.role == "assistant"
+        return steps
 
     def parse_tool_calls(self, response: Any) -> list[Any]:
         return response.tool_calls or []
@@ -91,10 +119,12 @@ class Tool:
     name = "look"
     description = "Looks."
 
-    def __init__(self, library: Any) -> None:
-        self._library = library
+    def __init__(self, library: Any, script: Script) -> None:
+        self._library, self._work = library, script.tool
 
     async def execute(self, input: dict[str, Any]) -> Any:  # noqa: A002 — the contract's name
+        if self._work is not None:
+            await self._work()
         return self._library.ToolResult(success=True, output="seen")
 
 
@@ -120,11 +150,22 @@ class Memory:
         self.messages = []
 
 
-class Loop:
-    """The scripted turn: per step one model call and the tools it wants, events around both."""
+class Nothing:
+    """A loop that answers at once."""
 
-    def __init__(self, coordinator: Any, core: Any) -> None:
-        self._coordinator, self._core = coordinator, core
+    async def execute(self, prompt: str, **_: Any) -> str:
+        return "x"
+
+
+class Loop:
+    """The scripted turn: per step one model call and the tools it wants, events around both.
+
+    With one step and one tool: two model calls, eight events, and five results of hooks handed to the kernel. Several
+    tools of one step run side by side, as in the published loops.
+    """
+
+    def __init__(self, coordinator: Any, core: Any, script: Script) -> None:
+        self._coordinator, self._core, self._gather = coordinator, core, script.gather
 
     async def execute(self, prompt: str, context: Any, providers: Any, tools: Any, hooks: Any, **_: Any) -> str:
         core, emit = self._core, hooks.emit
@@ -144,9 +185,16 @@ class Loop:
                 await emit("prompt:complete", {"prompt": prompt, "response": "Done."})
                 return "Done."
             await context.add_message({"role": "assistant", "content": ""})
-            for call in calls:
-                data = {"tool_name": call.name, "tool_call_id": call.id, "tool_input": call.arguments}
-                await process(await emit("tool:pre", data), "tool:pre", "loop")
-                result = await tools[call.name].execute(call.arguments)
-                await process(await emit("tool:post", {**data, "result": result.output}), "tool:post", "loop")
-                await context.add_message({"role": "tool", "tool_call_id": call.id, "content": str(result.output)})
+            if len(calls) == 1:
+                outputs = [await self._call(calls[0], tools, emit, process)]
+            else:
+                outputs = await self._gather([self._call(call, tools, emit, process) for call in calls])
+            for call, output in zip(calls, outputs, strict=True):
+                await context.add_message({"role": "tool", "tool_call_id": call.id, "content": str(output)})
+
+    async def _call(self, call: Any, tools: Any, emit: Any, process: Any) -> Any:
+        data = {"tool_name": call.name, "tool_call_id": call.id, "tool_input": call.arguments}
+        await process(await emit("tool:pre", data), "tool:pre", "loop")
+        result = await tools[call.name].execute(call.arguments)
+        await process(await emit("tool:post", {**data, "result": result.output}), "tool:post", "loop")
+        return result.output

@@ -1,23 +1,26 @@
 """The same programs on both kernels: ours on asyncio and trio, the published one on asyncio.
 
-A `Kernel` gives an event loop that stays, so that starting one is not measured, and the classes by their common names. The
-modules of a session are plain in-process objects; both kernels get the same ones as far as their data types allow.
+A `Kernel` runs a side of a duel in an event loop of its own, starting which is not timed, and gives the classes by their
+common names. The modules of a session are plain in-process objects; both kernels get the same ones as far as their data
+types allow.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import amplifier_core
 import anyio
-import anyio.from_thread
+import trio
 
 import amplifier
+from benchmarks.duel import Sample, Side, timed_await
+from benchmarks.furniture import modules_for
 
 Work = Callable[[], Awaitable[Any]]
+Prepare = Callable[["Kernel"], Awaitable[Work]]
 
 PLAN = {
     "session": {"orchestrator": "loop-bench", "context": "context-bench"},
@@ -30,35 +33,72 @@ PLAN = {
 class Kernel:
     """One kernel on one backend."""
 
-    def __init__(self, name: str, library: Any, backend: str) -> None:
-        self.name, self.package, self.backend = name, library, backend
+    def __init__(self, library: Any, backend: str) -> None:
+        self.package, self.backend = library, backend
         self.is_ours = library is amplifier
 
-    def timed(self, prepare: Callable[[], Awaitable[Work]]) -> Callable[[int], float]:
-        """A side of a duel: ``prepare`` is awaited once in every run and gives the work."""
+    def run(self, main: Callable[[], Awaitable[Any]]) -> Any:
+        """Run a program in a fresh event loop."""
+        if self.backend == "asyncio":
+            return asyncio.run(main())  # type: ignore[arg-type]  # a coroutine, whatever its static type
+        return anyio.run(main, backend=self.backend)
 
-        async def main(count: int) -> float:
-            work = await prepare()
-            await work()
-            started = time.perf_counter()
-            for _ in range(count):
-                await work()
-            return time.perf_counter() - started
+    def timed(self, prepare: Prepare) -> Side:
+        """A side of a duel: ``prepare`` is awaited once in every sample and gives the work."""
 
-        def side(count: int) -> float:
-            if self.backend == "asyncio":
-                return asyncio.run(main(count))
-            return anyio.run(main, count, backend=self.backend)
+        def side(count: int) -> Sample:
+            async def main() -> Sample:
+                return await timed_await(await prepare(self), count)
+
+            return self.run(main)
 
         return side
 
-    def session(self, modules: dict[str, Any], **options: Any) -> Any:
-        """A session of the plan above."""
+    def modules(self, **options: Any) -> dict[str, Any]:
+        """The five modules of the plan, see `furniture`."""
+        gather = _gathered_by_anyio if self.is_ours else _gathered_by_asyncio
+        pause = trio.lowlevel.checkpoint if self.backend == "trio" else _sleep_zero
+        return modules_for(self.package, gather=gather, pause=pause, **options)
+
+    def loader(self, **options: Any) -> Any:
+        """A loader that an application makes once, for all its sessions, with those modules in it."""
+        modules = self.modules(**options)
+        return amplifier.ModuleLoader(modules=modules) if self.is_ours else InProcessLoader(modules)
+
+    def session(self, loader: Any = None, plan: dict[str, Any] = PLAN, **options: Any) -> Any:
+        """A session of the plan above; without a loader it looks for installed modules."""
         if self.is_ours:
-            return amplifier.AmplifierSession(PLAN, loader=amplifier.ModuleLoader(modules=modules), **options)
-        session = amplifier_core.AmplifierSession(PLAN, **options)
-        session.coordinator.loader = InProcessLoader(modules)  # the argument of that name is not used
+            return amplifier.AmplifierSession(plan, loader=loader, **options)
+        session = amplifier_core.AmplifierSession(plan, **options)
+        if loader is not None:
+            session.coordinator.loader = loader  # the argument of that name is not used
         return session
+
+    async def opened(self, **options: Any) -> Any:
+        """A session that was initialised by hand, as both kernels can; ``options`` are the modules'."""
+        session = self.session(self.loader(**options))
+        await session.initialize()
+        return session
+
+
+async def _sleep_zero() -> None:
+    await asyncio.sleep(0)
+
+
+async def _gathered_by_asyncio(calls: list[Awaitable[Any]]) -> list[Any]:
+    return await asyncio.gather(*calls)
+
+
+async def _gathered_by_anyio(calls: list[Awaitable[Any]]) -> list[Any]:
+    results: list[Any] = [None] * len(calls)
+
+    async def run(index: int, call: Awaitable[Any]) -> None:
+        results[index] = await call
+
+    async with anyio.create_task_group() as group:
+        for index, call in enumerate(calls):
+            group.start_soon(run, index, call)
+    return results
 
 
 class InProcessLoader:
@@ -86,6 +126,6 @@ class InProcessLoader:
         """Nothing was taken, so nothing is given back."""
 
 
-THEIRS = Kernel("amplifier-core", amplifier_core, "asyncio")
-OURS = Kernel("amplifier on asyncio", amplifier, "asyncio")
-OURS_ON_TRIO = Kernel("amplifier on trio", amplifier, "trio")
+THEIRS = Kernel(amplifier_core, "asyncio")
+OURS = Kernel(amplifier, "asyncio")
+OURS_ON_TRIO = Kernel(amplifier, "trio")

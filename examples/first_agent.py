@@ -1,7 +1,8 @@
 """A whole agent in one file: a loop, a memory, a stand-in for a model, a tool and a gate, run on asyncio and on trio.
 
 There is no language model here: `WordCountingProvider` is a deterministic stand-in that always asks for the same tool calls, so that
-the example runs offline. Everything else is the real kernel.
+the example runs offline. Everything else is the real kernel. `SmallLoop` and `ListMemory` are the least that works; built-in modules
+do these things in earnest, and `custom_orchestrator.py` shows a loop that keeps the whole contract.
 """
 
 from __future__ import annotations

@@ -713,18 +713,11 @@ def test_expanding_refuses_what_it_cannot_copy(value: Any) -> None:
 # ── schema ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_schema_names_what_the_reader_reads() -> None:
+def test_the_schema_tells_the_defaults() -> None:
     schema = plan_schema()
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
-    assert set(schema["properties"]) == {"session", "orchestrator", "context", "providers", "tools", "hooks"}
-    properties = schema["properties"]["session"]["properties"]
-    assert set(properties["deadlines"]["properties"]) == {field.name for field in attrs.fields(Deadlines)}
-    assert properties["deadlines"]["properties"]["hook"]["default"] == Deadlines().hook
-    probe = session(**{**dict.fromkeys(properties), **MINIMAL["session"]})
-    assert warnings_of(probe) == []
-    for section, extra in (("providers", "instance_id"), ("hooks", "on_failure")):
-        spec = schema["properties"][section]["items"]["anyOf"][1]["properties"]
-        assert set(spec) == {"module", "config", extra}
+    deadlines = schema["properties"]["session"]["properties"]["deadlines"]["properties"]
+    assert {name: told["default"] for name, told in deadlines.items()} == attrs.asdict(Deadlines())
 
 
 def test_each_call_gives_a_schema_of_its_own() -> None:

@@ -164,7 +164,7 @@ class HookRecursionError(AmplifierError, RecursionError):
 
     def __init__(self, message: str, *, chain: Sequence[str] = ()) -> None:
         super().__init__(message)
-        self.chain = tuple(chain)
+        self.chain: tuple[str, ...] = tuple(chain)
 
 
 class ApprovalTimeoutError(AmplifierError):
@@ -275,7 +275,7 @@ class ModuleNotFoundError(AmplifierError, builtins.ModuleNotFoundError):
     ) -> None:
         super().__init__(message)
         self.module_id = module_id
-        self.searched = tuple(searched)
+        self.searched: tuple[str, ...] = tuple(searched)
         self.suggestion = suggestion
 
 
@@ -333,7 +333,7 @@ class LLMError(AmplifierError):
         self.provider = provider
         self.model = model
         self.status_code = status_code
-        self.retryable = self._retryable_by_default if retryable is None else retryable
+        self.retryable: bool = self._retryable_by_default if retryable is None else retryable
         self.retry_after = retry_after
         self.delay_multiplier = delay_multiplier
 

@@ -120,6 +120,8 @@ class _Clause(pytest.Item):
     def __init__(self, *, suite: Suite, clause: str, backend: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._suite, self._clause, self._backend = suite, clause, backend
+        # Not every item of pytest has this, but pytest-trio, for one, asks every item for it.
+        self.obj = self.runtest
         self.add_marker(pytest.mark.amplifier_clause(clause))
 
     def runtest(self) -> None:

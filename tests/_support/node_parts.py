@@ -16,8 +16,8 @@ from tests._support.tree import ROOT
 
 FOLDER = ROOT / ".node"
 
-PACKAGES = {"@copilotkit/aimock": "1.43.0"}
-"""Exact versions; what one of them says on the wire is part of the tests."""
+PACKAGES = {"@copilotkit/aimock": "1.43.0", "pyright": "1.1.414"}
+"""Exact versions; what one of them says is part of the tests."""
 
 _PATIENCE = 300.0
 

@@ -15,7 +15,7 @@ TESTS = ROOT / "tests"
 MIRROR = "amplifier.compat.amplifier_core"
 """A mirror of somebody else's names; our rules about names do not hold inside."""
 
-_NOT_OURS = {"__pycache__", "build", "dist", "node_modules", "results"}
+_NOT_OURS = {"__pycache__", "_build", "build", "dist", "node_modules", "results"}
 
 
 def python_files(folder: Path) -> list[Path]:

@@ -26,6 +26,9 @@ LISTENER = "listener of the application"
 
 Scenario = Callable[["World"], Awaitable[object]]
 
+TRIALS: list[int] = []
+"""How often each scenario that was swept in this process was run; told at the end of `tests/kernel/sweeps`."""
+
 
 class Ledger:
     """Everything that was opened, and how often it was closed."""
@@ -298,6 +301,7 @@ def sweep(
     with _silence():
         report = cancel_everywhere(make, modes=modes, **options)
     report.raise_if_broken()
+    TRIALS.append(report.total_trials)
     assert [note for note in report.notes if "max_points" not in note] == []
     assert min(report.points.values()) >= points, str(report)
     return report

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -141,3 +142,56 @@ def test_a_module_with_a_source_or_on_a_search_path_is_not_missing(tmp_path, mon
     file = write(tmp_path, {"session": session, "tools": ["tool-one", "tool-two", "tool-three", *given]})
     assert main(["plan", "check", str(file)]) == 0
     assert capsys.readouterr().out == f"{file}: ok\n"
+
+
+def test_the_schema_is_printed_as_it_is_shipped(capsys):
+    assert main(["plan", "schema"]) == 0
+    assert capsys.readouterr().out == files("amplifier.plan").joinpath("mount-plan.schema.json").read_text("utf-8")
+
+
+def test_a_plan_that_names_its_schema_for_the_editor_is_good(tmp_path, capsys):
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps({"$schema": "mount-plan.schema.json", **GOOD}))
+    assert main(["plan", "check", str(file)]) == 0
+    said = capsys.readouterr()
+    assert (said.out, said.err) == (f"{file}: ok\n", "")
+
+
+def test_variables_are_filled_in_before_a_plan_is_judged(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("THE_LOOP", "loop-basic")
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps({"session": {"orchestrator": "${THE_LOOP}", "context": "${NOT_SET:-context-simple}"}}))
+    assert main(["plan", "check", str(file)]) == 0
+    assert capsys.readouterr().out == f"{file}: ok\n"
+    monkeypatch.setenv("THE_LOOP", "Loop!")
+    assert main(["plan", "check", str(file)]) == 1
+    assert "got 'Loop!'" in capsys.readouterr().out
+
+
+def test_a_key_that_is_not_set_here_is_a_warning(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("THE_KEY", raising=False)
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps({**GOOD, "tools": [{"module": "tool-todo", "config": {"key": "${THE_KEY}"}}]}))
+    assert main(["plan", "check", str(file)]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"{file}: ok\n"
+    assert "warning: $.tools[0].config.key: variable 'THE_KEY' is not set" in said.err
+
+
+def test_a_variable_that_is_not_set_where_a_module_belongs_is_a_problem(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("THE_LOOP", raising=False)
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps({"session": {"orchestrator": "${THE_LOOP}", "context": "context-simple"}}))
+    assert main(["plan", "check", str(file)]) == 1
+    said = capsys.readouterr()
+    assert "$.session.orchestrator: expected a module id" in said.out
+    assert "variable 'THE_LOOP' is not set" in said.err
+
+
+def test_a_malformed_reference_is_a_problem_beside_the_others(tmp_path, capsys):
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps({"session": {**GOOD["session"], "strict": 5}, "agents": {"a": "${1x}"}}))
+    assert main(["plan", "check", str(file)]) == 1
+    said = capsys.readouterr().out
+    assert "$.agents.a: write ${NAME}" in said
+    assert "$.session.strict" in said

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
+from amplifier import AmplifierSession
 from amplifier.cli import main
 from amplifier.conformance import Report, check_module
 from amplifier.contracts import CONTRACTS
@@ -43,6 +45,28 @@ def test_a_new_provider_keeps_even_what_is_only_recommended(tmp_path):
     report = examined(tmp_path / "amplifier-module-provider-words")
     assert report.ok, str(report)
     assert report.recommendations == [], str(report)
+
+
+def test_a_new_loop_gives_the_model_a_tools_output_as_the_built_in_loops_do(tmp_path, capsys):
+    assert main(["module", "new", "loop-mine", "--type", "orchestrator", "--into", str(tmp_path)]) == 0
+    call = {"name": "todo", "arguments": {"action": "create", "todos": [{"content": "milk", "status": "pending"}]}}
+    contents = []
+    for loop in ({"module": "loop-mine", "source": str(next(tmp_path.iterdir()))}, {"module": "loop-basic"}):
+        plan = {
+            "session": {"orchestrator": loop, "context": "context-simple"},
+            "providers": [{"module": "provider-mock", "config": {"responses": [{"tool_calls": [call]}, "Done."]}}],
+            "tools": [{"module": "tool-todo"}],
+        }
+        contents.append(anyio.run(first_result, plan))
+    assert contents[0] == contents[1]
+    assert contents[0].startswith("{")
+
+
+async def first_result(plan: dict[str, Any]) -> str:
+    async with AmplifierSession(plan) as session:
+        await session.execute("remember milk")
+        messages = await session.coordinator.get("context").get_messages()
+        return str(next(message["content"] for message in messages if message["role"] == "tool"))
 
 
 def test_a_name_that_cannot_be_one_and_a_folder_that_is_there_are_refused(tmp_path, capsys):

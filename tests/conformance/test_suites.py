@@ -88,3 +88,16 @@ def test_the_fixture_reports_on_the_module_of_the_configuration(tmp_path):
         check=False,
     )
     assert "1 passed" in done.stdout, done.stdout
+
+
+def test_plugins_that_ask_every_item_for_its_function_get_one(tmp_path):
+    # As pytest-trio does; `python -m tests.conformance.beside_plugins` tries the real ones.
+    write_module(tmp_path, SOUND_TOOL)
+    (tmp_path / "conftest.py").write_text(
+        "import inspect\n\n\ndef pytest_collection_modifyitems(items):\n"
+        "    assert not any(inspect.iscoroutinefunction(item.obj) for item in items)\n",
+        encoding="utf-8",
+    )
+    done = run_suite(tmp_path, "", "--collect-only")
+    assert done.returncode == 0, done.stdout
+    assert "<_Clause A7[trio]>" in done.stdout

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
 import pytest
+
+from amplifier import compat
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -28,6 +32,18 @@ def blocks() -> list[object]:
     return found
 
 
+@pytest.fixture
+def own_modules() -> Iterator[None]:
+    """Packages of modules and the alias of the published kernel, which a block may bring, go with it."""
+    before = set(sys.modules)
+    yield
+    for name in [name for name in sys.modules if name.startswith("amplifier_module_") and name not in before]:
+        del sys.modules[name]
+    if compat.is_installed():
+        compat.uninstall()
+
+
+@pytest.mark.usefixtures("own_modules")
 @pytest.mark.parametrize(("code", "page", "line", "backend"), blocks())
 def test_a_code_block_runs(code, page, line, backend, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

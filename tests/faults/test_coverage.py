@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import re
 
+from tests._support.fault_tally import Tally
 from tests._support.faults import FAULTS
+from tests._support.faults_published import HOLDS, PUBLISHED
 from tests._support.tree import TESTS, parse, python_files
 
 _NAME = re.compile(r"test_f(\d\d[a-z]?)_\w+")
@@ -45,3 +47,20 @@ def test_every_fault_has_a_test_and_every_test_a_fault():
 
 def test_every_fault_is_tested_on_both_backends():
     assert [t.name for tests in fault_tests().values() for t in tests if not runs_on_both_backends(t)] == []
+
+
+def test_it_is_known_for_every_fault_what_the_published_kernel_does():
+    assert list(PUBLISHED) == list(FAULTS)
+    assert sum(outcome == HOLDS for outcome in PUBLISHED.values()) == 14
+
+
+def test_a_fault_holds_where_it_was_tested_and_nothing_failed():
+    tally = Tally()
+    tally.note("tests/faults/test_hooks.py::test_f01_a_handler[asyncio]", passed=True)
+    tally.note("tests/faults/test_hooks.py::test_f01_a_handler[trio-5]", passed=True)
+    tally.note("tests/faults/test_hooks.py::test_f01_another_one[trio-6]", passed=False)
+    tally.note("tests/kernel/test_hooks.py::test_f02_elsewhere[trio]", passed=True)
+    assert [tally.holds("F01", backend) for backend in ("asyncio", "trio")] == [True, False]
+    assert not tally.holds("F02", "trio")
+    assert tally.line() == "faults: 1 of 75 hold on asyncio, 0 on trio"
+    assert not tally.is_whole()

@@ -111,3 +111,18 @@ def test_a_chain_without_an_end_is_given_up():
             self.cr_await = self
 
     assert where_suspended(Endless()) == "unknown"
+
+
+def test_an_asynchronous_generator_that_somebody_iterates_is_looked_into():
+    async def numbers() -> AsyncIterator[int]:
+        await pause()
+        yield 1
+
+    async def reader() -> None:
+        async for _ in numbers():
+            pass
+
+    # `async for` awaits a built-in object that does not show the generator behind it.
+    coroutine = suspended(reader())
+    assert where_suspended(coroutine) == line_of(pause, 2)
+    coroutine.close()

@@ -1,4 +1,4 @@
-"""``amplifier doctor``: is everything in place, and if not, what to do about it."""
+"""``amplifier doctor``: is everything in place, and if not, what to do about it; and what a run that hangs waits for."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ import click
 
 from amplifier.errors import AmplifierError
 from amplifier.loading import ModuleLoader
+from amplifier.models import to_json
 
 from ._catalogue import installed_modules
 from ._complaints import complaint
 from ._composition import KEYS, NEEDS, OFFLINE, TOOLS, compose, needs
 from ._exits import Exit
-from ._home import HOME_VARIABLE, find_home, sessions_below
-from ._invocation import debug_option, json_option
+from ._home import HOME_VARIABLE, find_home, running_below, sessions_below
+from ._invocation import complete_running, debug_option, json_option
+from ._tasks import ask, find_running, running_commands
 
 __all__ = ["doctor"]
 
@@ -49,13 +51,25 @@ class Finding:
 
 
 @click.command()
+@click.option(
+    "--tasks",
+    "wanted",
+    metavar="PID|ID",
+    shell_complete=complete_running,
+    help="Show what every task of a running command waits for: by its process id, its session id, or `last`.",
+)
 @json_option
 @debug_option
-def doctor(as_json: bool) -> int:
-    """Check Python, backends, extras, modules, keys, the state folder and the terminal.
+def doctor(wanted: str | None, as_json: bool) -> int:
+    """Check Python, backends, extras, modules, keys, the state folder, the terminal and what is running.
 
     The exit code is 0 when `amplifier run` can work and 1 when it cannot. Keys are never shown.
+
+    With --tasks nothing is checked: a running `amplifier run` is asked for its tasks, with the module each is in, its deadline and
+    the line it waits at. It is not disturbed. `kill -USR1 PID` makes it say the same on its own standard error.
     """
+    if wanted is not None:
+        return _show_tasks(wanted, as_json=as_json)
     findings = [finding for look in _CHECKS for finding in _safely(look)]
     failed = any(finding.verdict == "problem" for finding in findings)
     if as_json:
@@ -66,6 +80,13 @@ def doctor(as_json: bool) -> int:
             mark = click.style(_MARKS[finding.verdict], fg=_COLOURS[finding.verdict])
             click.echo(f"{mark} {finding.subject:10} {finding.text}")
     return Exit.FAILED if failed else Exit.OK
+
+
+def _show_tasks(wanted: str, *, as_json: bool) -> int:
+    folder = running_below(find_home())
+    tree = ask(folder, find_running(folder, wanted))
+    click.echo(to_json(tree) if as_json else str(tree))
+    return Exit.OK
 
 
 def _safely(look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
@@ -174,6 +195,12 @@ def _look_at_terminal() -> Iterator[Finding]:
         )
 
 
+def _look_at_running() -> Iterator[Finding]:
+    for each in running_commands(running_below(find_home())):
+        text = f"session {each.session_id} since {each.started}, on {each.backend}; amplifier doctor --tasks {each.pid}"
+        yield Finding("running", "ok", text)
+
+
 def _version(distribution: str) -> str:
     try:
         return version(distribution)
@@ -189,4 +216,5 @@ _CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     _look_at_keys,
     _look_at_state,
     _look_at_terminal,
+    _look_at_running,
 )

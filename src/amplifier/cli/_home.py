@@ -12,7 +12,7 @@ from amplifier.errors import MissingExtraError
 
 from ._exits import CommandError
 
-__all__ = ["HOME_VARIABLE", "find_home", "require_writable", "sessions_below"]
+__all__ = ["HOME_VARIABLE", "find_home", "require_writable", "running_below", "sessions_below"]
 
 HOME_VARIABLE = "AMPLIFIER_HOME"
 
@@ -32,6 +32,11 @@ def find_home() -> Path:
 def sessions_below(home: Path) -> Path:
     """The folder of all sessions; each has a folder of its own in it, named after its id."""
     return home / "sessions"
+
+
+def running_below(home: Path) -> Path:
+    """The folder in which running commands can be found and asked what they are doing."""
+    return home / "running"
 
 
 def require_writable(sessions: Path) -> None:

@@ -9,10 +9,18 @@ from typing import Any, TypeVar
 import attrs
 import click
 
-from ._home import find_home, sessions_below
+from ._home import find_home, running_below, sessions_below
 from ._store import SessionStore
 
-__all__ = ["Invocation", "complete_provider", "complete_session", "debug_option", "json_option", "open_store"]
+__all__ = [
+    "Invocation",
+    "complete_provider",
+    "complete_running",
+    "complete_session",
+    "debug_option",
+    "json_option",
+    "open_store",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,6 +59,14 @@ def json_option(command: F) -> F:
 def complete_session(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Ids of sessions, for the shell."""
     return [record.session_id for record in open_store().records() if record.session_id.startswith(incomplete)]
+
+
+def complete_running(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Process ids of running commands, for the shell."""
+    from ._tasks import running_commands  # noqa: PLC0415  # needed for nothing but this
+
+    pids = [str(each.pid) for each in running_commands(running_below(find_home()))]
+    return [pid for pid in pids if pid.startswith(incomplete)]
 
 
 def complete_provider(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:

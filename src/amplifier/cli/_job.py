@@ -25,6 +25,7 @@ from ._chat import Chat
 from ._complaints import complaint, exit_code_of
 from ._composition import Composition, compose, place
 from ._exits import CommandError, Exit, OutputLostError
+from ._home import running_below
 from ._keyboard import Keyboard
 from ._logs import LogLines, send_logs_to
 from ._output import StandardStreams
@@ -32,6 +33,7 @@ from ._record import Outcome, TurnRecord, as_json
 from ._screen import OutputFormat, Screen
 from ._signals import Stopper, heard_signals
 from ._store import SessionRecord, SessionStore, now
+from ._tasks import answering
 
 __all__ = ["Job", "print_failure", "run_job"]
 
@@ -73,7 +75,8 @@ def run_job(job: Job) -> int:
         _require_trio()
     performance = _Performance(job, streams, screen, logged)
     try:
-        anyio.run(performance.run, backend=job.backend)
+        with answering(running_below(job.store.root.parent), job.session_id, job.backend, screen):
+            anyio.run(performance.run, backend=job.backend)
     except BrokenPipeError:
         return Exit.BROKEN_PIPE
     except OutputLostError as error:

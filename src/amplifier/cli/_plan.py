@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from pathlib import Path
+from typing import Any
 
 import click
 
 from amplifier._json import redact_secrets
-from amplifier.plan import check_plan
+from amplifier.errors import PlanError, Problem
+from amplifier.plan import check_plan, expand_variables, plan_schema
 
 from ._catalogue import installed_ids
 from ._composition import compose
@@ -31,7 +35,7 @@ def check(context: click.Context, file: Path) -> None:
     """Print everything that is wrong with the mount plan in FILE (YAML, TOML or JSON).
 
     Modules that nothing installed provides are problems; one with a source is not looked for, and no module's config is checked:
-    only the module itself knows what may stand there.
+    only the module itself knows what may stand there. Variables are filled in as far as they are set.
 
     The exit code is 0 for a plan that can be used, 1 for one that cannot, 2 for a file of another kind. Warnings are
     printed too and change no exit code.
@@ -42,8 +46,10 @@ def check(context: click.Context, file: Path) -> None:
         raise click.BadParameter(str(error)) from error
     except PlanFileError as error:
         raise click.ClickException(str(error)) from error
+    content, malformed, unset = _filled_in(content)
     problems, warnings = check_plan(content)
-    problems = [*problems, *missing_modules(content)]
+    problems = [*malformed, *problems, *missing_modules(content)]
+    warnings = [*unset, *warnings]
     for path, problem in problems:
         click.echo(f"{file}: {path}: {problem}")
     for warning in warnings:
@@ -51,6 +57,25 @@ def check(context: click.Context, file: Path) -> None:
     if problems:
         context.exit(1)
     click.echo(f"{file}: ok")
+
+
+def _filled_in(content: Any) -> tuple[Any, list[Problem], list[str]]:
+    """The plan with its variables, what is wrong with them, and warnings about those that are not set on this machine.
+
+    They may be set where the plan is used; a plan with a key in it can be checked without the key.
+    """
+    if not isinstance(content, dict):
+        return content, [], []
+    try:
+        return expand_variables(content, os.environ), [], []
+    except PlanError as error:
+        found = [(path, text, re.match(r"variable '(\w+)' is not set", text)) for path, text in error.problems]
+    malformed = [(path, text) for path, text, unset in found if unset is None]
+    warnings = [f"{path}: {text}" for path, text, unset in found if unset is not None]
+    if malformed:
+        return content, malformed, warnings
+    as_they_are = {unset[1]: f"${{{unset[1]}}}" for _, _, unset in found if unset is not None}
+    return expand_variables(content, os.environ | as_they_are), [], warnings
 
 
 @plan.command()
@@ -66,3 +91,9 @@ def show(file: Path | None, provider: str | None, model: str | None) -> None:
     for note in made.notes:
         click.echo(note, err=True)
     click.echo(json.dumps(redact_secrets(made.plan), indent=2, ensure_ascii=False))
+
+
+@plan.command()
+def schema() -> None:
+    """Print the JSON Schema of mount plans, for editors that complete and check them."""
+    click.echo(json.dumps(plan_schema(), indent=2, ensure_ascii=False))

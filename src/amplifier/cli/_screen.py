@@ -138,6 +138,13 @@ class Screen:
         """A line of the chat's own, such as the answer to a command; safe text only."""
         self._line(text)
 
+    def interject(self, text: str) -> None:
+        """Lines that somebody asked for by a signal: at once, also while a question waits; safe text only."""
+        self.take_live_lines_away()
+        self._break_line()
+        begin = "\r\n" if self._paused and self._err.is_terminal else ""
+        self._err.line(begin + text)
+
     def _line(self, text: str) -> None:
         if self._paused:
             self._held_back.append(text)

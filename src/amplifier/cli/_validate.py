@@ -35,6 +35,7 @@ _EXITS = {"conforms": Exit.OK, "violations": Exit.FAILED, "unchecked": Exit.USAG
 @click.argument("target", metavar="PATH_OR_ID")
 @click.option("--type", "kind", metavar="TYPE", help="The module's type, where it does not say it itself.")
 @click.option("--config", metavar="JSON", help="What to mount it with; {directory} stands for a fresh directory.")
+@click.option("--plan", metavar="JSON", help="What else the plan of its session holds, such as agents.")
 @click.option("--static", is_flag=True, help="Run nothing of the module; read its files only.")
 @click.option("--backend", "backends", multiple=True, type=click.Choice(["asyncio", "trio"]), help="Default: both.")
 @click.option("--thorough", is_flag=True, help="More inputs, and every await is cancelled.")
@@ -48,6 +49,7 @@ def validate(
     target: str,
     kind: str | None,
     config: str | None,
+    plan: str | None,
     static: bool,
     backends: tuple[str, ...],
     thorough: bool,
@@ -63,7 +65,8 @@ def validate(
     """
     options: dict[str, Any] = {
         "module_type": kind,
-        "config": _read_config(config),
+        "config": _read_object("--config", config),
+        "plan": _read_object("--plan", plan),
         "static": static,
         "thorough": thorough,
         "seed": seed,
@@ -88,16 +91,16 @@ async def _check(target: str, options: dict[str, Any]) -> Report:
     return await check_module(target, **options)
 
 
-def _read_config(text: str | None) -> dict[str, Any]:
+def _read_object(option: str, text: str | None) -> dict[str, Any]:
     if text is None:
         return {}
     try:
-        config = json.loads(text)
+        value = json.loads(text)
     except ValueError as error:
-        raise CommandError(f"--config is not JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise CommandError(f'--config is {text!r}; expected a JSON object such as \'{{"path": "x"}}\'')
-    return config
+        raise CommandError(f"{option} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise CommandError(f'{option} is {text!r}; expected a JSON object such as \'{{"path": "x"}}\'')
+    return value
 
 
 @contextmanager

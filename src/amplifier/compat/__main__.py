@@ -5,7 +5,7 @@
     python -m amplifier.compat -c "import …"         a text
     python -m amplifier.compat pytest tests          a command that a distribution installs as a Python function
 
-The program runs in this process, after the alias is installed. Processes that it starts are on their own.
+The program runs in this process, after the alias is installed. Python processes that it starts find the alias as well.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from . import install
+from ._children import let_in
 
 _USAGE = "usage: python -m amplifier.compat (-m MODULE | -c TEXT | FILE | COMMAND) [ARGUMENT …]"
 
@@ -32,6 +33,7 @@ def main(arguments: list[str]) -> object:
     if not arguments or arguments == ["-m"] or arguments == ["-c"]:
         _refuse("nothing to run")
     install()
+    let_in()
     first, *rest = arguments
     if first == "-m":
         sys.argv = rest

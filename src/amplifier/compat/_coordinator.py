@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import logging
 from contextlib import AbstractAsyncContextManager
-from inspect import isawaitable
+from inspect import isawaitable, iscoroutine
 from typing import Any, Self
 
 from amplifier._json import sanitize_text
 from amplifier.errors import ApprovalTimeoutError
 from amplifier.kernel import ModuleCoordinator as KernelCoordinator
-from amplifier.kernel._deadline import Overran, Series
+from amplifier.kernel._deadline import InventedCancellation, Overran, Series
 from amplifier.kernel._firewall import run_shielded
 from amplifier.kernel._injections import store
 from amplifier.kernel._mounts import DONE, Done
@@ -32,10 +32,14 @@ _ALLOWING = frozenset({"allow", "allow once", "allow always"})
 _SHOWN = 200
 
 
-class ModuleCoordinator(KernelCoordinator):
+class RustCoordinator(KernelCoordinator):
     """What holds the modules of one session together, as ``amplifier_core.ModuleCoordinator``."""
 
-    _cleanup_fns: list[Any]
+    # Each instance has its own; those of the class are for doubles that are made after it.
+    loader: Any = None
+    approval_system: Any = None
+    display_system: Any = None
+    _cleanup_fns: Any = None
     _session_state: dict[str, Any]
     _owner: Owner
 
@@ -88,6 +92,31 @@ class ModuleCoordinator(KernelCoordinator):
         """Ask the running turn to stop; it is asked when the call returns, awaiting the result is optional."""
         super().request_cancel(immediate)
         return DONE
+
+    # ── contributions ──
+
+    async def collect_contributions(self, channel: str) -> list[Any]:
+        """What the contributors of ``channel`` return, in order, without None; one that makes up a cancellation ends it."""
+        collected: list[Any] = []
+        series = Series(self.watch, self.deadlines.collection)
+        try:
+            for contributor in self.channels.get(channel, ()):
+                name = contributor["name"]
+                try:
+                    value = contributor["callback"]()
+                    if iscoroutine(value):
+                        value = await series.run(value, self.deadlines.contribution, f"contributor {name!r}")
+                except BaseException as exc:  # noqa: BLE001 — foreign code; judge() lets through what is not its own
+                    failure = series.judge(exc)
+                    logger.warning("Contributor '%s' on channel '%s' failed: %s", name, channel, failure)
+                    if isinstance(failure, InventedCancellation):
+                        break
+                else:
+                    if value is not None:
+                        collected.append(value)
+        finally:
+            series.close()
+        return collected
 
     # ── hook results ──
 
@@ -214,6 +243,10 @@ class ModuleCoordinator(KernelCoordinator):
         )
         await self._owner.end()
         return fatal or interrupt
+
+
+ModuleCoordinator = RustCoordinator
+"""The name that everybody uses; suites ask for the other."""
 
 
 def _check_session(session: Any) -> None:

@@ -37,7 +37,9 @@ Requires-Python: >=3.11
 
 _FILES: Final = {
     "METADATA": _METADATA,
-    "entry_points.txt": f"[pytest11]\namplifier_module = {ALIAS}.pytest_plugin\n",
+    "entry_points.txt": (
+        f"[console_scripts]\n{DISTRIBUTION} = {ALIAS}.cli:main\n\n[pytest11]\namplifier_module = {ALIAS}.pytest_plugin\n"
+    ),
     "top_level.txt": f"{ALIAS}\n",
     "INSTALLER": "amplifier.compat\n",
 }

@@ -22,6 +22,7 @@ from amplifier.kernel._hooks import _begin, _innermost
 from amplifier.kernel._stamp import timestamp
 from amplifier.models import HookResult
 
+from ._apart import Apart
 from ._payload import json_shaped
 from ._verdict import PublishedVerdict, parse_answer
 
@@ -33,14 +34,14 @@ TERMINAL_SECONDS = 30.0
 _CORRELATED = frozenset({"llm:request", "llm:response", "provider:error", "provider:retry", "provider:throttle"})
 
 
-class HookRegistry(KernelHookRegistry):  # type: ignore[misc]  # final for everybody else
+class RustHookRegistry(KernelHookRegistry):  # type: ignore[misc]  # final for everybody else
     """Handlers by event, as ``amplifier_core.HookRegistry``."""
 
     def register(self, event: str, handler: Any, priority: int = 0, name: str | None = None, **options: Any) -> Any:
         """Add a handler; see `amplifier.HookRegistry.register`."""
         if not callable(handler):
             handler = _Uncallable(handler)
-        return super().register(event, handler, priority, name, **options)
+        return super().register(event, Apart(handler), priority, name, **options)
 
     def on(self, event: str, handler: Any, priority: int = 0, name: str | None = None, **options: Any) -> Any:
         """Add a handler; the same as `register`."""
@@ -65,6 +66,12 @@ class HookRegistry(KernelHookRegistry):  # type: ignore[misc]  # final for every
                 self._dispatch, event, payload, handlers, TERMINAL_SECONDS, name=f"amplifier event {event}"
             )
         return await self._dispatch(event, payload, handlers, None)
+
+    async def tell_end(self, event: str, data: dict[str, Any]) -> None:
+        """Tell the handlers of a terminal event; a cancellation reaches the one that runs, and the others are not told."""
+        handlers = self._ready.get(event) or self._ready_for(event)
+        if handlers:
+            await self._dispatch(event, json_shaped(data), handlers, TERMINAL_SECONDS)
 
     async def _dispatch(
         self, event: str, given: Any, handlers: tuple[Registration, ...], limit: float | None
@@ -113,6 +120,10 @@ class HookRegistry(KernelHookRegistry):  # type: ignore[misc]  # final for every
         finally:
             series.close()
         return collected
+
+
+HookRegistry = RustHookRegistry
+"""The name that everybody uses; suites ask for the other."""
 
 
 class _PublishedDispatch(Dispatch):

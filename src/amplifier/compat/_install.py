@@ -2,7 +2,7 @@
 
 Above: the room's door, ``python -m amplifier.compat``, the pytest plugin. Below: `_finder` (what is importable) and
 `_pydantic` (what the models can do). Importing this file costs nothing and changes one thing: `ModuleLoader` learns whom
-to tell before it imports a module for the first time.
+to tell before it imports a module for the first time, and whom to ask about one that it has loaded.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 from amplifier.errors import ModuleConflictError
 from amplifier.loading import ModuleLoader
@@ -113,4 +113,15 @@ def be_ready(package: str) -> None:
         sys.meta_path.append(_last_resort)
 
 
+def refuse_on_trio(module_id: str, mount: Callable[..., Any]) -> None:
+    """What native loaders ask about a module that does not say which backends it runs on.
+
+    Raises:
+        ModuleLoadError: It was written for the published kernel and calls asyncio, and trio is what runs.
+    """
+    if ALIAS in sys.modules:
+        importlib.import_module("._backends", __package__).refuse_published_on_trio(module_id, mount)
+
+
 ModuleLoader.import_hook = staticmethod(be_ready)
+ModuleLoader.backend_hook = staticmethod(refuse_on_trio)

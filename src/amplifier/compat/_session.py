@@ -16,7 +16,7 @@ import types
 import uuid
 from collections.abc import Awaitable
 from contextvars import ContextVar
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import anyio
 
@@ -26,6 +26,7 @@ from amplifier.kernel._deadline import InventedCancellation
 from amplifier.kernel._firewall import Loop, is_cancellation_type, is_real_cancellation, run_shielded, start_timer
 
 from ._coordinator import ModuleCoordinator
+from ._hooks import RustHookRegistry
 from ._turns import PublishedTurn
 
 logger = logging.getLogger("amplifier_core.session")
@@ -36,7 +37,7 @@ IMMEDIATE_GRACE = 1.0
 _inside: ContextVar[tuple[int, ...]] = ContextVar("amplifier_compat_inside_turn_of", default=())
 
 
-class AmplifierSession:
+class RustSession:
     """One agent, as published code drives it.
 
     Args:
@@ -182,7 +183,12 @@ class AmplifierSession:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.cleanup()
+        try:
+            await self.cleanup()
+        except BaseException as exc:
+            if self._initialized and is_cancellation_type(exc):  # nobody will call it again
+                await run_shielded(self._close, name=f"amplifier close {self.session_id}")
+            raise
 
     # ── turns ──
 
@@ -289,7 +295,9 @@ class AmplifierSession:
     async def cleanup(self) -> None:
         """Close the session: ``session:end`` while hooks are live, then all cleanups in reverse.
 
-        Shielded from cancellation, each step bounded. A second caller waits for the first.
+        A second caller waits for the first. A task that is cancelled while the handlers of ``session:end`` run ends them, and
+        what is mounted stays until the next call, which does not announce the end again. From then on nothing stops it: the
+        cleanups are shielded, each is bounded.
 
         Raises:
             SessionStateError: Called from inside one of the session's own turns.
@@ -301,6 +309,11 @@ class AmplifierSession:
             await self._closing.wait()
         closing = self._closing = anyio.Event()
         try:
+            if self._turn is not None:
+                await run_shielded(self._end_turn, name=f"amplifier stop {self.session_id}")
+            if self._initialized and not self._said_end:
+                self._said_end = True
+                await self._say_end()
             fatal = await run_shielded(self._close, name=f"amplifier close {self.session_id}")
         finally:
             self._closing = None
@@ -308,19 +321,25 @@ class AmplifierSession:
         if fatal is not None and not is_cancellation_type(fatal):
             raise fatal
 
-    async def _close(self) -> BaseException | None:
-        coordinator = self._coordinator
+    async def _end_turn(self) -> None:
         if self._turn is not None:
             self._turn_over = anyio.Event()
             self._turn.stop()
             await self._turn_over.wait()
             self._turn_over = None
-        if self._initialized and not self._said_end:
-            self._said_end = True
-            try:
-                await coordinator.hooks.emit(SESSION_END, {"session_id": self.session_id})
-            except Exception:  # hooks are foreign code; the rest must run
-                logger.exception("session %r could not announce its end", self.session_id)
+
+    async def _say_end(self) -> None:
+        hooks = cast("RustHookRegistry", self._coordinator.hooks)
+        details = {"session_id": self.session_id}
+        try:
+            await PublishedTurn(is_shielded=True).run(
+                hooks.tell_end, SESSION_END, details, name=f"amplifier end {self.session_id}"
+            )
+        except Exception:  # hooks are foreign code; the rest must run
+            logger.exception("session %r could not announce its end", self.session_id)
+
+    async def _close(self) -> BaseException | None:
+        coordinator = self._coordinator
         try:
             fatal = await coordinator.run_cleanups()
         finally:
@@ -339,6 +358,10 @@ class AmplifierSession:
                 release()
             except Exception:  # tests put doubles here
                 logger.exception("the loader of session %r failed to clean up", self.session_id)
+
+
+AmplifierSession = RustSession
+"""The name that everybody uses; suites ask for the other."""
 
 
 def _checked_section(config: Any) -> dict[str, Any]:

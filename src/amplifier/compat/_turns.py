@@ -16,19 +16,23 @@ from typing import Any
 
 import anyio
 
-from amplifier.kernel._firewall import _deliver_later, _running_asyncio_loop, _until_done
+from amplifier.kernel._firewall import _deliver_later, _running_asyncio_loop
 
 
 class PublishedTurn:
     """One piece of published code under way.
 
+    Args:
+        is_shielded: A cancelled scope around it does not reach it; a cancelled task does, as with published code.
+
     Attributes:
         was_stopped: `stop` was called before the code ended.
     """
 
-    __slots__ = ("_scope", "_task", "was_stopped")
+    __slots__ = ("_is_shielded", "_scope", "_task", "was_stopped")
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_shielded: bool = False) -> None:
+        self._is_shielded = is_shielded
         self._task: asyncio.Task[None] | None = None
         self._scope: anyio.CancelScope | None = None
         self.was_stopped = False
@@ -54,7 +58,7 @@ class PublishedTurn:
         """
         loop = _running_asyncio_loop()
         if loop is None:
-            self._scope = anyio.CancelScope()
+            self._scope = anyio.CancelScope(shield=self._is_shielded)
             with self._scope:
                 return await fn(*args)
             return None
@@ -65,9 +69,8 @@ class PublishedTurn:
         try:
             while not task.done():
                 try:
-                    with anyio.CancelScope(
-                        shield=held is not None
-                    ):  # a cancelled scope around us would never let us wait
+                    # Once it has been told to stop, a cancelled scope around us would never let us wait for it.
+                    with anyio.CancelScope(shield=self._is_shielded or held is not None):
                         await _until_done(task, loop)
                 except asyncio.CancelledError as exc:
                     by_scope = anyio.current_effective_deadline() == -math.inf
@@ -89,6 +92,21 @@ class PublishedTurn:
             held = late = None  # an exception that names its own frame is a reference cycle
             outcome.error = None
             self._task = None
+
+
+async def _until_done(task: asyncio.Task[None], loop: asyncio.AbstractEventLoop) -> None:
+    """Wait for a task without passing our own cancellation on to it, which ``await task`` would do."""
+    waiter = loop.create_future()
+
+    def wake(_: asyncio.Task[None]) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    task.add_done_callback(wake)
+    try:
+        await waiter
+    finally:
+        task.remove_done_callback(wake)
 
 
 class _Outcome:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from ._children import keep_out, let_in
 from ._finder import ALIAS
 from ._install import install
 
 if TYPE_CHECKING:
     import pytest
 
-__all__ = ["pytest_addoption"]
+__all__ = ["pytest_addoption", "pytest_unconfigure"]
 
 _ENTRY_POINT = "amplifier_module"
 
@@ -24,5 +25,11 @@ _ENTRY_POINT = "amplifier_module"
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     """Install the alias and the published fixtures; the first hook a plugin gets, and it gets it at once."""
     install()
+    let_in()
     if not pluginmanager.has_plugin(_ENTRY_POINT):
         pluginmanager.register(importlib.import_module(f"{ALIAS}.pytest_plugin"), _ENTRY_POINT)
+
+
+def pytest_unconfigure() -> None:
+    """Leave the environment as it was; the alias stays, because pytest may still be asked about what it has imported."""
+    keep_out()

@@ -16,10 +16,11 @@ from types import FrameType
 import anyio
 import anyio.lowlevel
 
+from ._clock import kept_waiting
 from ._exercise import exercises
 from ._scene import MountFailed, Stage
 
-_TICK = 0.02
+_TICK = 0.005
 _GLANCE = 0.01
 LIMIT = 0.1
 _TIMES = 3
@@ -49,15 +50,15 @@ class LoopWatch:
         self._stage = stage
         self._over = threading.Event()
         self._thread_id = threading.get_ident()
-        self._statistics = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
-        self._beat, self._waited = time.monotonic(), self._waiting()
+        self._native_id = threading.get_native_id()
+        self._beat, self._waited = time.monotonic(), kept_waiting(self._native_id)
         self._lines: dict[str, int] = {}
         self.seen: dict[str, float] = {}
 
     async def beat(self) -> None:
         """Tick for as long as the loop lets it."""
         while True:
-            now, waited = time.monotonic(), self._waiting()
+            now, waited = time.monotonic(), kept_waiting(self._native_id)
             still = now - self._beat - (waited - self._waited)
             if still > LIMIT + _TICK and self._lines:
                 line = max(self._lines, key=lambda each: self._lines[each])
@@ -69,17 +70,10 @@ class LoopWatch:
     def look(self) -> None:
         """Look from a thread, and note which of the subject's lines it is that the loop stands still at."""
         while not self._over.wait(_GLANCE):
-            if time.monotonic() - self._beat > _TICK + _GLANCE:
+            if time.monotonic() - self._beat > 2 * _GLANCE:
                 line = self._line(sys._current_frames().get(self._thread_id))
                 if line is not None:
                     self._lines[line] = self._lines.get(line, 0) + 1
-
-    def _waiting(self) -> float:
-        """Seconds that the loop's thread has waited for a processor so far."""
-        try:
-            return int(self._statistics.read_text().split()[1]) / 1e9
-        except (OSError, ValueError, IndexError):
-            return 0.0
 
     def _line(self, frame: FrameType | None) -> str | None:
         while frame is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 
+from ._clock import fair_time
 from ._scene import Stage
 
 _QUICK_POINTS = 100
@@ -17,7 +18,8 @@ _WAITING = 1.3
 class Budget:
     """Counts the time a check has used.
 
-    Seconds of our own work count in full; waiting counts for less, since on a busy machine everybody waits.
+    Seconds of work count in full and seconds of waiting for less; waiting for a processor does not count at all, so that a busy
+    machine asks as many questions as an idle one.
 
     Args:
         stage: Its profile decides how much there is.
@@ -27,11 +29,11 @@ class Budget:
     def __init__(self, stage: Stage, seconds: float) -> None:
         granted = seconds * (1.0 if stage.points < _QUICK_POINTS else _THOROUGH)
         self._busy_until = time.process_time() + granted
-        self._until = time.monotonic() + granted * _WAITING
+        self._until = fair_time() + granted * _WAITING
 
     def is_spent(self) -> bool:
         """Whether it is time to come to an end."""
-        return time.process_time() > self._busy_until or time.monotonic() > self._until
+        return time.process_time() > self._busy_until or fair_time() > self._until
 
 
 _SHARED: dict[tuple[int, str], Budget] = {}

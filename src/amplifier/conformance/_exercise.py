@@ -10,6 +10,7 @@ import copy
 import inspect
 import itertools
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -29,11 +30,12 @@ from amplifier.models import (
 )
 
 from ._hook_payloads import ordinary_payload, reaching_payloads
+from ._resources import files_below
 from ._samples import sample_inputs
 from ._scene import CANARY, Scene
 from ._sources import Question, locate, questions_about, resolver_of
 from ._turns import World
-from ._words import choices_in, inputs_in, texts_in
+from ._words import choices_in, inputs_in, texts_in, triggers_in
 
 Operation = Callable[[Scene], Awaitable[Any]]
 
@@ -46,11 +48,13 @@ class Exercise:
         name: What it does, for reports.
         given: Its input, as JSON values.
         run: Calls the subject; raises what the subject raises.
+        is_last: Whether it ends the session's work, so that nothing ordinary comes after it.
     """
 
     name: str
     given: Any
     run: Operation
+    is_last: bool = False
 
 
 def exercises(scene: Scene) -> list[Exercise]:
@@ -182,6 +186,7 @@ _USUAL_EVENTS = (
     "session:end",
 )
 _MOST_EVENTS = 12
+_ENDING = ("session:end", "cancel:completed")
 
 
 def _hook_exercises(scene: Scene) -> list[Exercise]:
@@ -190,12 +195,14 @@ def _hook_exercises(scene: Scene) -> list[Exercise]:
     found: list[tuple[int, Exercise]] = []
     for registration, event in _handled(scene):
         name = f"the handler {registration.name!r} on {event}"
-        payloads = list(itertools.islice(reaching_payloads(event, words, choices), 0, 1 + 2 * 4))
+        payloads = list(itertools.islice(reaching_payloads(event, words, choices, triggers_in(subject)), 0, 9))
         for rank, payload in enumerate([ordinary_payload(event), *payloads]):
             given = {"event": event, "data": payload}
-            found.append((rank, Exercise(name, given, _handling(registration, event, payload))))
-    # Every handler with its plain payload first, then what the words of its source suggest.
-    return [exercise for _, exercise in sorted(found, key=lambda each: each[0])][:_MOST_EVENTS]
+            handle = _handling(registration, event, payload)
+            found.append((rank, Exercise(name, given, handle, event in _ENDING)))
+    # Every handler with its plain payload first, then what the words of its source suggest; what ends a session, last.
+    chosen = [exercise for _, exercise in sorted(found, key=lambda each: each[0])][:_MOST_EVENTS]
+    return sorted(chosen, key=lambda exercise: exercise.is_last)
 
 
 def _handled(scene: Scene) -> list[tuple[Any, str]]:
@@ -267,9 +274,11 @@ def _resolver_exercises(scene: Scene) -> list[Exercise]:
 def _asking(name: str, question: Question) -> Operation:
     async def find(scene: Scene) -> Any:
         try:
-            return str(await locate(getattr(resolver_of(scene), name), question, scene.directory))
+            found = await locate(getattr(resolver_of(scene), name), question, scene.directory)
         except ModuleNotFoundError:
             return None  # an answer like another
+        held = sorted(files_below(found)) if isinstance(found, Path) and found.is_dir() else []
+        return {"found": str(found), "files": [each for each in held if "__pycache__" not in each]}
 
     return find
 

@@ -1,6 +1,7 @@
-"""Mounts that do not succeed: cancelled at each suspension, and refused by the coordinator at each call.
+"""Mounts that do not succeed: cancelled at each suspension, or given settings that they refuse.
 
-Above stands the check in `checks/_mount.py`; below stand the scene and `cancel_at`.
+What a module has registered by then, cleanups included, the kernel undoes; so it is undone here before anybody looks. Above
+stands the check in `checks/_mount.py`; below stand the scene and `cancel_at`.
 """
 
 from __future__ import annotations
@@ -16,14 +17,13 @@ from amplifier.testing import TestCoordinator, cancel_at
 
 from ._resources import Resources
 from ._scene import IGNORED_AFTER, MOUNT_SECONDS, Stage, own_directories, placed
+from ._words import settings_in
 
 _NEVER = 1_000_000_000
 _CLEANUP_SECONDS = 2.0
-_CALLS = ("mount", "register_capability", "register_contributor", "register_cleanup")
-
-
-class Refused(Exception):
-    """What the coordinator raises instead of doing what it was asked."""
+_MOST_SETTINGS = 12
+_BAD_VALUES: tuple[Any, ...] = (None, "text", -1, [], {"unknown": True})
+"""What a person may write into a plan by mistake."""
 
 
 async def cancel_mounts(stage: Stage) -> None:
@@ -74,9 +74,9 @@ async def _try_mount(stage: Stage, k: int, *, native: bool) -> int | None:
                         answer = cleanup()
                         if inspect.isawaitable(answer):
                             await answer
-                with suppress(Exception):
-                    await coordinator.cleanup()
+                await _undo(coordinator)
                 return trial.suspensions
+            await _undo(coordinator)
             left = [task.name or "?" for task in await _still_running(tasks)]
         group.cancel_scope.cancel()
     leaks = [*(f"the task {name!r}" for name in left), *before.leaks_after_patience()]
@@ -95,51 +95,53 @@ async def _still_running(before: set[int]) -> list[Any]:
     return left
 
 
-async def refuse_calls(stage: Stage) -> None:
-    """Let each of the coordinator's calls fail in turn: what mount had started by then must be gone when it raises."""
-    for name in _CALLS:
-        before = Resources()
-        tasks = {task.id for task in anyio.get_running_tasks()}
-        with own_directories() as (directory, _):
-            coordinator = TestCoordinator()
-            asked = _refuse(coordinator, name)
-            with stage.alarm(MOUNT_SECONDS + IGNORED_AFTER, "A8", "a mount that was refused"):
-                failed = await _fails(stage, coordinator, directory)
-            if not asked or not failed:
-                with suppress(Exception):
-                    await coordinator.cleanup()
-                continue
-            left = [f"the task {task.name!r}" for task in await _still_running(tasks)]
-        leaks = [*left, *before.leaks_after_patience()]
-        if leaks:
-            stage.fault("A5", f"mount failed at coordinator.{name}(…), and {leaks[0]} was left behind")
-            return
+async def _undo(coordinator: TestCoordinator) -> None:
+    """What the kernel does for a module that failed: run the cleanups it has registered."""
+    with suppress(Exception), anyio.move_on_after(_CLEANUP_SECONDS):
+        await coordinator.cleanup()
 
 
-def _refuse(coordinator: TestCoordinator, name: str) -> list[str]:
-    asked: list[str] = []
+async def give_bad_settings(stage: Stage) -> None:
+    """Give each setting that the source reads a wrong value: a mount that raises then must have ended what it began."""
+    for key in settings_in(stage.loaded.subject)[:_MOST_SETTINGS]:
+        for value in _BAD_VALUES:
+            left = await _left_by_mounting_with(stage, {**stage.loaded.config, key: value})
+            if left:
+                stage.fault("A5", f"mount failed, and {left[0]} was left behind", given={"config": {key: value}})
+                return
 
-    def refuse(*args: Any, **kwargs: Any) -> Any:
-        asked.append(name)
-        raise Refused(f"coordinator.{name} failed on purpose")
 
-    setattr(coordinator, name, refuse)
-    return asked
+async def _left_by_mounting_with(stage: Stage, config: dict[str, Any]) -> list[str]:
+    """What remains of a mount that raised; nothing if it did not."""
+    before = Resources()
+    tasks = {task.id for task in anyio.get_running_tasks()}
+    with own_directories() as (directory, _):
+        coordinator = TestCoordinator()
+        with stage.alarm(MOUNT_SECONDS + IGNORED_AFTER, "A8", "a mount with wrong settings"):
+            failed = await _fails(stage, coordinator, placed(config, directory))
+        await _undo(coordinator)
+        if not failed:
+            return []
+        left = [f"the task {task.name!r}" for task in await _still_running(tasks)]
+    return [*left, *before.leaks_after_patience()]
 
 
-async def _fails(stage: Stage, coordinator: TestCoordinator, directory: Any) -> bool:
+async def _fails(stage: Stage, coordinator: TestCoordinator, config: Any) -> bool:
+    """Whether mount raises; what it gives otherwise is ended at once."""
+    is_mounted = False
     try:
         with anyio.fail_after(MOUNT_SECONDS):
-            answer = stage.loaded.mount(coordinator, placed(stage.loaded.config, directory))
+            answer = stage.loaded.mount(coordinator, config)
             if hasattr(type(answer), "__aenter__"):
                 async with answer:
-                    pass
+                    is_mounted = True
             elif inspect.isawaitable(answer):
                 cleanup = await answer
+                is_mounted = True
                 if callable(cleanup):
                     ended = cleanup()
                     if inspect.isawaitable(ended):
                         await ended
     except Exception:  # noqa: BLE001 — foreign code: that it raises is what was asked for
-        return True
+        return not is_mounted
     return False

@@ -17,7 +17,7 @@ from ._budget import Budget
 from ._hook_payloads import ordinary_payload, reaching_payloads
 from ._json_schema import fingerprint
 from ._scene import IGNORED_AFTER, Outcome, Scene, Stage, attempt
-from ._words import choices_in, inputs_in
+from ._words import choices_in, inputs_in, triggers_in
 
 _MARKS = ("alphamark", "bravomark")
 _SECONDS = 2.0
@@ -43,7 +43,7 @@ async def look_for_mixed_events(stage: Stage, named: list[str], budget: Budget) 
 
 def _payloads(stage: Stage, event: str) -> list[dict[str, Any]]:
     subject = stage.loaded.subject
-    reaching = list(reaching_payloads(event, inputs_in(subject), choices_in(subject)))
+    reaching = list(reaching_payloads(event, inputs_in(subject), choices_in(subject), triggers_in(subject)))
     return [ordinary_payload(event), *reaching][:_MOST]
 
 

@@ -6,6 +6,7 @@ Pure. Above stand the exercises, the checks of hooks and the strategies; below s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import zip_longest
 from typing import Any
 
 from amplifier.events import CATALOGUE
@@ -89,18 +90,52 @@ def ordinary_payload(event: str, **replaced: Any) -> Payload:
     return {**_copied(values), **_KERNEL_KEYS, **_copied(NEUTRAL), **replaced}
 
 
-def reaching_payloads(event: str, words: Iterable[str], choices: Iterable[str]) -> Iterator[Payload]:
-    """Ordinary payloads that name what the module's source looks for: its keys at both levels, its words in their place."""
+def reaching_payloads(
+    event: str, words: Iterable[str], choices: Iterable[str], triggers: Iterable[str] = ()
+) -> Iterator[Payload]:
+    """Ordinary payloads that name what the module's source looks for: its keys at both levels, its words in their place.
+
+    Args:
+        event: What they are for.
+        words: Keys that the source looks up.
+        choices: Words that it compares with.
+        triggers: Texts that it may look for inside others.
+    """
     base = ordinary_payload(event)
     keys = [word for word in words if is_harmless(word) and word not in base][:20]
     inner: Payload = dict.fromkeys(keys, "text")
     tool_input = {**_VALUES["tool_input"], **inner}
     yield {**base, **inner, "tool_input": tool_input}
-    for word in [each for each in choices if is_harmless(each)][:25]:
+    named = [each for each in choices if is_harmless(each)][:25]
+    sought = [each for each in triggers if each not in named][:25]
+    for word, trigger in zip_longest(named, sought):
+        if trigger is not None:
+            yield from _triggering({**base, **inner, "tool_input": tool_input}, trigger)
+        if word is None:
+            continue
         yield {**base, "tool_name": word}
         yield {**base, "tool_name": word, "tool_input": {**tool_input, **dict.fromkeys(keys, word)}}
         yield {**base, "tool_input": dict.fromkeys(tool_input, word), "prompt": f"say {word}", "status": word}
         yield {**base, **{key: f"a {word} b" for key, value in base.items() if isinstance(value, str)}}
+
+
+def _triggering(base: Payload, trigger: str) -> Iterator[Payload]:
+    """A payload with a text in the midst of all its texts, in lists and objects too, and one with the text by itself."""
+    amid = f"a {trigger} b"
+    nested = {**base["tool_input"], "items": ["text", {"deep": ["text"]}]}
+    kept = {key: base[key] for key in NEUTRAL}
+    yield {**_replaced({**base, "tool_input": nested}, amid), **_copied(kept)}
+    # By itself a text might be a place somewhere on this machine.
+    if not any(part in trigger for part in ("/", "~", "..", "\\")):
+        yield {**base, "tool_input": _replaced(nested, trigger), "prompt": trigger}
+
+
+def _replaced(value: Any, text: str) -> Any:
+    if isinstance(value, dict):
+        return {key: _replaced(member, text) if key != "tool_name" else member for key, member in value.items()}
+    if isinstance(value, list):
+        return [_replaced(member, text) for member in value]
+    return text if isinstance(value, str) else value
 
 
 def odd_payloads(event: str, words: Iterable[str], *, briefly: bool = False) -> Iterator[Payload]:

@@ -10,7 +10,7 @@ from hypothesis.strategies import SearchStrategy
 
 from ._sources import SAMPLES, UNHEARD_OF, ids_in
 
-_HINTS = (None, "a path", "another place", "a file URI", "a missing path", "an empty text")
+_HINTS = (None, "a path", "another place", "a file URI", "a missing path", "a missing URI", "an empty text")
 
 
 def questions(facts: dict[str, Any]) -> SearchStrategy[Any]:

@@ -34,6 +34,7 @@ class LoadedSubject:
         module_type: Its type.
         backends: What it declares to run on; both unless it says otherwise.
         config: What it is mounted with; ``{directory}`` in a text stands for a directory of the scene's own.
+        plan: What the plan of its session holds besides.
         given: What it was to be mounted with before anything was guessed, as far as it can be mounted with that.
     """
 
@@ -45,9 +46,10 @@ class LoadedSubject:
     backends: tuple[str, ...]
     config: dict[str, Any]
     given: dict[str, Any] = attrs.field(factory=dict)
+    plan: dict[str, Any] = attrs.field(factory=dict)
 
 
-def load(subject: Subject, config: dict[str, Any] | None = None) -> LoadedSubject:
+def load(subject: Subject, config: dict[str, Any] | None = None, plan: dict[str, Any] | None = None) -> LoadedSubject:
     """Import a subject.
 
     Raises:
@@ -83,6 +85,7 @@ def load(subject: Subject, config: dict[str, Any] | None = None) -> LoadedSubjec
         backends=_declared_backends(module),
         config=settings,
         given=settings,
+        plan=plan or {},
     )
 
 
@@ -92,7 +95,7 @@ def load_anew(loaded: LoadedSubject) -> LoadedSubject:
     prefix = loaded.subject.import_name if top == "amplifier" else top
     for name in [name for name in sys.modules if name == prefix or name.startswith(f"{prefix}.")]:
         del sys.modules[name]
-    return load(loaded.subject, loaded.config)
+    return load(loaded.subject, loaded.config, loaded.plan)
 
 
 def _import(subject: Subject) -> ModuleType:

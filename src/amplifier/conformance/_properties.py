@@ -8,7 +8,6 @@ extra.
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -18,25 +17,26 @@ from hypothesis import seed as seeded
 from hypothesis.errors import HypothesisException
 from hypothesis.strategies import SearchStrategy
 
+from ._clock import fair_time
 from ._scene import Fault
 
 Play = Callable[[Any], list[Fault]]
 
-SECONDS_PER_EXAMPLE = 0.75
+SECONDS_PER_EXAMPLE = 0.3
 """What a case may take on average; when the time is up no more are played: a module that hangs makes every case slow."""
 SHRINKING = 150
 """Cases tried at most in making one smaller."""
-SHRINKING_SECONDS = 8.0
+SHRINKING_SECONDS = 5.0
 """What that may take: a module that writes files makes every case slow."""
 
 
 def explore(cases: SearchStrategy[Any], play: Play, *, seed: int, examples: int) -> list[Fault]:
     """Play many cases and return the faults of the smallest failing one for each clause that was broken."""
     failing: dict[str, tuple[Any, Fault]] = {}
-    enough = time.monotonic() + SECONDS_PER_EXAMPLE * examples
+    enough = fair_time() + SECONDS_PER_EXAMPLE * examples
 
     def trial(case: Any) -> None:
-        if time.monotonic() > enough:
+        if fair_time() > enough:
             return
         for fault in play(case):
             failing.setdefault(fault.clause, (case, fault))
@@ -49,12 +49,12 @@ def explore(cases: SearchStrategy[Any], play: Play, *, seed: int, examples: int)
 def _smallest(cases: SearchStrategy[Any], play: Play, clause: str, seed: int, examples: int) -> Fault | None:
     best: list[Fault] = []
     left = examples + SHRINKING
-    give_up = time.monotonic() + SHRINKING_SECONDS
+    give_up = fair_time() + SHRINKING_SECONDS
 
     def breaks(case: Any) -> bool:
         nonlocal left, best
         left -= 1
-        if left < 0 or time.monotonic() > give_up:
+        if left < 0 or fair_time() > give_up:
             return False
         found = [fault for fault in play(case) if fault.clause == clause]
         best = found or best

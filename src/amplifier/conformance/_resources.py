@@ -45,7 +45,7 @@ class Resources:
         threads = [
             each
             for each in threading.enumerate()
-            if each not in self.threads and each not in idle and each.name != _POOLED_THREAD
+            if each not in self.threads and each not in idle and not _is_pooled(each)
         ]
         descriptors = {fd: target for fd, target in _open_descriptors() if self.descriptors.get(fd) != target}
         return [
@@ -64,6 +64,12 @@ class Resources:
             time.sleep(0.02)
             left = self.leaks()
         return left
+
+
+def _is_pooled(thread: threading.Thread) -> bool:
+    """Whether a thread belongs to AnyIO's or trio's pool, which keeps it for more work."""
+    owner = getattr(getattr(thread, "_target", None), "__self__", None)
+    return thread.name == _POOLED_THREAD or type(owner).__module__ == "trio._core._thread_cache"
 
 
 def files_below(folder: Path) -> dict[str, bytes | None]:

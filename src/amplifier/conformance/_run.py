@@ -29,10 +29,11 @@ from amplifier.errors import ModuleLoadError
 
 from . import _all_checks  # noqa: F401 — importing the checks registers them
 from ._hints import hint_for
-from ._registry import CHECKS, all_clauses, checks_for
+from ._looking_at import place_for
+from ._registry import CHECKS, Check, all_clauses, checks_for
 from ._report import ClauseOutcome, Finding, Report, Status, Verdict
 from ._runner import Job, token
-from ._scene import Fault
+from ._scene import DECLINED, NEEDS_NO_INSTANCE, Fault
 from ._subject import Subject, find_subject
 from ._worker import ABANDONED
 
@@ -50,6 +51,7 @@ async def check_module(
     *,
     module_type: str | None = None,
     config: dict[str, Any] | None = None,
+    plan: dict[str, Any] | None = None,
     static: bool = False,
     thorough: bool = False,
     seed: int = 0,
@@ -64,6 +66,7 @@ async def check_module(
         target: A folder, a .py file, the id of an installed module, or the name of an importable package.
         module_type: Its type, where neither the module nor its id says it.
         config: What to mount it with; ``{directory}`` in a text stands for a directory of each scene's own.
+        plan: What else the plan of its session holds, such as ``agents``, for a module that reads it.
         static: Execute nothing of it.
         thorough: Draw more cases and try every suspension point.
         seed: Equal seeds draw equal cases.
@@ -82,6 +85,7 @@ async def check_module(
         target=str(target),
         module_type=module_type,
         config=config or {},
+        plan=plan or {},
         profile="thorough" if thorough else "quick",
         seed=seed,
         backends=list(backends),
@@ -113,6 +117,7 @@ class _Examination:
         self._skip: list[str] = []
         self._unmounted: dict[str, str] = {}
         self._unimported = False
+        self._declined: set[str] = set()
         self._notes: list[str] = []
         self._declared_backends: list[str] = ["asyncio", "trio"]
 
@@ -198,8 +203,9 @@ class _Examination:
         elif "broken" in line:
             self._failed_steps[step] = line["broken"]
             self._notes.append(f"the check {step} could not be completed: {line['broken']}")
-        elif "note" in line and line["note"] not in self._notes:
-            self._notes.append(line["note"])
+        elif "note" in line:
+            self._declined |= {step.partition(":")[2]} if line["note"] == DECLINED else set()
+            self._notes += [line["note"]] if line["note"] not in self._notes else []
         elif "unimported" in line:
             self._unimported = True
             what = f"it cannot be imported: {line['unimported']}"
@@ -250,7 +256,7 @@ class _Examination:
         for clause in clauses_for(self._type):  # type: ignore[arg-type]  # a type that find_subject accepts
             own = [found for found in findings if found.clause == clause.id]
             deciding = [check for check in CHECKS.values() if clause.id in check.clauses and self._type in check.types]
-            done = [check for check in deciding if check.name in self._completed]
+            done = [check for check in deciding if check.name in self._completed and self._has_looked(check)]
             status: Status = "broken" if own else "kept" if done else "not_checked"
             outcomes.append(
                 ClauseOutcome(
@@ -275,6 +281,10 @@ class _Examination:
             limitations=self._limitations(),
             notes=self._notes,
         )
+
+    def _has_looked(self, check: Check) -> bool:
+        """Whether a check that was run had something to look at: of a module that declined, only its mount is there."""
+        return not self._declined or check.kind == "static" or check.name in NEEDS_NO_INSTANCE
 
     def _verdict(self, findings: list[Finding], profile: str) -> Verdict:
         if any(found.level == "required" for found in findings):
@@ -319,16 +329,20 @@ class _Examination:
                 backend=backend,
                 input=fault.input,
                 cancelled_at=fault.cancelled_at,
-                location=fault.location,
+                location=fault.location or self._place_for(fault),
                 hint=hint_for(fault.clause),
                 reproduce=self._command(check, backend, fault.input),
             )
         return list(found.values())
 
+    def _place_for(self, fault: Fault) -> str | None:
+        return place_for(self._subject, self._type or "tool", fault.clause, fault.cancelled_at)
+
     def _command(self, check: str, backend: str | None, case: Any) -> str:
         words = ["amplifier", "module", "validate", self._subject.target]
         words += ["--type", self._job.module_type] if self._job.module_type else []
         words += ["--config", json.dumps(self._job.config)] if self._job.config else []
+        words += ["--plan", json.dumps(self._job.plan)] if self._job.plan else []
         words += ["--seed", str(self._job.seed)] if self._job.seed else []
         words += ["--thorough"] if self._job.profile == "thorough" else []
         is_drawn = check in CHECKS and CHECKS[check].inputs is not None

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import anyio
@@ -46,6 +48,7 @@ class Job:
     """What the worker is to do.
 
     Attributes:
+        plan: What the plan of its session holds besides.
         profile: ``quick`` or ``thorough``.
         backends: Where to run.
         skip: Names of steps that are done, or that ended an earlier worker.
@@ -56,6 +59,7 @@ class Job:
     target: str
     module_type: str | None = None
     config: dict[str, Any] = attrs.field(factory=dict)
+    plan: dict[str, Any] = attrs.field(factory=dict)
     profile: str = "quick"
     seed: int = 0
     backends: list[str] = attrs.field(factory=lambda: ["asyncio", "trio"])
@@ -84,8 +88,26 @@ def read_token(text: str) -> tuple[str, Any]:
     return f"{name}:{backend}", case
 
 
+@contextmanager
+def _same_order(backend: str, seed: int) -> Iterator[None]:
+    """Let everything happen in the same order each time: trio would shuffle its tasks, and programs draw at random."""
+    random.seed(seed)
+    if backend != "trio":
+        yield
+        return
+    from amplifier.testing._trio_trial import deterministic_scheduling  # noqa: PLC0415 — it imports trio
+
+    with deterministic_scheduling(seed):
+        yield
+
+
 class Runner:
-    """The steps of one job."""
+    """The steps of one job.
+
+    Attributes:
+        step: The one that is being done.
+        is_thorough: Whether they take their time.
+    """
 
     def __init__(self, loaded: LoadedSubject, job: Job, say: Say, last_words: Callable[[str, Fault], NoReturn]) -> None:
         self._loaded = loaded
@@ -95,6 +117,8 @@ class Runner:
         self._examples, self._points = PROFILES[job.profile]
         self._facts: dict[str, Any] = {}
         self._is_settled = False
+        self.step = ""
+        self.is_thorough = job.profile == "thorough"
 
     def steps(self) -> list[Step]:
         """What there is to do, in order."""
@@ -121,6 +145,7 @@ class Runner:
             if replayed is not None and step.name != replayed:
                 continue
             started = time.monotonic()
+            self.step = step.name
             self._say({"start": step.name})
             self._settle(step)
             for fault in self._faults_of(step, replayed is not None, case):
@@ -178,7 +203,8 @@ class Runner:
 
     def _play(self, step: Step, case: Any) -> list[Fault]:
         stage = self._stage(step, case)
-        anyio.run(step.check.run, stage, backend=step.backend)
+        with _same_order(step.backend, self._job.seed):
+            anyio.run(step.check.run, stage, backend=step.backend)
         for note in stage.notes:
             self._say({"note": note, "step": step.name})
         return [attrs.evolve(fault, input=case if fault.input is None else fault.input) for fault in stage.faults]

@@ -46,6 +46,7 @@ def _samples(schema: Mapping[str, Any], file_name: str, choices: Sequence[str]) 
         return
     yield least
     yield full
+    yield from (value for value in values.branches(top) if isinstance(value, dict))
     properties = {name: resolved(part, schema) for name, part in properties_of(top).items()}
     for name, part in properties.items():
         if "enum" in part:

@@ -8,12 +8,12 @@ below stand the kernel and the doubles.
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 import os
 import signal
 import tempfile
 import threading
-import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
@@ -29,6 +29,7 @@ from amplifier.kernel import AmplifierSession
 from amplifier.loading import ModuleLoader
 from amplifier.testing import EventRecorder, MockApprovalSystem, MockContextManager, MockDisplaySystem
 
+from ._clock import fair_time, stretch
 from ._loading import LoadedSubject
 from ._serving import SERVICE, service_address
 from ._sources import furnish
@@ -40,6 +41,19 @@ CLEANUP_SECONDS = 10.0
 """The kernel's default deadline for one cleanup."""
 IGNORED_AFTER = 4.0
 """Seconds after its cancellation at which a call counts as never ending."""
+
+DECLINED = "mount declined (it returned None and mounted nothing); give the configuration it needs"
+"""What is said of a module that is not there, so that only its mount could be looked at."""
+NEEDS_NO_INSTANCE = frozenset(
+    {
+        "mount.mounts",
+        "mount.takes_the_coordinator_when_ready",
+        "mount.fails_without_traces",
+        "mount.cleans_up",
+        "provider_conduct.declines_politely",
+    }
+)
+"""The checks that have something to look at even then."""
 
 _UNENDING: set[str] = set()
 """Subjects whose cleanup did not end in time when it was called only to tidy up."""
@@ -218,7 +232,7 @@ class Stage:
         places = own_directories(neighbour) if beside is None else nullcontext((beside.directory, beside.temporary))
         with ExitStack() as closing, places as (directory, temporary):
             session = AmplifierSession(
-                {"session": {"orchestrator": "loop-stand-in", "context": "context-stand-in"}},
+                {**self.loaded.plan, "session": {"orchestrator": "loop-stand-in", "context": "context-stand-in"}},
                 loader=ModuleLoader(modules={"loop-stand-in": _mount_no_loop, "context-stand-in": _mount_context}),
                 approval_system=MockApprovalSystem(),
                 display_system=MockDisplaySystem(),
@@ -288,9 +302,13 @@ class Stage:
         if self.last_words is None or threading.current_thread() is not threading.main_thread():
             yield
             return
-        words = self.last_words
+        words, started = self.last_words, fair_time()
 
         def ring(signum: int, frame: FrameType | None) -> None:
+            left = seconds - (fair_time() - started)
+            if left > 0:  # it was not given the time
+                signal.setitimer(signal.ITIMER_REAL, max(left, 0.5))
+                return
             line = self._subject_line(frame)
             blamed = clause if line is None else "A17"
             text = (
@@ -299,7 +317,7 @@ class Stage:
             words(Fault(clause=blamed, what=text, input=self.case, location=line))
 
         previous = signal.signal(signal.SIGALRM, ring)
-        left, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+        left, _ = signal.setitimer(signal.ITIMER_REAL, seconds * stretch())
         try:
             yield
         finally:
@@ -316,9 +334,9 @@ class Stage:
 
 async def attempt(function: Callable[..., Any], *args: Any, seconds: float = CALL_SECONDS, **kwargs: Any) -> Outcome:
     """Call foreign code as `Scene.call` does, but without an alarm, of which there is only one at a time."""
-    started = time.monotonic()
+    started = fair_time()
     with anyio.CancelScope() as scope:
-        scope.deadline = anyio.current_time() + seconds
+        scope.deadline = anyio.current_time() + seconds * stretch()
         try:
             answer = function(*args, **kwargs)
             if inspect.isawaitable(answer):
@@ -326,9 +344,9 @@ async def attempt(function: Callable[..., Any], *args: Any, seconds: float = CAL
         except BaseException as error:  # foreign code: it may exit, or invent a cancellation
             if isinstance(error, anyio.get_cancelled_exc_class()) and _is_cancelled():
                 raise
-            return Outcome(kind="raised", error=error, seconds=time.monotonic() - started)
-        return Outcome(kind="returned", value=answer, seconds=time.monotonic() - started)
-    return Outcome(kind="late", seconds=time.monotonic() - started)
+            return Outcome(kind="raised", error=error, seconds=fair_time() - started)
+        return Outcome(kind="returned", value=answer, seconds=fair_time() - started)
+    return Outcome(kind="late", seconds=fair_time() - started)
 
 
 def _is_cancelled() -> bool:
@@ -363,6 +381,15 @@ async def _mounted(scene: Scene, config: dict[str, Any]) -> None:
         core.mount_as(OWNER, contract.mount_point, result)
 
 
+def ways_to_mount(stage: Stage) -> list[dict[str, Any]]:
+    """With the settings that were guessed and, if it can be mounted without them, with those that were given.
+
+    Where a module is told to keep its files it may do well, and badly where it chooses the place itself.
+    """
+    loaded = stage.loaded
+    return [loaded.config, loaded.given] if loaded.given != loaded.config else [loaded.config]
+
+
 def placed(config: Any, directory: Path) -> Any:
     """A configuration with ``{directory}`` and ``{service}`` filled in."""
     if isinstance(config, str):
@@ -392,6 +419,8 @@ async def _mount_context(coordinator: Any, config: dict[str, Any]) -> None:
 def own_directories(neighbour: Scene | None = None) -> Iterator[tuple[Path, Path]]:
     """A working directory with the user's canary in it, a home and a place for temporary files, all gone afterwards.
 
+    Temporary files get the same names in every scene, so that what one holds can be compared with what another does.
+
     With a neighbour, home and temporary files are where that scene has them.
     """
     before = Path.cwd()
@@ -405,6 +434,8 @@ def own_directories(neighbour: Scene | None = None) -> Iterator[tuple[Path, Path
             home, temporary = neighbour.directory.parent / "home", neighbour.temporary
         os.environ["HOME"], os.environ["TMPDIR"] = str(home), str(temporary)
         tempfile.tempdir = None  # so that TMPDIR is read again
+        names = tempfile._name_sequence  # type: ignore[attr-defined]  # there is no other way to name them
+        tempfile._name_sequence = map("{:08d}".format, itertools.count())  # type: ignore[attr-defined]
         os.chdir(directory)
         try:
             yield directory, temporary
@@ -415,3 +446,4 @@ def own_directories(neighbour: Scene | None = None) -> Iterator[tuple[Path, Path
                 if value is not None:
                     os.environ[name] = value
             tempfile.tempdir = None
+            tempfile._name_sequence = names  # type: ignore[attr-defined]

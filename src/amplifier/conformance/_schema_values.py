@@ -101,14 +101,22 @@ class Values:
         for key in ("enum", "examples"):
             if isinstance(found.get(key), list):
                 values += found[key][:_MOST_CHOICES]
-        for key in ("anyOf", "oneOf"):
-            branches = found.get(key)
-            for branch in branches[:_MOST_CHOICES] if isinstance(branches, list) else ():
-                values.append(self.plain({**_without(found, key), **resolved(branch, self._root)}, name))
+        values += self.branches(found, name)
         if "enum" not in found and "const" not in found:
             for kind in kinds_of(found):
                 values += self._of_kind({**found, "type": kind}, kind, name, depth)
         return _different(values)
+
+    def branches(self, found: Mapping[str, Any], name: str = "") -> list[Any]:
+        """The plain value of each of the branches of which a schema wants one."""
+        values = []
+        for key in ("anyOf", "oneOf"):
+            branches = found.get(key)
+            for branch in branches[:_MOST_CHOICES] if isinstance(branches, list) else ():
+                values.append(
+                    self.plain({**_without(found, key), **_merged(found, resolved(branch, self._root))}, name)
+                )
+        return values
 
     def _of_kind(self, schema: dict[str, Any], kind: str, name: str, depth: int) -> Iterator[Any]:
         yield self.plain(_without(schema, "default"), name)
@@ -186,6 +194,16 @@ def required_of(schema: Mapping[str, Any]) -> list[str]:
 
 def _without(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
     return {name: value for name, value in schema.items() if name != key}
+
+
+def _merged(schema: Mapping[str, Any], branch: Mapping[str, Any]) -> dict[str, Any]:
+    """A branch that knows the properties of the schema it is a branch of, and what that demands."""
+    merged = dict(branch)
+    if "properties" in schema:
+        merged["properties"] = {**properties_of(schema), **properties_of(branch)}
+    if "required" in schema:
+        merged["required"] = list(dict.fromkeys([*required_of(schema), *required_of(branch)]))
+    return merged
 
 
 def _different(values: list[Any]) -> list[Any]:

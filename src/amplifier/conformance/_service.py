@@ -97,7 +97,8 @@ def _answer(scenario: str, body: dict[str, Any]) -> list[Block]:
         thought: Block = {"type": "thinking", "thinking": THOUGHT, "signature": SIGNATURE}
         return [thought, {"type": "redacted_thinking", "data": REDACTED}, text, _call(body, 0, "look")]
     if scenario == "calls" or (tools and "tool" in asked):
-        return [text, *(_call(body, number, name) for number, name in enumerate(tools[:2] or ["look"]))]
+        names = [*tools[:2], *tools[:1]] or ["look"]
+        return [text, *(_call(body, number, name) for number, name in enumerate(names))]
     return [text]
 
 

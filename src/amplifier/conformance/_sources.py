@@ -116,6 +116,7 @@ def hints(directory: Path, module_id: str) -> dict[str, Any]:
         "a file URI": there.as_uri(),
         "another place": str(directory / "modules" / f"amplifier-module-{module_id}"),
         "a missing path": str(directory / "no-such-place"),
+        "a missing URI": (directory / "no-such-place").as_uri(),
         "an empty text": "",
     }
 
@@ -123,7 +124,8 @@ def hints(directory: Path, module_id: str) -> dict[str, Any]:
 def questions_about(subject: Subject) -> list[Question]:
     """Ordinary questions: samples, ids that the source names, ids that nobody knows, with hints and without."""
     ids = [*SAMPLES, *ids_in(texts_in(subject)), *UNHEARD_OF]
-    return [*(Question(each) for each in ids), Question(SAMPLES[0], "a path"), Question(SAMPLES[0], "a file URI")]
+    hinted = [Question(SAMPLES[0], hint) for hint in ("a path", "a file URI", "a missing path", "a missing URI")]
+    return [*(Question(each) for each in ids), *hinted]
 
 
 def ids_in(texts: list[str]) -> list[str]:

@@ -91,9 +91,9 @@ class Truth:
         """Report the first lie; True if there was one."""
         for given in self._inputs:
             await self._ask(given)
-        if not any(self._answer(given).refused for given in self._inputs):
-            return False
-        for find in (self._other_type_or_key, self._hidden_key, self._false_choice, self._false_bound):
+        finders = (self._other_type_or_key, self._hidden_key, self._false_choice, self._false_bound)
+        is_refused = any(self._answer(given).refused for given in self._inputs)
+        for find in finders if is_refused else finders[-1:]:
             lie = await find()
             if lie is not None:
                 what, given, words = lie

@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ._odd_values import is_harmless
+from ._patterns import texts_matching
 from ._subject import Subject, parsed
 
 _MOST = 60
+_LONGEST_PATTERN = 300
 _Finder = Callable[[Subject], list[str]]
 
 
@@ -103,6 +105,39 @@ def choices_in(subject: Subject) -> list[str]:
             runs_programs |= isinstance(node, ast.Call) and _starts_programs(node.func)
     harmless = [text for text in dict.fromkeys(found) if is_harmless(text)]
     return [text for text in harmless if not runs_programs or shutil.which(text) is None][:_MOST]
+
+
+@_remembered
+def triggers_in(subject: Subject) -> list[str]:
+    """Texts that the source may be looking for inside other texts: what its patterns match, what its lists name.
+
+    They are data for handlers, which look at events and run nothing; a module that starts programs gets none of them.
+    """
+    found: list[str] = []
+    for file in subject.sources():
+        tree = parsed(file)
+        for node in ast.walk(tree) if tree is not None else ():
+            if isinstance(node, ast.Call) and _starts_programs(node.func):
+                return []
+            found += _listed(node)
+    texts = [match for text in dict.fromkeys(found) for match in texts_matching(text)]
+    return list(dict.fromkeys(texts))[:_MOST]
+
+
+def _listed(node: ast.AST) -> Iterator[str]:
+    """Texts that stand in a list, in a table, as the argument of a call, or on a side of a comparison."""
+    parts: list[ast.AST | None] = []
+    if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
+        parts = list(node.elts)
+    elif isinstance(node, ast.Dict):
+        parts = [*node.keys, *node.values]
+    elif isinstance(node, ast.Call):
+        parts = list(node.args)
+    elif isinstance(node, ast.Compare):
+        parts = [node.left, *node.comparators]
+    for part in parts:
+        if isinstance(part, ast.Constant) and isinstance(part.value, str) and 1 < len(part.value) <= _LONGEST_PATTERN:
+            yield part.value
 
 
 def _starts_programs(function: ast.expr) -> bool:

@@ -10,18 +10,26 @@ import json
 import logging
 import os
 import sys
+import threading
+import time
 import traceback
+from collections.abc import Callable
+from threading import get_native_id
 from typing import Any, NoReturn
 
 import attrs
 
 from . import _all_checks  # noqa: F401 — importing the checks registers them
+from ._clock import kept_waiting
 from ._loading import load
 from ._resources import mark_descendants
 from ._runner import Job, Runner
 from ._scene import Fault
 from ._subject import find_subject
 
+_SIGN_OF_LIFE = 10.0
+_LONGEST_STEP = 150.0
+"""Seconds for one step of the quick profile, not counting those in which there was no processor for us."""
 ABANDONED = 3
 """The exit code after a call that could not be stopped."""
 
@@ -33,9 +41,13 @@ def main() -> int:
     mark_descendants()
     logging.raiseExceptions = False
 
+    writing = threading.RLock()
+
     def say(line: dict[str, Any]) -> None:
-        lines.write(json.dumps(line, default=repr, ensure_ascii=True).encode() + b"\n")
-        lines.flush()
+        text = json.dumps(line, default=repr, ensure_ascii=True).encode() + b"\n"
+        with writing:
+            lines.write(text)
+            lines.flush()
 
     def last_words(step: str, fault: Fault) -> NoReturn:
         say({"fault": attrs.asdict(fault), "step": step})
@@ -45,7 +57,7 @@ def main() -> int:
     subject = find_subject(job.target, job.module_type)
     say({"start": "import"})
     try:
-        loaded = load(subject, job.config)
+        loaded = load(subject, job.config, job.plan)
     except BaseException as error:  # noqa: BLE001 — foreign code: importing may raise anything, exit included
         place = next(
             (
@@ -60,9 +72,22 @@ def main() -> int:
     say({"loaded": {"type": loaded.module_type, "backends": list(loaded.backends)}})
     runner = Runner(loaded, job, say, last_words)
     say({"steps": [step.name for step in runner.steps()]})
+    threading.Thread(target=_show_life, args=(runner, say, get_native_id()), name="life", daemon=True).start()
     runner.run()
     say({"end": True})
     return 0
+
+
+def _show_life(runner: Runner, say: Callable[[dict[str, Any]], None], main_thread: int) -> None:
+    """Tell that a step still goes on, for as long as one may take on a machine that has nothing else to do."""
+    while True:
+        step, started = runner.step, time.monotonic() - kept_waiting(main_thread)
+        longest = _LONGEST_STEP if not runner.is_thorough else _LONGEST_STEP * 10
+        while runner.step == step and time.monotonic() - kept_waiting(main_thread) - started < longest:
+            time.sleep(_SIGN_OF_LIFE)
+            say({"alive": step})
+        while runner.step == step:
+            time.sleep(_SIGN_OF_LIFE)
 
 
 def _own_stdout() -> Any:

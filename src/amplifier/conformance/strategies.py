@@ -59,8 +59,8 @@ from ..models import (
 try:
     from hypothesis import strategies as st
     from hypothesis.strategies import SearchStrategy
-except ImportError as error:
-    raise MissingExtraError("amplifier.conformance.strategies", extra="testing", missing="hypothesis") from error
+except ImportError as _error:
+    raise MissingExtraError("amplifier.conformance.strategies", extra="testing", missing="hypothesis") from _error
 
 __all__ = [
     "approval_gates",

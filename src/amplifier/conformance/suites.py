@@ -51,6 +51,7 @@ class Suite:
         module: A folder, a .py file, the id of an installed module, or the name of an importable package.
         module_type: Its type, where neither the module nor its id says it.
         config: What to mount it with; ``{directory}`` in a text stands for a directory of each scene's own.
+        plan: What else the plan of its session holds.
         xfail: Clauses that are known to be broken, with the reason.
         backends: What to run it on.
         thorough: Draw more cases and try every suspension point.
@@ -60,6 +61,7 @@ class Suite:
     module: str
     module_type: str | None = None
     config: dict[str, Any] = attrs.field(factory=dict)
+    plan: dict[str, Any] = attrs.field(factory=dict)
     xfail: dict[str, str] = attrs.field(factory=dict)
     backends: tuple[str, ...] = ("asyncio", "trio")
     thorough: bool = False
@@ -89,6 +91,7 @@ class Suite:
             self.module,
             module_type=self.module_type,
             config=self.config,
+            plan=self.plan,
             thorough=self.thorough,
             seed=self.seed,
             backends=self.backends,
@@ -120,6 +123,7 @@ class Conformance:
     module: ClassVar[str | Path] = ""
     module_type: ClassVar[str | None] = None
     config: ClassVar[Mapping[str, Any]] = {}
+    plan: ClassVar[Mapping[str, Any]] = {}
     xfail: ClassVar[Mapping[str, str]] = {}
     backends: ClassVar[Sequence[str]] = ("asyncio", "trio")
     thorough: ClassVar[bool] = False
@@ -129,37 +133,37 @@ class Conformance:
 class ToolConformance(Conformance):
     """The tests of a tool module."""
 
-    module_type = "tool"
+    module_type: ClassVar[str | None] = "tool"
 
 
 class ProviderConformance(Conformance):
     """The tests of a provider module."""
 
-    module_type = "provider"
+    module_type: ClassVar[str | None] = "provider"
 
 
 class OrchestratorConformance(Conformance):
     """The tests of an orchestrator module."""
 
-    module_type = "orchestrator"
+    module_type: ClassVar[str | None] = "orchestrator"
 
 
 class ContextConformance(Conformance):
     """The tests of a context module."""
 
-    module_type = "context"
+    module_type: ClassVar[str | None] = "context"
 
 
 class HookConformance(Conformance):
     """The tests of a hook module."""
 
-    module_type = "hook"
+    module_type: ClassVar[str | None] = "hook"
 
 
 class ResolverConformance(Conformance):
     """The tests of a module source resolver."""
 
-    module_type = "resolver"
+    module_type: ClassVar[str | None] = "resolver"
 
 
 def conformance_tests(module: str | Path, **options: Any) -> Suite:
@@ -177,6 +181,7 @@ def suite_of(found: object) -> Suite | None:
         module=str(found.module),
         module_type=found.module_type,
         config=dict(found.config),
+        plan=dict(found.plan),
         xfail=dict(found.xfail),
         backends=tuple(found.backends),
         thorough=found.thorough,

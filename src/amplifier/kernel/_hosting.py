@@ -35,7 +35,7 @@ class Hosting:
         self._cleanups = cleanups
         self._report_crash = report_crash
         self.group: anyio.abc.TaskGroup | None = None
-        self.is_shut = False
+        self.is_shut: bool = False
         """Everything has been cleaned up: what were started now, nobody would stop."""
         self.fatal: list[BaseException] = []
         """Crashes of background tasks that asked to end the session."""

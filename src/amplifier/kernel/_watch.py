@@ -62,7 +62,7 @@ class Watch:
         self._stop_timer: Callable[[], None] | None = None
         self._wakes_at = math.inf
         self.spawn: Spawn | None = None
-        self.is_stopped = False
+        self.is_stopped: bool = False
 
     def start(self, spawn: Spawn | None) -> None:
         """The session has opened; timers that need a task take it from ``spawn``."""

@@ -17,7 +17,7 @@ import attrs
 from amplifier.errors import ModuleLoadError
 
 from ._importing import MODULE_PREFIX, foreign_code
-from ._record import LoadedModule, check_declared_type, type_from_id
+from ._record import LoadedModule, check_declared_backends, check_declared_type, type_from_id
 
 _MISSING: Final = object()
 
@@ -28,6 +28,7 @@ class Blueprint:
 
     Attributes:
         complaint: What is wrong with the module though it can be used; logged at every load.
+        backends: What the module declares as ``__amplifier_backends__``; None when it says nothing.
     """
 
     mount: Callable[..., Any]
@@ -36,6 +37,7 @@ class Blueprint:
     origin: str
     path: Path | None
     complaint: str | None
+    backends: tuple[str, ...] | None = None
 
     def loaded(self, module_id: str, config: dict[str, Any]) -> LoadedModule:
         return LoadedModule(
@@ -61,7 +63,8 @@ def examine_registered(module_id: str, source: object, module_type: str | None) 
         mount = getattr(source, "mount", source)
         declared = module_type if module_type is not None else _first_attribute((source,), "__amplifier_module_type__")
         ready = _first_attribute((source,), "on_session_ready")
-    return _checked(module_id, mount, declared, ready, origin="registered in process")
+        backends = _first_attribute((source,), "__amplifier_backends__")
+    return _checked(module_id, mount, declared, ready, backends, origin="registered in process")
 
 
 def examine_imported(
@@ -78,6 +81,7 @@ def examine_imported(
         holders = _holders(module, target, mount)
         declared = _first_attribute(holders, "__amplifier_module_type__")
         ready = _first_attribute(holders, "on_session_ready")
+        backends = _first_attribute(holders, "__amplifier_backends__")
     if target is _MISSING or isinstance(mount, ModuleType):
         raise ModuleLoadError(
             f"module {module_id!r} ({origin}) has no {attribute or 'mount'!r} in the Python module "
@@ -87,7 +91,7 @@ def examine_imported(
         )
     if path is None and isinstance(file := getattr(module, "__file__", None), str):
         path = Path(file).parent if hasattr(module, "__path__") else Path(file)
-    return _checked(module_id, mount, declared, ready, origin=origin, path=path)
+    return _checked(module_id, mount, declared, ready, backends, origin=origin, path=path)
 
 
 def find_target(module: ModuleType, attribute: str) -> object:
@@ -108,7 +112,14 @@ def _holders(module: ModuleType, target: object, mount: object) -> tuple[object,
 
 
 def _checked(
-    module_id: str, mount: object, declared: object, ready: object, *, origin: str, path: Path | None = None
+    module_id: str,
+    mount: object,
+    declared: object,
+    ready: object,
+    backends: object,
+    *,
+    origin: str,
+    path: Path | None = None,
 ) -> Blueprint:
     if not callable(mount):
         raise ModuleLoadError(
@@ -132,6 +143,7 @@ def _checked(
         origin=origin,
         path=path,
         complaint=complaint,
+        backends=check_declared_backends(backends, module_id, origin),
     )
 
 

@@ -33,6 +33,7 @@ from ._discovery import (
     ENTRY_POINT_GROUP,
     SEARCH_PATH_VARIABLE,
     EntryPoint,
+    Listing,
     effective_search_paths,
     entry_points,
     find_directory,
@@ -52,6 +53,7 @@ from ._record import (
     LoadedModule,
     check_module_id,
     package_name,
+    refuse_other_backend,
 )
 from ._sources import (
     find_package,
@@ -117,10 +119,13 @@ class ModuleLoader:
     Attributes:
         import_hook: Called with the name of each package about to be imported for the first time, so that a layer
             above can make other names importable first. To set it for all loaders, assign a ``staticmethod``.
+        backend_hook: Called with the id and the mount function of each loaded module that does not declare its
+            backends, so that a layer above can refuse it on the running one by raising `ModuleLoadError`.
     """
 
     TYPE_TO_MOUNT_POINT: ClassVar[Mapping[str, str]] = TYPE_TO_MOUNT_POINT
     import_hook: Callable[[str], None] | None = None
+    backend_hook: Callable[[str, Callable[..., Any]], None] | None = None
 
     def __init__(
         self,
@@ -216,15 +221,23 @@ class ModuleLoader:
         return self._finish(module_id, await self._resolve(resolver, module_id, source, profile), settings)
 
     def load_without_resolver(
-        self, module_id: str, config: Mapping[str, Any] | None = None, source_hint: object = None
+        self,
+        module_id: str,
+        config: Mapping[str, Any] | None = None,
+        source_hint: object = None,
+        listing: Listing | None = None,
     ) -> LoadedModule:
-        """As `load`, for those who know that no resolver is to be asked: then there is nothing to await."""
+        """As `load`, for those who know that no resolver is to be asked: then there is nothing to await.
+
+        Args:
+            listing: Shared by the loads of one opening, so that installed modules are looked for once.
+        """
         check_module_id(module_id)
         settings = _settings(module_id, config)
         if source_hint is not None:
             blueprint = self._blueprint_from(path_from_hint(source_hint, module_id), module_id)
             return self._finish(module_id, blueprint, settings)
-        found = self._find_directly(module_id)
+        found = self._find_directly(module_id, listing)
         if found is None:
             raise self._not_found(module_id)
         return self._finish(module_id, found, settings)
@@ -272,16 +285,20 @@ class ModuleLoader:
         blueprint = self._blueprint_from_filesystem(module_id)
         return None if blueprint is None else self._finish(module_id, blueprint, _settings(module_id, config))
 
-    def _find_directly(self, module_id: str) -> Blueprint | None:
+    def _find_directly(self, module_id: str, listing: Listing | None = None) -> Blueprint | None:
         return (
             self._blueprint_from_registry(module_id)
-            or self._blueprint_from_entry_point(module_id)
+            or self._blueprint_from_entry_point(module_id, listing)
             or self._blueprint_from_filesystem(module_id)
         )
 
     def _finish(self, module_id: str, blueprint: Blueprint, config: dict[str, Any]) -> LoadedModule:
         if blueprint.complaint is not None:
             logger.warning("%s", blueprint.complaint)
+        if blueprint.backends is not None:
+            refuse_other_backend(blueprint.backends, module_id, blueprint.origin)
+        elif self.backend_hook is not None:
+            self.backend_hook(module_id, blueprint.mount)
         self._loaded.add(module_id)
         return blueprint.loaded(module_id, config)
 
@@ -294,8 +311,8 @@ class ModuleLoader:
         self._registered_blueprints[module_id] = blueprint
         return blueprint
 
-    def _blueprint_from_entry_point(self, module_id: str) -> Blueprint | None:
-        claims = entry_points().get(module_id)
+    def _blueprint_from_entry_point(self, module_id: str, listing: Listing | None = None) -> Blueprint | None:
+        claims = (listing or Listing()).claims(module_id)
         if claims is None:
             return None
         if len(claims) > 1:
@@ -431,6 +448,7 @@ class ModuleLoader:
 
 
 AmplifierModuleLoader = ModuleLoader
+"""The same, by its older name."""
 
 
 def module_failure_reason(exc: BaseException) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeGuard, final
 
+import anyio
 import attrs
 
 from amplifier.errors import ModuleLoadError
@@ -98,6 +99,44 @@ def check_declared_type(declared: object, module_id: str, origin: str) -> str:
         module_id=module_id,
         reason_code="invalid_module_metadata",
     )
+
+
+def check_declared_backends(declared: object, module_id: str, origin: str) -> tuple[str, ...] | None:
+    """Return the backends a module declares to run on; None when it declares none.
+
+    Raises:
+        ModuleLoadError: The declaration is neither a name nor several.
+    """
+    if declared is None:
+        return None
+    names = (declared,) if isinstance(declared, str) else declared
+    if isinstance(names, tuple | list | set | frozenset) and all(isinstance(name, str) for name in names) and names:
+        return tuple(names)
+    raise ModuleLoadError(
+        f"module {module_id!r} ({origin}) declares __amplifier_backends__ = {declared!r}; "
+        "expected a tuple of names, such as ('asyncio',)",
+        module_id=module_id,
+        reason_code="invalid_module_metadata",
+    )
+
+
+def refuse_other_backend(backends: tuple[str, ...], module_id: str, origin: str) -> None:
+    """Refuse a module on a backend that is not among those it declares; where nothing runs, nothing is refused.
+
+    Raises:
+        ModuleLoadError: The running backend is another one.
+    """
+    try:
+        running = anyio.get_cancelled_exc_class().__module__.partition(".")[0]
+    except RuntimeError:  # no event loop is running; the module may be meant for a later one
+        return
+    if running not in backends:
+        raise ModuleLoadError(
+            f"module {module_id!r} ({origin}) cannot run on {running}: it declares __amplifier_backends__ = "
+            f"{backends!r}; run the session on {' or '.join(backends)}, or use another module",
+            module_id=module_id,
+            reason_code="validation_failed",
+        )
 
 
 @final

@@ -17,7 +17,15 @@ def _positive(seconds: float | None) -> float | None:
 
 @model
 class ApprovalRequest(Model):
-    """May this happen? `timeout` None waits for ever."""
+    """May this happen?
+
+    Attributes:
+        tool_name: The tool that wants to run.
+        action: What it would do, for people.
+        details: More about it, for programs that show it.
+        risk_level: How bad it could be, in the asker's words.
+        timeout: Seconds to wait for the answer; None waits for ever.
+    """
 
     tool_name: str
     action: str
@@ -28,7 +36,13 @@ class ApprovalRequest(Model):
 
 @model
 class ApprovalResponse(Model):
-    """A person's decision."""
+    """A person's decision.
+
+    Attributes:
+        approved: Yes or no.
+        reason: Why, for logs and for the model.
+        remember: Do not ask again about the same.
+    """
 
     approved: bool
     reason: str | None = None

@@ -103,7 +103,7 @@ class Model:
 
     __model_fields_of__: ClassVar[tuple[ModelField, ...]] = ()
     """The declared fields in order, without `OpenModel.extra`."""
-    __signature__ = _SignatureOnDemand()
+    __signature__: ClassVar[_SignatureOnDemand] = _SignatureOnDemand()
     __remembers_order__: ClassVar[bool] = False
     """Whether a mapping that becomes this model is shown to `_remember_order` afterwards."""
 
@@ -125,7 +125,7 @@ class Model:
         compared = _COMPARED.get(cls) or _compared_attributes(cls)
         return bool(compared(self) == compared(other))
 
-    __hash__ = None  # type: ignore[assignment]  # may be changed, so not for sets
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]  # may be changed, so not for sets
 
     @reprlib.recursive_repr()
     def __repr__(self) -> str:

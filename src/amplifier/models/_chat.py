@@ -39,7 +39,22 @@ ResponseFormat: TypeAlias = ResponseFormatText | ResponseFormatJson | ResponseFo
 
 @model
 class ChatRequest(OpenModel):
-    """A request to a language model, in no provider's dialect."""
+    """A request to a language model, in no provider's dialect. What is None is left to the provider.
+
+    Attributes:
+        messages: The conversation, oldest first.
+        tools: What the model may call.
+        response_format: What form the answer should have.
+        max_output_tokens: The longest answer.
+        conversation_id: For providers that keep conversations.
+        stream: Whether the answer is wanted in pieces; providers that can stream have a method for it as well.
+        metadata: For the provider or the application; not for the model.
+        model: Which model; else the provider's default.
+        tool_choice: ``"auto"``, ``"none"``, ``"required"``, or which tool, as the provider understands it.
+        stop: Texts at which the answer ends.
+        reasoning_effort: How long to think, such as ``"low"`` or ``"high"``.
+        timeout: Seconds for the call.
+    """
 
     messages: list[Message]
     tools: list[ToolSpec] | None = None
@@ -62,6 +77,8 @@ class Usage(OpenModel):
     """What an answer consumed.
 
     Attributes:
+        input_tokens: Tokens of the request, those read from a cache included.
+        reasoning_tokens: Tokens of thinking, which are among the output tokens.
         cost_usd: The price as a Decimal; None if it is not known. Floats are refused.
     """
 
@@ -76,7 +93,13 @@ class Usage(OpenModel):
 
 @model
 class Degradation(OpenModel):
-    """The provider gave less than was asked for, and says why."""
+    """The provider gave less than was asked for, and says why.
+
+    Attributes:
+        requested: What was asked for.
+        actual: What was given.
+        reason: Why.
+    """
 
     requested: str
     actual: str
@@ -85,7 +108,16 @@ class Degradation(OpenModel):
 
 @model
 class ChatResponse(OpenModel):
-    """A language model's answer."""
+    """A language model's answer.
+
+    Attributes:
+        content: The answer in blocks, tool calls among them.
+        tool_calls: The tool calls once more, as a loop handles them.
+        usage: What it consumed, if the provider tells.
+        degradation: What could not be done as asked.
+        finish_reason: Why it ended, in the provider's word.
+        metadata: For whoever looks; not for the model.
+    """
 
     content: list[ContentBlockUnion]
     tool_calls: list[ToolCall] | None = None

@@ -32,7 +32,11 @@ def _currency(code: str) -> str:
 
 @model
 class Pricing(Model):
-    """What a model costs, per million tokens."""
+    """What a model costs, per million tokens.
+
+    Attributes:
+        currency: Three capital letters, as in ISO 4217.
+    """
 
     input_per_million: float
     output_per_million: float
@@ -43,7 +47,17 @@ class Pricing(Model):
 
 @model
 class ModelInfo(Model):
-    """One language model a provider offers."""
+    """One language model a provider offers.
+
+    Attributes:
+        id: What a request names it by.
+        display_name: For people.
+        context_window: Tokens of request and answer together.
+        max_output_tokens: The longest answer.
+        capabilities: Words such as ``"tools"``, ``"streaming"``, ``"thinking"``, ``"vision"``.
+        defaults: Settings that suit it.
+        pricing: What it costs, if that is known.
+    """
 
     id: str
     display_name: str
@@ -59,6 +73,14 @@ class ConfigField(Model):
     """One thing a provider must be told before it works.
 
     Attributes:
+        id: Its key in the provider's config.
+        display_name: For people.
+        field_type: How to ask for it.
+        prompt: The question.
+        env_var: The environment variable that holds it, if there is one.
+        choices: What to choose from, for ``"choice"``.
+        required: Whether it works without.
+        default: What to offer as the answer.
         show_when: Ask only if these other fields have these values.
         requires_model: Ask only after a model was chosen.
     """
@@ -77,7 +99,16 @@ class ConfigField(Model):
 
 @model
 class ProviderInfo(Model):
-    """A provider: what it can do and what it needs to be told."""
+    """A provider: what it can do and what it needs to be told.
+
+    Attributes:
+        id: Its name.
+        display_name: For people.
+        credential_env_vars: Environment variables that may hold its key.
+        capabilities: Words such as ``"tools"`` and ``"streaming"``.
+        defaults: Among others ``model``, ``context_window`` and ``max_output_tokens``, from which contexts compute their budget.
+        config_fields: What to ask a user who sets it up.
+    """
 
     id: str
     display_name: str
@@ -89,7 +120,17 @@ class ProviderInfo(Model):
 
 @model
 class ModuleInfo(Model):
-    """A module that can be loaded."""
+    """A module that can be loaded.
+
+    Attributes:
+        id: What a plan names it by.
+        name: For people.
+        version: Of the distribution it comes from.
+        type: What kind of module it is.
+        mount_point: Where it is mounted.
+        description: What it does, in a line.
+        config_schema: JSON Schema of its config, if it has one.
+    """
 
     id: str
     name: str
@@ -108,7 +149,13 @@ def _now() -> datetime:
 class SessionStatus(Model):
     """How a session stands and what it has done.
 
-    Times are aware: the default is now in UTC, and one given without a time zone is taken as local time.
+    Times are aware: the default is now in UTC, and one given without a time zone is taken as local time. The kernel
+    counts nothing: the totals are for applications that do.
+
+    Attributes:
+        status: Of the session, or of its latest turn.
+        last_activity: When the latest turn began.
+        last_error: ``type`` and ``message`` of the latest failure.
     """
 
     session_id: str

@@ -16,7 +16,11 @@ class Message(OpenModel):
     """One message: text, or a list of blocks.
 
     Attributes:
+        role: Who speaks.
+        content: What is said.
+        name: Who exactly, where several speak in one role.
         tool_call_id: For a tool's answer, the call it answers.
+        metadata: For whoever stores or shows it; not for the model.
     """
 
     role: Role
@@ -37,7 +41,13 @@ class ToolSpec(OpenModel):
 
 @model
 class ToolCall(OpenModel):
-    """A call the model made, as the orchestrator handles it."""
+    """A call the model made, as the orchestrator handles it.
+
+    Attributes:
+        id: What the result refers to; unique in its conversation.
+        name: The tool.
+        arguments: What the model wrote, checked by nobody yet.
+    """
 
     id: str
     name: str

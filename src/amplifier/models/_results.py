@@ -35,6 +35,9 @@ class ToolResult(Model):
     arguments.
 
     Attributes:
+        success: Whether the tool did what it was asked to do.
+        output: The answer for the model: text, or what JSON can say.
+        error: Of a failure: ``message``, and more if there is more to say, such as ``type``.
         content: Text and images for the model, in order; empty is None.
     """
 
@@ -87,7 +90,16 @@ class ToolResult(Model):
 
 @model
 class ContextInjection(Model):
-    """One text a hook puts before the model, and where it came from."""
+    """One text a hook puts before the model, and where it came from.
+
+    Attributes:
+        content: The text.
+        role: In whose name.
+        ephemeral: For the next request only; not stored in the context.
+        append_to_last_tool_result: If ephemeral, at the end of the newest tool result rather than as a message of its own.
+        hook_name: Who said it.
+        event: On which event.
+    """
 
     content: str
     role: ContextInjectionRole = "system"
@@ -99,7 +111,15 @@ class ContextInjection(Model):
 
 @model
 class ApprovalGate(Model):
-    """One question of one hook; `HookResult.approval_gates` holds them in the order they must be asked."""
+    """One question of one hook; `HookResult.approval_gates` holds them in the order they must be asked.
+
+    Attributes:
+        hook_name: Who asks.
+        prompt: The question.
+        options: The answers on offer; "Allow" and "Deny" if absent.
+        timeout: Seconds to wait.
+        default: What no answer in time means.
+    """
 
     hook_name: str = "unknown"
     prompt: str | None = None
@@ -125,7 +145,21 @@ class HookResult(_Merged):
     """What a hook answered, or what all hooks of one event answered together.
 
     Attributes:
+        action: What shall happen.
         data: The whole new payload for ``modify``; in a merged result, the final payload.
+        reason: Why, for ``deny``; the model and the logs get it.
+        context_injection: Text for the model, for ``inject_context``.
+        context_injection_role: In whose name.
+        ephemeral: For the next request only; not stored in the context.
+        approval_prompt: The question, for ``ask_user``.
+        approval_options: The answers on offer; "Allow" and "Deny" if absent.
+        approval_timeout: Seconds to wait.
+        approval_default: What no answer in time means.
+        suppress_output: Ask whoever shows things not to show this.
+        user_message: Something to show the user, whatever the action.
+        user_message_level: How loud.
+        user_message_source: In whose name; the hook's if absent.
+        append_to_last_tool_result: If ephemeral, at the end of the newest tool result rather than as a message of its own.
         context_injections: Every injection in order; the scalar fields are their joined form.
         approval_gates: Every question in order; the scalar fields are the first one's.
     """

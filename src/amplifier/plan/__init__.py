@@ -1,9 +1,10 @@
 """The mount plan: what it may say, reading it, checking it, laying one over another.
 
 A plan is a dict, as the embedder built it or a file gave it; nothing here reads files or environment variables.
-`parse_plan` turns it into a `MountPlan` for the kernel above; below are the errors and the JSON walk. All problems of a
-plan are reported at once, each with its ``$.path``, in the order session, providers, tools, hooks; what is merely odd
-(an unknown section) is a warning.
+`parse_plan` turns it into a `MountPlan`. All problems of a plan are reported at once, each with its ``$.path``, in the
+order session, providers, tools, hooks; what is merely odd (an unknown section) is a warning.
+
+Above stands the kernel, which mounts it; below are the errors and the JSON walk.
 """
 
 from ._names import is_module_id, new_session_id, validate_module_id, validate_session_id

@@ -23,7 +23,7 @@ _ROLES: Final = {
     "context": ("$.session.context", "context_source", "context-simple"),
 }
 _LISTS: Final = ("providers", "tools", "hooks")
-_SECTIONS: Final = frozenset({"session", "orchestrator", "context", *_LISTS, "agents"})
+_SECTIONS: Final = frozenset({"session", "orchestrator", "context", *_LISTS, "agents", "$schema"})
 _SESSION_KEYS: Final = frozenset(
     {"orchestrator", "context", "orchestrator_source", "context_source", "strict", "deadlines", "metadata", "raw"}
     | {"injection_budget_per_turn", "injection_size_limit"}

@@ -72,7 +72,7 @@ class TestCoordinator(ModuleCoordinator):
         session = StandInSession(session_id, parent_id, plan)
         super().__init__(session, approval_system or MockApprovalSystem(), display_system or MockDisplaySystem())
         session.coordinator = self
-        self.loader = ModuleLoader(self, modules=modules)
+        self.loader: Any = ModuleLoader(self, modules=modules)
         self.mount_history: list[dict[str, Any]] = []
         self.unmount_history: list[dict[str, Any]] = []
 

@@ -66,7 +66,7 @@ class MockTool:
             named = ", ".join(argument for argument, is_given in given.items() if is_given)
             raise ValueError(f"MockTool {name!r} got {named}; expected one answer: give only one of them")
         self.name = name
-        self.description = f"Mock tool {name}." if description is None else description
+        self.description: str = f"Mock tool {name}." if description is None else description
         self.calls: list[dict[str, Any]] = []
         self._output = "Success" if not any(given.values()) else output if given["output"] else return_value
         self._respond = respond

@@ -26,7 +26,7 @@ from amplifier.testing._injection import (
     kill,
 )
 
-__all__ = ["run_trio_trial"]
+__all__ = ["deterministic_scheduling", "run_trio_trial"]
 
 _ROUNDS_BEFORE_KILLING = 10
 _ROUND = 0.05
@@ -39,7 +39,7 @@ def run_trio_trial(
     """Run one trial to its end in a trio run of its own."""
     trial = _TrioTrial(scenario, settings)
     clock = MockClock(autojump_threshold=0) if settings.virtual else None
-    with _deterministic_scheduling(settings.seed):
+    with deterministic_scheduling(settings.seed):
         try:
             trio.run(trial.run, clock=clock, instruments=[trial])
         except* KeyboardInterrupt:  # the person at the keyboard means the sweep, not the scenario
@@ -64,7 +64,7 @@ def _require(owner: Any, name: str) -> Any:
 
 
 @contextmanager
-def _deterministic_scheduling(seed: int) -> Iterator[None]:
+def deterministic_scheduling(seed: int) -> Iterator[None]:
     """Sort each batch of runnable tasks and shuffle it by seed, as trio does for Hypothesis."""
     run = _require(_require(trio, "_core"), "_run")
     before = _require(run, "_ALLOW_DETERMINISTIC_SCHEDULING")

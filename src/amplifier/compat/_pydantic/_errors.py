@@ -38,13 +38,13 @@ def _finish_for_caller(self: Building, subject: str) -> None:
     try:
         _finish(self, subject)
     except ModelError as error:
-        if _is_called_by_us(sys._getframe(1)):
+        if is_called_by_us(sys._getframe(1)):
             raise
         raise validation_error(error) from None
 
 
-def _is_called_by_us(frame: FrameType | None) -> bool:
-    """Whether the code that built the model, or assigned to it, is our own."""
+def is_called_by_us(frame: FrameType | None) -> bool:
+    """Whether the code that built the model, assigned to it or asked it something is our own."""
     while frame is not None and _belongs_to_the_model(frame):
         frame = frame.f_back
     name = "" if frame is None else str(frame.f_globals.get("__name__", _OUR_CODE))

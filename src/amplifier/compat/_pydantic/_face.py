@@ -10,7 +10,9 @@ from __future__ import annotations
 import copy
 import json
 import reprlib
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from decimal import Decimal
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -22,7 +24,7 @@ from amplifier.models._base import Model, OpenModel
 from amplifier.models._problems import type_name
 
 from ._dump import Rules, dump, dump_text
-from ._errors import validation_error
+from ._errors import is_called_by_us, validation_error
 from ._schema import FieldView, fields_of, json_schema_of
 from ._subclasses import notice_subclass, prepare
 
@@ -199,6 +201,31 @@ def checked_copy(self: Model, *, update: Mapping[str, Any] | None = None, deep: 
     return model_validate(type(self), {**model_dump(self), **(update or {})})
 
 
+_serialized: Final = ToolResult.get_serialized_output
+
+
+def get_serialized_output(self: ToolResult) -> str:
+    """The output as the model should read it.
+
+    Raises:
+        TypeError: Foreign code asks, and the output holds what JSON cannot say; loops catch it and tell the model.
+    """
+    if isinstance(self.output, (dict, list)) and not is_called_by_us(sys._getframe(1)):
+        json.dumps(self.output, default=json_default)
+    return _serialized(self)
+
+
+def json_default(obj: Any) -> str:
+    """What ``json.dumps`` is to make of a value it does not know.
+
+    Raises:
+        TypeError: Not even we know it.
+    """
+    if isinstance(obj, Decimal):
+        return str(obj)
+    raise TypeError(f"Object of type {type(obj).__name__} is not JSON serializable")
+
+
 # ── unknown members as attributes ────────────────────────────────────────────────────────────────
 
 _declared_names: Final[WeakKeyDictionary[type, frozenset[str]]] = WeakKeyDictionary()
@@ -300,5 +327,5 @@ FACE: Final[dict[type, dict[str, Any]]] = {
         "__repr__": _repr,
     },
     OpenModel: {"__getattr__": _get_unknown, "__setattr__": _set_any, "__delattr__": _delete_any},
-    ToolResult: {"model_copy": checked_copy},
+    ToolResult: {"model_copy": checked_copy, "get_serialized_output": get_serialized_output},
 }

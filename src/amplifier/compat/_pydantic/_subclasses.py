@@ -91,6 +91,9 @@ def prepare(cls: type[Model]) -> None:
         if "model_post_init" in cls.__dict__:
             cls.__attrs_post_init__ = _post_init  # type: ignore[attr-defined]  # what attrs looks for
         model(slots=False)(cls)
+        for function in (__getstate__, __setstate__):
+            if function.__name__ not in cls.__dict__:
+                setattr(cls, function.__name__, function)
         cls.__model_fields_of__ = _in_published_order(cls)
 
 
@@ -111,6 +114,16 @@ def _default(given: Any) -> Any:
         return attrs.field()
     factory: Any = given.default_factory
     return attrs.field(default=given.default) if factory is None else attrs.field(factory=factory)
+
+
+def __getstate__(self: Any) -> dict[str, Any]:
+    slots = {field.name: getattr(self, field.name) for field in attrs.fields(type(self)) if hasattr(self, field.name)}
+    return {**slots, **vars(self)}
+
+
+def __setstate__(self: Any, state: dict[str, Any]) -> None:
+    for name, value in state.items():
+        object.__setattr__(self, name, value)
 
 
 def _post_init(self: Any) -> None:

@@ -5,12 +5,16 @@ files are imported under the name ``amplifier_core`` only and refer to each othe
 """
 
 from . import capabilities
+from . import coordinator as coordinator  # an attribute of the package that no star exports
 from ._engine import (
     RUST_AVAILABLE,
     RustCancellationToken,
     RustCoordinator,
     RustHookRegistry,
     RustSession,
+)
+from ._engine import (
+    RustCoordinator as ModuleCoordinator,
 )
 from ._engine import (
     RustSession as AmplifierSession,
@@ -26,9 +30,6 @@ from .content_models import (
     ThinkingContent,
     ToolCallContent,
     ToolResultContent,
-)
-from .coordinator import (
-    ModuleCoordinator,
 )
 from .hooks import (
     HookRegistry,

@@ -1,14 +1,18 @@
 """Names of the native module that published code and its tests reach for; nothing here is native."""
 
+import json
 import types
-from typing import Any
+from typing import Any, Final
 
-from amplifier.compat._coordinator import ModuleCoordinator as RustCoordinator
-from amplifier.compat._hooks import HookRegistry as RustHookRegistry
-from amplifier.compat._session import AmplifierSession as RustSession
+from amplifier.compat._coordinator import RustCoordinator
+from amplifier.compat._hooks import RustHookRegistry
+from amplifier.compat._session import RustSession
 from amplifier.kernel import CancellationToken as RustCancellationToken
+from amplifier.models import ToolResult
 
 from . import capabilities, events
+from ._grpc_gen._chat import plain_block, request_json, response_bytes
+from ._transports import resolve_module
 from .capabilities import *  # noqa: F403  # the constants by their own names
 from .events import *  # noqa: F403  # the constants by their own names
 from .utils.retry import RetryConfig, compute_delay
@@ -16,6 +20,8 @@ from .utils.retry import RetryConfig, compute_delay
 __version__ = "2.0.2"
 RUST_AVAILABLE = True
 RustUnregisterFn = types.FunctionType
+
+_NO_WASM: Final = "{}: modules in WebAssembly are not loaded by this kernel; use the published one for them"
 
 _WORDS = (
     (("context length", "too many tokens", "maximum context"), "context_length"),
@@ -30,6 +36,8 @@ _WORDS = (
 
 class ProviderError:
     """What went wrong with a provider, as plain data; not an exception."""
+
+    __slots__ = ("delay_multiplier", "error_type", "message", "model", "provider", "retry_after", "retryable")
 
     def __init__(
         self,
@@ -63,9 +71,94 @@ def classify_error_message(message: str) -> str:
     return next((category for words, category in _WORDS if any(word in text for word in words)), "unknown")
 
 
-def resolve_module(path: str) -> dict[str, Any]:
-    """What a module directory holds: always Python here; WebAssembly and sidecars need the published kernel."""
-    return {"transport": "python", "path": str(path)}
+def proto_chat_request_to_json(proto_bytes: bytes) -> str:
+    """A request of the published wire format as JSON text.
+
+    Raises:
+        ValueError: The bytes are no request.
+    """
+    return request_json(proto_bytes)
+
+
+def json_to_proto_chat_response(json_str: str) -> bytes:
+    """A response in JSON text as bytes of the published wire format.
+
+    Raises:
+        ValueError: The text is no response.
+    """
+    return response_bytes(json_str)
+
+
+def _normalize_tool_result_content(content_json: str) -> str | None:
+    """Content of a tool result, checked and in its plain form; None when there is none.
+
+    Raises:
+        ValueError: It is not what a tool may return; what was given is not shown.
+    """
+    content = ToolResult(content=_parsed(content_json)).content
+    return None if content is None else json.dumps([plain_block(block) for block in content], separators=(",", ":"))
+
+
+def _tool_result_safe_hook_presentation(tool_result_json: str) -> str:
+    """A tool result as hooks may see it, with every image replaced by a note."""
+    shown = ToolResult(**json.loads(tool_result_json)).safe_hook_presentation()
+    return json.dumps(shown, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise ValueError("invalid tool result content") from None
+
+
+def load_wasm_from_path(path: str) -> dict[str, Any]:
+    """Not here: WebAssembly needs the published kernel.
+
+    Raises:
+        RuntimeError: Always.
+    """
+    raise RuntimeError(_NO_WASM.format(path))
+
+
+def load_and_mount_wasm(coordinator: Any, path: str) -> dict[str, Any]:
+    """Not here: WebAssembly needs the published kernel.
+
+    Raises:
+        RuntimeError: Always.
+    """
+    raise RuntimeError(_NO_WASM.format(path))
+
+
+class _Wasm:
+    """A module in WebAssembly; there are none here."""
+
+    def __init__(self, *_: Any) -> None:
+        raise RuntimeError(_NO_WASM.format(type(self).__name__))
+
+
+class WasmTool(_Wasm):
+    """See `_Wasm`."""
+
+
+class WasmProvider(_Wasm):
+    """See `_Wasm`."""
+
+
+class WasmHook(_Wasm):
+    """See `_Wasm`."""
+
+
+class WasmContext(_Wasm):
+    """See `_Wasm`."""
+
+
+class WasmOrchestrator(_Wasm):
+    """See `_Wasm`."""
+
+
+class WasmApproval(_Wasm):
+    """See `_Wasm`."""
 
 
 __all__ = [  # noqa: PLE0604 — the constants by their own names
@@ -79,8 +172,20 @@ __all__ = [  # noqa: PLE0604 — the constants by their own names
     "RustHookRegistry",
     "RustSession",
     "RustUnregisterFn",
+    "WasmApproval",
+    "WasmContext",
+    "WasmHook",
+    "WasmOrchestrator",
+    "WasmProvider",
+    "WasmTool",
     "__version__",
+    "_normalize_tool_result_content",
+    "_tool_result_safe_hook_presentation",
     "classify_error_message",
     "compute_delay",
+    "json_to_proto_chat_response",
+    "load_and_mount_wasm",
+    "load_wasm_from_path",
+    "proto_chat_request_to_json",
     "resolve_module",
 ]

@@ -1,5 +1,5 @@
-"""The coordinator, as published modules import it."""
+"""The coordinator, as published modules import it; suites read the next line."""
 
-from amplifier.compat._coordinator import ModuleCoordinator
+from amplifier_core._engine import RustCoordinator as ModuleCoordinator  # type: ignore[import-not-found]
 
 __all__ = ["ModuleCoordinator"]

@@ -20,7 +20,8 @@ from typing import Any
 from amplifier.compat._backends import refuse_asyncio_on_trio
 from amplifier.errors import ModuleLoadError
 
-from .coordinator import ModuleCoordinator
+from . import _transports
+from ._engine import RustCoordinator as ModuleCoordinator
 from .models import ModuleInfo
 from .module_sources import ModuleNotFoundError as SourceNotFoundError
 
@@ -32,7 +33,7 @@ __all__ = [
     "module_failure_reason",
 ]
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 Mount = Callable[[Any], Awaitable[Any]]
 
@@ -178,7 +179,7 @@ class ModuleLoader:
             module_id: What to load.
             config: What its mount will be called with.
             source_hint: Handed to the resolver.
-            coordinator: Not used: modules in other languages need the published kernel.
+            coordinator: Given, modules in other languages are recognized; they go to `loader_grpc` or to the engine.
 
         Returns:
             ``await mount(coordinator)`` mounts the module and gives its cleanup.
@@ -203,7 +204,7 @@ class ModuleLoader:
                         f"Module '{module_id}' not found via entry points or filesystem", reason_code="missing_source"
                     )
                 return mount
-            return await self._load_resolved(resolver, module_id, config, source_hint)
+            return await self._load_resolved(resolver, module_id, config, source_hint, coordinator)
         except Exception as exc:
             logger.error("Failed to load module '%s': %s", module_id, exc)
             raise
@@ -220,12 +221,17 @@ class ModuleLoader:
         if asked != path:
             raise ImportError(f"Refusing to load '{module_id}' from {asked}: it is already loaded from {path}")
 
-    async def _load_resolved(self, resolver: Any, module_id: str, config: Any, hint: Any) -> Mount:
+    async def _load_resolved(self, resolver: Any, module_id: str, config: Any, hint: Any, coordinator: Any) -> Mount:
         try:
             source = await _resolve(resolver, module_id, hint)
             module_path = source.resolve()
             logger.info("[module:mount] %s from %s", module_id, source)
             self._add_path(str(module_path))
+            foreign = (
+                None if coordinator is None else await self._load_foreign(module_path, module_id, config, coordinator)
+            )
+            if foreign is not None:
+                return foreign
             package = await self._validate_module(module_id, module_path, config=config)
         except SourceNotFoundError:
             mount = await self._load_direct(module_id, config)
@@ -290,6 +296,35 @@ class ModuleLoader:
         if mount is not None:
             _attach_ready(mount, module, module_id)
         return mount
+
+    # ── modules in other languages ──
+
+    async def _load_foreign(self, module_path: Path, module_id: str, config: Any, coordinator: Any) -> Mount | None:
+        """The mount function of a module that is not Python; None for one that is, or that nobody can tell."""
+        try:
+            engine = importlib.import_module("amplifier_core._engine")  # tests put doubles there
+            manifest = engine.resolve_module(str(module_path))
+            transport = manifest.get("transport", "python")
+            if transport == "wasm":
+                return self._make_wasm_mount(module_path, coordinator)
+            if transport == "grpc":
+                return await self._make_grpc_mount(module_path, module_id, config, coordinator)
+            if transport == "rust":
+                return self._make_rust_sidecar_mount(module_path, module_id, manifest, coordinator)
+        except FileNotFoundError:
+            raise
+        except Exception as exc:  # noqa: BLE001 — as published, Python is then tried
+            logger.warning("resolve_module failed for '%s': %s, falling through to Python loader", module_id, exc)
+        return None
+
+    def _make_wasm_mount(self, module_path: Path, coordinator: Any) -> Mount:
+        return _transports.wasm_mount(module_path)
+
+    async def _make_grpc_mount(self, module_path: Path, module_id: str, config: Any, coordinator: Any) -> Mount:
+        return await _transports.grpc_mount(module_path, module_id, config, coordinator)
+
+    def _make_rust_sidecar_mount(self, module_path: Path, module_id: str, manifest: Any, coordinator: Any) -> Mount:
+        return _transports.sidecar_mount(module_path, module_id, manifest)
 
     # ── what a module is ──
 

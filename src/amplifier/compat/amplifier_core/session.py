@@ -13,8 +13,8 @@ from typing import Any, Self
 
 from amplifier.compat._turns import PublishedTurn
 
+from ._engine import RustCoordinator as ModuleCoordinator
 from ._session_init import _safe_exception_str, initialize_session
-from .coordinator import ModuleCoordinator
 from .events import CANCEL_COMPLETED, SESSION_END, SESSION_RESUME, SESSION_START
 from .loader import ModuleLoader
 from .models import SessionStatus
@@ -22,7 +22,7 @@ from .utils import redact_secrets
 
 __all__ = ["AmplifierSession"]
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 class AmplifierSession:
@@ -58,17 +58,17 @@ class AmplifierSession:
             if not section.get(name):
                 raise ValueError(f"Configuration must specify session.{name}")
         self._is_resumed = is_resumed
-        self.session_id = session_id or str(uuid.uuid4())
+        self.session_id: str = session_id or str(uuid.uuid4())
         self.parent_id = parent_id
         self.config = config
-        self.status = SessionStatus(session_id=self.session_id)
+        self.status: SessionStatus = SessionStatus(session_id=self.session_id)
         self._initialized = False
         self._lifecycle_event_emitted = False
-        self.coordinator = ModuleCoordinator(
+        self.coordinator: ModuleCoordinator = ModuleCoordinator(
             session=self, approval_system=approval_system, display_system=display_system
         )
         self.coordinator.hooks.set_default_fields(session_id=self.session_id, parent_id=self.parent_id)
-        self.loader = loader or ModuleLoader(coordinator=self.coordinator)
+        self.loader: Any = loader or ModuleLoader(coordinator=self.coordinator)
 
     def _merge_configs(self, base: dict[str, Any], overlay: dict[str, Any]) -> dict[str, Any]:
         """Deep merge of two plans, the overlay winning."""

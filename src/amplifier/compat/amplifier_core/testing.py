@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import anyio
 
-from .coordinator import ModuleCoordinator
+from ._engine import RustCoordinator as ModuleCoordinator
 from .models import HookResult, ToolResult
 
 __all__ = [
@@ -66,11 +66,11 @@ class MockTool:
 
     def __init__(self, name: str = "mock_tool", output: Any = "Success") -> None:
         self.name = name
-        self.description = f"Mock tool: {name}"
+        self.description: str = f"Mock tool: {name}"
         self.output = output
         self.input_schema: dict[str, Any] = {"type": "object", "properties": {}}
-        self.call_count = 0
-        self.execute = _async_mock(side_effect=self._execute)
+        self.call_count: int = 0
+        self.execute: Any = _async_mock(side_effect=self._execute)
 
     async def _execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 — the contract's name
         self.call_count += 1
@@ -81,11 +81,11 @@ class MockContextManager:
     """A context over a list."""
 
     def __init__(self, messages: list[dict[str, Any]] | None = None) -> None:
-        self.messages = messages or []
-        self.add_message = _async_mock(side_effect=self._add_message)
-        self.get_messages = _async_mock(return_value=self.messages)
-        self.get_messages_for_request = _async_mock(side_effect=self._get_messages_for_request)
-        self.clear = _async_mock()
+        self.messages: list[dict[str, Any]] = messages or []
+        self.add_message: Any = _async_mock(side_effect=self._add_message)
+        self.get_messages: Any = _async_mock(return_value=self.messages)
+        self.get_messages_for_request: Any = _async_mock(side_effect=self._get_messages_for_request)
+        self.clear: Any = _async_mock()
         self._should_compact = _async_mock(return_value=False)
         self._compact_internal = _async_mock()
 
@@ -127,7 +127,7 @@ class ScriptedOrchestrator:
 
     def __init__(self, responses: list[str]) -> None:
         self.responses = responses
-        self.call_count = 0
+        self.call_count: int = 0
 
     async def execute(
         self, prompt: str, context: Any, providers: Any, tools: Any, hooks: Any, coordinator: Any = None

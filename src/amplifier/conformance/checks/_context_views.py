@@ -109,7 +109,7 @@ def _judge_events(play: Rehearsal, view: Any) -> None:
 # ── what may not be left out ──
 
 
-@check("C7", "C9", "C10", "C11", "C12", kind="behaviour", types=CONTEXT)
+@check("C6", "C7", "C9", "C10", "C11", "C12", kind="behaviour", types=CONTEXT)
 async def keeps_what_it_must(stage: Stage) -> None:
     """Asks for views that hardly hold what must be shown: instructions, the newest message and what belongs to it."""
     endings: tuple[list[Message], ...] = (
@@ -121,7 +121,7 @@ async def keeps_what_it_must(stage: Stage) -> None:
         [spoken(800, "assistant", 5), spoken(900, "user", 5)],
     )
     beginning = [spoken(1, "system", 30), *(spoken(number * 10, "user", 30) for number in range(1, 21))]
-    middle = [spoken(700, "system", 30), *tool_turn(710, 2, 20)]
+    middle = [spoken(700, "system", 30), *tool_turn(710, 2, 400)]
     for ending in endings:
         async with rehearsal(stage) as play:
             if play is None or not await play.set([*beginning, *middle, *ending]):
@@ -130,8 +130,36 @@ async def keeps_what_it_must(stage: Stage) -> None:
                 view = await play.view(budget)
                 if view is not None:
                     play.judge(view, budget, ("C7", "C9", "C10", "C11", "C12"))
-                if stage.faults:
+                if stage.faults or not await play.compare("C6", "after a compacted view"):
                     return
+
+
+@check("C7", "C8", kind="behaviour", types=CONTEXT)
+async def fits_by_its_own_count(stage: Stage) -> None:
+    """Holds a view against what the context itself, in its events of compaction, counts for it."""
+    history = [spoken(number, "user", 30) for number in range(60)]
+    async with rehearsal(stage) as play:
+        if play is None or not await play.set(history):
+            return
+        await play.view(tokens(history) // 10)
+        counted = _told_count(play, "context:pre_compact")
+        if counted is None or not 0.7 * tokens(history) < counted < 1.5 * tokens(history):
+            return  # it says nothing, or counts something else
+        budget = int(counted / 1.4)
+        play.scene.events.clear()
+        view = await play.view(budget)
+        if is_whole(history, view):
+            what = f"a history that is {counted} tokens by its own count was returned whole for a budget of {budget}"
+            stage.fault("C7", what)
+            return
+        shown = _told_count(play, "context:post_compact")
+        if shown is not None and shown > budget * 1.05:
+            stage.fault("C8", f"the view is {shown} tokens by the context's own count, for a budget of {budget}")
+
+
+def _told_count(play: Rehearsal, event: str) -> int | None:
+    told = [data.get("token_count") for _, data in play.scene.events.get_events(event)]
+    return told[-1] if told and type(told[-1]) is int else None
 
 
 # ── whose budget ──

@@ -15,7 +15,7 @@ from .._hook_payloads import EVENTS, UNKNOWN_EVENTS, odd_payloads, ordinary_payl
 from .._hook_trial import Happening, HookTrial
 from .._registry import check
 from .._scene import OWNER, MountFailed, Stage
-from .._words import choices_in, inputs_in, settings_in, texts_in
+from .._words import choices_in, inputs_in, settings_in, texts_in, triggers_in
 
 _HOOK = ("hook",)
 _FIRST, _LAST = 10, 90
@@ -118,7 +118,7 @@ async def answers_listed_events(stage: Stage) -> None:
         for registration, events in by_handler:
             likely = list(dict.fromkeys([*(event for event in events if event in texts), *named, *events]))
             chosen = (likely or list(_USUAL))[:_MOST_EVENTS]
-            await trial.play(scene, registration, _thoroughly(chosen, words, choices))
+            await trial.play(scene, registration, _thoroughly(chosen, words, choices, triggers_in(subject)))
         trial.look_at_what_was_given()
         if trial.is_over:
             stage.notes.append("there was no time to give the handlers every payload on the list")
@@ -130,9 +130,9 @@ def _briefly(words: list[str]) -> Iterator[Happening]:
         yield from ((event, data) for data in odd_payloads(event, words, briefly=True))
 
 
-def _thoroughly(events: list[str], words: list[str], choices: list[str]) -> Iterator[Happening]:
+def _thoroughly(events: list[str], words: list[str], choices: list[str], triggers: list[str]) -> Iterator[Happening]:
     for event in events:
-        yield from ((event, data) for data in reaching_payloads(event, words, choices))
+        yield from ((event, data) for data in reaching_payloads(event, words, choices, triggers))
         yield from ((event, data) for data in odd_payloads(event, words))
 
 

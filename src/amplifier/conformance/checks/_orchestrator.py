@@ -7,10 +7,10 @@ this file holds the checks that need many model calls or many cancellations.
 from __future__ import annotations
 
 import inspect
-import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
+from .._clock import fair_time
 from .._registry import check
 from .._scene import Stage
 from .._turns import (
@@ -235,7 +235,7 @@ def _is_too_slow(stage: Stage, judge: Judge) -> bool:
 
 
 async def _play(stage: Stage, case: dict[str, Any], judge: Judge) -> None:
-    started = time.monotonic()
+    started = fair_time()
     await get_to_know(stage)
     async with stage.scene() as scene:
         if scene.instance is not None:
@@ -249,7 +249,7 @@ async def _play(stage: Stage, case: dict[str, Any], judge: Judge) -> None:
                     world.gave_up, "in a turn of a few answers the model was asked again without end", given=case
                 )
     key = (stage.backend, judge)
-    _spent[key] = _spent.get(key, 0.0) + time.monotonic() - started
+    _spent[key] = _spent.get(key, 0.0) + fair_time() - started
 
 
 @check("O14", kind="behaviour", types=LOOPS)

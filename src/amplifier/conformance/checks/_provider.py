@@ -32,8 +32,10 @@ from amplifier.models import (
     ToolCallBlock,
     Usage,
     from_dict,
+    to_dict,
 )
 
+from .._budget import Budget
 from .._dialogues import (
     asking,
     calls_of,
@@ -62,6 +64,7 @@ _OTHER_REASONS = (
 """Errors that do not blame the kinds of messages in a request."""
 _USAGE_KEYS = ("input_tokens", "output_tokens")
 _SLOW = 0.3
+_CONVERSATION_SECONDS = 1.5
 _CACHE_KEYS = ("cache_read_tokens", "cache_write_tokens")
 
 
@@ -241,7 +244,7 @@ async def leads_usual_conversations(stage: Stage) -> None:
     """Leads the most ordinary conversations: asking for a tool again and again, small talk, and no tools on offer."""
     tool = "Please use a tool."
     for case in (
-        {"words": [tool] * 5, "tools": True, "options": {}},
+        {"words": [tool] * 12, "tools": True, "options": {}},
         {"words": ["Hello.", "Hello.", tool, "Thanks."], "tools": True, "options": {"conformance_unknown": 1}},
         {"words": ["Hello.", tool], "tools": False, "options": {}},
     ):
@@ -257,9 +260,10 @@ async def _lead(stage: Stage, case: dict[str, Any]) -> None:
         dialogue = _Dialogue(stage, scene)
         request = asking(case["words"][0])
         request.tools = request.tools if case["tools"] else None
+        budget = Budget(stage, _CONVERSATION_SECONDS)
         for words in [*case["words"][1:], ""]:
             response = await dialogue.turn(request, case["options"])
-            if response is None or stage.faults:
+            if response is None or stage.faults or budget.is_spent():
                 return
             request = continued(request, response, words)
 
@@ -333,6 +337,31 @@ class _Dialogue:
                 clause = "P8" if what == "request" else "P14"
                 self._stage.fault(clause, f"an earlier {what} was changed when the next one was asked for")
                 return
+
+
+_ODD_OPTIONS: tuple[dict[str, Any], ...] = (
+    {"model": "no-such-model"},
+    {"tool_choice": {"type": "function", "function": {"name": "no_such_tool"}}},
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}},
+    {"max_output_tokens": 1, "stop": ["e"], "temperature": 1.9},
+)
+"""What one provider can do and another cannot."""
+
+
+@check("P4", "P19", kind="behaviour", types=PROVIDER)
+async def says_what_it_cannot_do(stage: Stage) -> None:
+    """Asks for a model, a tool and a format that may not be there: an answer is as good as an LLMError, nothing else is."""
+    if not await _answers_plainly(stage):
+        return
+    for options in _ODD_OPTIONS:
+        async with stage.scene() as scene:
+            outcome = await complete(scene, from_dict(ChatRequest, {**to_dict(asking("Hello.")), **options}))
+        if outcome.kind == "raised":
+            judge_error(stage, outcome)
+        elif outcome.returned and not isinstance(outcome.value, ChatResponse):
+            stage.fault("P4", f"complete {outcome}; expected a ChatResponse", given=options)
+        if stage.faults:
+            return
 
 
 def judge_error(stage: Stage, outcome: Outcome) -> None:

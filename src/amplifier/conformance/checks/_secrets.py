@@ -5,14 +5,20 @@ Only settings that the module's own source looks up under the name of a key are 
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import Any
 
 from .._exercise import exercises
 from .._registry import check
 from .._scene import MountFailed, Stage
+from .._serving import is_served
 from .._settling import SECRET, is_secret, secret_variables, set_environment
 from .._words import settings_in
+
+_REFUSALS = ("status-401", "status-503")
+"""What the service answers where keys are likely to be told: a key that is refused, a request that is shown for help."""
+_LONGEST_CHAIN = 5
 
 
 class _Records(logging.Handler):
@@ -35,24 +41,40 @@ async def keeps_secrets(stage: Stage) -> None:
     if not keys and not secret_variables(stage.loaded):
         return
     set_environment(stage.loaded)
+    for scenario in ("auto", *_REFUSALS) if is_served(stage.loaded.config) else ("auto",):
+        config = json.loads(json.dumps(stage.loaded.config).replace("/auto", f"/{scenario}"))
+        for where, what in await _said(stage, {**config, **dict.fromkeys(keys, SECRET)}):
+            if SECRET in repr(what):
+                stage.fault("A22", f"{where} holds the secret that was given as {', '.join(keys) or 'a variable'}")
+                return
+
+
+async def _said(stage: Stage, config: dict[str, Any]) -> list[tuple[str, Any]]:
+    """What events, errors and log records hold when the module is used with these settings."""
     root, records = logging.getLogger(), _Records(stage)
     level = root.level
     root.addHandler(records)
     root.setLevel(logging.DEBUG)
     heard: list[tuple[str, Any]] = []
     try:
-        async with stage.scene(config={**stage.loaded.config, **dict.fromkeys(keys, SECRET)}) as scene:
+        async with stage.scene(config=config) as scene:
             for exercise in exercises(scene):
                 outcome = await scene.call(exercise.run, scene)
                 if outcome.error is not None:
-                    heard.append((f"the error of {exercise.name}", str(outcome.error)))
+                    heard.append((f"the error of {exercise.name}", _told_by(outcome.error)))
             heard += [(f"the event {name}", payload) for name, payload in scene.events.events]
     except MountFailed as failed:
-        heard.append(("the error of mount", str(failed.outcome.error)))
+        heard.append(("the error of mount", _told_by(failed.outcome.error)))
     finally:
         root.setLevel(level)
         root.removeHandler(records)
-    for where, what in [*heard, *((f"a log record, {name},", text) for name, text in records.texts)]:
-        if SECRET in repr(what):
-            stage.fault("A22", f"{where} holds the secret that was given as {', '.join(keys) or 'a variable'}")
-            return
+    return [*heard, *((f"a log record, {name},", text) for name, text in records.texts)]
+
+
+def _told_by(error: BaseException | None) -> list[str]:
+    """What an error says, and what the errors say that it came from."""
+    told: list[str] = []
+    while error is not None and len(told) < _LONGEST_CHAIN:
+        told.append(f"{error} {error!r}")
+        error = error.__cause__ or error.__context__
+    return told

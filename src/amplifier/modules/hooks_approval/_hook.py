@@ -44,7 +44,7 @@ class ApprovalHook:
     def __init__(self, options: ApprovalOptions, coordinator: Coordinator) -> None:
         self._options = options
         self._coordinator = coordinator
-        self.desk = ProviderDesk(options.timeout, options.on_timeout, remember=options.remember)
+        self.desk: ProviderDesk = ProviderDesk(options.timeout, options.on_timeout, remember=options.remember)
 
     async def __call__(self, event: str, data: dict[str, Any]) -> HookResult:
         """Judge one call; the answer is to go on, to deny, or to ask."""

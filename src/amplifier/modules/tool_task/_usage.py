@@ -69,7 +69,7 @@ class Budget:
 
     def __init__(self, limit: int | None) -> None:
         self.limit = limit
-        self.consumed = 0
+        self.consumed: int = 0
         self._alarms: list[Callable[[], object]] = []
 
     @property

@@ -74,18 +74,18 @@ class ModuleValidator:
             return mount
         return None
 
-    def _check_mount_signature(self, result: ValidationResult, mount: Any) -> None:
-        count = len(inspect.signature(mount).parameters)
+    def _check_mount_signature(self, result: ValidationResult, mount_fn: Any) -> None:
+        count = len(inspect.signature(mount_fn).parameters)
         if count < 2:
             message = f"mount() should have at least 2 parameters (coordinator, config), found {count}"
             result.note("mount_signature", False, message)
-        elif asyncio.iscoroutinefunction(mount):
+        elif asyncio.iscoroutinefunction(mount_fn):
             result.note("mount_signature", True, "mount() is async with correct signature")
         else:
             result.note("mount_signature", False, "mount() should be async (async def mount(...))")
 
     async def _check_protocol_compliance(
-        self, result: ValidationResult, mount: Any, config: dict[str, Any] | None = None
+        self, result: ValidationResult, mount_fn: Any, config: dict[str, Any] | None = None
     ) -> None:
         """Mount the module on a coordinator of its own, look at what is there, and clean up."""
         from ..testing import MockCoordinator  # noqa: PLC0415 — tests patch the name there
@@ -93,7 +93,7 @@ class ModuleValidator:
         coordinator = MockCoordinator()
         answer = None
         try:
-            answer = await mount(coordinator, config if config is not None else {})
+            answer = await mount_fn(coordinator, config if config is not None else {})
             self._check_mounted(result, coordinator, answer)
         except Exception as exc:  # noqa: BLE001 — the module is foreign code
             result.note("protocol_compliance", False, f"Error during protocol compliance check: {exc}")
@@ -109,7 +109,8 @@ class ModuleValidator:
         for name, instance in found.items():
             what = f"{self.KIND.title()} '{name}'" if name else f"Mounted {self.KIND}"
             if self._implements(instance):
-                result.note("protocol_compliance", True, f"{what} implements {self.CONTRACT} interface")
+                named = what if name else self.KIND.title()
+                result.note("protocol_compliance", True, f"{named} implements {self.CONTRACT} interface")
                 self._check_members(result, instance)
             else:
                 missing = ", ".join(self.MEMBERS)
@@ -126,7 +127,8 @@ class ModuleValidator:
             result.note("protocol_compliance", True, message)
             result.checks[-1].severity = "warning"
         else:
-            message = f"No {self.KIND} was mounted and mount() did not return a {self.CONTRACT} instance"
+            article = "an" if self.CONTRACT[0] in "AEIOU" else "a"
+            message = f"No {self.KIND} was mounted and mount() did not return {article} {self.CONTRACT} instance"
             result.note("protocol_compliance", False, message)
 
     def _implements(self, instance: Any) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import _imp
 import importlib
 import inspect
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -84,7 +87,7 @@ def import_module_from_path(module_path: str | Path) -> ModuleType:
     path = Path(module_path)
     source = path / "__init__.py" if path.is_dir() else path
     name = path.name if path.is_dir() else path.stem
-    with import_lock:
+    with import_lock, _all_imports_wait():
         _refuse_foreign_children(name, source)
         present = sys.modules.get(name)
         if present is not None:
@@ -100,6 +103,16 @@ def import_module_from_path(module_path: str | Path) -> ModuleType:
             f"Refusing to validate '{name}' from {source}: Python imported {getattr(module, '__file__', None)}"
         )
     return module
+
+
+@contextmanager
+def _all_imports_wait() -> Iterator[None]:
+    """Nobody else may find anything through the path entry that is there for one import only."""
+    _imp.acquire_lock()
+    try:
+        yield
+    finally:
+        _imp.release_lock()
 
 
 def _import_from(name: str, directory: str) -> ModuleType:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from ._module import ModuleValidator
-from .base import ValidationResult
+from .base import (  # noqa: F401 — where suites look for them
+    ValidationCheck,
+    ValidationResult,
+    check_on_session_ready,
+    import_module_from_path,
+)
 
 __all__ = ["ContextValidator"]
 
@@ -21,10 +26,10 @@ _METHODS = (
 class ContextValidator(ModuleValidator):
     """Is this a context manager?"""
 
-    KIND = "context"
-    POINT = "context"
-    CONTRACT = "ContextManager"
-    MEMBERS = tuple(method for method, _, _ in _METHODS)
+    KIND: ClassVar[str] = "context"
+    POINT: ClassVar[str] = "context"
+    CONTRACT: ClassVar[str] = "ContextManager"
+    MEMBERS: ClassVar[tuple[str, ...]] = tuple(method for method, _, _ in _METHODS)
 
     def _check_members(self, result: ValidationResult, instance: Any) -> None:
         for method, least, expected in _METHODS:
@@ -33,5 +38,5 @@ class ContextValidator(ModuleValidator):
     _check_context_methods = _check_members
 
 
-def _implements_context_manager_interface(instance: Any) -> bool:
-    return ContextValidator()._implements(instance)
+def _implements_context_manager_interface(obj: Any) -> bool:
+    return ContextValidator()._implements(obj)

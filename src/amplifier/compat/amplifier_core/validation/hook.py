@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from typing import Any
+from typing import Any, ClassVar
 
 from ._module import ModuleValidator
-from .base import ValidationResult
+from .base import (  # noqa: F401 — where suites look for them
+    ValidationCheck,
+    ValidationResult,
+    check_on_session_ready,
+    import_module_from_path,
+)
 
 __all__ = ["HookValidator"]
 
@@ -15,10 +20,10 @@ __all__ = ["HookValidator"]
 class HookValidator(ModuleValidator):
     """Is this a hook module? As published, one that registers nothing passes as well: it may do so later."""
 
-    KIND = "hook"
-    POINT = "hooks"
-    CONTRACT = "HookHandler"
-    MEMBERS = ("__call__",)
+    KIND: ClassVar[str] = "hook"
+    POINT: ClassVar[str] = "hooks"
+    CONTRACT: ClassVar[str] = "HookHandler"
+    MEMBERS: ClassVar[tuple[str, ...]] = ("__call__",)
 
     def _check_mounted(self, result: ValidationResult, coordinator: Any, answer: Any) -> None:
         registry = coordinator.mount_points.get("hooks")
@@ -46,5 +51,5 @@ class HookValidator(ModuleValidator):
     _check_hook_methods = _check_members
 
 
-def _implements_hook_handler_interface(instance: Any) -> bool:
-    return callable(instance)
+def _implements_hook_handler_interface(obj: Any) -> bool:
+    return callable(obj)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from ..models import ProviderInfo
 from ._module import ModuleValidator
-from .base import ValidationResult
+from .base import (  # noqa: F401 — where suites look for them
+    ValidationCheck,
+    ValidationResult,
+    check_on_session_ready,
+    import_module_from_path,
+)
 
 __all__ = ["ProviderValidator"]
 
@@ -14,10 +19,10 @@ __all__ = ["ProviderValidator"]
 class ProviderValidator(ModuleValidator):
     """Is this a provider?"""
 
-    KIND = "provider"
-    POINT = "providers"
-    CONTRACT = "Provider"
-    MEMBERS = ("name", "get_info", "list_models", "complete", "parse_tool_calls")
+    KIND: ClassVar[str] = "provider"
+    POINT: ClassVar[str] = "providers"
+    CONTRACT: ClassVar[str] = "Provider"
+    MEMBERS: ClassVar[tuple[str, ...]] = ("name", "get_info", "list_models", "complete", "parse_tool_calls")
 
     def _check_members(self, result: ValidationResult, instance: Any) -> None:
         self._check_text(result, instance, "name")
@@ -43,5 +48,5 @@ class ProviderValidator(ModuleValidator):
         result.note("provider_get_info", good, message)
 
 
-def _implements_provider_interface(instance: Any) -> bool:
-    return ProviderValidator()._implements(instance)
+def _implements_provider_interface(obj: Any) -> bool:
+    return ProviderValidator()._implements(obj)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from ._module import ModuleValidator
-from .base import ValidationResult
+from .base import (  # noqa: F401 — where suites look for them
+    ValidationCheck,
+    ValidationResult,
+    check_on_session_ready,
+    import_module_from_path,
+)
 
 __all__ = ["ToolValidator"]
 
@@ -13,10 +18,10 @@ __all__ = ["ToolValidator"]
 class ToolValidator(ModuleValidator):
     """Is this a tool?"""
 
-    KIND = "tool"
-    POINT = "tools"
-    CONTRACT = "Tool"
-    MEMBERS = ("name", "description", "execute")
+    KIND: ClassVar[str] = "tool"
+    POINT: ClassVar[str] = "tools"
+    CONTRACT: ClassVar[str] = "Tool"
+    MEMBERS: ClassVar[tuple[str, ...]] = ("name", "description", "execute")
 
     def _check_members(self, result: ValidationResult, instance: Any) -> None:
         self._check_text(result, instance, "name")
@@ -31,5 +36,5 @@ class ToolValidator(ModuleValidator):
     _check_tool_methods = _check_members
 
 
-def _implements_tool_interface(instance: Any) -> bool:
-    return ToolValidator()._implements(instance)
+def _implements_tool_interface(obj: Any) -> bool:
+    return ToolValidator()._implements(obj)

@@ -1,0 +1,106 @@
+"""Emitting events: against the published kernel, a bare loop of awaits, and pluggy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pluggy
+import pytest
+
+from benchmarks.duel import Side, timed_call
+from benchmarks.kernels import OURS, OURS_ON_TRIO, THEIRS, Kernel, Prepare, Work
+from benchmarks.payloads import chat_request
+
+SMALL = {"tool_name": "look", "tool_call_id": "c1", "tool_input": {"path": "x"}}
+
+
+def emitting(event: str, payload: dict[str, Any], handlers: int) -> Prepare:
+    async def prepare(kernel: Kernel) -> Work:
+        hooks = kernel.package.HookRegistry()
+        for number in range(handlers):
+            hooks.register(event, handler_of(kernel), name=f"h{number}")
+        return lambda: hooks.emit(event, payload)
+
+    return prepare
+
+
+def handler_of(kernel: Kernel) -> Any:
+    result = kernel.package.HookResult
+
+    async def handler(event: str, data: dict[str, Any]) -> Any:
+        return result(action="continue")
+
+    return handler
+
+
+def words(handlers: int) -> str:
+    return f"emit, {handlers} handler{'' if handlers == 1 else 's'}"
+
+
+@pytest.mark.parametrize(("handlers", "target"), [(0, 75), (1, 15), (10, 30), (100, 40)])
+def test_emitting_a_small_payload(board, handlers, target):
+    prepare = emitting("tool:pre", SMALL, handlers)
+    board.duel(words(handlers), THEIRS.timed(prepare), OURS.timed(prepare), target=target).check()
+
+
+@pytest.mark.orientation
+@pytest.mark.parametrize("handlers", [0, 1, 10, 100])
+def test_emitting_a_small_payload_on_trio(board, handlers):
+    prepare = emitting("tool:pre", SMALL, handlers)
+    board.duel(f"{words(handlers)}, trio", THEIRS.timed(prepare), OURS_ON_TRIO.timed(prepare))
+
+
+@pytest.mark.parametrize(("handlers", "target"), [(1, 6), (10, 2.5)])
+def test_emitting_a_payload_of_200_kb(board, handlers, target):
+    prepare = emitting("provider:request", chat_request(messages=180), handlers)
+    board.duel(f"{words(handlers)}, 200 KB", THEIRS.timed(prepare), OURS.timed(prepare), target=target).check()
+
+
+def test_a_hundred_handlers_against_a_bare_loop_of_awaits(board):
+    """What deadlines, isolation, order, containment and merging cost together."""
+
+    async def bare(kernel: Kernel) -> Work:
+        handlers = [handler_of(kernel)] * 100
+
+        async def work() -> None:
+            for handler in handlers:
+                await handler("tool:pre", SMALL)
+
+        return work
+
+    ours = OURS.timed(emitting("tool:pre", SMALL, 100))
+    work = "emit, 100 handlers: cost as a multiple of"
+    board.multiple(work, OURS.timed(bare), ours, rival="a bare loop of awaits", at_most=12).check()
+
+
+@pytest.mark.orientation
+@pytest.mark.parametrize("handlers", [1, 10, 100])
+def test_emitting_against_pluggy(board, handlers):
+    """For orientation: pluggy calls plain functions, without copies, deadlines or containment."""
+    board.multiple(
+        f"{words(handlers)}: cost as a multiple of",
+        calling_pluggy(handlers),
+        OURS.timed(emitting("tool:pre", SMALL, handlers)),
+        rival="pluggy",
+        at_most=None,
+    )
+
+
+def calling_pluggy(handlers: int) -> Side:
+    specify, implement = pluggy.HookspecMarker("bench"), pluggy.HookimplMarker("bench")
+
+    class Specification:
+        @specify
+        def tool_pre(self, event, data):
+            """Called before a tool."""
+
+    class Plugin:
+        @implement
+        def tool_pre(self, event, data):
+            return {"action": "continue"}
+
+    manager = pluggy.PluginManager("bench")
+    manager.add_hookspecs(Specification)
+    for _ in range(handlers):
+        manager.register(Plugin())
+    return timed_call(lambda: manager.hook.tool_pre(event="tool:pre", data=SMALL))

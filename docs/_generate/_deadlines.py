@@ -1,0 +1,134 @@
+"""The page of deadlines: those of the plan, and where else time is limited, from the constants of the code."""
+
+from __future__ import annotations
+
+from amplifier.kernel import _cancellation, _cleanup, _deadline, _dispatch, _hooks, _watch
+from amplifier.models import ApprovalGate
+from amplifier.modules._turn._options import TurnOptions
+from amplifier.plan import plan_schema
+from amplifier.plan._spec import DEADLINE_NAMES, DEFAULT_DEADLINES
+
+from ._markdown import fill, one_line, page, table
+
+_WHEN_IT_PASSES = {
+    "mount": """
+        The module is undone and reported: `module:load_failed` with the reason `deadline`, and an entry in
+        `session.failures`. Without its orchestrator, its context or a gate (`on_failure: deny`) the session does not open and
+        raises `ModuleLoadError`; with `strict` it raises an `ExceptionGroup` of everything that failed.""",
+    "ready": """
+        The module stays mounted and is reported: `module:on_session_ready_failed`, and `session.failures`. A gate that does not
+        get ready keeps the session from opening, and so does any module with `strict`.""",
+    "hook": """
+        The handler is cancelled and skipped, or denies if it is a gate; `hook:timeout`. The same seconds hold for `add_message`
+        of the context when a hook injects something (`DeadlineExceeded`) and for `show_message` of the display (logged).""",
+    "contribution": "The contributor is cancelled, left out and logged by name.",
+    "collection": """
+        From then on async contributors are cut off, left out and logged; what plain functions contribute still counts.""",
+    "cleanup": "The cleanup is cancelled and the next one runs; `cleanup:failed`, and `session.cleanup_failures`.",
+    "teardown": "Each cleanup that is left gets <share> of its own deadline, so that all of them still run.",
+    "turn": """
+        The turn is cancelled with all its tools and children; `cancel:completed`, then `execute` raises
+        `ExecutionTimeout`.""",
+}
+
+_PAGE = """
+    Every call into code that the kernel did not write has a deadline. When it passes, the call is cancelled, and the report
+    names the module. [Set deadlines](../how-to/set-deadlines.md) shows how.
+
+    ## In the plan
+
+    Keys of `session.deadlines`, in seconds: a number above 0, or null for no limit, on purpose. A child session made with
+    `fork` has its parent's deadlines where its own plan says nothing.
+
+    <plan>
+
+    In Python they are an `amplifier.plan.Deadlines`; those of a session are in `session.coordinator.deadlines`.
+
+    ## In a call
+
+    <calls>
+
+    ## Fixed
+
+    <fixed>
+
+    ## In built-in modules
+
+    The kernel does not know how long a model or a tool may take; whoever calls them does. These are keys of the
+    `config` of loop-basic, loop-streaming and loop-events, in seconds; null is no limit. What other modules have is on
+    [their pages](modules/index.md).
+
+    <loops>
+
+    ## Code that refuses
+
+    Nobody can end code that swallows its cancellation or never awaits. The kernel waits for it and says so, <unwinding>
+    second after the deadline and then at intervals that double up to <longest> minutes: in the log and as
+    `module:unresponsive`, with the module, the task and the line at which it waits.
+
+    A handler that takes more than <slow> seconds and ends in time is logged, once. A call may get <slack> less time than it
+    was promised.
+"""
+
+
+def deadlines_page() -> str:
+    """Show every deadline of the kernel, and where else time is limited."""
+    text = fill(
+        _PAGE,
+        plan=_of_the_plan(),
+        calls=table(("where", "default", "when it passes"), _in_calls()),
+        fixed=table(("what", "seconds", "when it passes"), _fixed()),
+        loops=table(("key", "default", "when it passes"), _of_loops()),
+        unwinding=f"{_watch.UNWINDING:g}",
+        longest=f"{_watch.LONGEST_INTERVAL / 60:g}",
+        slow=f"{_dispatch.SLOW:g}",
+        slack=f"{_deadline.SLACK:.0%}",
+        share=f"{_cleanup.LEAST_SHARE:.0%}",
+    )
+    return page("Deadlines", text)
+
+
+def _of_the_plan() -> str:
+    assert tuple(_WHEN_IT_PASSES) == DEADLINE_NAMES, "every deadline has its consequence"
+    words = plan_schema()["properties"]["session"]["properties"]["deadlines"]["properties"]
+    rows = [
+        (f"`{name}`", words[name]["description"], _seconds(getattr(DEFAULT_DEADLINES, name)), one_line(consequence))
+        for name, consequence in _WHEN_IT_PASSES.items()
+    ]
+    return table(("key", "what", "default", "when it passes"), rows)
+
+
+def _in_calls() -> list[tuple[str, str, str]]:
+    gate = ApprovalGate()
+    decides = f"Its default decides: `{gate.default}`, unless the hook says otherwise."
+    return [
+        ("`session.execute(…, timeout=…)`, `session.stream(…, timeout=…)`", "`turn` of the plan", "As `turn`."),
+        ("`hooks.register(…, timeout=…)`", "`hook` of the plan", "As `hook`."),
+        ("`hooks.emit_and_collect(…, timeout=…)`", "1", "Handlers without an answer are left out and logged."),
+        ("`approval_timeout` of a `HookResult`, `timeout` of an `ApprovalGate`", _seconds(gate.timeout), decides),
+        ("`cancellation.request_graceful(grace=…)`", "none", "The graceful stop becomes an immediate one."),
+    ]
+
+
+def _fixed() -> list[tuple[str, str, str]]:
+    terminal = "All handlers of one terminal event together (those marked † in [events](events.md))"
+    cut_off = "The handler under way is cancelled; those after it are called and cut off at their first await."
+    callback = "One callback of `cancellation.on_cancel`"
+    return [
+        (terminal, _seconds(_hooks.TERMINAL_SECONDS), cut_off),
+        (callback, _seconds(_cancellation.CALLBACK_SECONDS), "It is cancelled and logged; the next one runs."),
+    ]
+
+
+def _of_loops() -> list[tuple[str, str, str]]:
+    options = TurnOptions(orchestrator="")
+    consequences = {
+        "tool_timeout": "The call is cancelled. The model gets a result that says so, and the turn goes on; `tool:error`.",
+        "provider_timeout": "The model call is cancelled and fails with `LLMTimeoutError`, which is retried.",
+        "max_retry_after": "A service that asks for a longer wait is not waited for; its error leaves at once.",
+    }
+    return [(f"`{key}`", _seconds(getattr(options, key)), text) for key, text in consequences.items()]
+
+
+def _seconds(value: float | None) -> str:
+    return "none" if value is None else f"{value:g}"

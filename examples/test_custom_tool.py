@@ -1,0 +1,13 @@
+"""The tool keeps its contract: one test for each clause and backend. Run it with ``pytest examples/test_custom_tool.py``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from amplifier.conformance.suites import ToolConformance
+
+
+class TestWordCount(ToolConformance):
+    """The whole tool contract."""
+
+    module = Path(__file__).with_name("custom_tool.py")

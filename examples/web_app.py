@@ -1,0 +1,131 @@
+"""An agent behind HTTP: a turn is streamed as server-sent events, and a client that leaves stops it.
+
+    pip install starlette uvicorn
+    python examples/web_app.py            # on port 8000; another port as argument
+    curl -N --data "list the files" http://127.0.0.1:8000/conversations/anna
+
+Each request opens the conversation's session, runs one turn and closes it again. Between requests there is nothing in memory:
+context-persistent has every message on disk, so the server may crash, and several processes may serve the same conversations.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import anyio
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from amplifier import AmplifierError, AmplifierSession, ModuleLoader, ModuleLoadError, PlanError
+from amplifier.models import TextDelta, ToolFinished, ToolStarted, TurnEvent
+from amplifier.modules.context_persistent import LogLockedError
+
+PLAN: dict[str, Any] = {
+    "session": {
+        "orchestrator": "loop-streaming",
+        "context": {"module": "context-persistent", "config": {"path": "conversations"}},
+        "deadlines": {"turn": 600},
+    },
+    # No language model: fixed rules, which write as slowly as a model does. provider-anthropic is one.
+    "providers": [{"module": "provider-offline", "config": {"stream_delay_ms": 80}}],
+    "tools": [{"module": "tool-filesystem", "config": {"read_only": True}}, {"module": "tool-search"}],
+}
+
+
+def make_app(plan: dict[str, Any], modules: dict[str, Any] | None = None) -> Starlette:
+    """The web application; ``modules`` are mount functions for ids of the plan that are not installed."""
+
+    def session_for(request: Request) -> AmplifierSession:
+        return AmplifierSession(plan, ModuleLoader(modules=modules), session_id=request.path_params["conversation"])
+
+    async def ask(request: Request) -> Turn:
+        return Turn(session_for(request), (await request.body()).decode(errors="replace"))
+
+    async def read(request: Request) -> Response:
+        async with session_for(request) as session:
+            return JSONResponse(await session.coordinator.get("context").get_messages())
+
+    return Starlette(
+        routes=[
+            Route("/conversations/{conversation}", ask, methods=["POST"]),
+            Route("/conversations/{conversation}", read, methods=["GET"]),
+        ],
+        exception_handlers={PlanError: bad_request, ModuleLoadError: not_available},
+    )
+
+
+class Turn(Response):
+    """One turn as a response: the session lives exactly as long as the response does."""
+
+    def __init__(self, session: AmplifierSession, prompt: str) -> None:
+        super().__init__(media_type="text/event-stream")
+        del self.headers["content-length"]
+        self.session, self.prompt = session, prompt
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with self.session:
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                async with anyio.create_task_group() as group:
+                    group.start_soon(cancel_when_client_leaves, receive, group.cancel_scope)
+                    await self.stream(send)
+                    group.cancel_scope.cancel()
+        finally:
+            print(f"{self.session.session_id}: {self.session.status.status}", flush=True)
+
+    async def stream(self, send: Send) -> None:
+        try:
+            async with self.session.stream(self.prompt) as events:
+                async for event in events:
+                    if (shown := show(event)) is not None:
+                        await send(sse(*shown))
+            await send(sse("done", events.result))
+        except AmplifierError as error:  # the status line has been sent: this is the place to say what went wrong
+            await send(sse("error", f"{type(error).__name__}: {error}"))
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def cancel_when_client_leaves(receive: Receive, turn: anyio.CancelScope) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    turn.cancel()
+
+
+def show(event: TurnEvent) -> tuple[str, Any] | None:
+    """What a browser gets of an event: its kind and its data."""
+    match event:
+        case TextDelta():
+            return "text", event.text
+        case ToolStarted():
+            return "tool", {"name": event.tool_name, "input": event.tool_input}
+        case ToolFinished():
+            return "result", {"name": event.tool_name, "success": event.success}
+    return None
+
+
+def sse(kind: str, data: Any) -> dict[str, Any]:
+    """One server-sent event as an ASGI message."""
+    text = f"event: {kind}\ndata: {json.dumps(data)}\n\n"
+    return {"type": "http.response.body", "body": text.encode(), "more_body": True}
+
+
+async def bad_request(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": str(error)}, status_code=400)
+
+
+async def not_available(request: Request, error: Exception) -> Response:
+    if isinstance(error.__cause__, LogLockedError):
+        return JSONResponse({"error": "this conversation is busy with another turn"}, status_code=409)
+    return JSONResponse({"error": str(error)}, status_code=503)
+
+
+if __name__ == "__main__":
+    port = int(sys.argv[1]) if len(sys.argv) > 1 else 8000
+    # Ctrl-C: turns that are still running after three seconds are cancelled like those of clients that leave.
+    uvicorn.run(make_app(PLAN), host="127.0.0.1", port=port, access_log=False, timeout_graceful_shutdown=3)

@@ -1,0 +1,345 @@
+"""Who runs on trio: backend-neutral published modules do, those that call asyncio are refused by the name of the call.
+
+Native modules say themselves what they run on.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from amplifier import AmplifierSession
+from amplifier.compat._backends import first_asyncio_call, mentions_alias
+from amplifier.errors import ModuleLoadError
+from amplifier.loading import ModuleLoader
+from amplifier.testing import MockProvider
+
+from .agent_play import Resolver
+from .published_agent import AGENT, NEUTRAL, write_agent
+
+NEEDY = sorted(set(AGENT) - set(NEUTRAL) - {"hooks-todo-reminder", "hooks-status-context"})
+
+
+@pytest.fixture
+def directory(alias: None, tmp_path: Path) -> Iterator[Path]:
+    write_agent(tmp_path)
+    yield tmp_path
+    for name in [name for name in sys.modules if name.startswith("amplifier_module_")]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def loader(directory: Path) -> Iterator[ModuleLoader]:
+    resolving = SimpleNamespace(get=lambda point: Resolver(directory))
+    loader = ModuleLoader(resolving)
+    yield loader
+    loader.cleanup()
+
+
+def package(directory: Path, name: str, source: str) -> str:
+    """Write a module; gives the file."""
+    where = directory / name
+    where.mkdir()
+    (where / "__init__.py").write_text(source, encoding="utf-8")
+    return str(where / "__init__.py")
+
+
+# ── published modules in native loaders and sessions ─────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("module_id", NEEDY)
+async def test_a_native_loader_refuses_a_published_module_that_calls_asyncio_on_trio(
+    loader: ModuleLoader, module_id: str, anyio_backend_name: str
+):
+    if anyio_backend_name == "asyncio":
+        assert (await loader.load(module_id)).module_id == module_id
+        return
+    with pytest.raises(ModuleLoadError, match=r"cannot run on trio: it calls asyncio\.\w+ \(__init__\.py, line \d+\)"):
+        await loader.load(module_id)
+
+
+@pytest.mark.parametrize("module_id", [*NEUTRAL, "hooks-todo-reminder", "hooks-status-context"])
+async def test_a_native_loader_loads_a_neutral_published_module_on_both_backends(loader: ModuleLoader, module_id: str):
+    assert (await loader.load(module_id)).module_id == module_id
+
+
+def native_plan(directory: Path, tools: list[str]) -> tuple[dict[str, Any], ModuleLoader]:
+    turns = [("write_file", {"file_path": "b.txt", "content": "beta"}), ("grep", {"pattern": "bet"}), "found it"]
+
+    async def mount(coordinator: Any, config: Any) -> None:
+        await coordinator.mount("providers", MockProvider(turns), name="scripted")
+
+    plan = {
+        "session": {"orchestrator": "loop-basic", "context": {"module": "context-simple", "source": str(directory)}},
+        "providers": [{"module": "provider-own"}],
+        "tools": [{"module": tool, "source": str(directory / f"amplifier-module-{tool}")} for tool in tools],
+        "hooks": [
+            {"module": hook, "source": str(directory / f"amplifier-module-{hook}")}
+            for hook in ("hooks-logging", "hooks-redaction", "hooks-status-context")
+        ],
+    }
+    plan["session"]["context"]["source"] = str(directory / "amplifier-module-context-simple")  # type: ignore[index]
+    return plan, ModuleLoader(modules={"provider-own": mount})
+
+
+async def test_a_native_session_on_either_backend_works_with_neutral_published_modules(directory: Path):
+    plan, loader = native_plan(directory, ["tool-filesystem", "tool-search", "tool-todo"])
+    session = AmplifierSession(plan, loader=loader)
+    log: list[Any] = []
+    session.coordinator.register_capability("session.working_dir", str(directory))
+    session.coordinator.register_capability("test.log", log)
+
+    async with session:
+        answer = await session.execute("go")
+        messages = await session.coordinator.get("context").get_messages()
+
+    assert answer == "found it"
+    assert (directory / "b.txt").read_text() == "beta"
+    assert "beta" in messages[4]["content"]
+    assert [event for event, _ in log][-1] == "session:end"
+    assert "artifact:write" in [event for event, _ in log]
+
+
+async def test_a_native_session_on_trio_goes_on_without_a_tool_that_calls_asyncio(
+    directory: Path, anyio_backend_name: str
+):
+    plan, loader = native_plan(directory, ["tool-bash", "tool-todo"])
+    session = AmplifierSession(plan, loader=loader)
+    failures: list[Any] = []
+    session.coordinator.hooks.register("module:load_failed", lambda event, data: failures.append(dict(data)))
+
+    async with session:
+        tools = sorted(session.coordinator.get("tools"))
+
+    if anyio_backend_name == "asyncio":
+        assert (tools, failures) == (["bash", "todo"], [])
+        return
+    assert tools == ["todo"]
+    assert [failure["module_id"] for failure in failures] == ["tool-bash"]
+    assert "it calls asyncio.create_subprocess_exec (__init__.py, line " in failures[0]["error"]
+
+
+@pytest.mark.parametrize("place", ["orchestrator", "context"])
+async def test_a_native_session_on_trio_does_not_open_on_a_loop_that_calls_asyncio(
+    directory: Path, anyio_backend_name: str, place: str
+):
+    plan, loader = native_plan(directory, [])
+    source = str(directory / "amplifier-module-loop-basic")
+    if place == "orchestrator":
+        plan["session"]["orchestrator"] = {"module": "loop-basic", "source": source}
+    else:
+        asyncio_context = AGENT["context-simple"].replace(
+            "self.messages.append(message)",
+            "await __import__('asyncio').sleep(0)\n        import asyncio; asyncio.Lock()",
+        )
+        package(directory, "amplifier_module_context_busy", asyncio_context)
+        plan["session"]["context"] = {
+            "module": "context-busy",
+            "source": str(directory / "amplifier_module_context_busy"),
+        }
+    if anyio_backend_name == "asyncio":
+        async with AmplifierSession(plan, loader=loader) as session:
+            assert session.coordinator.get(place) is not None
+        return
+    with pytest.raises(Exception, match=r"cannot run on trio: it calls asyncio\."):
+        async with AmplifierSession(plan, loader=loader):
+            raise AssertionError("the session opened")
+
+
+async def test_a_published_session_on_either_backend_works_with_neutral_modules(directory: Path):
+    import amplifier_core  # type: ignore[import-not-found]
+
+    package(directory, "amplifier_module_loop_plain", PLAIN_LOOP)
+    package(directory, "amplifier_module_provider_plain", PLAIN_PROVIDER)
+    plan = {
+        "session": {"orchestrator": {"module": "loop-plain"}, "context": {"module": "context-simple"}},
+        "providers": [{"module": "provider-plain"}],
+        "tools": [{"module": "tool-filesystem"}, {"module": "tool-todo"}],
+        "hooks": [{"module": "hooks-redaction"}, {"module": "hooks-logging"}],
+    }
+    session = amplifier_core.AmplifierSession(plan)
+    places = {name: directory / name for name in ("amplifier_module_loop_plain", "amplifier_module_provider_plain")}
+
+    class Finds(Resolver):
+        def resolve(self, module_id: str, source_hint: Any = None, profile_hint: Any = None) -> Any:
+            own = places.get(f"amplifier_module_{module_id.replace('-', '_')}")
+            if own is not None:
+                return SimpleNamespace(resolve=lambda: own)
+            return super().resolve(module_id)
+
+    await session.coordinator.mount("module-source-resolver", Finds(directory))
+    log: list[Any] = []
+    session.coordinator.register_capability("session.working_dir", str(directory))
+    session.coordinator.register_capability("test.log", log)
+
+    async with session:
+        answer = await session.execute("go")
+
+    assert answer == "wrote 4 bytes"
+    assert [event for event, _ in log][-1] == "session:end"
+
+
+PLAIN_LOOP = """
+from amplifier_core import ModuleCoordinator
+from amplifier_core.message_models import ChatRequest, Message
+
+__amplifier_module_type__ = "orchestrator"
+
+
+async def mount(coordinator: ModuleCoordinator, config=None):
+    await coordinator.mount("orchestrator", PlainLoop())
+
+
+class PlainLoop:
+    async def execute(self, prompt, context, providers, tools, hooks, coordinator=None) -> str:
+        await hooks.emit("prompt:submit", {"prompt": prompt})
+        await context.add_message({"role": "user", "content": prompt})
+        provider = next(iter(providers.values()))
+        response = await provider.complete(ChatRequest(messages=[Message(**m) for m in await context.get_messages()]))
+        call = provider.parse_tool_calls(response)[0]
+        result = await tools[call.name].execute(call.arguments)
+        await hooks.emit("orchestrator:complete", {"orchestrator": "plain", "turn_count": 1, "status": "success"})
+        return f"wrote {result.output['bytes']} bytes"
+"""
+
+PLAIN_PROVIDER = """
+from amplifier_core import ModuleCoordinator, ProviderInfo
+from amplifier_core.message_models import ChatResponse, ToolCall
+from amplifier_core.utils.retry import RetryConfig, retry_with_backoff
+
+__amplifier_module_type__ = "provider"
+
+
+async def mount(coordinator: ModuleCoordinator, config=None):
+    await coordinator.mount("providers", PlainProvider(), name="plain")
+
+
+class PlainProvider:
+    name = "plain"
+
+    def get_info(self):
+        return ProviderInfo(id="plain", display_name="Plain")
+
+    async def list_models(self):
+        return []
+
+    async def complete(self, request, **kwargs):
+        async def answer():
+            call = ToolCall(id="1", name="write_file", arguments={"file_path": "c.txt", "content": "four"})
+            return ChatResponse(content=[], tool_calls=[call])
+
+        return await retry_with_backoff(answer, RetryConfig())
+
+    def parse_tool_calls(self, response):
+        return response.tool_calls
+"""
+
+
+# ── what counts as a call ────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("source", "call"),
+    [
+        ("import asyncio\nasync def f():\n    await asyncio.sleep(1)\n", "asyncio.sleep (__init__.py, line 3)"),
+        ("import asyncio as aio\nlock = aio.Lock()\n", "asyncio.Lock (__init__.py, line 2)"),
+        ("from asyncio import gather\n", "asyncio.gather (__init__.py, line 1)"),
+        ("def f():\n    import asyncio\n    asyncio.create_task(x)\n", "asyncio.create_task (__init__.py, line 3)"),
+        ("import litellm\n", "litellm, which needs asyncio (__init__.py, line 1)"),
+        ("def f():\n    from aiohttp import web\n", "aiohttp, which needs asyncio (__init__.py, line 2)"),
+        ("import asyncio\ntry:\n    pass\nexcept asyncio.CancelledError:\n    raise\n", None),
+        ("import asyncio\nasyncio.run(main())\n", None),
+        ("from __future__ import annotations\nimport asyncio\ndef f(q: asyncio.Queue) -> asyncio.Event: ...\n", None),
+        ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from asyncio import Queue\n", None),
+        ("if True:\n    x = {'asyncio': 1}\n", None),
+        ("def broken(:\n", None),
+    ],
+)
+def test_a_call_is_what_needs_a_running_loop(tmp_path: Path, source: str, call: str | None):
+    assert first_asyncio_call(package(tmp_path, "pack", source)) == call
+
+
+def test_all_files_of_a_package_are_looked_at_but_its_tests_are_not(tmp_path: Path):
+    file = package(tmp_path, "pack", "")
+    (tmp_path / "pack" / "tests").mkdir()
+    (tmp_path / "pack" / "tests" / "test_x.py").write_text("import asyncio\nasyncio.sleep(1)\n")
+    (tmp_path / "pack" / "deep").mkdir()
+    assert first_asyncio_call(file) is None
+
+    (tmp_path / "pack" / "deep" / "part.py").write_text("import asyncio\n\nasyncio.sleep(1)\n")
+    first_asyncio_call.cache_clear()
+    assert first_asyncio_call(file) == "asyncio.sleep (part.py, line 3)"
+
+
+def test_a_package_that_imports_the_alias_inside_a_function_is_a_published_one(tmp_path: Path):
+    assert mentions_alias(package(tmp_path, "one", "def f():\n    from amplifier_core.models import HookResult\n"))
+    assert not mentions_alias(package(tmp_path, "two", "import amplifier\nx = 'amplifier_core'\n"))
+
+
+# ── modules of our own kind ──────────────────────────────────────────────────────────────────────
+
+
+def own_module(**declared: Any) -> ModuleType:
+    """A native module in this process."""
+
+    async def mount(coordinator: Any, config: Any) -> None:
+        await coordinator.mount("tools", SimpleNamespace(name="own"), name="own")
+
+    module = ModuleType("native")
+    vars(module).update(mount=mount, **declared)
+    return module
+
+
+@pytest.mark.parametrize("declared", ["asyncio", ("asyncio",), ["asyncio"], frozenset({"asyncio"})])
+async def test_a_module_that_declares_asyncio_only_is_refused_on_trio(declared: Any, anyio_backend_name: str):
+    loader = ModuleLoader(modules={"tool-own": own_module(__amplifier_backends__=declared)})
+    if anyio_backend_name == "asyncio":
+        assert (await loader.load("tool-own")).module_id == "tool-own"
+        return
+    with pytest.raises(
+        ModuleLoadError, match=r"cannot run on trio: it declares __amplifier_backends__ = \('asyncio',\)"
+    ):
+        await loader.load("tool-own")
+
+
+async def test_a_module_that_declares_both_backends_is_loaded_on_both(directory: Path):
+    source = AGENT["tool-bash"].replace(
+        "__amplifier_module_type__", '__amplifier_backends__ = ("asyncio", "trio")\n\n__amplifier_module_type__', 1
+    )
+    package(directory, "amplifier_module_tool_both", source)
+    loader = ModuleLoader()
+    loaded = await loader.load("tool-both", source_hint=str(directory / "amplifier_module_tool_both"))
+    loader.cleanup()
+    assert loaded.module_id == "tool-both"
+
+
+@pytest.mark.parametrize("declared", [5, (), ("asyncio", 5), {}])
+async def test_a_declaration_that_names_no_backends_is_refused_everywhere(declared: Any):
+    loader = ModuleLoader(modules={"tool-own": own_module(__amplifier_backends__=declared)})
+    with pytest.raises(ModuleLoadError, match="expected a tuple of names") as caught:
+        await loader.load("tool-own")
+    assert caught.value.reason_code == "invalid_module_metadata"
+
+
+def test_where_nothing_runs_nothing_is_refused():
+    loader = ModuleLoader(modules={"tool-own": own_module(__amplifier_backends__=("trio",))})
+    assert loader.load_without_resolver("tool-own").module_id == "tool-own"
+
+
+async def test_a_session_on_trio_says_why_it_has_no_such_module(anyio_backend_name: str):
+    loader = ModuleLoader(modules={"tool-own": own_module(__amplifier_backends__=("asyncio",))})
+    plan = {
+        "session": {"orchestrator": "loop-basic", "context": "context-simple"},
+        "tools": [{"module": "tool-own"}],
+    }
+    session = AmplifierSession(plan, loader=loader)
+    failures: list[Any] = []
+    session.coordinator.hooks.register("module:load_failed", lambda event, data: failures.append(data["error"]))
+    async with session:
+        tools = list(session.coordinator.get("tools"))
+    assert (tools, len(failures)) == ((["own"], 0) if anyio_backend_name == "asyncio" else ([], 1))

@@ -1,0 +1,266 @@
+"""An agent in which every module is a published-style one: whole turns, both ways of stopping, both kinds of session.
+
+The same scenarios are compared with the published kernel in `differential/test_agent.py`; here the alias alone is looked at, and
+what must hold beyond the published kernel: a stop reaches a running tool, and nothing is left when the session is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .agent_play import SCENARIOS, Approver, approve_with, build, play
+from .published_agent import agent_plan, write_agent
+
+LOOPS = ("loop-basic", "loop-streaming")
+SLEEP = {"bash": {"command": "exec sleep 600"}}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Both loops call asyncio by name."""
+    return "asyncio"
+
+
+@pytest.fixture
+def directory(alias: None, tmp_path: Path) -> Iterator[Path]:
+    """The modules on disk, and the place where the agent works; the process is as it was afterwards."""
+    write_agent(tmp_path)
+    before = list(sys.path)
+    yield tmp_path
+    assert sys.path == before, "the session left entries in sys.path"
+    for name in [name for name in sys.modules if name.startswith("amplifier_module_")]:
+        del sys.modules[name]
+
+
+class Running:
+    """A session whose agent is in the middle of a command that would never end."""
+
+    def __init__(self, session: Any, log: list[Any]) -> None:
+        self.session = session
+        self.log = log
+        self.messages: list[dict[str, Any]] = []
+
+    async def until_the_command_runs(self) -> asyncio.Task[str]:
+        started = asyncio.Event()
+        self.session.coordinator.register_capability("test.started", started.set)
+        turn = asyncio.create_task(self.session.execute("go"))
+        await started.wait()
+        return turn
+
+    async def remember(self) -> None:
+        self.messages = await self.session.coordinator.get("context").get_messages()
+        self.pids = list(self.session.coordinator.get("tools")["bash"].pids)
+        self.left = self.session.coordinator.cancellation.running_tools
+
+    def names(self) -> list[str]:
+        return [event for event, _ in self.log]
+
+
+async def running(directory: Path, loop: str, session_class: Any = None, script: Any = None) -> Running:
+    import amplifier_core  # type: ignore[import-not-found]
+
+    plan = agent_plan(loop, script or [SLEEP])
+    session, log = await build(session_class or amplifier_core.AmplifierSession, plan, directory)
+    return Running(session, log)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def ended(pids: list[int]) -> None:
+    """Wait until processes are dead; who reaps them is asyncio's own thread."""
+    for pid in pids:
+        with contextlib.suppress(ChildProcessError):
+            await asyncio.to_thread(os.waitid, os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+# ── whole turns ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("name", SCENARIOS)
+async def test_every_scenario_ends_with_all_handlers_gone_and_everything_closed(directory: Path, loop: str, name: str):
+    seen = await play(SCENARIOS[name], loop, directory)
+
+    assert [event for event, _ in seen["events"]][-1] == "session:end"
+    assert seen["closed"] == [True, True, False]
+    assert seen["left running"] == []
+    # The reminder gives no cleanup, as published, and the test listens for itself; all others took theirs away.
+    assert set(seen["handlers"][1]) == {"provider:request", "module:load_failed"}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_a_turn_with_all_tools_leaves_its_work_in_files_context_and_events(directory: Path, loop: str):
+    seen = await play(SCENARIOS["all tools"], loop, directory)
+
+    assert seen["outcomes"][0][1].strip() == "All done."
+    assert (directory / "a.txt").read_text().startswith("alpha")
+    assert seen["asked"] == ["bash"]
+    assert seen["todos"] == [{"content": "count", "status": "pending"}]
+    contents = [message["content"] for message in seen["messages"] if message["role"] == "tool"]
+    assert len(contents) == 7
+    assert "[REDACTED:SECRET]" in contents[1]
+    assert not any("sk-abc123def" in content for content in contents)
+    assert "from the shell" in contents[4]
+    assert "Tool 'unknown' not found" in contents[6]
+    reminders = [request[-1]["content"] for request in seen["requests"]]
+    assert "count" in reminders[-1]
+    assert seen["requests"][0][-1]["content"] == "session: root"
+
+
+# ── both ways of stopping, in a published session ────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_an_immediate_stop_ends_the_running_command_and_the_loop_says_so(directory: Path, loop: str):
+    agent = await running(directory, loop)
+    async with agent.session:
+        approve_with(agent.session, Approver(True))
+        turn = await agent.until_the_command_runs()
+        agent.session.coordinator.cancellation.request_immediate()
+        with pytest.raises(RuntimeError, match="Execution failed") as caught:
+            await turn
+        await agent.remember()
+
+    assert type(caught.value.__cause__).__name__ == "ExecutionCancelled"
+    assert agent.names().count("cancel:requested") == 1
+    assert agent.names().count("cancel:completed") == 2
+    assert agent.names()[-1] == "session:end"
+    assert agent.names().index("orchestrator:complete") > agent.names().index("cancel:requested")
+    assert agent.left == set()
+    assert not any(is_running(pid) for pid in agent.pids)
+    if loop == "loop-basic":
+        assert agent.messages[-1]["content"] == "Stopped before the tools had ended."
+        assert agent.messages[-2]["role"] == "tool"
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_a_graceful_stop_waits_for_the_running_command(directory: Path, loop: str):
+    release = directory / "release.txt"
+    command = {"bash": {"command": f"while [ ! -f {release} ]; do sleep 0.01; done; echo finished"}}
+    agent = await running(directory, loop, script=[command, "never"])
+    async with agent.session:
+        approve_with(agent.session, Approver(True))
+        turn = await agent.until_the_command_runs()
+        agent.session.coordinator.cancellation.request_graceful()
+        assert agent.session.coordinator.cancellation.running_tool_names == ["bash"]
+        release.write_text("now")
+        answer = await turn
+        await agent.remember()
+
+    assert answer == ""
+    assert "finished" in agent.messages[-1]["content"]
+    assert agent.names().count("provider:request") == 1
+    assert agent.names()[-2:] == ["cancel:completed", "session:end"]
+    assert agent.left == set()
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_a_cancelled_task_gets_its_cancellation_after_the_loop_has_unwound(directory: Path, loop: str):
+    agent = await running(directory, loop)
+    async with agent.session:
+        approve_with(agent.session, Approver(True))
+        turn = await agent.until_the_command_runs()
+        turn.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await turn
+        await agent.remember()
+
+    order = [name for name in agent.names() if name.startswith(("cancel:", "orchestrator:", "session:"))]
+    assert order == ["session:start", "cancel:requested", "cancel:completed", "orchestrator:complete", "session:end"]
+    assert not any(is_running(pid) for pid in agent.pids)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_after_a_stop_and_a_reset_the_next_turn_runs(directory: Path, loop: str):
+    agent = await running(directory, loop, script=[SLEEP, "back again"])
+    async with agent.session:
+        approve_with(agent.session, Approver(True))
+        turn = await agent.until_the_command_runs()
+        agent.session.coordinator.cancellation.request_immediate()
+        with pytest.raises(RuntimeError):
+            await turn
+        agent.session.coordinator.cancellation.reset()
+        again = await agent.session.execute("again")
+
+    assert again.strip() == "back again"
+
+
+# ── the same modules in a native session ─────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_a_native_session_runs_the_agent(directory: Path, loop: str):
+    from amplifier import AmplifierSession
+
+    script = [{"write_file": {"file_path": "a.txt", "content": "x"}}, {"bash": {"command": "echo hi"}}, "done"]
+    agent = await running(directory, loop, AmplifierSession, script=script)
+    async with agent.session:
+        approve_with(agent.session, Approver(True))
+        answer = await agent.session.execute("go")
+        await agent.remember()
+
+    assert answer.strip() == "done"
+    assert (directory / "a.txt").read_text() == "x"
+    assert [message["role"] for message in agent.messages] == [
+        *("user", "assistant", "tool", "assistant", "tool", "assistant")
+    ]
+    assert "hi" in agent.messages[4]["content"]
+    assert agent.names()[-1] == "session:end"
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_an_immediate_stop_of_a_native_session_ends_the_command_of_a_published_tool(directory: Path, loop: str):
+    from amplifier import AmplifierSession, ExecutionCancelled
+
+    agent = await running(directory, loop, AmplifierSession)
+    async with agent.session:
+        approve_with(agent.session, Approver(True))
+        turn = await agent.until_the_command_runs()
+        agent.session.coordinator.request_cancel(immediate=True)
+        with pytest.raises(ExecutionCancelled):
+            await turn
+        await agent.remember()
+
+    await ended(agent.pids)
+    assert "cancel:requested" in agent.names()
+    assert "cancel:completed" in agent.names()
+    assert agent.names()[-1] == "session:end"
+    assert agent.left == set()
+    if loop == "loop-basic":
+        assert agent.messages[-1]["content"] == "Stopped before the tools had ended."
+        assert agent.messages[-2]["role"] == "tool"
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_a_graceful_stop_of_a_native_session_waits_for_a_published_tool(directory: Path, loop: str):
+    from amplifier import AmplifierSession
+
+    release = directory / "release.txt"
+    command = {"bash": {"command": f"while [ ! -f {release} ]; do sleep 0.01; done; echo finished"}}
+    agent = await running(directory, loop, AmplifierSession, script=[command, "never"])
+    async with agent.session:
+        approve_with(agent.session, Approver(True))
+        turn = await agent.until_the_command_runs()
+        agent.session.coordinator.request_cancel()
+        release.write_text("now")
+        answer = await turn
+        await agent.remember()
+
+    assert answer == ""
+    assert "finished" in agent.messages[-1]["content"]
+    assert agent.names().count("provider:request") == 1
+    assert "cancel:completed" in agent.names()

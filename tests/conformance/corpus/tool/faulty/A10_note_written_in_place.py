@@ -1,0 +1,101 @@
+"""Notes, one file each, in a directory the plan names or one of the session's own; replaced in one go.
+
+A note is written in place, piece by piece.
+"""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from amplifier import ToolResult
+
+__amplifier_module_type__ = "tool"
+
+
+def failed(text):
+    return ToolResult(success=False, error={"message": text})
+
+
+class Notes:
+    name = "notes"
+    description = "put, get or list notes"
+
+    def __init__(self, place):
+        self.place = place
+        self.titles = {}
+        self.lock = anyio.Lock()
+
+    def get_schema(self):
+        title = {"type": "string", "minLength": 1}
+        return {
+            "type": "object",
+            "oneOf": [
+                {
+                    "properties": {"do": {"const": "put"}, "title": title, "text": {"type": "string"}},
+                    "required": ["do", "title", "text"],
+                },
+                {"properties": {"do": {"const": "get"}, "title": title}, "required": ["do", "title"]},
+                {"properties": {"do": {"const": "list"}}, "required": ["do"]},
+            ],
+        }
+
+    async def execute(self, input):
+        match input:
+            case {"do": "put", "title": str(title), "text": str(text)} if title:
+                return await self.put(title, text)
+            case {"do": "get", "title": str(title)} if title:
+                return await self.get(title)
+            case {"do": "list"}:
+                async with self.lock:
+                    return ToolResult(output=sorted(self.titles))
+            case _:
+                return failed("do: put (title, text), get (title) or list")
+
+    def file(self, title):
+        return self.place / hashlib.sha256(title.encode("utf-8", "surrogatepass")).hexdigest()[:20]
+
+    async def put(self, title, text):
+        def write():
+            pass
+
+        async with self.lock:
+            try:
+                self.titles[title] = len(text)
+                async with await anyio.open_file(
+                    self.file(title), "w", encoding="utf-8", errors="surrogatepass"
+                ) as file:
+                    for start in range(0, len(text), 8):
+                        await file.write(text[start : start + 8])
+            except OSError as error:
+                return failed(str(error))
+        return ToolResult(output={"stored": title})
+
+    async def get(self, title):
+        async with self.lock:
+            if title not in self.titles:
+                return failed(f"no note {title!r}")
+            read = lambda: self.file(title).read_text(encoding="utf-8", errors="surrogatepass")
+            try:
+                return ToolResult(output={"title": title, "text": await anyio.to_thread.run_sync(read)})
+            except OSError as error:
+                return failed(str(error))
+
+
+@asynccontextmanager
+async def mount(coordinator, config):
+    chosen = config.get("directory")
+    place = Path(chosen) if chosen else Path(tempfile.mkdtemp(prefix="notes-"))
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        tool = Notes(place)
+        await coordinator.mount("tools", tool, name=tool.name)
+        yield
+    finally:
+        if not chosen:
+            shutil.rmtree(place, ignore_errors=True)

@@ -1,0 +1,38 @@
+"""A clock that stands still while others have the processor."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from amplifier.conformance import _clock
+from amplifier.conformance._clock import everybody_kept_waiting, fair_time, kept_waiting, stretch
+
+
+def test_the_fair_clock_never_runs_faster_than_the_other():
+    fair, real = fair_time(), time.monotonic()
+    total = sum(range(200_000))
+    assert total > 0
+    assert 0 <= fair_time() - fair <= time.monotonic() - real + 0.01
+
+
+def test_a_thread_that_waited_is_told_from_one_that_worked(monkeypatch, tmp_path):
+    for thread, delay in ((1, 2_000_000_000), (2, 500_000_000)):
+        (tmp_path / str(thread)).mkdir()
+        (tmp_path / str(thread) / "schedstat").write_text(f"7 {delay} 3\n")
+    monkeypatch.setattr(_clock, "_THREADS", tmp_path)
+    assert kept_waiting(1) == 2.0
+    assert everybody_kept_waiting() == 2.5
+    assert kept_waiting(3) == 0.0  # gone meanwhile, or a system that does not tell
+
+
+def test_deadlines_are_put_off_by_what_was_waited(monkeypatch, tmp_path):
+    native = threading.get_native_id()
+    (tmp_path / str(native)).mkdir()
+    passed = time.monotonic() - _clock._STARTED
+    delay = int((passed * 0.75 + _clock._WAITED) * 1e9)
+    (tmp_path / str(native) / "schedstat").write_text(f"7 {delay} 3\n")
+    monkeypatch.setattr(_clock, "_THREADS", tmp_path)
+    assert 2.0 < stretch() <= 10.0
+    (tmp_path / str(native) / "schedstat").write_text("7 0 3\n")
+    assert stretch() == 1.0

@@ -1,0 +1,40 @@
+"""Same seed, same result: two examinations of a module say the same, word for word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from amplifier.conformance import Report, check_module
+from amplifier.models import to_dict
+
+CORPUS = Path(__file__).parent / "corpus"
+
+
+def examined(file: Path, seed: int, only: list[str]) -> Report:
+    async def run() -> Report:
+        return await check_module(file, module_type=file.parent.parent.name, seed=seed, only=only)
+
+    return anyio.run(run)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("module", "only"),
+    [
+        ("tool/faulty/T10_current_input_on_self.py", ["T10"]),
+        ("tool/faulty/T5_missing_key_raises.py", ["T5"]),
+        ("context/faulty/C9_cuts_anywhere.py", ["C9"]),
+        ("hook/faulty/H4_missing_key.py", ["H4"]),
+        ("orchestrator/faulty/O12_as_they_finish.py", ["O12"]),
+        ("provider/sound/at_random.py", ["P14", "A16"]),
+    ],
+)
+def test_the_same_seed_gives_the_same_report(module, only):
+    first, second = (to_dict(examined(CORPUS / module, 3, only)) for _ in range(2))
+    assert first.pop("seconds") > 0
+    assert second.pop("seconds") > 0
+    assert first == second
+    assert bool([each for each in first["clauses"] if each["findings"]]) is ("/faulty/" in module)

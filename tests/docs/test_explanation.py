@@ -1,0 +1,89 @@
+"""The explanations name files that exist, and figures that hold."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from amplifier.contracts import COMMON_CLAUSES, CONTRACTS
+from tests._support.faults import FAULTS
+from tests._support.faults_published import HOLDS, PUBLISHED
+from tests._support.tree import ROOT, SOURCE
+
+EXPLANATION = ROOT / "docs" / "explanation"
+PAGES = sorted(EXPLANATION.glob("*.md"))
+
+_CODE = re.compile(r"`([^`\n]+)`")
+_FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_PATH = re.compile(r"[\w./-]+(?:\.(?:py|md|toml|yml|svg)|/)")
+
+
+def named_files(text: str) -> list[str]:
+    """What a page names as a file or folder, outside of its code blocks."""
+    return [name for name in _CODE.findall(_FENCE.sub("", text)) if _PATH.fullmatch(name)]
+
+
+def exists(name: str) -> bool:
+    """Whether there is such a file: from the top, from the sources, or, for a bare name, in any of the rooms."""
+    if any((base / name).exists() for base in (ROOT, SOURCE)):
+        return True
+    return "/" not in name.rstrip("/") and any(True for _ in SOURCE.rglob(name.rstrip("/")))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_a_page_names_exists(page: Path):
+    assert [name for name in named_files(page.read_text(encoding="utf-8")) if not exists(name)] == []
+
+
+def test_the_tour_names_files_of_every_room():
+    named = named_files((EXPLANATION / "design.md").read_text(encoding="utf-8"))
+    rooms = {path.name for path in SOURCE.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
+    mentioned = {name.split("/")[0] for name in named}
+    assert sorted(rooms - mentioned) == []
+
+
+def test_every_file_of_the_kernel_is_in_the_tour():
+    named = set(named_files((EXPLANATION / "design.md").read_text(encoding="utf-8")))
+    files = {path.name for path in (SOURCE / "kernel").glob("_*.py") if path.name != "__init__.py"}
+    assert sorted(files - {name.rpartition("/")[2] for name in named}) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("`kernel/_turn.py` and `a.b`", ["kernel/_turn.py"]),
+        ("`tests/faults` `models/`", ["models/"]),
+        ("```python\n`x.py`\n```\n`y.py`", ["y.py"]),
+    ],
+)
+def test_the_reader_of_names_reads_them(text, found):
+    assert named_files(text) == found
+
+
+def test_a_planted_name_is_seen():
+    assert not exists("kernel/_no_such_file.py")
+    assert not exists("_no_such_file.py")
+    assert exists("_turn.py")
+
+
+def test_the_figures_that_can_be_counted_here_are_right():
+    text = " ".join((EXPLANATION / "how-it-is-tested.md").read_text(encoding="utf-8").split())
+    clauses = len(COMMON_CLAUSES) + sum(len(contract.clauses) for contract in CONTRACTS.values())
+    held = sum(outcome == HOLDS for outcome in PUBLISHED.values())
+    assert f"| clauses of the contracts | {clauses} |" in text
+    assert f"{len(FAULTS)} of {len(FAULTS)} on asyncio" in text
+    assert f"what one would want in {held};" in text
+    assert f"{len(FAULTS) - held} it hung" in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"), [("faulty", "modules with a planted fault"), ("sound", "must not be accused")]
+)
+def test_the_collection_of_modules_is_no_smaller_than_the_page_says(kind, words):
+    text = (EXPLANATION / "how-it-is-tested.md").read_text(encoding="utf-8")
+    said = re.search(rf"{words} \| (\d+) \|", text)
+    assert said is not None
+    there = len(list((ROOT / "tests" / "conformance" / "corpus").glob(f"*/{kind}/*.py")))
+    assert there >= int(said[1])

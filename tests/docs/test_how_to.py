@@ -1,0 +1,81 @@
+"""The ready workflow of "validate in CI" is the one that is shown, is a workflow, and its commands do what they say."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from amplifier.cli import main
+from tests._support.tree import ROOT
+
+HOW_TO = ROOT / "docs" / "how-to"
+WORKFLOW = HOW_TO / "conformance.yml"
+
+
+def workflow() -> dict[Any, Any]:
+    found: dict[Any, Any] = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))
+    return found
+
+
+def commands() -> list[str]:
+    (job,) = workflow()["jobs"].values()
+    return [step["run"] for step in job["steps"] if "run" in step]
+
+
+def test_the_page_shows_the_file_as_it_is():
+    shown = re.search(r"^```yaml\n(.*?)^```", (HOW_TO / "validate-in-ci.md").read_text(encoding="utf-8"), re.M | re.S)
+    assert shown is not None
+    without_comment = WORKFLOW.read_text(encoding="utf-8").partition("\n")[2]
+    assert shown[1] == without_comment
+
+
+def test_the_file_is_a_workflow_with_little_rights_an_end_and_fixed_actions():
+    read = workflow()
+    assert set(read) == {"name", True, "permissions", "jobs"}  # YAML takes the word `on` for a truth value
+    assert set(read[True]) == {"push", "pull_request"}
+    assert read["permissions"] == {"contents": "read"}
+    (job,) = read["jobs"].values()
+    assert job["timeout-minutes"] > 0
+    for step in job["steps"]:
+        assert ("uses" in step) != ("run" in step)
+        assert re.fullmatch(r"actions/[a-z-]+@v\d+", step.get("uses", "actions/none@v1"))
+    assert [str(python) for python in job["strategy"]["matrix"]["python"]] == ["3.11", "3.12", "3.13"]
+
+
+def test_what_it_installs_exists():
+    install = commands()[0]
+    asked = re.search(r"amplifier\[([a-z,]+)\]", install)
+    assert asked is not None
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert set(asked[1].split(",")) <= set(extras)
+
+
+@pytest.mark.timeout(300)
+def test_its_commands_pass_on_a_new_module_and_fail_on_one_that_breaks_its_contract(tmp_path, capsys):
+    assert main(["module", "new", "word-count", "--type", "tool", "--into", str(tmp_path)]) == 0
+    folder = tmp_path / "amplifier-module-tool-word-count"
+    _install, own_tests, validate = commands()
+    assert (own_tests, validate) == ("pytest", "amplifier module validate . --html report.html")
+    # The suite of a new module is the same examination once more; that it is found and runs is enough here.
+    assert run_in(folder, "pytest", "-q", "-k", "A2").returncode == 0
+    assert run_in(folder, "amplifier", *validate.split()[1:]).returncode == 0
+    assert "<html" in (folder / "report.html").read_text(encoding="utf-8")
+    package = folder / "amplifier_module_tool_word_count" / "__init__.py"
+    package.write_text(package.read_text().replace("async def execute", "async def no_execute"))
+    broken = run_in(folder, "amplifier", *validate.split()[1:])
+    assert broken.returncode in (1, 2), broken.stdout
+
+
+def run_in(folder: Path, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of the workflow; ``pip install .`` is stood in for by the search path."""
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    words = [sys.executable, "-m", module, *arguments]
+    return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)

@@ -1,0 +1,131 @@
+"""The manual builds without a warning, and every link inside it leads somewhere."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from tests._support.tree import ROOT
+
+DOCS = ROOT / "docs"
+
+
+def build(source: Path, target: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", "--builder", "html"]
+    return subprocess.run([*command, str(source), str(target)], capture_output=True, text=True, check=False)
+
+
+class Page(HTMLParser):
+    """The links and anchors of one page."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name in ("href", "src") and value:
+                self.links.append(value)
+            elif name == "id" and value:
+                self.anchors.add(value)
+
+
+def dead_links(site: Path) -> list[str]:
+    pages = {path: Page(path) for path in sorted(site.rglob("*.html"))}
+    dead = []
+    for path, page in pages.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            anchor = unquote(parts.fragment)
+            if not target.is_file() or (anchor and target in pages and anchor not in pages[target].anchors):
+                dead.append(f"{path.relative_to(site)}: {link}")
+    return dead
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target: Path = tmp_path_factory.mktemp("site")
+    finished = build(DOCS, target)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    return target
+
+
+def test_the_manual_builds_without_a_warning(site: Path) -> None:
+    assert "amplifier" in (site / "index.html").read_text(encoding="utf-8")
+
+
+def test_the_hyphens_of_an_option_stay_hyphens(site: Path) -> None:
+    assert "Everything but --static" in (site / "reference" / "commands.html").read_text(encoding="utf-8")
+
+
+def test_every_page_becomes_one(site: Path) -> None:
+    pages = {path.relative_to(DOCS).with_suffix(".html") for path in DOCS.rglob("*.md") if "_build" not in path.parts}
+    assert {page for page in pages if not (site / page).is_file()} == set()
+
+
+def test_every_link_of_the_site_leads_somewhere(site: Path) -> None:
+    assert dead_links(site) == []
+
+
+def test_nothing_on_the_site_comes_from_another_host(site: Path) -> None:
+    fetched = [
+        f"{path.relative_to(site)}: {link}"
+        for path in site.rglob("*.html")
+        for link in Page(path).links
+        if urlsplit(link).netloc and link.endswith((".js", ".css", ".woff2", ".png", ".svg"))
+    ]
+    assert fetched == []
+
+
+PLANTED = {
+    "index.md": "# Top\n\n[listed](listed.md) [out](../README.md) [code](../tool.py)\n",
+    "listed.md": "# Listed\n\n[up](index.md#top)\n",
+}
+
+
+def planted(folder: Path, **more: str) -> Path:
+    source = folder / "docs"
+    source.mkdir()
+    shutil.copy(DOCS / "conf.py", source)
+    (folder / "README.md").write_text("# Outside\n")
+    (folder / "tool.py").write_text("x = 1\n")
+    for name, text in {**PLANTED, **{f"{name}.md": text for name, text in more.items()}}.items():
+        (source / name).write_text(text)
+    return source
+
+
+def test_a_link_out_of_the_manual_keeps_its_text_and_a_file_can_be_had(tmp_path: Path) -> None:
+    finished = build(planted(tmp_path), tmp_path / "site")
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert dead_links(tmp_path / "site") == []
+    html = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    assert "README" not in html
+    assert ">out<" not in html
+    assert "tool.py" in html
+
+
+MISTAKES = {
+    "unlisted": ("# Nobody lists me\n", "document isn't included in any toctree"),
+    "link": ("# Bad\n\n[gone](no-such.md)\n", "no-such.md"),
+    "heading": ("# Bad\n\n[gone](listed.md#no-such-heading)\n", "no-such-heading"),
+    "levels": ("# Bad\n\n### Too deep\n", "Non-consecutive header level increase"),
+    "fence": ("# Bad\n\n```json\n{not json\n```\n", "Lexing literal_block"),
+}
+
+
+def test_every_planted_mistake_fails_the_build(tmp_path: Path) -> None:
+    finished = build(planted(tmp_path, **{name: page for name, (page, _) in MISTAKES.items()}), tmp_path / "site")
+    assert finished.returncode != 0
+    for name, (_, complaint) in MISTAKES.items():
+        assert [line for line in finished.stderr.splitlines() if f"{name}.md" in line and complaint in line], complaint

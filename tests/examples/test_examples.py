@@ -1,0 +1,137 @@
+"""Every example runs as a program: from any directory, without keys, on both backends, and says what it is meant to say."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from amplifier.conformance import check_module
+from tests._support.tree import ROOT
+
+EXAMPLES = ROOT / "examples"
+BOTH = ["asyncio", "trio"]
+
+
+def run_example(name: str, *arguments: str, cwd: Path) -> str:
+    """What an example prints; it has to end well and to warn of nothing."""
+    keys = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY")
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", str(EXAMPLES / name), *arguments],
+        cwd=cwd,
+        env={key: value for key, value in os.environ.items() if key not in keys},
+        stdin=subprocess.DEVNULL,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert list(cwd.iterdir()) == []
+    return ended.stdout
+
+
+@pytest.mark.parametrize("backend", BOTH)
+def test_an_agent_made_by_hand_answers_and_can_be_stopped(backend, tmp_path):
+    said = run_example("first_agent.py", backend, cwd=tmp_path)
+    assert f"one agent, on {backend}" in said
+    assert "denied: that file holds secrets" in said
+    assert "was cancelled: it was stopped (the user pressed stop)" in said
+    assert "nothing left: 0 handlers" in said
+
+
+@pytest.mark.parametrize("backend", BOTH)
+def test_an_agent_uses_the_custom_tool(backend, tmp_path):
+    said = run_example("custom_tool.py", backend, cwd=tmp_path)
+    assert '"words": 6' in said
+    assert '"words": 4' in said
+    assert '"total": 10' in said
+    assert "text" in said.splitlines()[3]  # what the misspelt argument is told
+    assert "agent: Ten words in all." in said
+
+
+@pytest.mark.parametrize("backend", BOTH)
+def test_the_gate_refuses_asks_and_fails_closed(backend, tmp_path):
+    said = run_example("gate_hook.py", backend, cwd=tmp_path)
+    assert "read notes.txt → notes.txt has 1 line:" in said
+    assert "read .env → Could not read .env: denied: .env is kept secret" in said
+    assert "hunter2" not in said
+    assert "asked: May I write diary.txt? Allow" in said
+    assert 'write "dear diary" to diary.txt → Made diary.txt' in said
+    assert 'write "nothing" to notes.txt → Could not write notes.txt: denied' in said
+    assert "denied: gate 'broken-gate' failed: ConnectionError" in said
+
+
+@pytest.mark.parametrize("backend", BOTH)
+def test_the_loop_falls_back_to_the_next_model(backend, tmp_path):
+    said = run_example("custom_orchestrator.py", backend, cwd=tmp_path)
+    assert said.index("'provider': 'mock', 'error': 'overloaded") < said.index("'provider': 'offline'")
+    assert "execution:end {'status': 'completed'}" in said
+    assert "agent: - buy milk (pending)" in said
+
+
+@pytest.mark.parametrize("backend", BOTH)
+def test_sub_agents_report_and_are_closed(backend, tmp_path):
+    said = run_example("sub_agents.py", backend, cwd=tmp_path)
+    assert said.count("spawned reader, a child of parent") == 2
+    assert re.search(r"reader: agent\.yaml has \d+ lines\.", said)
+    assert re.search(r"reader: \d+ Python files", said)
+    assert "agent: Both have reported." in said
+    assert "child is closed, parent is open" in said
+
+
+def test_the_trio_application_gives_up_on_one_turn_and_stops_another(tmp_path):
+    said = run_example("trio_app.py", cwd=tmp_path)
+    answers = [line for line in said.splitlines() if "→" in line]
+    assert len(answers) == 4
+    gave_up = [line for line in answers if line.endswith("→ gave up after 3 seconds")]
+    assert [line.split(":")[0].strip() for line in gave_up] == ["cleo"]
+    assert "stopped: True; turn cancelled, session closed" in said
+
+
+def test_the_plan_runs_at_the_command_line(tmp_path):
+    (tmp_path / "desk").mkdir()
+    command = [sys.executable, "-m", "amplifier", "run", "-q", "--plan", str(EXAMPLES / "agent.yaml"), "list the files"]
+    ended = subprocess.run(
+        command,
+        cwd=tmp_path / "desk",
+        env={**os.environ, "AMPLIFIER_HOME": str(tmp_path / "home")},
+        stdin=subprocess.DEVNULL,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "0 directories and 0 files" in ended.stdout
+
+
+@pytest.mark.timeout(300)  # a loop is cancelled at hundreds of awaits, on both backends
+@pytest.mark.parametrize("name", ["custom_orchestrator.py", "gate_hook.py"])
+def test_the_modules_keep_their_contracts(name):
+    report = anyio.run(check_module, EXAMPLES / name)
+    assert report.verdict == "conforms"
+    assert [(finding.clause, finding.what) for finding in report.violations + report.recommendations] == []
+
+
+@pytest.mark.timeout(300)
+def test_the_custom_tool_keeps_its_contract_by_the_test_beside_it(tmp_path):
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLES / "test_custom_tool.py")]
+    ended = subprocess.run(
+        command, cwd=tmp_path, stdin=subprocess.DEVNULL, check=False, capture_output=True, text=True, timeout=280
+    )
+    assert ended.returncode == 0, ended.stdout
+    assert re.search(r"^74 passed", ended.stdout, re.MULTILINE)
+
+
+def test_every_example_is_in_the_list_and_in_a_test():
+    listed = set(re.findall(r"\]\(([\w.]+)\)", (EXAMPLES / "README.md").read_text(encoding="utf-8")))
+    there = {path.name for path in EXAMPLES.iterdir() if path.is_file() and path.name != "README.md"}
+    assert listed == there
+    tests = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py"))
+    assert [name for name in there if name.removeprefix("test_") not in tests] == []

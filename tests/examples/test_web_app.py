@@ -1,0 +1,139 @@
+"""`examples/web_app.py` over real HTTP: turns are streamed, and a client that leaves in the middle of one stops it.
+
+The server is a process of its own, on asyncio (uvicorn) and on trio (hypercorn). Nothing here waits for a time: the planted tool
+says when it holds and when it has let go, and the server says how each turn ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests._support.tree import ROOT
+from tests.examples._server import Server, events, serving
+
+ANNA = "/conversations/anna"
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Path:
+    (tmp_path / "notes.txt").write_text("Buy milk.\nCall Anna.\n")
+    return tmp_path
+
+
+@pytest.fixture
+def example(desk: Path) -> Iterator[Server]:
+    """The example as it is."""
+    with serving(str(ROOT / "examples" / "web_app.py"), "0", cwd=desk) as server:
+        yield server
+
+
+@pytest.fixture(params=["uvicorn", "hypercorn"])
+def held(request: pytest.FixtureRequest, desk: Path) -> Iterator[Server]:
+    """The example's application with a model and a tool that do not come back when they hear "hold"."""
+    with serving("-m", "tests.examples._held_app", request.param, cwd=desk) as server:
+        yield server
+
+
+def nothing_left(server: Server) -> bool:
+    left = server.get("/left")
+    assert left == {"sessions": 0, "files": [], "tasks": []}
+    return True
+
+
+def begin_to_hold(server: Server, conversation: str = ANNA):
+    """Ask for a turn that does not end; it is in the middle of its tool when this returns."""
+    response = server.post(conversation, "hold")
+    assert next(events(response)) == ("tool", {"name": "hold", "input": {}})
+    server.wait_for("tool: holding")
+    return response
+
+
+# ── the example as it is ─────────────────────────────────────────────────────────────────────────
+
+
+def test_a_turn_is_streamed_as_events(example):
+    with example.post(ANNA, "count the lines in notes.txt") as response:
+        assert response.status == 200
+        assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+        heard = list(events(response))
+    kinds = [kind for kind, _ in heard]
+    assert kinds.index("tool") < kinds.index("result") < kinds.index("done") == len(kinds) - 1
+    assert ("result", {"name": "read_file", "success": True}) in heard
+    answer = "".join(data for kind, data in heard[kinds.index("result") :] if kind == "text")
+    assert heard[-1] == ("done", answer)
+    assert answer.startswith("notes.txt has 2 lines.")
+    example.wait_for("anna: completed")
+
+
+def test_a_client_that_leaves_while_the_model_writes_stops_it(example):
+    with example.post(ANNA, "count the lines in notes.txt") as response:
+        stream = events(response)
+        assert any(kind == "result" for kind, _ in stream)
+        assert next(stream)[0] == "text"
+    example.wait_for("anna: cancelled")
+    with example.post(ANNA, "count the files") as response:
+        assert list(events(response))[-1][0] == "done"
+    example.wait_for("anna: completed")
+
+
+def test_ctrl_c_ends_the_server(example):
+    assert example.get(ANNA) == []
+    assert example.interrupt() in (0, -2, 130)
+
+
+# ── in the middle of a turn ──────────────────────────────────────────────────────────────────────
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_turn_cancels_it_and_nothing_is_left(held):
+    begin_to_hold(held).close()
+    held.wait_for("tool: let go")
+    held.wait_for("anna: cancelled")
+    assert nothing_left(held)
+
+
+def test_after_a_cancelled_turn_the_conversation_is_whole_and_goes_on(held):
+    begin_to_hold(held).close()
+    held.wait_for("anna: cancelled")
+    messages = held.get(ANNA)
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool"]
+    assert messages[2]["tool_call_id"] == messages[1]["tool_calls"][0]["id"] == "call-1"
+    with held.post(ANNA, "and now?") as response:
+        assert list(events(response))[-1] == ("done", "I see 4 messages")
+    assert len(held.get(ANNA)) == 5
+    assert nothing_left(held)
+
+
+def test_a_second_turn_of_a_busy_conversation_is_refused_and_disturbs_nobody(held):
+    with begin_to_hold(held):
+        with held.post(ANNA, "me too") as second:
+            assert second.status == 409
+        with held.post("/conversations/ben", "hello") as other:
+            assert list(events(other)) == [("done", "I see 1 messages")]
+    held.wait_for("anna: cancelled")
+    assert [message["role"] for message in held.get(ANNA)] == ["user", "assistant", "tool"]
+
+
+def test_a_server_that_is_stopped_in_the_middle_of_a_turn_unwinds_it(held, desk):
+    with begin_to_hold(held):
+        held.interrupt()
+        held.wait_for("tool: let go")
+        held.wait_for("anna: cancelled")
+    log = (desk / "conversations" / "anna" / "messages.log").read_text()
+    assert log.count('"tool_call_id":"call-1"') == 1
+
+
+def test_a_turn_that_fails_tells_its_client_and_the_next_one_works(held):
+    with held.post(ANNA, "fail") as response:
+        assert list(events(response)) == [("error", "InvalidRequestError: nobody may ask this")]
+    held.wait_for("anna: failed")
+    with held.post(ANNA, "hello") as response:
+        assert list(events(response)) == [("done", "I see 2 messages")]
+
+
+def test_a_conversation_of_a_wrong_name_is_refused_with_the_reason(held):
+    with held.post("/conversations/.hidden", "hello") as response:
+        assert response.status == 400
+        assert b"invalid session id" in response.read()

@@ -1,0 +1,251 @@
+"""The wheel and the sdist: what is in them, and what works when nothing else is installed.
+
+The empty environment gets its dependencies from this one, as far as the wheel asks for them, so that no index is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from email.parser import Parser
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+import amplifier
+from tests._support.tree import ROOT
+
+MEGABYTE = 1 << 20
+
+
+def built(source: Path, target: Path, *options: str) -> list[Path]:
+    command = [sys.executable, "-m", "build", "--no-isolation", *options, "--outdir", str(target), str(source)]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    return sorted(target.iterdir())
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The wheel, made from the sdist, and the sdist, made from this tree."""
+    wheel, sdist = built(ROOT, tmp_path_factory.mktemp("dist"))
+    return wheel, sdist
+
+
+@pytest.fixture(scope="module")
+def wheel(archives: tuple[Path, Path]) -> zipfile.ZipFile:
+    return zipfile.ZipFile(archives[0])
+
+
+@pytest.fixture(scope="module")
+def sdist_names(archives: tuple[Path, Path]) -> set[str]:
+    with tarfile.open(archives[1]) as archive:
+        return {name.partition("/")[2] for name in archive.getnames()}
+
+
+# ── what is in them ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+    source = ROOT / "src"
+    files = {p.relative_to(source).as_posix() for p in (source / "amplifier").rglob("*") if p.is_file()}
+    packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    assert packed == {name for name in files if "__pycache__" not in name}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "amplifier/py.typed",
+        "amplifier/models/models.schema.json",
+        "amplifier/plan/mount-plan.schema.json",
+        "amplifier/cli/scaffold/tool.py.txt",
+        "amplifier/cli/scaffold/pyproject.toml.txt",
+        f"amplifier-{amplifier.__version__}.dist-info/licenses/LICENSE",
+    ],
+)
+def test_what_is_no_code_is_in_the_wheel(wheel: zipfile.ZipFile, name: str) -> None:
+    assert name in wheel.namelist()
+
+
+def test_the_tree_gives_the_same_wheel_as_the_sdist(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    (from_tree,) = built(ROOT, tmp_path, "--wheel")
+    with zipfile.ZipFile(from_tree) as other:
+        assert {name: other.read(name) for name in other.namelist()} == {
+            name: wheel.read(name) for name in wheel.namelist()
+        }
+
+
+def test_the_sdist_is_the_project_without_what_was_made_in_it(sdist_names: set[str]) -> None:
+    assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "src/amplifier/py.typed"} <= sdist_names
+    made = re.compile(
+        r"(^|/)(\.venv|\.node|\.models|\.amplifier|\.git/|_build|__pycache__|\.hypothesis|\.mypy_cache|dist/)"
+    )
+    assert [name for name in sdist_names if made.search(name)] == []
+
+
+def test_the_metadata_says_what_the_code_says(wheel: zipfile.ZipFile) -> None:
+    told = Parser().parsestr(wheel.read(f"amplifier-{amplifier.__version__}.dist-info/METADATA").decode("utf-8"))
+    assert told["Version"] == amplifier.__version__
+    assert told["License-Expression"] == "MIT"
+    assert told["Requires-Python"] == ">=3.11"
+    assert set(told.get_all("Provides-Extra") or []) == {
+        "all", "anthropic", "cli", "local", "openai", "testing", "trio", "validation", "web",
+    }  # fmt: skip
+
+
+# ── an empty environment ─────────────────────────────────────────────────────────────────────────
+
+
+class Environment:
+    """A virtual environment with the wheel, what the wheel asks for, and nothing else."""
+
+    def __init__(self, folder: Path, wheel: Path) -> None:
+        venv.create(folder, with_pip=False, symlinks=True)
+        self.bin = folder / "bin"
+        (self.packages,) = folder.glob("lib/python*/site-packages")
+        self.distributions: set[str] = set()
+        install = [sys.executable, "-m", "pip", "--python", str(self.bin / "python"), "install", "--quiet"]
+        subprocess.run([*install, "--no-deps", "--no-index", str(wheel)], check=True, capture_output=True)
+        self._bring(Distribution.at(next(self.packages.glob("amplifier-*.dist-info"))))
+
+    def _bring(self, told: Distribution) -> None:
+        """Copy what a distribution needs without extras, and what that needs."""
+        self.distributions.add(told.name)
+        for text in told.requires or []:
+            needed = Requirement(text)
+            if needed.name in self.distributions or (needed.marker and not needed.marker.evaluate({"extra": ""})):
+                continue
+            found = distribution(needed.name)
+            for file in found.files or []:
+                source = Path(str(found.locate_file(file)))
+                if ".." in file.parts or "__pycache__" in file.parts or not source.is_file():
+                    continue
+                (self.packages / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, self.packages / file)
+            self._bring(found)
+
+    def run(self, *command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+        clean = {"PATH": os.pathsep.join([str(self.bin), os.defpath]), "HOME": str(cwd), "PYTHONDONTWRITEBYTECODE": "1"}
+        program = [str(self.bin / command[0]), *command[1:]]
+        return subprocess.run(program, cwd=cwd, env=clean, capture_output=True, text=True, check=False)
+
+    def python(self, program: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+        return self.run("python", "-I", "-W", "error", "-c", program, cwd=cwd)
+
+
+@pytest.fixture(scope="module")
+def empty(archives: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    return Environment(tmp_path_factory.mktemp("empty") / "venv", archives[0])
+
+
+def test_the_base_install_is_small(empty: Environment) -> None:
+    assert empty.distributions <= {
+        "amplifier", "anyio", "attrs", "cattrs", "idna", "orjson", "typing_extensions",
+    }  # fmt: skip
+    size = sum(file.stat().st_size for file in empty.packages.rglob("*") if file.is_file())
+    assert size < 12 * MEGABYTE, f"{size / MEGABYTE:.1f} MB"
+
+
+def test_importing_every_room_of_the_base_works(empty: Environment, tmp_path: Path) -> None:
+    rooms = "compat, conformance, contracts, errors, events, kernel, loading, models, observability, plan, testing"
+    finished = empty.python(f"import amplifier\nfrom amplifier import {rooms}\nprint(amplifier.__file__)", tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    assert Path(finished.stdout.strip()).is_relative_to(empty.packages)
+
+
+AGENT = """
+import anyio
+from amplifier import AmplifierSession
+
+plan = {
+    "session": {"orchestrator": "loop-streaming", "context": "context-persistent"},
+    "context": {"config": {"path": "messages.log"}},
+    "providers": ["provider-offline"],
+    "tools": ["tool-filesystem", "tool-search", "tool-todo", "tool-bash"],
+    "hooks": ["hooks-logging", "hooks-redaction"],
+}
+
+async def main():
+    async with AmplifierSession(plan) as session:
+        assert session.failures == [], session.failures
+        print(await session.execute("list the files"))
+
+anyio.run(main)
+"""
+
+
+def test_an_agent_of_built_in_modules_works(empty: Environment, tmp_path: Path) -> None:
+    (tmp_path / "hello.txt").write_text("hello")
+    finished = empty.python(AGENT, tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    assert "hello.txt" in finished.stdout
+
+
+@pytest.mark.parametrize("command", [["amplifier"], ["amplifier", "run", "hi"], ["python", "-m", "amplifier"]])
+def test_the_command_names_the_extra_it_lacks(empty: Environment, command: list[str], tmp_path: Path) -> None:
+    finished = empty.run(*command, cwd=tmp_path)
+    assert finished.returncode == 2
+    assert "amplifier[cli]" in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
+def test_a_module_names_the_extra_it_lacks(empty: Environment, tmp_path: Path) -> None:
+    program = """
+import anyio
+from amplifier import AmplifierSession
+
+async def main():
+    plan = {
+        "session": {"orchestrator": "loop-basic", "context": "context-simple"},
+        "providers": [
+            {"module": "provider-anthropic", "config": {"api_key": "x"}},
+            {"module": "provider-openai", "config": {"api_key": "x"}},
+            {"module": "provider-openai-compatible", "config": {"base_url": "http://localhost:1/v1", "model": "x"}},
+            {"module": "provider-local", "config": {"model_path": "x.gguf"}},
+            "provider-offline",
+        ],
+        "tools": ["tool-web"],
+    }
+    async with AmplifierSession(plan) as session:
+        for failure in session.failures:
+            print(failure.module_id, failure.error)
+
+anyio.run(main)
+"""
+    (tmp_path / "x.gguf").write_bytes(b"GGUF" + bytes(100))
+    finished = empty.python(program, tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    named = dict(re.findall(r"^(\S+) .*amplifier\[(\w+)\]", finished.stdout, re.MULTILINE))
+    assert named == {
+        "provider-anthropic": "anthropic",
+        "provider-openai": "openai",
+        "provider-openai-compatible": "openai",
+        "provider-local": "local",
+        "tool-web": "web",
+    }
+
+
+def test_strategies_name_the_extra_they_lack(empty: Environment, tmp_path: Path) -> None:
+    finished = empty.python("import amplifier.conformance.strategies", tmp_path)
+    assert "MissingExtraError" in finished.stderr
+    assert "amplifier[testing]" in finished.stderr
+
+
+def test_the_schema_of_plans_can_be_read(empty: Environment, tmp_path: Path) -> None:
+    program = """
+import json
+from importlib.resources import files
+from amplifier.plan import plan_schema
+assert json.loads(files("amplifier.plan").joinpath("mount-plan.schema.json").read_text()) == plan_schema()
+"""
+    finished = empty.python(program, tmp_path)
+    assert finished.returncode == 0, finished.stderr
