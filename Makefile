@@ -4,14 +4,15 @@
 #   make test       the suite on this Python             make test-all   on every Python from 3.11 found here
 #   make check      style, types, rooms, links           make bench      against the published kernel
 #   make format     let ruff format and sort imports     make docs       the manual: docs/_build/html
-#   make test-compat  against the published kernel
+#   make faults     75 faults, here and there            make test-compat   the alias against the published kernel
 #   make corpus     the kit on all planted modules       make bench-quick   a first look at the same in two minutes
 #   make clean      remove everything made here          make parts      what tests talk to: a server, a small model
 #
-# PYTHON=... chooses the interpreter, ARGS=... is handed on to pytest: make test ARGS="-k hooks -x"
+# PYTHON=... chooses the interpreter, ARGS=... is handed on to pytest: make test ARGS="-k hooks -x". JOBS=0 tests in one process.
 
 PYTHON ?= $(shell .ci/find-python)
 ARGS ?=
+JOBS ?= auto
 VERSIONS := 3.11 3.12 3.13 3.14
 
 ifdef CI
@@ -23,10 +24,11 @@ unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 READY := .venv/.ready
+PARALLEL := -n $(JOBS) --dist worksteal
 CODE := src tests docs $(wildcard benchmarks examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup parts run test test-all check check-style check-format check-types check-rooms check-prose format bench bench-quick bench-docs bench-instructions bench-record corpus test-compat docs clean
+.PHONY: help setup parts run test test-all check check-style check-format check-types check-rooms check-prose format bench bench-quick bench-docs bench-instructions bench-record corpus faults test-compat docs clean
 .DELETE_ON_ERROR:
 .PRECIOUS: .venv-3.%/.ready
 
@@ -69,7 +71,7 @@ run: $(READY)
 	    'list the files, count the Python files in src, find "async with" in README.md, summarise README.md, and run "wc -l README.md"'
 
 test: parts
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 # Interpreters that are not installed here are left out; the one of .venv has had its turn.
 test-all: test
@@ -80,15 +82,19 @@ test-all: test
 	done
 
 test-3.%: .venv-3.%/.ready parts
-	.venv-3.$*/bin/python -m pytest $(ARGS)
+	.venv-3.$*/bin/python -m pytest $(PARALLEL) $(ARGS)
 
 # With the published kernel beside ours, programs of both are compared (tests/compat/differential).
 test-compat: $(READY) .venv-bench/.ready
-	$(BIN)/python -m pytest tests/compat $(ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) tests/compat $(ARGS)
+
+# 75 faults that were tried on the published kernel: which of them hold here, on both backends.
+faults: $(READY)
+	$(BIN)/python -m tests.faults.report $(ARGS)
 
 # Hundreds of modules, three seeds each: an hour. `make test` examines a part of them.
 corpus: $(READY)
-	WHOLE_CORPUS=1 $(BIN)/python -m pytest tests/conformance/test_corpus.py $(ARGS)
+	WHOLE_CORPUS=1 $(BIN)/python -m pytest $(PARALLEL) tests/conformance/test_corpus.py $(ARGS)
 
 # One target each, so that `make -k check` reports everything at once.
 check: check-style check-format check-types check-rooms check-prose

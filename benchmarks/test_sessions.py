@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import importlib
 import importlib.metadata
 import os
@@ -89,7 +90,8 @@ def installed(tmp_path: Path) -> Iterator[dict[Kernel, dict[str, Any]]]:
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: bench-modules\nVersion: 1.0\n", encoding="utf-8")
     (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    os.utime(tmp_path, (1_700_000_000, 1_700_000_000))  # installed long ago, not within this tick of the clock
+    compileall.compile_dir(tmp_path, quiet=1)  # as an installation does
+    os.utime(tmp_path, (1_700_000_000, 1_700_000_000))  # long ago, not within this tick of the file system's clock
     sys.path.append(str(tmp_path))
     importlib.invalidate_caches()
     yield plans

@@ -1,4 +1,4 @@
-"""How hard Hypothesis tries: ``HYPOTHESIS_PROFILE=dev|ci|thorough``, ``dev`` unless told otherwise."""
+"""How hard Hypothesis tries: ``HYPOTHESIS_PROFILE=quick|dev|ci|thorough``, ``dev`` unless told otherwise."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hypothesis import settings
 settings.register_profile("dev", max_examples=50, deadline=None, print_blob=True)
 # The same examples on every run, so that a red build is about the change and not about luck.
 settings.register_profile("ci", max_examples=100, deadline=None, print_blob=True, derandomize=True, database=None)
+settings.register_profile("quick", max_examples=25, deadline=None, print_blob=True, derandomize=True, database=None)
 settings.register_profile("thorough", max_examples=2000, deadline=None, print_blob=True)
 
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))

@@ -17,7 +17,7 @@ from pathlib import Path
 PLUGINS = ("pytest-asyncio", "pytest-trio", "pytest-xdist", "pytest-randomly")
 
 FILES = {
-    "pytest.ini": "[pytest]\nasyncio_default_fixture_loop_scope = function\n",
+    "pytest.ini": "[pytest]\n",
     "test_suite.py": """
 import anyio
 import pytest
@@ -55,13 +55,15 @@ async def test_of_trio():
 """,
 }
 
+# pytest-asyncio warns for as long as this is not set, with us or without.
+ASYNCIO = ["-o", "asyncio_default_fixture_loop_scope=function", "-o"]
 COMBINATIONS: dict[str, list[str]] = {
-    "pytest-asyncio, strict, beside pytest-trio": ["-o", "asyncio_mode=strict"],
-    "pytest-asyncio, auto": ["-o", "asyncio_mode=auto", "-p", "no:trio", "test_suite.py", "test_asyncio.py"],
+    "pytest-asyncio, strict, beside pytest-trio": [*ASYNCIO, "asyncio_mode=strict"],
+    "pytest-asyncio, auto": [*ASYNCIO, "asyncio_mode=auto", "-p", "no:trio", "test_suite.py", "test_asyncio.py"],
     "pytest-trio, trio_mode": ["-o", "trio_mode=true", "-p", "no:asyncio", "test_suite.py", "test_trio.py"],
     "anyio, auto": ["-o", "anyio_mode=auto", "-p", "no:asyncio", "-p", "no:trio", "test_suite.py"],
-    "pytest-xdist": ["-n", "2"],
-    "pytest-xdist by scope, any order": ["-n", "2", "--dist", "loadscope", "-p", "randomly"],
+    "pytest-xdist": [*ASYNCIO, "asyncio_mode=strict", "-n", "2"],
+    "pytest-xdist by scope": [*ASYNCIO, "asyncio_mode=strict", "-n", "2", "--dist", "loadscope"],
 }
 
 

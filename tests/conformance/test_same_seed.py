@@ -25,9 +25,7 @@ def examined(file: Path, seed: int, only: list[str]) -> Report:
     ("module", "only"),
     [
         ("tool/faulty/T10_current_input_on_self.py", ["T10"]),
-        ("tool/faulty/T5_missing_key_raises.py", ["T5"]),
-        ("context/faulty/C9_cuts_anywhere.py", ["C9"]),
-        ("hook/faulty/H4_missing_key.py", ["H4"]),
+        ("context/faulty/C15_lost_update.py", ["C15"]),
         ("orchestrator/faulty/O12_as_they_finish.py", ["O12"]),
         ("provider/sound/at_random.py", ["P14", "A16"]),
     ],

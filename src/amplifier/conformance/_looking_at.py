@@ -49,7 +49,7 @@ _ABOUT_MOUNT = frozenset(
 
 def place_for(subject: Subject, module_type: str, clause: str, cancelled_at: str | None) -> str | None:
     """The line to look at, ``file:line``: where the call was cancelled, else where the promise is kept."""
-    if cancelled_at is not None:
+    if cancelled_at is not None and ".py:" in cancelled_at:
         return cancelled_at.partition(" ")[0].rpartition("/")[2]
     names = _BY_CLAUSE.get(clause, ())
     if clause not in _ABOUT_MOUNT:

@@ -283,6 +283,10 @@ class Stage:
             self.fault(clause, what, **details)
         return bool(condition)
 
+    def tell_input(self, given: Any) -> None:
+        """Name what was given, for those faults that do not say it yet."""
+        self.faults[:] = [attrs.evolve(each, input=given) if each.input is None else each for each in self.faults]
+
     def location_of(self, error: BaseException) -> str | None:
         """The innermost line of the subject that an error came through."""
         place = None

@@ -1,6 +1,7 @@
 """Where a suspended coroutine sits: its chain of awaits as frames, and the innermost line that is not the event loop's own.
 
-Below `_watch`, which reports calls that refuse to end, and `_inspection`, which describes whole tasks.
+Below `_watch`, which reports calls that refuse to end, `_inspection`, which describes whole tasks, and the cancellation sweeps of
+`amplifier.testing`, which name the await they hit.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _NEXT = ("cr_await", "gi_yieldfrom", "ag_await")
 _OPAQUE = frozenset({"anext_awaitable", "async_generator_asend", "async_generator_athrow", "coroutine_wrapper"})
 """Built-in awaitables that do not tell what they wait for; the garbage collector still knows."""
 
-_LONGEST_CHAIN = 200
+_LONGEST_CHAIN = 500
 """A longer chain is a loop of wrappers."""
 
 
@@ -38,7 +39,7 @@ def await_chain(awaitable: Any) -> Iterator[FrameType]:
         if awaitable is None:
             return
         frame = next((f for attr in _FRAMES if (f := getattr(awaitable, attr, None)) is not None), None)
-        if frame is not None:
+        if isinstance(frame, FrameType):
             yield frame
         awaitable = _awaited(awaitable)
 

@@ -5,13 +5,12 @@ Used by the cancellation sweep (`_injection.py`, the trials) to say which await 
 
 from __future__ import annotations
 
-import gc
-import inspect
 import math
 import re
-from collections.abc import Iterator
 from pathlib import PurePath
 from types import CodeType, FrameType, TracebackType
+
+from amplifier.kernel._where import await_chain
 
 __all__ = ["UNKNOWN", "describe_scope", "raised_at", "tidy", "user_stack", "where"]
 
@@ -24,10 +23,6 @@ _HARNESS = frozenset(
     f"{__package__}.{name}" for name in ("_asyncio_trial", "_cancel_at", "_injection", "_sweep", "_trio_trial")
 )
 
-_OPAQUE = frozenset({"anext_awaitable", "async_generator_asend", "async_generator_athrow", "coroutine_wrapper"})
-"""Built-in awaitables that hide what they wait for; the garbage collector still knows."""
-
-_LONGEST_CHAIN = 500
 _LONGEST_DETAIL = 240
 
 _UNSTABLE = (
@@ -43,7 +38,7 @@ def user_stack(awaitable: object) -> tuple[str, ...]:
 
     Falls back to the innermost frame of any kind when the chain holds no user frame at all.
     """
-    frames = list(_frames(awaitable))
+    frames = list(await_chain(awaitable))
     mine = [frame for frame in frames if not _is_machinery(frame)]
     return tuple(_spot(frame.f_code, frame.f_lineno) for frame in mine or frames[-1:])
 
@@ -82,34 +77,6 @@ def tidy(text: object) -> str:
     for pattern, replacement in _UNSTABLE:
         line = pattern.sub(replacement, line)
     return line if len(line) <= _LONGEST_DETAIL else line[: _LONGEST_DETAIL - 1] + "…"
-
-
-def _frames(awaitable: object) -> Iterator[FrameType]:
-    current: object | None = awaitable
-    for _ in range(_LONGEST_CHAIN):
-        if current is None:
-            return
-        frame = _first_attribute(current, "cr_frame", "gi_frame", "ag_frame")
-        if isinstance(frame, FrameType):
-            yield frame
-        current = _awaited(current)
-
-
-def _awaited(awaitable: object) -> object | None:
-    inner = _first_attribute(awaitable, "cr_await", "gi_yieldfrom", "ag_await")
-    if inner is None and type(awaitable).__name__ in _OPAQUE:
-        for candidate in gc.get_referents(awaitable):
-            if inspect.iscoroutine(candidate) or inspect.isasyncgen(candidate) or inspect.isgenerator(candidate):
-                return candidate
-    return inner
-
-
-def _first_attribute(owner: object, *names: str) -> object | None:
-    for name in names:
-        value: object | None = getattr(owner, name, None)
-        if value is not None:
-            return value
-    return None
 
 
 def _is_machinery(frame: FrameType) -> bool:

@@ -81,6 +81,7 @@ def plain_cases() -> Iterator[Case]:
     yield _case(
         {"blocks": [{"think": "a "}, {"say": "First. "}, {"sealed": "b "}, {"think": "c "}, {"call": "alpha"}]}, _SAID
     )
+    yield _case({"blocks": [{"think": "nobody has to know "}, {"say": "So it is. "}]})
     neighbour = {"call": "beta", "steps": 3}
     for does in (*WORKS, *BREAKS, *ODD):
         yield _case(_using({"call": "alpha", "does": does}), _SAID)

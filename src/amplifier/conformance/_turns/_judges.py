@@ -82,6 +82,9 @@ def _times(count: int) -> str:
 
 # ── the answer ──
 
+_TELLING = 12
+"""Characters of a thought that nobody says by chance."""
+
 
 def judge_answer(turn: PlayedTurn) -> Iterator[Complaint]:
     """A str, and the model's own last words, if nothing came between."""
@@ -103,6 +106,9 @@ def judge_answer(turn: PlayedTurn) -> Iterator[Complaint]:
         last = turn.answers[-1][1]
         if last.number and last.texts and not any(text.strip() in outcome.value for text in last.texts):
             yield "O3", f"execute returned {outcome.value[:80]!r}; the model's last words were {last.texts[-1][:80]!r}"
+        for thought in last.thoughts:
+            if len(thought.strip()) >= _TELLING and last.texts and thought.strip() in outcome.value:
+                yield "O3", f"execute returned {outcome.value[:80]!r}, of which {thought!r} was thought and not said"
 
 
 def judge_memory(turns: list[PlayedTurn]) -> Iterator[Complaint]:

@@ -148,6 +148,11 @@ class Answer:
         return [str(block["say"]) for block in self.blocks if "say" in block]
 
     @property
+    def thoughts(self) -> list[str]:
+        """What it thinks, block by block."""
+        return [str(block["think"]) for block in self.blocks if "think" in block]
+
+    @property
     def mark(self) -> str:
         """A word in the last text of it."""
         return f"say{self.number}x"

@@ -131,6 +131,7 @@ async def keeps_what_it_must(stage: Stage) -> None:
                 if view is not None:
                     play.judge(view, budget, ("C7", "C9", "C10", "C11", "C12"))
                 if stage.faults or not await play.compare("C6", "after a compacted view"):
+                    stage.tell_input({"token_budget": budget, "messages": play.expected})
                     return
 
 

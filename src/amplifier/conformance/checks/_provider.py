@@ -249,6 +249,7 @@ async def leads_usual_conversations(stage: Stage) -> None:
         {"words": ["Hello.", tool], "tools": False, "options": {}},
     ):
         await _lead(stage, case)
+        stage.tell_input(case)
         if stage.faults:
             return
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 
-from amplifier.models import ChatRequest, ChatResponse, ModelInfo, ProviderInfo, StreamChunk
+from amplifier.models import ChatRequest, ChatResponse, ModelInfo, ProviderInfo, StreamChunk, to_dict
 
 from .._dialogues import asking, calls_of, complete, snapshot, without_ids
 from .._registry import check
@@ -205,7 +205,8 @@ async def mixes_nothing(stage: Stage) -> None:
     for number in range(_AT_ONCE):
         _judge_mixture(stage, number, [forth[number], back[number]], together[number])
         if stage.faults:
-            return
+            break
+    stage.tell_input({"asked at once": [to_dict(_distinct(number)) for number in range(_AT_ONCE)]})
 
 
 async def _in_turn(stage: Stage, order: Sequence[int]) -> list[Any]:

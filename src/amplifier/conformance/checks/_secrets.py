@@ -43,9 +43,11 @@ async def keeps_secrets(stage: Stage) -> None:
     set_environment(stage.loaded)
     for scenario in ("auto", *_REFUSALS) if is_served(stage.loaded.config) else ("auto",):
         config = json.loads(json.dumps(stage.loaded.config).replace("/auto", f"/{scenario}"))
-        for where, what in await _said(stage, {**config, **dict.fromkeys(keys, SECRET)}):
-            if SECRET in repr(what):
-                stage.fault("A22", f"{where} holds the secret that was given as {', '.join(keys) or 'a variable'}")
+        for where, said in await _said(stage, {**config, **dict.fromkeys(keys, SECRET)}):
+            if SECRET in repr(said):
+                given = {"settings": keys, "answer of the service": scenario}
+                what = f"{where} holds the secret that was given as {', '.join(keys) or 'a variable'}"
+                stage.fault("A22", what, given=given)
                 return
 
 
