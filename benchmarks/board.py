@@ -39,6 +39,7 @@ class Row:
         ours: Our own figure behind it, as text.
         theirs: The other one's.
         note: A short remark for readers.
+        by_clock: The ratio of the times by the clock, beside that of processor time.
         asserted: Whether a full run fails when the target is missed.
     """
 
@@ -54,6 +55,7 @@ class Row:
     ours: str = ""
     theirs: str = ""
     note: str = ""
+    by_clock: float | None = None
     asserted: bool = True
 
     @property
@@ -102,6 +104,7 @@ class Board:
         """The row of a duel that was fought."""
         more.setdefault("ours", micro(bout.our_us))
         more.setdefault("theirs", micro(bout.their_us))
+        more["by_clock"] = bout.wall_ratio
         return self.spread(work, bout.ratios, rival=rival, target=target, **more)
 
     def multiple(self, work: str, base: Side, ours: Side, *, rival: str, at_most: float | None) -> Row:

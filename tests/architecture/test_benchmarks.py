@@ -84,6 +84,7 @@ def test_a_missed_row_fails_its_test_unless_it_is_a_time():
 
 def test_rows_are_added_to_earlier_results(tmp_path):
     path = tmp_path / "results.json"
+    board = Board()
     for value in (1.0, 2.0):
         board = Board(group="hooks")
         board.figure("the same", value, "KiB")

@@ -343,3 +343,50 @@ async def test_a_session_on_trio_says_why_it_has_no_such_module(anyio_backend_na
     async with session:
         tools = list(session.coordinator.get("tools"))
     assert (tools, len(failures)) == ((["own"], 0) if anyio_backend_name == "asyncio" else ([], 1))
+
+
+# ── loops in native sessions ─────────────────────────────────────────────────────────────────────
+
+
+async def test_only_a_published_mount_is_changed(loader: ModuleLoader, anyio_backend_name: str):
+    own = own_module()
+    own.mount.__module__ = "amplifier.modules.loop_basic"  # this file imports the alias, so it would count as published
+    native = ModuleLoader(modules={"tool-own": own})
+    assert (await native.load("tool-own")).mount is own.mount
+    published = await loader.load("context-simple")
+    assert published.mount.__name__ == "mount"
+    assert published.mount.__module__ == "amplifier_module_context_simple"
+    assert hasattr(published.mount, "__wrapped__") is (anyio_backend_name == "asyncio")
+
+
+async def test_a_loop_is_changed_once_and_keeps_its_signature(directory: Path, anyio_backend_name: str):
+    import inspect
+
+    from amplifier.compat._turns import cancelled_once
+
+    class Loop:
+        async def execute(self, prompt: str, *, coordinator: Any = None) -> str:
+            return prompt
+
+    loop = Loop()
+
+    async def mount(coordinator: Any, config: Any) -> str:
+        coordinator.mounted = loop
+        return "cleanup"
+
+    twice = cancelled_once(cancelled_once(mount))
+    coordinator = SimpleNamespace(mounted=None)
+    coordinator.get = lambda point: coordinator.mounted
+    assert await twice(coordinator, {}) == "cleanup"
+    assert list(inspect.signature(loop.execute).parameters) == ["prompt", "coordinator"]
+    assert not hasattr(loop.execute.__wrapped__, "__wrapped__")  # type: ignore[attr-defined]
+    assert await loop.execute("hello") == "hello"
+
+
+def test_a_structured_mount_is_left_alone():
+    from amplifier.compat._turns import cancelled_once
+
+    def mount(coordinator: Any, config: Any) -> Any:
+        raise AssertionError("nobody mounts it")
+
+    assert cancelled_once(mount) is mount

@@ -7,7 +7,6 @@ what must hold beyond the published kernel: a stop reaches a running tool, and n
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import sys
 from collections.abc import Iterator
@@ -78,13 +77,6 @@ def is_running(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-async def ended(pids: list[int]) -> None:
-    """Wait until processes are dead; who reaps them is asyncio's own thread."""
-    for pid in pids:
-        with contextlib.suppress(ChildProcessError):
-            await asyncio.to_thread(os.waitid, os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
 # ── whole turns ──────────────────────────────────────────────────────────────────────────────────
@@ -235,7 +227,7 @@ async def test_an_immediate_stop_of_a_native_session_ends_the_command_of_a_publi
             await turn
         await agent.remember()
 
-    await ended(agent.pids)
+    assert not any(is_running(pid) for pid in agent.pids)
     assert "cancel:requested" in agent.names()
     assert "cancel:completed" in agent.names()
     assert agent.names()[-1] == "session:end"

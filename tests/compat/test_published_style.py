@@ -58,7 +58,7 @@ def opened(alias: None, tmp_path: Path) -> Iterator[Open]:
         plan = {
             "session": {
                 # The harder case for a session: the loop itself waits while it cleans up. No published one does.
-                "orchestrator": {"module": "loop-small-small", "config": {"waits": session_class is None}},
+                "orchestrator": {"module": "loop-small-small", "config": {"waits": True}},
                 "context": {"module": "context-list-small"},
             },
             "providers": [{"module": "provider-small-small", "config": {"script": script}}],

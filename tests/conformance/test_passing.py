@@ -119,3 +119,18 @@ def test_there_is_a_request_for_every_role_and_every_block():
         "reasoning",
         "hologram",
     }
+
+
+def test_two_calls_of_one_tool_around_another_are_in_order():
+    names = ("look", "count", "look")
+
+    def receive_calls():
+        return [
+            dict(TEXT),
+            *({"type": "tool_use", "id": f"c{n}", "name": name, "input": {}} for n, name in enumerate(names)),
+        ]
+
+    seen = passing(receive_calls)
+    calls = [ToolCallBlock(id=f"c{n}", name=name, input={}) for n, name in enumerate(names)]
+    assert lost_part(seen, answer(TextBlock(text="so it is"), *calls), set()) is None
+    assert lost_part(seen, answer(TextBlock(text="so it is"), calls[1], calls[0], calls[2]), set()) is not None

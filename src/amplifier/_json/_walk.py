@@ -24,7 +24,9 @@ CIRCULAR = "[CIRCULAR]"
 
 LEAVES = frozenset({str, int, float, bool, type(None), bytes})
 _MAX_COPY_DEPTH = 1000
-_MANY_CONTAINERS = 200_000  # more than a transcript of 10,000 messages; from here on the copy remembers what it has seen
+_MANY_CONTAINERS = (
+    200_000  # more than a transcript of 10,000 messages; from here on the copy remembers what it has seen
+)
 
 
 # ── the engine ───────────────────────────────────────────────────────────────────────────────────

@@ -18,6 +18,7 @@ from amplifier.errors import ModuleLoadError
 from amplifier.kernel._firewall import _running_asyncio_loop
 
 from ._finder import ALIAS
+from ._turns import cancelled_once
 
 _HARMLESS: Final = frozenset(
     {
@@ -42,17 +43,19 @@ _NEED_ASYNCIO: Final = frozenset({"aiohttp", "litellm"})
 _ANNOTATIONS: Final = frozenset({"annotation", "returns"})
 
 
-def refuse_published_on_trio(module_id: str, mount: Callable[..., Any]) -> None:
-    """Refuse a module that a native loader loaded if trio runs, it was written for the published kernel and calls asyncio.
+def adapted(module_id: str, mount: Callable[..., Any]) -> Callable[..., Any]:
+    """The mount function of a module that a native loader loaded, so that it fits our sessions if it is a published one.
 
     Raises:
-        ModuleLoadError: Names the first such call and where it stands.
+        ModuleLoadError: Trio runs, and a published module calls asyncio; names the first such call and where it stands.
     """
-    if ALIAS not in sys.modules or _running_asyncio_loop() is not None:
-        return
     package = getattr(mount, "__module__", None)
-    if isinstance(package, str) and _imports_alias(package):
+    if not isinstance(package, str) or not _imports_alias(package):
+        return mount
+    if _running_asyncio_loop() is None:
         refuse_asyncio_on_trio(package, module_id)
+        return mount
+    return cancelled_once(mount)
 
 
 def refuse_asyncio_on_trio(package: str, module_id: str) -> None:

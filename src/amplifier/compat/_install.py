@@ -113,15 +113,20 @@ def be_ready(package: str) -> None:
         sys.meta_path.append(_last_resort)
 
 
-def refuse_on_trio(module_id: str, mount: Callable[..., Any]) -> None:
+def look_at(module_id: str, mount: Callable[..., Any]) -> Callable[..., Any]:
     """What native loaders ask about a module that does not say which backends it runs on.
+
+    Returns:
+        The mount function to use: for a module written for the published kernel, one that sees to its way of cancelling.
 
     Raises:
         ModuleLoadError: It was written for the published kernel and calls asyncio, and trio is what runs.
     """
-    if ALIAS in sys.modules:
-        importlib.import_module("._backends", __package__).refuse_published_on_trio(module_id, mount)
+    if ALIAS not in sys.modules:
+        return mount
+    adapted: Callable[..., Any] = importlib.import_module("._backends", __package__).adapted(module_id, mount)
+    return adapted
 
 
 ModuleLoader.import_hook = staticmethod(be_ready)
-ModuleLoader.backend_hook = staticmethod(refuse_on_trio)
+ModuleLoader.load_hook = staticmethod(look_at)

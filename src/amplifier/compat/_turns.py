@@ -4,12 +4,16 @@ Published loops are written for asyncio's way of cancelling: the exception arriv
 they store the results of cut-off tools, emit ``cancel:*``, add a closing message, and raise it again. Inside a cancelled AnyIO
 scope each of these awaits would be cancelled anew. Here the code runs in a task of its own that is told to stop by exactly
 one ``Task.cancel()``, wherever the wish came from; whoever waits, waits until the task has ended. On trio there is no such
-edge: there a plain scope is cancelled. Above: `_session`. Below: `amplifier.kernel`.
+edge: there a plain scope is cancelled. Above: `_session`, and `_backends` for loops in native sessions. Below:
+`amplifier.kernel`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
+import inspect
 import math
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -92,6 +96,37 @@ class PublishedTurn:
             held = late = None  # an exception that names its own frame is a reference cycle
             outcome.error = None
             self._task = None
+
+
+def cancelled_once(mount: Callable[..., Any]) -> Callable[..., Any]:
+    """A mount function after which the orchestrator it mounted, if any, is cancelled the published way by our sessions, too."""
+    if not inspect.iscoroutinefunction(mount):
+        return mount  # a structured mount, which is ours
+
+    @functools.wraps(mount)
+    async def mounting(coordinator: Any, config: Any) -> Any:
+        before = coordinator.get("orchestrator")
+        answer = await mount(coordinator, config)
+        orchestrator = coordinator.get("orchestrator")
+        if orchestrator is not None and orchestrator is not before:
+            _run_in_a_turn(orchestrator)
+        return answer
+
+    return mounting
+
+
+def _run_in_a_turn(orchestrator: Any) -> None:
+    execute = getattr(orchestrator, "execute", None)
+    if execute is None or getattr(execute, "runs_in_a_turn", False):
+        return
+
+    @functools.wraps(execute)
+    async def executing(*args: Any, **kwargs: Any) -> Any:
+        return await PublishedTurn().run(lambda: execute(*args, **kwargs), name="amplifier published turn")
+
+    executing.runs_in_a_turn = True  # type: ignore[attr-defined]  # so that it is done once
+    with contextlib.suppress(AttributeError, TypeError):  # not every object takes attributes
+        orchestrator.execute = executing
 
 
 async def _until_done(task: asyncio.Task[None], loop: asyncio.AbstractEventLoop) -> None:

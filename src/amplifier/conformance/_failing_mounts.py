@@ -15,6 +15,7 @@ import anyio.lowlevel
 
 from amplifier.testing import TestCoordinator, cancel_at
 
+from ._budget import Budget
 from ._resources import Resources
 from ._scene import IGNORED_AFTER, MOUNT_SECONDS, Stage, own_directories, placed
 from ._words import settings_in
@@ -22,6 +23,7 @@ from ._words import settings_in
 _NEVER = 1_000_000_000
 _CLEANUP_SECONDS = 2.0
 _MOST_SETTINGS = 12
+_SETTINGS_SECONDS = 2.0
 _BAD_VALUES: tuple[Any, ...] = (None, "text", -1, [], {"unknown": True})
 """What a person may write into a plan by mistake."""
 
@@ -103,8 +105,11 @@ async def _undo(coordinator: TestCoordinator) -> None:
 
 async def give_bad_settings(stage: Stage) -> None:
     """Give each setting that the source reads a wrong value: a mount that raises then must have ended what it began."""
+    budget = Budget(stage, _SETTINGS_SECONDS)
     for key in settings_in(stage.loaded.subject)[:_MOST_SETTINGS]:
         for value in _BAD_VALUES:
+            if budget.is_spent():
+                return
             left = await _left_by_mounting_with(stage, {**stage.loaded.config, key: value})
             if left:
                 stage.fault("A5", f"mount failed, and {left[0]} was left behind", given={"config": {key: value}})

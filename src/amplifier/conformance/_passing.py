@@ -154,8 +154,8 @@ def lost_part(passing: Passing, response: ChatResponse, sent: set[str]) -> str |
 
 
 def _in_order(keys: list[tuple[str, str]], shown: list[tuple[str, str]]) -> bool:
-    places = [shown.index(key) for key in keys if key in shown]
-    return places == sorted(places)
+    rest = iter(shown)  # each is looked for behind the one before: two calls of one tool have the same key
+    return all(key in rest for key in keys if key in shown)
 
 
 def _as_part(block: Any) -> Part:

@@ -342,7 +342,6 @@ class _Dialogue:
 
 _ODD_OPTIONS: tuple[dict[str, Any], ...] = (
     {"model": "no-such-model"},
-    {"tool_choice": {"type": "function", "function": {"name": "no_such_tool"}}},
     {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}},
     {"max_output_tokens": 1, "stop": ["e"], "temperature": 1.9},
 )
@@ -351,7 +350,7 @@ _ODD_OPTIONS: tuple[dict[str, Any], ...] = (
 
 @check("P4", "P19", kind="behaviour", types=PROVIDER)
 async def says_what_it_cannot_do(stage: Stage) -> None:
-    """Asks for a model, a tool and a format that may not be there: an answer is as good as an LLMError, nothing else is."""
+    """Asks for a model and a format that may not be there: an answer is as good as an LLMError, nothing else is."""
     if not await _answers_plainly(stage):
         return
     for options in _ODD_OPTIONS:
