@@ -346,6 +346,7 @@ def test_no_piece_of_a_bomb_is_larger_than_64_kb():
         ("deflate", zlib.compress(b"fine")[2:-4]),
         ("identity", b"fine"),
     ],
+    ids=["gzip", "two members", "zlib", "bare deflate", "identity"],  # compressed bytes hold the time
 )
 async def test_compressed_bodies_are_read(site, encoding, body):
     pages, port = site

@@ -81,7 +81,7 @@ def test_every_streaming_content_is_a_dataclass(name: str) -> None:
     assert dataclasses.is_dataclass(getattr(models, name))
 
 
-@pytest.mark.parametrize(("place", "values"), LITERALS.items(), ids=".".join)
+@pytest.mark.parametrize(("place", "values"), LITERALS.items(), ids=map(".".join, LITERALS))
 def test_every_enumeration_has_the_documented_values(place: tuple[str, str], values: set[str]) -> None:
     hint = typing.get_type_hints(getattr(models, place[0]))[place[1]]
     literals = [
