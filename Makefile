@@ -6,6 +6,7 @@
 #   make format     let ruff format and sort imports     make docs       the manual: docs/_build/html
 #   make faults     75 faults, here and there            make test-compat   the alias against the published kernel
 #   make corpus     the kit on all planted modules       make bench-quick   a first look at the same in two minutes
+#   make conformance  our own modules, examined thoroughly
 #   make clean      remove everything made here          make parts      what tests talk to: a server, a small model
 #
 # PYTHON=... chooses the interpreter, ARGS=... is handed on to pytest: make test ARGS="-k hooks -x". JOBS=0 tests in one process.
@@ -28,12 +29,12 @@ PARALLEL := -n $(JOBS) --dist worksteal
 CODE := src tests docs $(wildcard benchmarks examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup parts run test test-all check check-style check-format check-types check-rooms check-prose format bench bench-quick bench-docs bench-instructions bench-record corpus faults test-compat docs clean
+.PHONY: help setup parts run test test-all check check-style check-format check-types check-rooms check-prose format bench bench-quick bench-docs bench-instructions bench-record conformance corpus faults test-compat docs clean
 .DELETE_ON_ERROR:
 .PRECIOUS: .venv-3.%/.ready
 
 help:
-	@sed -n '3,11s/^# \{0,1\}//p' Makefile
+	@sed -n '3,12s/^# \{0,1\}//p' Makefile
 
 setup: $(READY)
 
@@ -91,6 +92,11 @@ test-compat: $(READY) .venv-bench/.ready
 # 75 faults that were tried on the published kernel: which of them hold here, on both backends.
 faults: $(READY)
 	$(BIN)/python -m tests.faults.report $(ARGS)
+
+# Our own modules in the kit's thorough profile, and the kit's plugin beside other pytest plugins.
+conformance: $(READY)
+	THOROUGH_CONFORMANCE=1 $(BIN)/python -m pytest $(PARALLEL) tests/conformance/test_builtins.py $(ARGS)
+	$(BIN)/python -m tests.conformance.beside_plugins
 
 # Hundreds of modules, three seeds each: an hour. `make test` examines a part of them.
 corpus: $(READY)

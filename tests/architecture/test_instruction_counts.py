@@ -39,7 +39,9 @@ import json
 from amplifier.kernel._hooks import HookRegistry
 from benchmarks import instructions
 
-instructions.HOT_PATHS = {"emit, 1 handler": instructions.HOT_PATHS["emit, 1 handler"]}
+# The yardstick is not counted, but Python 3.12 counts nothing in the first frames that it traces in a process.
+kept = (instructions.YARDSTICK, "emit, 1 handler")
+instructions.HOT_PATHS = {name: instructions.HOT_PATHS[name] for name in kept}
 plain = HookRegistry.emit
 first, second = instructions.count_bytecodes("asyncio"), instructions.count_bytecodes("asyncio")
 

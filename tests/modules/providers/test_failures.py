@@ -237,7 +237,8 @@ GARBAGE = (
 async def test_garbage_is_a_stream_error_and_never_a_crash(spoken, server):
     async with line(spoken, server) as opened:
         for garbage in GARBAGE:
-            server.answers([EVENT_STREAM, garbage, END, CLOSE])
+            # The header keeps the client from trying the connection once more while it is being closed.
+            server.answers([EVENT_STREAM.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"), garbage, END, CLOSE])
             with pytest.raises(StreamError):
                 await opened.provider.complete(ask())
 
