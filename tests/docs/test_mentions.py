@@ -14,6 +14,8 @@ PAGES = sorted([*ROOT.glob("*.md"), *(p for p in (ROOT / "docs").rglob("*.md") i
 TARGETS = set(re.findall(r"^([a-z][\w.%-]*):(?!=)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 
 _CODE = re.compile(r"`([^`\n]+)`")
+_MADE = ("docs/_build/", "benchmarks/results/")
+"""Folders that a make target writes and nobody commits."""
 _PATH = re.compile(r"(?:src|tests|docs|examples|benchmarks|\.ci)(?:/\w[\w.-]*)+/?")
 _MAKE = re.compile(r"\bmake ((?:-\w+ )*)([a-z][\w.-]*)")
 _COMMAND = re.compile(r"(?:`|^\$ )amplifier ((?:[a-z]+ ?)+)", re.MULTILINE)
@@ -21,7 +23,7 @@ _COMMAND = re.compile(r"(?:`|^\$ )amplifier ((?:[a-z]+ ?)+)", re.MULTILINE)
 
 def missing_files(text: str) -> list[str]:
     named = {path for code in _CODE.findall(text) for path in _PATH.findall(code) if path == code}
-    return sorted(path for path in named if not (ROOT / path).exists())
+    return sorted(path for path in named if not path.startswith(_MADE) and not (ROOT / path).exists())
 
 
 def missing_targets(text: str) -> list[str]:
