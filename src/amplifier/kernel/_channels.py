@@ -92,8 +92,6 @@ class Channels:
         now: float | None = None  # when the latest call ended, as long as that is known
         try:
             for contributor in tuple(contributors):
-                value: Any = None
-                overran: Overran | None = None
                 try:
                     value = contributor.callback()
                     kind = type(value)
@@ -103,21 +101,20 @@ class Channels:
                         series.arm(each, series.clock() if now is None else now, value)
                         value = await value
                         now = series.clock()
-                        overran = series.renew() if now >= series.until else None
+                        if now >= series.until:
+                            raise series.renew()
                     else:
                         now = None
                 except BaseException as exc:  # foreign code; judge() lets through what is not its own
                     failure = series.judge(exc)
                     now = None
                     if isinstance(failure, Overran):
-                        overran = failure
+                        logger.warning("%s was skipped: %s", contributor, failure)
                     else:
                         logger.warning("%s failed: %s", contributor, failure, exc_info=failure)
-                        continue
-                if overran is not None:
-                    logger.warning("%s was skipped: %s", contributor, overran)
-                elif value is not None:
-                    collected.append(value)
+                else:
+                    if value is not None:
+                        collected.append(value)
         finally:
             series.close()
         return collected
