@@ -62,6 +62,7 @@ _OTHER_REASONS = (
     RateLimitError,
 )
 """Errors that do not blame the kinds of messages in a request."""
+_MOMENT = 0.2
 _USAGE_KEYS = ("input_tokens", "output_tokens")
 _SLOW = 0.3
 _CONVERSATION_SECONDS = 1.5
@@ -292,8 +293,7 @@ class _Dialogue:
         if not isinstance(response, ChatResponse) or self._stage.faults:
             return None
         self._judge_ids(response)
-        await anyio.sleep(0.001)  # whoever tells in a task of its own may do so
-        events = [data for _, data in self._scene.events.get_events("llm:response")][told_before:]
+        events = (await announcements(self._scene, told_before + 1))[told_before:]
         judge_events(self._stage, response, events)
         self._judge_past()
         self._past += [("request", request, before), ("response", response, snapshot(response))]
@@ -373,6 +373,14 @@ def judge_error(stage: Stage, outcome: Outcome) -> None:
     retryable: Any = error.retryable
     if not isinstance(retryable, bool):
         stage.fault("P19", f"{type(error).__name__} has retryable {retryable!r}; expected True or False", error=error)
+
+
+async def announcements(scene: Scene, wanted: int) -> list[dict[str, Any]]:
+    """The llm:response events so far; whoever tells in a task of its own gets a moment for it."""
+    with anyio.move_on_after(_MOMENT):
+        while len(scene.events.get_events("llm:response")) < wanted:  # noqa: ASYNC110 — a recorder has no event to wait for
+            await anyio.sleep(0.001)
+    return [data for _, data in scene.events.get_events("llm:response")]
 
 
 def judge_events(stage: Stage, response: ChatResponse, events: list[dict[str, Any]]) -> None:

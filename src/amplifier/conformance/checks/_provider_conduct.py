@@ -17,7 +17,7 @@ from .._registry import check
 from .._scene import OWNER, MountFailed, Scene, Stage
 from .._settling import is_secret, secret_variables, without_secrets
 from .._words import settings_in
-from ._provider import PROVIDER, expect_untouched, usable
+from ._provider import PROVIDER, announcements, expect_untouched, usable
 
 _AT_ONCE = 4
 _FLAGS = ("raw", "debug")
@@ -193,14 +193,13 @@ async def mixes_nothing(stage: Stage) -> None:
         together = await _all_at_once(scene, requests)
         for request, was in zip(requests, before, strict=True):
             expect_untouched(stage, request, was)
-        await anyio.sleep(0.01)  # whoever tells in a task of its own may do so
-        told = len(scene.events.get_events("llm:response"))
+        heard = len(await announcements(scene, _AT_ONCE))
     failed = [each for each in together if not isinstance(each, ChatResponse)]
     if failed:
         stage.fault("P14", f"of {_AT_ONCE} calls at once {len(failed)} failed ({failed[0]}); in turn all are answered")
         return
-    if told < _AT_ONCE:
-        stage.fault("P11", f"{_AT_ONCE} calls at once emitted llm:response {told} times")
+    if heard < _AT_ONCE:
+        stage.fault("P11", f"{_AT_ONCE} calls at once emitted llm:response {heard} times")
     _judge_ids(stage, [forth, back], together)
     for number in range(_AT_ONCE):
         _judge_mixture(stage, number, [forth[number], back[number]], together[number])
