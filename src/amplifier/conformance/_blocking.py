@@ -26,20 +26,6 @@ LIMIT = 0.1
 _TIMES = 3
 
 
-class _ProcessorQueue:
-    """How long a thread has been kept waiting for a processor."""
-
-    def __init__(self, native_id: int) -> None:
-        self._file = Path(f"/proc/self/task/{native_id}/schedstat")
-
-    def waited(self) -> float:
-        """Seconds since the thread began; 0 where the system does not tell."""
-        try:
-            return int(self._file.read_text().split()[1]) / 1e9
-        except (OSError, ValueError, IndexError):
-            return 0.0
-
-
 class LoopWatch:
     """Notes the lines of the subject at which the loop stood still for longer than the limit, and for how long.
 

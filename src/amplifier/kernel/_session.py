@@ -191,9 +191,8 @@ class AmplifierSession:
         coordinator.deadlines = plan.deadlines
         coordinator.hooks.set_default_timeout(plan.deadlines.hook)
         coordinator.mounts.strict = plan.strict
-        hosting = coordinator.hosting
-        hosting.is_shut = False
-        spawn = None if hosting.group is None else hosting.spawn
+        coordinator.hosting.is_shut = False
+        spawn = None if coordinator.hosting.group is None else coordinator.hosting.spawn
         coordinator.watch.start(spawn)
         announce = None if spawn is None else self._announce_cancel
         coordinator.cancellation.attach(self._loop, spawn or self._loop.spawn_timer, announce)
