@@ -22,6 +22,7 @@ from anyio.abc import TaskGroup
 from amplifier.kernel._firewall import (
     Loop,
     Spawn,
+    cancel_scope,
     current_raw_task,
     is_cancellation_type,
     is_real_cancellation,
@@ -276,6 +277,18 @@ async def test_an_asyncio_cancellation_made_by_hand_is_of_the_type_but_not_real(
 
 
 # ── the loop ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_scope_made_here_is_like_one_that_anyio_makes():
+    for _ in range(2):  # the second one comes by the short way
+        made, usual = cancel_scope(5.0, shield=True), anyio.CancelScope(deadline=5.0, shield=True)
+        assert type(made) is type(usual)
+        assert (made.deadline, made.shield) == (usual.deadline, usual.shield)
+    assert (cancel_scope().deadline, cancel_scope().shield) == (float("inf"), False)
+    with cancel_scope() as scope:
+        scope.cancel()
+        await anyio.sleep_forever()
+    assert scope.cancelled_caught
 
 
 async def test_the_bare_clock_is_anyios_clock():

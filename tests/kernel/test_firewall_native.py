@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -459,3 +460,67 @@ def test_a_task_that_was_cancelled_natively_knows_it():
         return seen == [True]
 
     assert run_on_asyncio(main)
+
+
+@pytest.mark.parametrize("run", [run_guarded, run_shielded])
+def test_a_section_is_a_task_of_its_own_from_its_first_step_on(run):
+    """Also where it starts inside a step of its caller: a native timeout of a module must not look like a cancel."""
+
+    async def main() -> None:
+        caller = asyncio.current_task()
+        inside: list[Any] = []
+
+        async def section() -> str:
+            inside.append(asyncio.current_task())
+            try:
+                async with asyncio.timeout(0):
+                    await asyncio.sleep(1000)
+            except TimeoutError:
+                inside.append(asyncio.current_task())
+            return "whole"
+
+        assert await run(section, name="a section") == "whole"
+        assert asyncio.current_task() is caller
+        assert inside[0] is inside[1]
+        assert inside[0] is not caller
+        assert inside[0].get_name() == "a section"
+        assert caller is not None
+        assert caller.cancelling() == 0
+
+    run_on_asyncio(main)
+
+
+@pytest.mark.parametrize("run", [run_guarded, run_shielded])
+def test_the_task_factory_of_an_application_makes_the_sections_too(run):
+    async def main() -> None:
+        made: list[str] = []
+
+        def factory(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
+            made.append(coro.__qualname__)
+            return asyncio.Task(coro, loop=loop, **options)
+
+        async def section() -> str:
+            return "done"
+
+        asyncio.get_running_loop().set_task_factory(factory)
+        assert await run(section, name="section") == "done"
+        assert made == ["_Section._run"]
+
+    run_on_asyncio(main)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="asyncio has no tasks that start at once before Python 3.12")
+@pytest.mark.parametrize("run", [run_guarded, run_shielded])
+def test_a_section_that_waits_for_nothing_takes_no_turn_of_the_loop(run):
+    async def main() -> None:
+        turns: list[int] = []
+
+        async def section() -> str:
+            return "done"
+
+        asyncio.get_running_loop().call_soon(turns.append, 1)
+        assert await run(section, name="section") == "done"
+        assert turns == []
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run_on_asyncio(main)

@@ -202,9 +202,9 @@ async def test_a_finished_call_is_not_kept_by_the_watch():
     async with reporting() as reports:
         series = Series(reports.watch)
         await series.run(anyio.lowlevel.checkpoint(), 5, "label")
-        assert len(reports.watch._entries) == 1
+        assert len(reports.watch._tasks) == 1
         series.close()
-        assert not reports.watch._entries
+        assert not reports.watch._tasks
 
 
 def test_a_watch_without_deadlines_has_no_timer():

@@ -124,7 +124,9 @@ def look_at(module_id: str, mount: Callable[..., Any]) -> Callable[..., Any]:
     """
     if ALIAS not in sys.modules:
         return mount
-    adapted: Callable[..., Any] = importlib.import_module("._backends", __package__).adapted(module_id, mount)
+    # Asked at every load, and the import system takes its time even for what is imported already.
+    backends = sys.modules.get(f"{__package__}._backends") or importlib.import_module("._backends", __package__)
+    adapted: Callable[..., Any] = backends.adapted(module_id, mount)
     return adapted
 
 

@@ -139,8 +139,11 @@ class ModuleCoordinator:
         self._meter.used = value
 
     def _limit(self, name: str) -> int | None:
-        section = self._config.get("session") if isinstance(self._config, Mapping) else None
-        return section.get(name) if isinstance(section, Mapping) else None
+        config = self._config
+        if type(config) is not dict and not isinstance(config, Mapping):
+            return None
+        section = config.get("session")
+        return section.get(name) if type(section) is dict or isinstance(section, Mapping) else None
 
     def to_dict(self) -> dict[str, Any]:
         """What is mounted, by name, for logs."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import anyio
 
-from ._firewall import is_cancellation_type, is_real_cancellation, loop_clock
+from ._firewall import cancel_scope, is_cancellation_type, is_real_cancellation, loop_clock
 from ._watch import Watch
 
 SLACK = 0.01
@@ -100,7 +100,7 @@ class Series:
         if self._scope is None:
             self.until = until
             self._armed_for = self._seconds
-            self._scope = anyio.CancelScope(deadline=until)
+            self._scope = cancel_scope(until)
             self._scope.__enter__()
             if self._watch is not None:
                 self._watch.enter(self)

@@ -29,12 +29,32 @@ T = TypeVar("T")
 
 _UNSET: Any = object()
 
+_CAN_START_AT_ONCE = sys.version_info >= (3, 12)  # asyncio.Task(eager_start=True)
+
 
 def _running_asyncio_loop() -> asyncio.AbstractEventLoop | None:
     """The asyncio loop that runs this code, or None on trio."""
     module = sys.modules.get("asyncio")
     # get_running_loop() raises on trio; this is the same question without an exception per call.
-    return None if module is None else cast("asyncio.AbstractEventLoop | None", module._get_running_loop())
+    return None if module is None else module._get_running_loop()
+
+
+_scope_classes: dict[bool, type[anyio.CancelScope]] = {}
+
+
+def cancel_scope(deadline: float = math.inf, *, shield: bool = False) -> anyio.CancelScope:
+    """A scope of the running backend.
+
+    The same as ``anyio.CancelScope(…)``, which looks its backend up every time and, because it is then made through another
+    class, is initialised twice. That is a third of what a short-lived scope costs.
+    """
+    on_asyncio = _running_asyncio_loop() is not None
+    try:
+        return _scope_classes[on_asyncio](deadline=deadline, shield=shield)
+    except KeyError:
+        scope = anyio.CancelScope(deadline=deadline, shield=shield)
+        _scope_classes[on_asyncio] = type(scope)
+        return scope
 
 
 # ── sections ─────────────────────────────────────────────────────────────────────────────────────
@@ -57,8 +77,15 @@ class _Section:
 
     def start(self, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...], name: str) -> asyncio.Task[None]:
         """Give the section its task."""
-        task = self.loop.create_task(self._run(fn, args), name=name)
-        task.add_done_callback(self._wake)
+        loop = self.loop
+        if _CAN_START_AT_ONCE and loop.get_task_factory() is None:
+            # It runs up to its first real wait right here; one that has none costs no turn of the loop at all.
+            make_task: Any = sys.modules["asyncio"].Task
+            task: asyncio.Task[None] = make_task(self._run(fn, args), loop=loop, name=name, eager_start=True)
+        else:
+            task = loop.create_task(self._run(fn, args), name=name)
+        if not task.done():
+            task.add_done_callback(self._wake)
         return task
 
     async def _run(self, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:
@@ -83,6 +110,11 @@ class _Section:
         await self.waiter
 
 
+def is_section(coro: object) -> bool:
+    """Whether a coroutine is a section's, for task factories: outside of them it starts at once from Python 3.12 on."""
+    return getattr(coro, "cr_code", None) is _Section._run.__code__
+
+
 async def run_guarded(
     fn: Callable[..., Awaitable[T]], *args: Any, name: str, is_unwinding: Callable[[], bool] | None = None
 ) -> T:
@@ -96,7 +128,7 @@ async def run_guarded(
     loop = _running_asyncio_loop()
     if loop is None:
         return await fn(*args)
-    scope = anyio.CancelScope()
+    scope = cancel_scope()
     section = _Section(loop, scope)
     task = section.start(fn, args, name)
     cancelled_error = cast("type[BaseException]", sys.modules["asyncio"].CancelledError)
@@ -108,7 +140,7 @@ async def run_guarded(
                 if held is None:
                     await section.done()
                 else:
-                    with anyio.CancelScope(shield=True):
+                    with cancel_scope(shield=True):
                         await section.done()
             except cancelled_error as exc:
                 by_scope = anyio.current_effective_deadline() == -math.inf
@@ -143,7 +175,7 @@ async def run_shielded(fn: Callable[..., Awaitable[T]], *args: Any, name: str) -
     loop = _running_asyncio_loop()
     if loop is not None:
         return await _shielded_on_asyncio(loop, fn, args, name)
-    with anyio.CancelScope(shield=True):
+    with cancel_scope(shield=True):
         return await fn(*args)
     raise AssertionError("a scope that nobody cancels swallows nothing")
 
@@ -157,7 +189,7 @@ async def _shielded_on_asyncio(
     held: BaseException | None = None
     try:
         # The shield keeps AnyIO's level-triggered delivery away, so what arrives here is native.
-        with anyio.CancelScope(shield=True):
+        with cancel_scope(shield=True):
             while not task.done():
                 try:
                     await section.done()
@@ -286,7 +318,7 @@ def start_timer(seconds: float, fn: Callable[[], None], spawn: Spawn | None) -> 
         return loop.call_later(seconds, fn, context=_asyncio_context()).cancel
     if spawn is None:
         return _nothing
-    scope = anyio.CancelScope(shield=True)
+    scope = cancel_scope(shield=True)
 
     async def wait() -> None:
         with scope:

@@ -45,7 +45,8 @@ class InjectionMeter:
                         f"Context injection exceeds {size_limit} characters: hook {item.hook_name!r} injects "
                         f"{len(item.content)} on {item.event!r}; shorten it or raise session.injection_size_limit"
                     )
-        self.used += sum(len(item.content) // 4 for item in items)
+        for item in items:
+            self.used += len(item.content) // 4
         if budget is not None and self.used > budget:
             logger.warning(
                 "hooks have injected about %d tokens in this turn, over session.injection_budget_per_turn = %d",

@@ -167,6 +167,10 @@ class Mounts:
 
     def clear_owned(self) -> None:
         """Empty every slot that a module filled; what the application mounted stays."""
+        if not self._covered:
+            for slot in list(self._owners):
+                self._uncover(slot)
+            return
         for owner in {*self._owners.values(), *self._covering_owners()}:
             self.undo(owner)
 

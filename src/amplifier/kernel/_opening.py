@@ -19,7 +19,7 @@ from amplifier._json import redact_text
 from amplifier.contracts import ContextManager, Orchestrator, Provider, Tool
 from amplifier.errors import AmplifierError, DeadlineExceeded, ModuleLoadError
 from amplifier.events import MODULE_LOAD_FAILED, MODULE_ON_SESSION_READY_FAILED
-from amplifier.loading import Listing, LoadedModule, ModuleLoader, module_failure_reason
+from amplifier.loading import Blueprint, Listing, LoadedModule, ModuleLoader, module_failure_reason
 from amplifier.plan import ModuleSpec, MountPlan
 
 from ._coordinator import ModuleCoordinator
@@ -54,18 +54,10 @@ class ModuleFailure:
     instance_id: str | None = None
 
 
-@attrs.frozen
-class _Mounted:
-    kind: str
-    spec: ModuleSpec
-    view: ModuleView
-    on_session_ready: Callable[..., Any] | None
-
-
 class Opening:
     """One run through a plan."""
 
-    __slots__ = ("_coordinator", "_listing", "_loader", "_mounted", "_names", "_plan", "_series", "failures")
+    __slots__ = ("_coordinator", "_listing", "_loader", "_names", "_plan", "_series", "_waiting", "failures")
 
     def __init__(self, plan: MountPlan, coordinator: ModuleCoordinator, loader: Any) -> None:
         self._plan = plan
@@ -73,7 +65,7 @@ class Opening:
         self._loader = loader
         self._listing = Listing()
         self._series = Series(coordinator.watch)
-        self._mounted: list[_Mounted] = []
+        self._waiting: list[tuple[str, ModuleSpec, ModuleView, Callable[..., Any]]] = []
         self._names: set[str] = set()
         self.failures: list[ModuleFailure] = []
 
@@ -91,9 +83,8 @@ class Opening:
             self._raise_in_strict_mode()
             for failure in self.failures:
                 await self._announce(failure)
-            for mounted in self._mounted:
-                if mounted.on_session_ready is not None:
-                    await self._make_ready(mounted)
+            for kind, spec, view, on_session_ready in self._waiting:
+                await self._make_ready(kind, spec, view, on_session_ready)
             self._raise_in_strict_mode()
         finally:
             self._series.close()
@@ -136,7 +127,8 @@ class Opening:
             error.__cause__ = error.__cause__ or (exc if error is not exc else None)
             _log_failure(kind, spec, error)
         else:
-            self._mounted.append(_Mounted(kind, spec, view, ready))
+            if ready is not None:
+                self._waiting.append((kind, spec, view, ready))
 
     def _owner_name(self, spec: ModuleSpec) -> str:
         """The module's id, made unique when the plan names it more than once."""
@@ -163,14 +155,14 @@ class Opening:
             return await self._series.run(loading, seconds, f"loading of {spec.module!r}")
         return loading
 
-    def _load_at_once(self, loader: ModuleLoader, spec: ModuleSpec, seconds: float | None) -> LoadedModule:
+    def _load_at_once(self, loader: ModuleLoader, spec: ModuleSpec, seconds: float | None) -> Blueprint:
         """Load without awaiting, as most modules are; an import cannot be cut off, only be told late."""
         clock = self._series.clock
         started = clock()
-        loaded = loader.load_without_resolver(spec.module, spec.config, spec.source, self._listing)
+        found = loader.find(spec.module, spec.source, self._listing)
         if seconds is not None and clock() - started >= seconds:
             raise Overran(seconds)
-        return loaded
+        return found
 
     async def _mount_loaded(
         self, kind: str, spec: ModuleSpec, loaded: Any, view: ModuleView, owner: str
@@ -178,12 +170,15 @@ class Opening:
         """Mount one module; returns its on_session_ready."""
         if spec.instance_id is not None:
             self._coordinator.mounts.instances |= {owner}
-        if isinstance(loaded, LoadedModule):
+        ready: Callable[..., Any] | None = None
+        if isinstance(loaded, Blueprint):
+            answer = call_foreign(loaded.mount, view, dict(spec.config))
+            ready = loaded.on_session_ready
+        elif isinstance(loaded, LoadedModule):
             answer = call_foreign(loaded.mount, view, loaded.config)
             ready = loaded.on_session_ready
         elif callable(loaded):  # loaders of applications may return a bare mount function of the coordinator
             answer = call_foreign(loaded, view)
-            ready = None
         else:
             raise ModuleLoadError(
                 f"the loader returned {loaded!r} for {spec.module!r}; expected a LoadedModule or a mount function",
@@ -247,12 +242,12 @@ class Opening:
             details["instance_id"] = failure.instance_id
         await self._coordinator.hooks.emit(MODULE_LOAD_FAILED, details)
 
-    async def _make_ready(self, mounted: _Mounted) -> None:
-        spec, function = mounted.spec, mounted.on_session_ready
-        assert function is not None
+    async def _make_ready(
+        self, kind: str, spec: ModuleSpec, view: ModuleView, on_session_ready: Callable[..., Any]
+    ) -> None:
         seconds = self._coordinator.deadlines.ready
         try:
-            answer = call_foreign(function, mounted.view)
+            answer = call_foreign(on_session_ready, view)
             if inspect.isawaitable(answer):
                 await self._series.run(answer, seconds, f"on_session_ready of module {spec.module!r}")
         except (Exception, SystemExit) as exc:  # noqa: BLE001 — foreign code; not fatal by contract
@@ -263,7 +258,7 @@ class Opening:
                 if isinstance(exc, Exception)
                 else ModuleLoadError(f"on_session_ready of {spec.module!r} called exit", module_id=spec.module)
             )
-            self.failures.append(ModuleFailure(spec.module, mounted.kind, "ready", error, "ready_failed"))
+            self.failures.append(ModuleFailure(spec.module, kind, "ready", error, "ready_failed"))
             if spec.on_failure == "deny" and not self._plan.strict:
                 self._series.close()
                 raise ModuleLoadError(

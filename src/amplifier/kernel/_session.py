@@ -156,8 +156,8 @@ class AmplifierSession:
         state = self._lifecycle.state
         if state is State.OPEN:
             return
-        if state is State.OPENING and self._settled is not None:
-            await self._settled.wait()
+        if state is State.OPENING:
+            await self._until_settled()
             if not self.initialized:
                 raise SessionStateError(f"session {self.session_id!r} could not be opened by the call that was at it")
             return
@@ -166,17 +166,25 @@ class AmplifierSession:
 
     async def _open(self) -> None:
         """Mount the plan; whatever goes wrong, what was mounted is cleaned up before it leaves here."""
-        settled = self._settled = anyio.Event()
         try:
             await run_guarded(self._mount_plan, name=f"amplifier open {self.session_id}")
             self._lifecycle.move(State.OPEN)
         except BaseException as exc:
             self.status.status = "cancelled" if is_cancellation_type(exc) else "failed"
-            self._begin_closing()
+            self._lifecycle.move(State.CLOSING)
             await run_shielded(self._close, False, name=f"amplifier close {self.session_id}")
             raise
-        finally:
-            self._settled = None
+        self._settle()
+
+    async def _until_settled(self) -> None:
+        """Wait for the end of the opening or closing that another call is at; the event is made by those who wait."""
+        if self._settled is None:
+            self._settled = anyio.Event()
+        await self._settled.wait()
+
+    def _settle(self) -> None:
+        settled, self._settled = self._settled, None
+        if settled is not None:
             settled.set()
 
     async def _mount_plan(self) -> None:
@@ -355,25 +363,19 @@ class AmplifierSession:
                 f"session {self.session_id!r} cannot be closed from inside its own turn; "
                 "request_cancel() it and close it where it was opened"
             )
-        if self._lifecycle.state is State.OPENING and self._settled is not None:
-            await self._settled.wait()
+        if self._lifecycle.state is State.OPENING:
+            await self._until_settled()
         if self._lifecycle.state is State.OPEN:
-            self._begin_closing()
+            # In the caller's own step, before the shielded section gets its task: a second caller must see it at once.
+            self._lifecycle.move(State.CLOSING)
             await run_shielded(self._close, True, name=f"amplifier close {self.session_id}")
-        elif self._settled is not None:
-            await self._settled.wait()
+        elif self._lifecycle.state is State.CLOSING:
+            await self._until_settled()
         else:
             await self.coordinator.cleanup()
 
-    def _begin_closing(self) -> None:
-        """In the caller's own step, before the shielded section gets its task: a second caller must see it at once."""
-        self._lifecycle.move(State.CLOSING)
-        self._settled = anyio.Event()
-
     async def _close(self, was_open: bool) -> None:
         """Inside a shielded section: end everything, whatever fails on the way."""
-        settled = self._settled
-        assert settled is not None
         fatal: BaseException | None = None
         try:
             await self._end_running_turn()
@@ -390,8 +392,7 @@ class AmplifierSession:
         finally:
             self._release()
             self._lifecycle.move(State.CLOSED)
-            self._settled = None
-            settled.set()
+            self._settle()
         if fatal is not None:
             raise fatal
 

@@ -26,7 +26,7 @@ from amplifier.events import (
 from amplifier.models import SessionStatus
 
 from ._coordinator import ModuleCoordinator
-from ._firewall import is_cancellation_type, loop_clock, run_shielded
+from ._firewall import cancel_scope, is_cancellation_type, loop_clock, run_shielded
 
 _ARGUMENTS = ("prompt", "context", "providers", "tools", "hooks", "coordinator")
 
@@ -64,7 +64,7 @@ class Turns:
         if token.is_immediate:
             raise self._cancelled("it was stopped before it began; call cancellation.reset() to run again")
         self._begin()
-        scope = self.scope = anyio.CancelScope(deadline=math.inf if seconds is None else loop_clock()() + seconds)
+        scope = self.scope = cancel_scope(math.inf if seconds is None else loop_clock()() + seconds)
         answer: Any = None
         try:
             with scope:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("amplifier.coordinator")
 
 _GUARDED = ("approval_system", "display_system")
-_OWN = frozenset({"_core", "_hooks_view", "_owner"})
+_OWN = frozenset({"_core", "_hooks_view", "_on_failure", "_owner"})
 
 
 class HooksView:
@@ -67,21 +67,28 @@ class HooksView:
 class ModuleView:
     """What a module's ``mount`` receives."""
 
-    __slots__ = ("__weakref__", "_core", "_hooks_view", "_owner")
+    __slots__ = ("__weakref__", "_core", "_hooks_view", "_on_failure", "_owner")
 
     _core: ModuleCoordinator
-    _hooks_view: HooksView
+    _hooks_view: HooksView | None
+    _on_failure: OnFailure
     _owner: str
 
     def __init__(self, core: ModuleCoordinator, owner: str, on_failure: OnFailure) -> None:
-        object.__setattr__(self, "_core", core)
-        object.__setattr__(self, "_owner", owner)
-        object.__setattr__(self, "_hooks_view", HooksView(core.hooks, owner, on_failure))
+        own = object.__setattr__
+        own(self, "_core", core)
+        own(self, "_owner", owner)
+        own(self, "_on_failure", on_failure)
+        own(self, "_hooks_view", None)
 
     @property
     def hooks(self) -> HooksView:
         """The session's hook registry, registering on behalf of this module."""
-        return self._hooks_view
+        hooks = self._hooks_view
+        if hooks is None:  # most modules never ask
+            hooks = HooksView(self._core.hooks, self._owner, self._on_failure)
+            object.__setattr__(self, "_hooks_view", hooks)
+        return hooks
 
     @property
     def module_id(self) -> str:

@@ -43,22 +43,23 @@ class Unresponsive:
 
 
 @attrs.define(eq=False)
-class _Entry:
-    call: Watched
-    task: Any
-    next_report: float = math.inf
+class _Progress:
+    """How far the reporting of one call has come; made at its first look, which most calls do not live to see."""
+
+    until: float
+    next_report: float
     interval: float = UNWINDING
-    reported_until: float = math.inf
 
 
 class Watch:
     """Active calls of one session and the timer over them."""
 
-    __slots__ = ("_entries", "_report", "_stop_timer", "_wakes_at", "is_stopped", "spawn")
+    __slots__ = ("_progress", "_report", "_stop_timer", "_tasks", "_wakes_at", "is_stopped", "spawn")
 
     def __init__(self, report: Callable[[Unresponsive], None]) -> None:
         self._report = report
-        self._entries: dict[int, _Entry] = {}
+        self._tasks: dict[Watched, Any] = {}
+        self._progress: dict[Watched, _Progress] = {}
         self._stop_timer: Callable[[], None] | None = None
         self._wakes_at = math.inf
         self.spawn: Spawn | None = None
@@ -73,7 +74,7 @@ class Watch:
         """A call (or a series of them, its label changing) has become active in this task."""
         if self.is_stopped:  # a timer would keep a closed session alive
             return
-        self._entries[id(call)] = _Entry(call, current_raw_task())
+        self._tasks[call] = current_raw_task()
         self.hasten(call.until)
 
     def hasten(self, until: float) -> None:
@@ -84,13 +85,16 @@ class Watch:
 
     def leave(self, call: Watched) -> None:
         """The call is over."""
-        self._entries.pop(id(call), None)
+        self._tasks.pop(call, None)
+        if self._progress:
+            self._progress.pop(call, None)
 
     def stop(self) -> None:
         """Forget everything; the session is closed."""
         self.is_stopped = True
         self.spawn = None
-        self._entries.clear()
+        self._tasks.clear()
+        self._progress.clear()
         self._disarm()
 
     def _arm(self, at: float) -> None:
@@ -110,24 +114,20 @@ class Watch:
         self._wakes_at = math.inf
         now = loop_clock()()
         next_look = math.inf
-        for entry in list(self._entries.values()):
-            call = entry.call
-            if entry.reported_until != call.until:  # another call of the series, or its first look
-                entry.reported_until = call.until
-                entry.next_report = call.until + UNWINDING
-                entry.interval = UNWINDING
-            if now >= entry.next_report:
-                self._report(_describe(entry, now))
-                entry.interval = min(entry.interval * 2, LONGEST_INTERVAL)
-                entry.next_report = now + entry.interval
-            next_look = min(next_look, entry.next_report)
+        for call, task in list(self._tasks.items()):
+            progress = self._progress.get(call)
+            if progress is None or progress.until != call.until:  # its first look, or another call of the series
+                progress = self._progress[call] = _Progress(call.until, call.until + UNWINDING)
+            if now >= progress.next_report:
+                self._report(_describe(call, task, now))
+                progress.interval = min(progress.interval * 2, LONGEST_INTERVAL)
+                progress.next_report = now + progress.interval
+            next_look = min(next_look, progress.next_report)
         self._arm(next_look)
 
 
-def _describe(entry: _Entry, now: float) -> Unresponsive:
-    task = entry.task
+def _describe(call: Watched, task: Any, now: float) -> Unresponsive:
     name = task.get_name() if hasattr(task, "get_name") else getattr(task, "name", repr(task))
-    call = entry.call
     return Unresponsive(
         label=call.label,
         task=str(name),

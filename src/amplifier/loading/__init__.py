@@ -4,6 +4,7 @@ Above: `amplifier.kernel`, whose session mounts what is returned here. Below: mo
 coordinator's ``module-source-resolver`` mount point and touches nothing else of it.
 """
 
+from ._blueprint import Blueprint
 from ._discovery import Listing, entry_points
 from ._loader import AmplifierModuleLoader, LoaderStatistics, ModuleLoader, module_failure_reason
 from ._record import TYPE_TO_MOUNT_POINT, LoadedModule, is_module_id, type_from_id
@@ -11,6 +12,7 @@ from ._record import TYPE_TO_MOUNT_POINT, LoadedModule, is_module_id, type_from_
 __all__ = [
     "TYPE_TO_MOUNT_POINT",
     "AmplifierModuleLoader",
+    "Blueprint",
     "Listing",
     "LoadedModule",
     "LoaderStatistics",

@@ -215,33 +215,27 @@ class ModuleLoader:
         check_module_id(module_id)
         resolver = mounted_resolver(self.coordinator if coordinator is None else coordinator)
         source = profile_source if source_hint is None else source_hint
-        if resolver is None:
-            return self.load_without_resolver(module_id, config, source)
         settings = _settings(module_id, config)
+        if resolver is None:
+            return self.find(module_id, source).loaded(module_id, settings)
         profile = source_hint if profile_source is None else profile_source
         return self._finish(module_id, await self._resolve(resolver, module_id, source, profile), settings)
 
-    def load_without_resolver(
-        self,
-        module_id: str,
-        config: Mapping[str, Any] | None = None,
-        source_hint: object = None,
-        listing: Listing | None = None,
-    ) -> LoadedModule:
+    def find(self, module_id: str, source_hint: object = None, listing: Listing | None = None) -> Blueprint:
         """As `load`, for those who know that no resolver is to be asked: then there is nothing to await.
 
         Args:
+            module_id: What to look for; known to be an id.
+            source_hint: As in `load`.
             listing: Shared by the loads of one opening, so that installed modules are looked for once.
         """
-        check_module_id(module_id)
-        settings = _settings(module_id, config)
         if source_hint is not None:
-            blueprint = self._blueprint_from(path_from_hint(source_hint, module_id), module_id)
-            return self._finish(module_id, blueprint, settings)
-        found = self._find_directly(module_id, listing)
+            found: Blueprint | None = self._blueprint_from(path_from_hint(source_hint, module_id), module_id)
+        else:
+            found = self._find_directly(module_id, listing)
         if found is None:
             raise self._not_found(module_id)
-        return self._finish(module_id, found, settings)
+        return self._usable(module_id, found)
 
     async def discover(self) -> list[ModuleInfo]:
         """List the modules that can be loaded without a resolver, in the order in which they are looked for.
@@ -294,6 +288,10 @@ class ModuleLoader:
         )
 
     def _finish(self, module_id: str, blueprint: Blueprint, config: dict[str, Any]) -> LoadedModule:
+        return self._usable(module_id, blueprint).loaded(module_id, config)
+
+    def _usable(self, module_id: str, blueprint: Blueprint) -> Blueprint:
+        """What is found once may be loaded often, and each time on another backend."""
         if blueprint.complaint is not None:
             logger.warning("%s", blueprint.complaint)
         if blueprint.backends is not None:
@@ -303,7 +301,7 @@ class ModuleLoader:
         ):
             blueprint = attrs.evolve(blueprint, mount=mount)
         self._loaded.add(module_id)
-        return blueprint.loaded(module_id, config)
+        return blueprint
 
     def _blueprint_from_registry(self, module_id: str) -> Blueprint | None:
         blueprint = self._registered_blueprints.get(module_id)

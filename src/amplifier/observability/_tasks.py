@@ -51,6 +51,7 @@ def task_tree(frame: FrameType | None = None) -> TaskTree:
     running = frame or sys._getframe(1)
     backend = backend_name()
     found = [_Found.of(task, running) for task in running_tasks()] if backend is not None else []
+    _take_apart(found)
     tasks = list(_reports(found, clock_now())) if found else []
     return TaskTree(
         pid=os.getpid(),
@@ -94,6 +95,7 @@ class _Found:
     Attributes:
         frames: Its chain of awaits, each frame with what the kernel knows of it.
         is_ours: Whether the kernel started it, so that whatever it starts is the session's as well.
+        goes_on_in: The id of the task whose first step is being taken inside of this one's.
         session: The coordinator of the session for which the task as a whole works; what it starts works for it, too.
         final: What is known at the innermost frame.
     """
@@ -104,6 +106,7 @@ class _Found:
     is_ours: bool
     parent_id: int | None
     number: int = 0
+    goes_on_in: int | None = None
     session: Any = None
     final: _Known = attrs.field(factory=_Known)
 
@@ -121,6 +124,22 @@ class _Found:
         first = next((frame for frame in frames if not is_machinery(frame)), None)
         is_ours = first is not None and str(first.f_globals.get("__name__", "")).startswith("amplifier.kernel.")
         return cls(task, state, [(frame, landmark_of(frame)) for frame in frames], is_ours, task.parent_id)
+
+
+def _take_apart(found: list[_Found]) -> None:
+    """Give each of several tasks that run on one stack its own frames.
+
+    From Python 3.12 on a section of the kernel starts at once, inside a step of the task that then waits for it.
+    """
+    running = [each for each in found if each.state == "running"]
+    begun = {id(each.frames[0][0]): each for each in running}
+    for each in running:
+        for depth in range(1, len(each.frames)):
+            inner = begun.get(id(each.frames[depth][0]))
+            if inner is not None:
+                each.frames, each.state, each.goes_on_in = each.frames[:depth], "waiting", inner.task.id
+                inner.parent_id = each.task.id
+                break
 
 
 def _reports(found: list[_Found], now: float) -> Iterator[TaskReport]:
@@ -162,11 +181,12 @@ def _report(
     known = _inherited(each, parent, coordinators)
     each.session = known.coordinator
     awaits: list[CodeLine] = []
-    waits_in = waits_for = None
+    waits_in = None
+    waits_for = by_id.get(each.goes_on_in or 0)
     for depth, (frame, landmark) in enumerate(each.frames):
         if landmark is not None:
             known = known.after(landmark)
-            waits_for = by_id.get(landmark.goes_on_in or 0)
+            waits_for = by_id.get(each.goes_on_in or landmark.goes_on_in or 0)
             if each.is_ours and each.session is None:
                 each.session = known.coordinator
         if is_machinery(frame):

@@ -11,11 +11,13 @@ import asyncio
 import functools
 import inspect
 import random
+import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, final
 
 import anyio
 
+from amplifier.kernel._firewall import is_section
 from amplifier.testing._frames import describe_scope, tidy, where
 from amplifier.testing._injection import CURRENT_INJECTION, Driven, Injection, Killed, TrialOutcome, TrialSettings
 from amplifier.testing._ordering import OrderedTask, ordered_cancel_scopes
@@ -111,6 +113,8 @@ class _AsyncioTrial:
         injection = CURRENT_INJECTION.get() if context is None else context.get(CURRENT_INJECTION)
         if injection is not self.injection or injection.closed:
             return asyncio.Task(coro, loop=loop, **options)
+        if is_section(coro) and sys.version_info >= (3, 12):
+            options["eager_start"] = True  # as outside of a sweep, where the kernel sees to it itself
         task = OrderedTask(self._shell(coro), order=self.order, loop=loop, **options)
         injection.tasks[task] = coro
         task.add_done_callback(self._forget_task)
