@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+import gc
+import types
+import weakref
+from collections.abc import Awaitable, Generator, Iterator
 from typing import Any
 
 import anyio
@@ -13,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amplifier.kernel._deadline import InventedCancellation, Overran, Series
+from amplifier.kernel._where import where_suspended
 from tests._support.backends_alone import loop_turns, run_on_asyncio
 
 pytestmark = pytest.mark.virtual_time
@@ -269,3 +273,109 @@ def test_an_overrun_leaves_no_cancellation_pending_in_the_task():
         return task.cancelling(), await answer_after(1)
 
     assert run_on_asyncio(main) == (0, "after 1")
+
+
+# ── all that can be awaited ──────────────────────────────────────────────────────────────────────
+
+
+class Answer:
+    """An awaitable that is no coroutine."""
+
+    def __init__(self, *, waits: bool) -> None:
+        self._waits = waits
+
+    def __await__(self) -> Generator[Any, Any, str]:
+        if self._waits:
+            yield from anyio.lowlevel.checkpoint().__await__()
+        return "answer"
+
+
+class PlainIterator:
+    """What `__await__` may return: it has neither send nor throw."""
+
+    def __await__(self) -> Iterator[Any]:
+        return iter(())
+
+
+@types.coroutine
+def old_fashioned() -> Generator[Any, Any, str]:
+    yield from anyio.lowlevel.checkpoint().__await__()
+    return "old"
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: answer_after(0), "after 0"),
+        (lambda: Answer(waits=True), "answer"),
+        (lambda: Answer(waits=False), "answer"),
+        (old_fashioned, "old"),
+        (PlainIterator, None),
+    ],
+    ids=["coroutine", "awaitable", "awaitable-at-once", "generator", "iterator"],
+)
+async def test_whatever_can_be_awaited_can_be_run(make, expected):
+    series = Series()
+    assert await series.run(make(), 3, "call") == expected
+    series.close()
+
+
+async def test_a_call_may_catch_what_is_thrown_into_it_and_go_on():
+    async def catching() -> str:
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await anyio.sleep(1000)
+        try:
+            await answer_after(1)
+            raise KeyError("inner")
+        except KeyError:
+            return await answer_after(1)
+
+    series = Series()
+    assert await series.run(catching(), 10, "call") == "after 1"
+    series.close()
+
+
+async def test_where_a_call_stands_is_seen_through_the_series():
+    series = Series()
+    found: list[str] = []
+
+    async def deep() -> None:
+        await anyio.sleep(5)
+
+    async def call() -> None:
+        await deep()
+
+    async def look() -> None:
+        await anyio.sleep(1)
+        found.append(where_suspended(running))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(look)
+        running = series.run(call(), 10, "call")
+        await running
+        series.close()
+    assert "in test_where_a_call_stands_is_seen_through_the_series.<locals>.deep" in found[0]
+
+
+async def test_a_call_that_failed_leaves_no_reference_cycle():
+    class Held:
+        pass
+
+    async def failing(held: Held) -> None:
+        await anyio.lowlevel.checkpoint()
+        raise KeyError("mine")
+
+    held = Held()
+    gone = weakref.ref(held)
+    gc.collect()
+    gc.disable()  # the collector would hide it
+    try:
+        series = Series()
+        with pytest.raises(KeyError):
+            await series.run(failing(held), 5, "call")
+        series.close()
+        del held
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -207,6 +207,22 @@ async def test_a_finished_call_is_not_kept_by_the_watch():
         assert not reports.watch._tasks
 
 
+async def test_calls_that_wait_for_nothing_are_not_watched_and_take_no_timer():
+    async def at_once() -> str:
+        return "there"
+
+    async with reporting() as reports:
+        series = Series(reports.watch)
+        for _ in range(3):
+            assert await series.run(at_once(), 5, "label") == "there"
+        assert not reports.watch._tasks
+        assert reports.watch._wakes_at == math.inf
+        await series.run(anyio.lowlevel.checkpoint(), 5, "label")
+        assert len(reports.watch._tasks) == 1
+        assert reports.watch._wakes_at == pytest.approx(anyio.current_time() + 5 + UNWINDING)
+        series.close()
+
+
 def test_a_watch_without_deadlines_has_no_timer():
     assert Watch(lambda report: None)._wakes_at == math.inf
 

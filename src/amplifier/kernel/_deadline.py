@@ -8,7 +8,8 @@ cleanup.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+import types
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
 import anyio
@@ -38,10 +39,14 @@ class Series:
 
     Use `run` for one call. Dispatch, which is on the hot path, does the same by hand: `arm`, await, and `judge` what
     was raised. `close` must be called at the end, in the same task.
+
+    Once a call really waits, the series is under its session's watch, which costs a timer and, on trio, a task for it. Most
+    mounts and cleanups wait for nothing; `run` spares them that.
     """
 
     __slots__ = (
         "_armed_for",
+        "_is_watched",
         "_limit",
         "_scope",
         "_seconds",
@@ -63,6 +68,7 @@ class Series:
         self._armed_for = math.inf
         self._seconds = math.inf
         self._watch = watch
+        self._is_watched = False
         self._limit = math.inf if limit is None else self.clock() + limit
 
     async def run(self, awaitable: Awaitable[Any], seconds: float | None, label: Any) -> Any:
@@ -72,12 +78,13 @@ class Series:
             Overran: Its deadline passed.
         """
         self.label = label
-        self.arm(seconds, self.clock(), awaitable)
+        self.arm(seconds, self.clock(), awaitable, watched=False)
         try:
-            value = await awaitable
+            value = await _noticing(awaitable, self._enter_watch)
         except BaseException as exc:
             failure = self.judge(exc)
             if failure is exc:
+                del failure  # an exception that names its own frame is a reference cycle
                 raise
             raise failure from (exc if isinstance(exc, Exception) else None)
         finally:
@@ -88,7 +95,7 @@ class Series:
             raise late
         return value
 
-    def arm(self, seconds: float | None, now: float, awaited: Any) -> None:
+    def arm(self, seconds: float | None, now: float, awaited: Any, *, watched: bool = True) -> None:
         """Give the next call ``seconds`` from ``now``."""
         self.started = now
         self.awaited = awaited
@@ -102,14 +109,14 @@ class Series:
             self._armed_for = self._seconds
             self._scope = cancel_scope(until)
             self._scope.__enter__()
-            if self._watch is not None:
-                self._watch.enter(self)
         elif until != self.until and not 0 <= until - self.until <= min(self._armed_for, self._seconds) * SLACK:
-            if self._watch is not None and until < self.until:
+            if self._is_watched and self._watch is not None and until < self.until:
                 self._watch.hasten(until)
             self.until = until
             self._armed_for = self._seconds
             self._scope.deadline = until
+        if watched and not self._is_watched:
+            self._enter_watch()
 
     def judge(self, exc: BaseException) -> Exception:
         """What an exception out of the current call means.
@@ -149,9 +156,49 @@ class Series:
             self._leave_watch()
             scope.__exit__(None, None, None)
 
+    def _enter_watch(self) -> None:
+        if self._watch is not None and not self._is_watched:
+            self._is_watched = True
+            self._watch.enter(self)
+
     def _leave_watch(self) -> None:
-        if self._watch is not None:
+        if self._watch is not None and self._is_watched:
+            self._is_watched = False
             self._watch.leave(self)
+
+
+@types.coroutine
+def _noticing(awaitable: Any, on_wait: Callable[[], None]) -> Generator[Any, Any, Any]:
+    """Await something, and say so when it turns out to wait: a coroutine's first step often is its last."""
+    driven_by_hand = awaitable
+    if type(awaitable) is not types.CoroutineType:
+        if type(awaitable) is not types.GeneratorType:
+            driven_by_hand = awaitable.__await__()
+        if not hasattr(driven_by_hand, "throw"):  # a plain iterator, which is allowed
+            on_wait()
+            return (yield from driven_by_hand)
+    try:
+        trap = driven_by_hand.send(None)
+    except StopIteration as end:
+        return end.value
+    on_wait()
+    thrown: BaseException | None = None
+    try:
+        while True:
+            answer, thrown = None, None
+            try:
+                answer = yield trap
+            except GeneratorExit:
+                driven_by_hand.close()
+                raise
+            except BaseException as exc:  # noqa: BLE001 — whatever the loop throws is for the one that waits
+                thrown = exc
+            try:
+                trap = driven_by_hand.send(answer) if thrown is None else driven_by_hand.throw(thrown)
+            except StopIteration as end:
+                return end.value
+    finally:
+        thrown = None  # see `Series.run`
 
 
 class InventedCancellation(Exception):

@@ -51,6 +51,8 @@ def is_machinery(frame: FrameType) -> bool:
 
 def _awaited(awaitable: Any) -> Any:
     inner = next((n for attr in _NEXT if (n := getattr(awaitable, attr, None)) is not None), None)
+    if inner is None and inspect.isgenerator(awaitable) and awaitable.gi_frame is not None:
+        return awaitable.gi_frame.f_locals.get("driven_by_hand")  # see `_deadline`
     if inner is None and type(awaitable).__name__ in _OPAQUE:
         for candidate in gc.get_referents(awaitable):
             if inspect.iscoroutine(candidate) or inspect.isasyncgen(candidate) or inspect.isgenerator(candidate):
