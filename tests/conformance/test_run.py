@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -14,6 +15,8 @@ from amplifier.conformance.page import write_page
 from amplifier.errors import ModuleLoadError, ModuleNotFoundError
 from amplifier.models import from_json, to_json
 from tests.conformance.modules import SOUND_TOOL, write_module, write_project
+
+CORPUS = Path(__file__).parent / "corpus"
 
 SHIELDED_SLEEP = """import anyio
             with anyio.CancelScope(shield=True):
@@ -126,6 +129,16 @@ def test_a_module_that_runs_on_asyncio_alone_has_to_say_so(tmp_path):
     report = check(write_module(tmp_path, declared))
     assert report.ok, str(report)
     assert report.limitations == ["declares that it does not run on trio"]
+
+
+@pytest.mark.parametrize("examined_on", ["asyncio", "trio"])
+def test_a_call_that_hangs_after_a_cancelled_one_is_said_once_and_in_words_that_mean_something(examined_on):
+    file = CORPUS / "hook" / "faulty" / "A9_keeps_the_lock.py"
+    report = check(file, module_type="hook", only=["A9"], backends=[examined_on])
+    (violation,) = report.violations
+    assert violation.clause == "A9"
+    assert "did not end within" in str(violation)
+    assert "NoneType" not in str(report)
 
 
 def test_a_finding_can_be_shown_again(tmp_path):
