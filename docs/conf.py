@@ -30,6 +30,8 @@ myst_heading_anchors = 4  # the anchors of a forge's Markdown view, so that a li
 
 html_theme = "furo"
 html_title = f"amplifier {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
 html_show_copyright = False
@@ -54,9 +56,9 @@ def read_page(_app: Sphinx, name: str, source: list[str]) -> None:
 
 
 def _contents(folder: Path, text: str) -> str:
-    """The pages below an index page that it links to, in its order, each once."""
+    """The pages below an index page that it links to, in its order, each once; a folder's pages belong to its own index."""
     targets = dict.fromkeys(target.partition("#")[0] for _, target in _LINK.findall(_FENCE.sub("", text)))
-    pages = [target for target in targets if target.endswith(".md") and ".." not in target]
+    pages = [target for target in targets if re.fullmatch(r"[^/]+\.md|[^./]+/index\.md", target)]
     listed = "\n".join(page.removesuffix(".md") for page in pages if (folder / page).is_file())
     return f"\n```{{toctree}}\n:hidden:\n:titlesonly:\n\n{listed}\n```\n"
 

@@ -39,6 +39,22 @@ def test_an_unknown_command_is_a_usage_error(capsys):
     assert "No such command 'no-such-command'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"), [(["sesion", "list"], "session"), (["docter"], "doctor"), (["module", "validat"], "validate")]
+)
+def test_a_misspelt_command_is_told_the_nearest_one(words, meant, capsys):
+    assert main(words) == 2
+    assert f"Did you mean {meant!r}?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["chat", "ask", "help"])
+def test_a_command_there_is_not_is_told_those_there_are(word, capsys):
+    assert main([word]) == 2
+    said = capsys.readouterr().err
+    assert "There are: run, session, module, plan, doctor, completion." in said
+    assert "`amplifier run` asks an agent" in said
+
+
 @pytest.mark.parametrize("words", [["--version"], ["plan", "check", "x.yaml"], []])
 def test_without_click_one_line_says_what_to_install(words):
     program = f"import sys; sys.modules['click'] = None; from amplifier.cli import main; sys.exit(main({words!r}))"

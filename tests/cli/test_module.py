@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from amplifier.cli import main
+from amplifier.cli import _module, main
 from amplifier.plan import check_plan
 
 
@@ -41,6 +41,21 @@ def test_a_module_is_shown_with_what_it_is_and_where_it_comes_from(capsys):
     assert shown["about"].startswith("tool-search: find text in files")
     assert main(["module", "show", "tool-search"]) == 0
     assert "mount point    tools" in capsys.readouterr().out
+
+
+def test_an_unknown_kind_is_told_the_kinds_there_are(capsys):
+    assert main(["module", "list", "--type", "tols"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "--type is 'tols'; expected one of orchestrator, context, provider, tool, hook, resolver" in printed.err
+
+
+def test_what_a_module_lacks_is_shown_with_how_to_get_it(monkeypatch, capsys):
+    monkeypatch.setattr(_module, "needs", lambda module_id: ("anthropic", "anthropic"))
+    assert main(["module", "show", "provider-anthropic"]) == 0
+    assert "missing        anthropic: pip install 'amplifier[anthropic]'\n" in capsys.readouterr().out
+    assert main(["module", "show", "provider-anthropic", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["missing"] == {"package": "anthropic", "extra": "anthropic"}
 
 
 def test_an_unknown_module_is_told_the_nearest_one(capsys):

@@ -227,6 +227,28 @@ def test_an_unknown_loop_is_named_with_the_nearest_one(home, desk, plan):
     bad = change(plan, session={"orchestrator": "loop-steaming", "context": "context-simple"})
     finished = run_cli("run", "say x", "--plan", bad, home=home, cwd=desk)
     assert_one_message(finished, 2, "no module 'loop-steaming' is installed. Did you mean 'loop-streaming'?")
+    assert f"There may be more: amplifier plan check {bad}" in finished.stderr
+
+
+def test_what_a_plan_says_in_vain_is_told(backend, home, desk, plan):
+    odd = change(plan, tool=[{"module": "tool-search"}])
+    finished = run_cli("run", "say fine", "-q", "--plan", odd, "--backend", backend, home=home, cwd=desk)
+    assert (finished.returncode, finished.stdout) == (0, "fine \n")
+    assert finished.stderr == "plan.json: $.tool: unknown section, ignored; did you mean 'tools'?\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["run", "list", "the", "files"], "amplifier run 'list the files'"),
+        (["run", "-q", "what's", "this"], "amplifier run 'what'\"'\"'s this'"),
+        (["session", "resume", "last", "list", "files"], "amplifier session resume last 'list files'"),
+    ],
+)
+def test_a_prompt_without_quotes_is_shown_with_them(words, meant, home, desk):
+    finished = run_cli(*words, home=home, cwd=desk)
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert f"put it in quotes: {meant}\n" in finished.stderr
 
 
 UNUSABLE = {
@@ -264,6 +286,21 @@ def test_a_provider_that_fails_hides_no_other_module_that_does(home, desk, plan,
     bad = change(plan, providers=[shy], tools=[{"module": "tool-serach"}])
     finished = run_cli("run", "say fine", "--plan", bad, home=home, cwd=desk)
     assert_one_message(finished, 2, "no provider could be mounted: provider-shy:", "no module 'tool-serach'")
+
+
+SHY = "import logging; logging.getLogger('shy').warning('provider-shy is not mounted: needs SHY_KEY')"
+
+
+def test_nobody_answers_in_the_place_of_the_provider_that_was_asked_for(backend, home, desk, plan, tmp_path):
+    shy = {"module": "provider-shy", "source": write_module(tmp_path, SHY)}
+    both = change(plan, providers=[shy, *json.loads(Path(plan).read_text())["providers"]])
+    words = ["run", "say fine", "--plan", both, "--backend", backend]
+    for name in ("shy", "provider-shy"):
+        finished = run_cli(*words, "-p", name, home=home, cwd=desk)
+        assert_one_message(finished, 2, "provider-shy declined: ", "needs SHY_KEY")
+    for chosen in ([], ["-p", "scripted"]):
+        finished = run_cli(*words, *chosen, home=home, cwd=desk)
+        assert (finished.returncode, finished.stdout) == (0, "fine \n")
 
 
 def write_module(folder: Path, body: str) -> str:

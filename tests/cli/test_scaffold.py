@@ -69,6 +69,14 @@ async def first_result(plan: dict[str, Any]) -> str:
         return str(next(message["content"] for message in messages if message["role"] == "tool"))
 
 
+def test_a_module_of_no_type_is_told_the_types_there_are(tmp_path, capsys):
+    assert main(["module", "new", "words", "--into", str(tmp_path)]) == 2
+    assert "--type is missing; expected one of orchestrator, " in capsys.readouterr().err
+    assert main(["module", "new", "words", "--type", "tol", "--into", str(tmp_path)]) == 2
+    assert "--type is 'tol'; expected one of orchestrator, " in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_name_that_cannot_be_one_and_a_folder_that_is_there_are_refused(tmp_path, capsys):
     assert main(["module", "new", "Word Count", "--type", "tool", "--into", str(tmp_path)]) == 2
     assert main(["module", "new", "thing", "--into", str(tmp_path)]) == 2

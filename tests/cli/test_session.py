@@ -16,6 +16,7 @@ from amplifier.cli._exits import CommandError
 from amplifier.cli._home import find_home
 from amplifier.cli._session import _write_messages
 from amplifier.cli._store import SessionRecord, SessionStore
+from tests._support.terminal import open_terminal
 
 MESSAGES: list[dict[str, Any]] = [
     {"role": "user", "content": "first"},
@@ -56,6 +57,27 @@ def test_sessions_are_listed_latest_first(store, capsys):
     ]
     assert main(["session", "list", "-n", "1", "--json"]) == 0
     assert [record["session_id"] for record in json.loads(capsys.readouterr().out)] == ["newer"]
+
+
+def test_people_see_when_a_session_was_used_by_their_own_clock(store, tmp_path, monkeypatch):
+    keep(store, "one", updated="2026-01-01T23:30:00+00:00", provider="provider-offline")
+    keep(store, "two", updated="0001-01-01T00:00:00+23:00")
+    keep(store, "three", updated="some day")
+    monkeypatch.setenv("TZ", "XYZ-2")  # two hours east of Greenwich
+    with open_terminal("session", "list", home=tmp_path / "home", cwd=tmp_path) as terminal:
+        shown = terminal.expect("2026-01-02 01:30")
+        assert terminal.end() == 0
+        assert "0001-01-01T00:00:00+23:00" in terminal.text
+        assert "some day" in terminal.text
+        assert "+00:00" not in shown + terminal.text
+        assert "provider-offline" not in terminal.text
+
+
+@pytest.mark.parametrize("arguments", [["session", "resume"], ["run", "--resume"]])
+def test_a_prompt_in_the_place_of_an_id_is_told_where_it_belongs(arguments, store, capsys):
+    keep(store, "one")
+    assert main([*arguments, "read the notes"]) == 2
+    assert "amplifier session resume last 'read the notes'" in capsys.readouterr().err
 
 
 def test_an_empty_home_has_no_sessions(store, capsys):
@@ -157,6 +179,15 @@ def test_a_session_is_found_by_id_by_beginning_and_as_the_last_one(store):
     for hopeless in ("", "..", "../beta", "zzz"):
         with pytest.raises(CommandError, match="no session"):
             store.find(hopeless)
+
+
+def test_the_last_of_several_sessions_of_one_second_is_the_one_that_was_used_last(store):
+    second = "2026-01-01T00:00:00+00:00"
+    for written, session_id in enumerate(["c", "a", "b"]):
+        keep(store, session_id, updated=second)
+        os.utime(store.folder(session_id) / "metadata.json", ns=(written, written))
+    assert [record.session_id for record in store.records()] == ["b", "a", "c"]
+    assert store.find("last").session_id == "b"
 
 
 def test_what_is_known_is_for_its_owner_only_and_replaced_as_a_whole(store):

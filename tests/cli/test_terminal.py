@@ -64,6 +64,17 @@ def test_commands_of_the_chat_answer_without_asking_the_model(home, desk, plan):
         assert "To go on later" not in terminal.text  # nothing was said
 
 
+def test_a_tool_that_says_more_than_fits_is_cut_with_a_mark(home, desk):
+    with open_terminal("run", "-p", "offline", home=home, cwd=desk) as terminal:
+        terminal.expect("› ")
+        terminal.type("/tools\n")
+        terminal.expect("  read_file  ")
+        assert terminal.expect("\n").endswith("…\n")
+        terminal.expect("› ")
+        terminal.type("\x04")
+        assert terminal.end() == 0
+
+
 def test_clear_forgets_and_two_slashes_send_one(home, desk, plan):
     with open_terminal("run", "--plan", plan, home=home, cwd=desk) as terminal:
         terminal.expect("› ")
@@ -163,6 +174,23 @@ def test_ctrl_c_twice_breaks_off_a_model_that_hangs(backend, home, desk, plan):
         terminal.press_ctrl_c()
         terminal.expect("every finished step are kept; the answer that was cut off is not.")
         assert terminal.end() == 130
+
+
+def test_ctrl_c_drops_a_line_that_was_begun_after_another_one(backend, home, desk, plan):
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=desk) as terminal:
+        terminal.expect("› ")
+        terminal.press_ctrl_c()
+        for _ in range(2):
+            terminal.expect("Press Ctrl-C again to leave.")
+            terminal.expect("› ")
+            terminal.type("say half a li")
+            terminal.expect("half a li")
+            terminal.press_ctrl_c()
+        terminal.expect("Press Ctrl-C again to leave.")
+        terminal.expect("› ")
+        terminal.press_ctrl_c()
+        assert terminal.end() == 0
+        assert terminal.is_as_before()
 
 
 def test_ctrl_c_at_the_prompt_drops_the_line_and_leaves_the_second_time(backend, home, desk, plan):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -88,6 +89,16 @@ def test_nothing_on_the_site_comes_from_another_host(site: Path) -> None:
     assert fetched == []
 
 
+def test_every_page_stands_once_in_the_navigation(site: Path) -> None:
+    page = (site / "index.html").read_text(encoding="utf-8")
+    navigation = page.partition('<div class="sidebar-tree">')[2].partition("</aside>")[0]
+    listed = re.findall(r'<li class="toctree-l(\d)[^"]*"><a class="reference internal" href="([^"]+)"', navigation)
+    tops = [target for level, target in listed if level == "1"]
+    assert tops == [f"{part}/index.html" for part in ("tutorial", "how-to", "explanation", "reference")]
+    targets = [target for _, target in listed]
+    assert len(targets) == len(set(targets)) == len(list(DOCS.rglob("*.md"))) - 1  # the index itself is the title
+
+
 PLANTED = {
     "index.md": "# Top\n\n[listed](listed.md) [out](../README.md) [code](../tool.py)\n",
     "listed.md": "# Listed\n\n[up](index.md#top)\n",
@@ -98,6 +109,7 @@ def planted(folder: Path, **more: str) -> Path:
     source = folder / "docs"
     source.mkdir()
     shutil.copy(DOCS / "conf.py", source)
+    shutil.copytree(DOCS / "_static", source / "_static")
     (folder / "README.md").write_text("# Outside\n")
     (folder / "tool.py").write_text("x = 1\n")
     for name, text in {**PLANTED, **{f"{name}.md": text for name, text in more.items()}}.items():

@@ -26,10 +26,7 @@ from ._transcript import FILE_NAME
 __all__ = ["Agent"]
 
 _TITLE_LENGTH = 80
-_REMEDY = (
-    "Correct the plan (`amplifier plan check FILE` knows more) or take them out of it; with `strict: false` in its section "
-    "`session` it runs without them."
-)
+_REMEDY = "Correct the plan or take them out of it; with `strict: false` in its section `session` it runs without them."
 _EXIT_CODES = {"success": Exit.OK, "error": Exit.FAILED, "cancelled": Exit.INTERRUPTED}
 
 
@@ -53,20 +50,23 @@ class Agent:
     tokens: int = 0
     turns: int = 0
 
-    def check(self, logged: LogLines, *, lenient: bool = False) -> None:
+    def check(self, logged: LogLines, *, lenient: bool = False, wanted: str | None = None) -> None:
         """Refuse to go on without a module of the plan: one that was to ask for permission may be among them.
 
         Args:
             logged: What the modules logged meanwhile: one that declines says why there.
             lenient: The plan itself says that modules may fail; then they are told, and only a provider is needed.
+            wanted: The provider that the user asked for; no other one is to answer in its place.
 
         Raises:
-            CommandError: There is no provider, or a module of the plan cannot be used.
+            CommandError: There is no provider, or not the one that was asked for, or a module of the plan cannot be used.
         """
         failures = self.session.failures
         if not self.session.coordinator.get("providers"):
             others = [failure for failure in failures if failure.module_type != "provider"]
             raise CommandError("\n".join([self._without_provider(logged), *_listed(others)]))
+        if wanted is not None and (reason := self._why_it_declined(wanted, logged)) is not None:
+            raise CommandError(f"{self.record.provider} declined: {reason}{self._advice()}")
         if lenient:
             for failure in failures:
                 self.screen.notice(f"{failure.module_id} is not available: {_reason(failure.error)}", "warning")
@@ -75,6 +75,18 @@ class Agent:
             raise CommandError(
                 "\n".join([f"{counted} of the plan cannot be used, so nothing was begun:", *_listed(failures), _REMEDY])
             )
+
+    def _why_it_declined(self, wanted: str, logged: LogLines) -> str | None:
+        """Why the provider that was asked for is not there; None if it is, or as far as anybody can tell.
+
+        What is mounted has names of the modules' own choice. Somebody must be missing, and have said so in the log.
+        """
+        mounted = self.session.coordinator.get("providers")
+        failed = sum(failure.module_type == "provider" for failure in self.session.failures)
+        entries = self.session.config.get("providers") or ()
+        if {wanted, wanted.removeprefix("provider-")} & set(mounted) or len(mounted) + failed >= len(entries):
+            return None
+        return logged.take(self.record.provider or wanted)
 
     def _without_provider(self, logged: LogLines) -> str:
         """Why there is nobody to ask, and what to do."""

@@ -33,7 +33,12 @@ class _App(LazyGroup):
             raise CommandError("nobody reads the output", exit_code=Exit.BROKEN_PIPE) from error
 
 
-@click.group(cls=_App, lazy=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_App,
+    lazy=_COMMANDS,
+    advice=" `amplifier run` asks an agent, and chats without a prompt.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="amplifier")
 @debug_option
 def app() -> None:

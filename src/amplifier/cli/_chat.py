@@ -129,7 +129,7 @@ class Chat:
         return line
 
     def _after_interrupt(self) -> str | None:
-        if self._was_interrupted:
+        if self._was_interrupted and not self._editor.dropped:  # who has typed meanwhile wants to get rid of that
             return None
         self._was_interrupted = True
         self._tell("Press Ctrl-C again to leave.")
@@ -167,8 +167,10 @@ class Chat:
         tools = self._agent.session.coordinator.get("tools") or {}
         for name, tool in tools.items():
             summary = str(getattr(tool, "description", "")).strip().partition("\n")[0]
-            shown = visible_text(f"{name:16} {summary}", multiline=False)
-            self._agent.screen.line(f"  {shown[: self._terminal.width() - 3]}")
+            shown = visible_text(f"  {name:16} {summary}", multiline=False)
+            room = self._terminal.width() - 1
+            is_cut = len(shown) > room
+            self._agent.screen.line(shown[: room - 1] + self._terminal.glyph("…", ".") if is_cut else shown)
         if not tools:
             self._agent.screen.line("  no tools are mounted")
 

@@ -37,6 +37,7 @@ class LineEditor:
 
     Attributes:
         history: What was entered, oldest first.
+        dropped: What had been entered when the latest call was cancelled.
     """
 
     def __init__(self, keyboard: Keyboard, terminal: Output) -> None:
@@ -44,6 +45,7 @@ class LineEditor:
         self._terminal = terminal
         self._drawn: Layout | None = None
         self.history: list[str] = []
+        self.dropped = ""
 
     def remember(self, line: str) -> None:
         """Add a line to the history, unless it is the latest one again."""
@@ -54,6 +56,7 @@ class LineEditor:
         """One line; None when the person wants to leave. A cancelled call drops what was entered."""
         line, keys = Line(self.history), KeyParser()
         self._drawn = None
+        self.dropped = ""
         with self._key_by_key() as again:
             try:
                 self._draw(prompt, line)
@@ -73,6 +76,9 @@ class LineEditor:
                     if self._keyboard.is_at_end:
                         return None
                     self._draw(prompt, line)
+            except BaseException:
+                self.dropped = line.text
+                raise
             finally:
                 line.cursor = len(line.text)
                 self._draw(prompt, line)

@@ -6,6 +6,7 @@ Above: the commands `run` and `session resume`. Below: `_composition`, `_agent`,
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import traceback
 from contextlib import suppress
@@ -15,9 +16,12 @@ from typing import Any
 import anyio
 import attrs
 
+from amplifier._json import visible_text
 from amplifier.errors import MissingExtraError
+from amplifier.errors import ModuleNotFoundError as NoSuchModule
 from amplifier.kernel import AmplifierSession
 from amplifier.loading import ModuleLoader
+from amplifier.plan import check_plan
 
 from ._agent import Agent, exit_code_for
 from ._approvals import AllowEverything, ApprovalSystem, AskAtTerminal, DenyEverything
@@ -151,7 +155,8 @@ class _Performance:
         async with session:
             record = self._new_record(composition)
             agent = self._agent = Agent(session, job.store, record, self._screen, self._stopper)
-            agent.check(self._logged, lenient=_is_lenient(composition.plan))
+            wanted = None if job.plan is None else job.provider
+            agent.check(self._logged, lenient=_is_lenient(composition.plan), wanted=wanted)
             self._logged.show_held()
             self._introduce(composition)
             if job.prompt is None:
@@ -186,6 +191,9 @@ class _Performance:
     def _introduce(self, composition: Composition) -> None:
         for note in composition.notes:
             self._screen.notice(note, "warning")
+        if self._job.plan is not None:
+            for warning in check_plan(composition.plan)[1]:
+                self._screen.notice(visible_text(f"{self._job.plan.name}: {warning}", multiline=False), "warning")
 
     # ── the end ──
 
@@ -198,7 +206,7 @@ class _Performance:
             raise problem
         ended_by = self._stopper.ended_by
         if problem is not None:
-            self._outcome = Outcome(status="error", error=complaint(problem), exception=problem)
+            self._outcome = Outcome(status="error", error=self._words_about(problem), exception=problem)
             self.exit_code = exit_code_of(problem)
         elif ended_by is not None:
             said = self._said()
@@ -207,6 +215,13 @@ class _Performance:
         elif self._outcome is not None:
             self.exit_code = exit_code_for(self._outcome)
         self._report()
+
+    def _words_about(self, problem: BaseException) -> str:
+        # Without its loop or its memory a session does not look at the rest of its plan.
+        said, plan = complaint(problem), self._job.plan
+        if plan is not None and isinstance(problem, NoSuchModule):
+            return f"{said} There may be more: amplifier plan check {shlex.quote(str(plan))}"
+        return said
 
     def _said(self) -> str | None:
         """The answer as far as there is one, when a signal has ended everything."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from collections.abc import Mapping
 from typing import Any
@@ -16,11 +17,13 @@ class LazyGroup(click.Group):
 
     Args:
         lazy: Where each command is: ``file:attribute`` in this room.
+        advice: What those are told who name a command that there is not, and nothing like it either.
     """
 
-    def __init__(self, *args: Any, lazy: Mapping[str, str], **kwargs: Any) -> None:
+    def __init__(self, *args: Any, lazy: Mapping[str, str], advice: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._lazy = lazy
+        self._advice = advice
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of all commands, in the order of the help."""
@@ -33,3 +36,15 @@ class LazyGroup(click.Group):
         file, _, attribute = self._lazy[cmd_name].partition(":")
         command: click.Command = getattr(importlib.import_module(f"{__package__}.{file}"), attribute)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the words name; a name that is none is told what there is."""
+        name = args[0]
+        if not name.startswith("-") and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
+            names = self.list_commands(ctx)
+            near = difflib.get_close_matches(name, names, 1)
+            there_are = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(names)}.{self._advice}"
+            ctx.fail(f"No such command {name!r}. {there_are}")
+        return super().resolve_command(ctx, args)

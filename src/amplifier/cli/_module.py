@@ -11,6 +11,7 @@ import anyio
 import click
 
 from amplifier._json import visible_text
+from amplifier.contracts import CONTRACTS
 from amplifier.errors import AmplifierError
 from amplifier.loading import LoadedModule, ModuleLoader
 from amplifier.models import ModuleInfo, to_dict
@@ -42,6 +43,8 @@ def _complete_module(_context: click.Context, _parameter: click.Parameter, incom
 @debug_option
 def list_modules(kind: str | None, as_json: bool) -> None:
     """List every module that can be named in a plan. Files are read; no module is imported."""
+    if kind is not None and kind not in CONTRACTS:
+        raise CommandError(f"--type is {kind!r}; expected one of {', '.join(CONTRACTS)}")
     found = [info for info in installed_modules() if kind in (None, info.type)]
     if as_json:
         click.echo(json.dumps([_facts(info) for info in found], indent=2))
@@ -62,10 +65,12 @@ def _missing(module_id: str) -> dict[str, str] | None:
 
 
 def _remark(info: ModuleInfo) -> str:
-    lacking = needs(info.id)
-    if lacking is not None:
-        return f"needs {lacking[0]}: pip install 'amplifier[{lacking[1]}]'"
-    return one_line_about(info)
+    lacking = _missing(info.id)
+    return one_line_about(info) if lacking is None else f"needs {_how_to_get(lacking)}"
+
+
+def _how_to_get(lacking: dict[str, str]) -> str:
+    return f"{lacking['package']}: pip install 'amplifier[{lacking['extra']}]'"
 
 
 @module.command("show")
@@ -89,6 +94,8 @@ def show_module(module_id: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(facts, indent=2))
         return
+    if facts["missing"] is not None:
+        facts["missing"] = _how_to_get(facts["missing"])
     for name, value in facts.items():
         if value not in (None, "", {}):
             text = visible_text(str(value))

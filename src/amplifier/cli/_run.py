@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,11 +18,14 @@ from ._home import require_writable
 from ._invocation import PLAN_FILE, Invocation, complete_provider, complete_session, debug_option, open_store
 from ._job import Job, print_failure, run_job
 from ._keyboard import Keyboard
-from ._store import SessionRecord, SessionStore
+from ._store import LAST, SessionRecord, SessionStore
 
-__all__ = ["begin", "run", "run_options"]
+__all__ = ["ONE_PROMPT", "begin", "refuse_more_words", "run", "run_options"]
 
 _MAX_PROMPT_BYTES = 16 * 1024 * 1024
+
+ONE_PROMPT = {"allow_extra_args": True}
+"""For commands that end with a prompt: `refuse_more_words` says more about a prompt without quotes than click would."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -60,7 +64,23 @@ def run_options(command: F) -> F:
     return command
 
 
-@click.command()
+def refuse_more_words(prompt: str | None, *before: str) -> None:
+    """Stop if the shell has cut the prompt into words.
+
+    Args:
+        prompt: The first of them.
+        before: What stands before the prompt.
+
+    Raises:
+        click.UsageError: It has; the message shows the command as it was probably meant.
+    """
+    context = click.get_current_context()
+    if context.args:
+        meant = shlex.join([*before, " ".join([prompt or "", *context.args])])
+        raise click.UsageError(f"the prompt has to be one argument; put it in quotes: {context.command_path} {meant}")
+
+
+@click.command(context_settings=ONE_PROMPT)
 @click.argument("prompt", required=False)
 @run_options
 @click.option(
@@ -79,6 +99,7 @@ def run(
     Exit codes: 0 answered, 1 the turn failed, 2 it could not begin, 130 stopped with Ctrl-C, 143 and 129 ended by SIGTERM and SIGHUP,
     141 nobody reads the output.
     """
+    refuse_more_words(prompt)
     if resume is not None and session_id is not None:
         raise click.UsageError("--resume goes on with a session, --session-id begins a new one; give one of them")
     return begin(invocation, prompt=prompt, resume=resume, session_id=session_id, **options)
@@ -112,7 +133,7 @@ def _job(
     invocation: Invocation, prompt: str | None, resume: str | None, session_id: str | None, /, **options: Any
 ) -> Job:
     store = open_store()
-    resumed = None if resume is None else store.find(resume)
+    resumed = None if resume is None else _found(store, resume)
     directory: str | None = options.pop("directory")
     plan: Path | None = options.pop("plan")
     text = _prompt(prompt, options["output_format"])
@@ -177,6 +198,15 @@ def _new_id(store: SessionStore, wanted: str | None) -> str:
 
 
 # ── going on where a session ended ───────────────────────────────────────────────────────────────
+
+
+def _found(store: SessionStore, wanted: str) -> SessionRecord:
+    if len(wanted.split()) > 1:  # no id has a space in it
+        raise CommandError(
+            f"{wanted!r} is no id of a session but looks like a prompt, which stands behind the id; for the latest "
+            f"session: amplifier session resume {LAST} {shlex.quote(wanted)}"
+        )
+    return store.find(wanted)
 
 
 def _recorded_plan(path: str) -> Path:

@@ -33,7 +33,8 @@ def new(name: str, kind: str | None, into: Path) -> None:
     """Write a module package called NAME that keeps its contract as it is."""
     kind = kind or type_from_id(name)
     if kind is None or kind not in CONTRACTS:
-        raise CommandError(f"--type is {kind!r}; expected one of {', '.join(CONTRACTS)}")
+        given = "missing" if kind is None else repr(kind)
+        raise CommandError(f"--type is {given}; expected one of {', '.join(CONTRACTS)}")
     module_id = name if type_from_id(name) is not None else f"{_FIRST_WORDS.get(kind, kind)}-{name}"
     if not is_module_id(module_id):
         raise CommandError(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from datetime import datetime
 from typing import Any
 
 import anyio
@@ -15,7 +17,7 @@ from amplifier.modules.context_persistent import PersistentContext, PersistentOp
 from ._exits import CommandError, Exit
 from ._invocation import Invocation, complete_session, debug_option, json_option, open_store
 from ._keyboard import Keyboard
-from ._run import begin, run_options
+from ._run import ONE_PROMPT, begin, refuse_more_words, run_options
 from ._store import SessionRecord, SessionStore, now
 from ._tables import print_table
 from ._transcript import Transcript, text_of_message
@@ -52,7 +54,20 @@ def list_sessions(limit: int | None, with_children: bool, as_json: bool) -> None
         [record.session_id, record.updated or "", record.status or "", record.provider or "", record.title or ""]
         for record in records
     ]
+    if sys.stdout.isatty():  # scripts get what is kept, people what is easily read and fits
+        rows = [
+            [name, _in_local_time(used), status, who.removeprefix("provider-"), title]
+            for name, used, status, who, title in rows
+        ]
     print_table(["session", "last used", "status", "provider", "began with"], rows)
+
+
+def _in_local_time(moment: str) -> str:
+    """A kept time as a clock on this machine showed it; what is no time stays as it is."""
+    try:
+        return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M}"
+    except (ValueError, OverflowError):
+        return moment
 
 
 @session.command("show")
@@ -81,7 +96,7 @@ def _heading(message: dict[str, Any]) -> str:
     return visible_text(f"── {message.get('role')}{name}", multiline=False)
 
 
-@session.command("resume")
+@session.command("resume", context_settings=ONE_PROMPT)
 @click.argument("session_id", metavar="[ID]", default="last", shell_complete=complete_session)
 @click.argument("prompt", required=False)
 @run_options
@@ -91,6 +106,7 @@ def resume_session(invocation: Invocation, /, session_id: str, prompt: str | Non
 
     It goes on with the provider, model, plan and directory it had, unless options say otherwise.
     """
+    refuse_more_words(prompt, session_id)
     return begin(invocation, prompt=prompt, resume=session_id, **options)
 
 

@@ -113,7 +113,14 @@ class SessionStore:
         """All sessions, the one used last first; those of delegated tasks belong to the one that delegated."""
         names = self._names()
         found = [self.record(name) for name in names if with_children or _parent_of(name) not in names]
-        return sorted(found, key=lambda record: (record.updated or "", record.session_id), reverse=True)
+        return sorted(found, key=self._used, reverse=True)
+
+    def _used(self, record: SessionRecord) -> tuple[str, int, str]:
+        """When a session was used last. Times are kept in seconds; within one, the file system knows the order."""
+        written = 0
+        with suppress(OSError):
+            written = (self.folder(record.session_id) / _METADATA).stat().st_mtime_ns
+        return record.updated or "", written, record.session_id
 
     def _names(self) -> list[str]:
         try:
