@@ -88,7 +88,7 @@ class Event:
         keys: The payload keys a listener may look for, besides `COMMON_KEYS`; an emitter leaves out what it does not
             know.
         emitted_by: Whose duty it is to emit it; others may too.
-        verdict: The actions the emitter acts upon; empty when every verdict is ignored. A ``modify`` is always seen by
+        verdict: The actions the emitter acts upon; none when every verdict is ignored. A ``modify`` is always seen by
             the handlers that follow in the same dispatch, whatever is written here.
         summary: When it is emitted, in one sentence.
         terminal: Whether it is delivered even while the turn is being cancelled.

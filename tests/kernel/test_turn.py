@@ -235,7 +235,6 @@ class OwnError(Exception):
         ExceptionGroup("several", [ValueError(1), ExceptionGroup("inner", [OSError(2)])]),
         TimeoutError(),
         SystemExit(3),
-        KeyboardInterrupt(),
         BaseExceptionGroup("base", [KeyboardInterrupt(), ValueError()]),
     ],
     ids=lambda error: type(error).__name__,
@@ -253,6 +252,30 @@ async def test_error_of_the_orchestrator_leaves_as_the_very_object_it_was(error)
         assert caught.value.__cause__ is cause
         assert session.status.status == "failed"
         assert (session.status.last_error or {})["type"] == type(error).__name__
+
+
+@pytest.mark.parametrize("how", ["raised", "cancelled"])
+async def test_ctrl_c_ends_a_turn_as_cancelled_in_whichever_form_it_arrives(how):
+    """A loop of asyncio cancels its main task at Ctrl-C; trio raises the exception inside of it."""
+    interrupt = KeyboardInterrupt()
+
+    async def body(turn):
+        if how == "raised":
+            raise interrupt
+        await anyio.sleep_forever()
+
+    async with agent(body) as session:
+        events = heard(session, "cancel:completed")
+        if how == "raised":
+            with pytest.raises(KeyboardInterrupt) as caught:
+                await session.execute("hi")
+            assert caught.value is interrupt
+        else:
+            with anyio.CancelScope() as scope:
+                session.coordinator.hooks.register("session:start", lambda event, data: scope.cancel())
+                await session.execute("hi")
+        assert (session.status.status, session.status.last_error) == ("cancelled", None)
+    assert [data["was_immediate"] for _, data in events] == [True]
 
 
 async def test_turn_after_a_failed_one_works_and_status_follows():

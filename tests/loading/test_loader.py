@@ -563,9 +563,10 @@ async def test_not_found_says_what_was_asked_where_we_looked_and_what_is_near(si
     assert "package 'amplifier_module_tool_bsh'" in caught.value.searched
 
 
-async def test_not_found_suggests_nothing_far_off():
-    with pytest.raises(ModuleNotFoundError, match=r"no module 'quite-different' was found\. Looked in:") as caught:
-        await ModuleLoader(modules={"tool-bash": mount_example}).load("quite-different")
+@pytest.mark.parametrize("wanted", ["quite-different", "tool-nope"])  # all tools begin alike
+async def test_not_found_suggests_nothing_far_off(wanted):
+    with pytest.raises(ModuleNotFoundError, match=rf"no module '{wanted}' was found\. Looked in:") as caught:
+        await ModuleLoader(modules={"tool-bash": mount_example}).load(wanted)
     assert caught.value.suggestion is None
     assert "1 modules registered in process" in caught.value.searched
     assert "search paths (none given, and AMPLIFIER_MODULES names none)" in caught.value.searched

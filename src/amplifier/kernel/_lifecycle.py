@@ -34,7 +34,7 @@ _ADVICE = {
     State.OPENING: "wait until `initialize()` or `async with` has finished opening it",
     State.OPEN: "it is already open",
     State.CLOSING: "it is being closed",
-    State.CLOSED: "make a new session",
+    State.CLOSED: "open it again, or make a new session",
 }
 
 

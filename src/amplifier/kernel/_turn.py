@@ -161,8 +161,10 @@ class Turns:
 
     async def _ended_badly(self, exc: BaseException) -> None:
         """The orchestrator raised, or the cancellation came from outside."""
-        stopped = is_cancellation_type(exc)
-        self._note_error(exc)
+        # Ctrl-C arrives as a cancellation on asyncio and as itself on trio; it means the same.
+        stopped = is_cancellation_type(exc) or isinstance(exc, KeyboardInterrupt)
+        if not stopped:
+            self._note_error(exc)
         if stopped or self._coordinator.cancellation.is_cancelled:
             self._status.status = "cancelled"
             error = None if stopped else f"{type(exc).__name__}: {redact_text(str(exc))}"
@@ -170,8 +172,7 @@ class Turns:
 
     def _note_error(self, exc: BaseException) -> None:
         self._status.status = "failed"
-        if not is_cancellation_type(exc):
-            self._status.last_error = {"type": type(exc).__name__, "message": redact_text(str(exc))}
+        self._status.last_error = {"type": type(exc).__name__, "message": redact_text(str(exc))}
 
     def _cancelled(self, why: str) -> ExecutionCancelled:
         token = self._coordinator.cancellation

@@ -435,7 +435,8 @@ class ModuleLoader:
         known = {*self._registered, *entry_points()}
         for path in search_paths:
             known.update(found for found, _ in module_directories(path))
-        suggestion = next(iter(difflib.get_close_matches(module_id, sorted(known), n=1)), None)
+        # All ids of a kind begin alike, so more than that has to be alike.
+        suggestion = next(iter(difflib.get_close_matches(module_id, sorted(known), n=1, cutoff=0.75)), None)
         nearest = f"; did you mean {suggestion!r}?" if suggestion else "."
         places = "".join(f"\n  - {place}" for place in searched)
         return ModuleNotFoundError(
