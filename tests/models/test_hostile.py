@@ -471,3 +471,26 @@ def test_the_limit_on_digits_does_not_depend_on_the_interpreters(interpreter_lim
             assert problem_paths(from_json, ToolResult, f'{{"output":{"1" * 1000}}}')
     finally:
         sys.set_int_max_str_digits(before)
+
+
+@pytest.mark.parametrize("write", [to_json, to_dict])
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ({1: 2}, r"output: expected str keys, got the int key 1"),
+        ([{"deep": {None: 2}}], r"output\[0\]\.deep: expected str keys"),
+        ("half \ud800 a pair", r"output: half a surrogate pair at character 5"),
+        ({"half \udc00": 1}, r"half a surrogate pair"),
+        ([["\ud800"]], r"output\[0\]\[0\]: half a surrogate pair"),
+        (float("nan"), r"output"),
+    ],
+    ids=["int-key", "none-key", "surrogate", "surrogate-key", "deep-surrogate", "nan"],
+)
+def test_what_json_cannot_hold_is_refused_as_text_and_as_values(write, value, problem):
+    for model in (ToolResult(output=value), Message(role="user", content="x", metadata={"output": value})):
+        with pytest.raises(ModelError, match=problem):
+            write(model)
+
+
+def test_integers_of_any_size_are_json_values():
+    assert to_dict(ToolResult(output=[2**70]))["output"] == [2**70]

@@ -78,9 +78,13 @@ def to_dict(obj: Any) -> Any:
         ModelError: JSON cannot hold something in it; every such place is listed.
     """
     try:
-        return write(obj) if isinstance(obj, Model) else copied(obj)
-    except (Decline, RecursionError):
+        plain = write(obj) if isinstance(obj, Model) else copied(obj)
+        orjson.dumps(
+            plain, None, STRICTLY
+        )  # the codec finds odd keys and halves of surrogate pairs faster than any walk
+    except (Decline, TypeError, RecursionError):
         return _written_carefully(obj, large_int=None)
+    return plain
 
 
 @overload
