@@ -109,14 +109,14 @@ class Series:
             self._armed_for = self._seconds
             self._scope = cancel_scope(until)
             self._scope.__enter__()
+            if watched:
+                self._enter_watch()
         elif until != self.until and not 0 <= until - self.until <= min(self._armed_for, self._seconds) * SLACK:
             if self._is_watched and self._watch is not None and until < self.until:
                 self._watch.hasten(until)
             self.until = until
             self._armed_for = self._seconds
             self._scope.deadline = until
-        if watched and not self._is_watched:
-            self._enter_watch()
 
     def judge(self, exc: BaseException) -> Exception:
         """What an exception out of the current call means.
