@@ -78,7 +78,7 @@ def test_a_file_that_cannot_be_parsed_is_named_with_the_reason(name, content, sa
     file.write_bytes(content)
     assert main(["plan", "check", str(file)]) == 1
     reported = capsys.readouterr().err
-    assert str(file) in reported
+    assert reported.startswith(f"amplifier: {file}: ")
     assert said in reported
 
 

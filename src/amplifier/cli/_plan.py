@@ -16,6 +16,7 @@ from amplifier.plan import check_plan, expand_variables, plan_schema
 
 from ._catalogue import installed_ids
 from ._composition import compose
+from ._exits import CommandError, Exit
 from ._invocation import PLAN_FILE, complete_provider
 from ._plan_files import PlanFileError, UnknownFormat, read_plan_file
 from ._provision import missing_modules
@@ -45,7 +46,7 @@ def check(context: click.Context, file: Path) -> None:
     except UnknownFormat as error:
         raise click.BadParameter(str(error)) from error
     except PlanFileError as error:
-        raise click.ClickException(str(error)) from error
+        raise CommandError(str(error), exit_code=Exit.FAILED) from error
     content, malformed, unset = _filled_in(content)
     problems, warnings = check_plan(content)
     problems = [*malformed, *problems, *missing_modules(content)]
