@@ -65,11 +65,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def amplifier_module(pytestconfig: pytest.Config) -> str:
-    """The module under test, as the ini option ``amplifier_module`` names it."""
+    """The module under test, as the ini option ``amplifier_module`` names it; a path is taken from that file's folder."""
     named = str(pytestconfig.getini("amplifier_module"))
     if not named:
         pytest.fail("set amplifier_module in the pytest configuration to the module under test", pytrace=False)
-    return named
+    beside = (pytestconfig.inipath or pytestconfig.rootpath / "pytest.ini").parent / named
+    return str(beside) if beside.exists() else named
 
 
 @pytest.fixture(scope="session")
@@ -83,35 +84,57 @@ def amplifier_report(amplifier_module: str) -> Report:
 def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: object) -> pytest.Collector | None:
     """Take the conformance suites of a test file."""
     suites: Any = sys.modules.get(_SUITES)  # a file that has a suite has imported them
-    suite = None if suites is None else suites.suite_of(obj)
+    if suites is None:
+        return None
+    try:
+        suite = suites.suite_of(obj)
+    except ValueError as error:
+        raise collector.CollectError(str(error)) from error
     if suite is None:
         return None
-    made: pytest.Collector = _Clauses.from_parent(collector, name=name, suite=suite)
+    kind = _ConformanceClass if isinstance(obj, type) else _Clauses
+    made: pytest.Collector = kind.from_parent(collector, name=name, suite=suite)
     return made
 
 
+def _clauses_of(collector: pytest.Collector, suite: Suite) -> Iterator[pytest.Item]:
+    from amplifier.errors import AmplifierError  # noqa: PLC0415 — paid for by those who have a suite
+
+    try:
+        clauses = suite.clauses()
+    except AmplifierError as error:
+        raise collector.CollectError(str(error)) from error
+    unknown = sorted(set(suite.xfail) - set(clauses))
+    if unknown:
+        raise collector.CollectError(f"xfail names {', '.join(unknown)}, which are no clauses of this type of module")
+    for clause in clauses:
+        for backend in suite.backends:
+            yield _Clause.from_parent(
+                collector, name=f"{clause}[{backend}]", suite=suite, clause=clause, backend=backend
+            )
+
+
 class _Clauses(pytest.Collector):
-    """The clauses of one suite."""
+    """The clauses of a suite that is one line."""
 
     def __init__(self, *, suite: Suite, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._suite = suite
 
     def collect(self) -> Iterator[pytest.Item]:
-        from amplifier.errors import AmplifierError  # noqa: PLC0415 — paid for by those who have a suite
+        return _clauses_of(self, self._suite)
 
-        try:
-            clauses = self._suite.clauses()
-        except AmplifierError as error:
-            raise self.CollectError(str(error)) from error
-        unknown = sorted(set(self._suite.xfail) - set(clauses))
-        if unknown:
-            raise self.CollectError(f"xfail names {', '.join(unknown)}, which are no clauses of this type of module")
-        for clause in clauses:
-            for backend in self._suite.backends:
-                yield _Clause.from_parent(
-                    self, name=f"{clause}[{backend}]", suite=self._suite, clause=clause, backend=backend
-                )
+
+class _ConformanceClass(pytest.Class):
+    """The clauses of a suite that is a class, and what else its author wrote there."""
+
+    def __init__(self, *, suite: Suite, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._suite = suite
+
+    def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
+        yield from _clauses_of(self, self._suite)
+        yield from super().collect()
 
 
 class _Clause(pytest.Item):
@@ -125,9 +148,13 @@ class _Clause(pytest.Item):
         self.add_marker(pytest.mark.amplifier_clause(clause))
 
     def runtest(self) -> None:
-        from amplifier.conformance.suites import described_as_text, findings_of  # noqa: PLC0415 — as above
+        from amplifier.conformance.suites import described_as_text, findings_of, was_examined  # noqa: PLC0415 — as above
+        from amplifier.errors import AmplifierError  # noqa: PLC0415 — as above
 
-        report = self._suite.run()
+        try:
+            report = self._suite.run()
+        except AmplifierError as error:
+            pytest.fail(str(error), pytrace=False)
         outcome = next(outcome for outcome in report.clauses if outcome.id == self._clause)
         found = findings_of(report, self._clause, self._backend)
         reason = self._suite.xfail.get(self._clause)
@@ -140,8 +167,14 @@ class _Clause(pytest.Item):
             pytest.xfail(f"recommended, not required:\n{text}")
         if found:
             pytest.fail(text, pytrace=False)
-        if outcome.status == "not_checked":
-            pytest.skip("; ".join(report.notes) or "not checked: see the report of amplifier module validate")
+        if not was_examined(outcome, self._backend):
+            why = "; ".join([*report.notes, *report.limitations]) or "see the report of amplifier module validate"
+            text = f"{self._clause} was not examined on {self._backend}: {why}"
+            if report.verdict == "unchecked":
+                pytest.fail(text, pytrace=False)
+            pytest.skip(text)
 
     def reportinfo(self) -> tuple[Any, int | None, str]:
-        return self.path, None, f"{self._suite.module} {self._clause} on {self._backend}"
+        # A line there must be: pytest wants one for an item that is skipped by a mark.
+        line = self.parent.reportinfo()[1] if isinstance(self.parent, pytest.Class) else 0
+        return self.path, line, f"{self._suite.module} {self._clause} on {self._backend}"

@@ -25,7 +25,7 @@ def test_a_kit_that_is_not_complete_says_so_and_blames_no_module(package):
 
 
 def test_what_only_reads_needs_nothing_more(capsys, monkeypatch):
-    monkeypatch.setattr("amplifier.cli._validate.find_spec", lambda name: None)
+    monkeypatch.setattr("amplifier.conformance._asked.find_spec", lambda name: None)
     assert main(["module", "validate", "tool-todo", "--static"]) == 0
     assert main(["module", "validate", "tool-todo", "--only", "T1"]) == 2
     assert "hypothesis is not installed" in capsys.readouterr().err
@@ -34,14 +34,16 @@ def test_what_only_reads_needs_nothing_more(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--only", "T99"], "--only 'T99': there is no such clause; expected one such as 'T5'"),
-        (["--only", "T5", "--only", "t6"], "--only 't6': there is no such clause; did you mean 'T6'?"),
-        (["--replay", "nonsense"], "--replay 'nonsense' is not what a report printed"),
+        (["--only", "T99"], "only 'T99': there is no such clause; did you mean 'T9'"),
+        (["--only", "T5", "--only", "t6"], "only 't6': there is no such clause; did you mean 'T6'?"),
+        (["--only", "tool.is_tool"], "only 'tool.is_tool': there is no such check; did you mean 'tool.is_a_tool'"),
+        (["--replay", "nonsense"], "replay 'nonsense' is not what a report printed behind --replay; copy it whole"),
         (["--replay", "tool.answers_listed_inputs:asyncio"], "is not what a report printed behind --replay"),
+        (["--replay", "tool.nothing:asyncio:bnVsbA"], "there is no check 'tool.nothing'"),
         (["--html", "no/such/folder/report.html"], "there is no folder 'no/such/folder'; make it first"),
     ],
 )
-def test_what_cannot_be_asked_for_is_refused_before_anything_is_examined(arguments, complaint, capsys):
+def test_what_there_is_not_is_refused_before_anything_is_examined(arguments, complaint, capsys):
     assert main(["module", "validate", "no-such-module", *arguments]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -51,20 +53,24 @@ def test_what_cannot_be_asked_for_is_refused_before_anything_is_examined(argumen
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--only", "P5"], "nothing was checked: --only P5 names nothing that is looked at in a tool"),
-        (["--only", "no.such_check"], "nothing was checked: --only no.such_check"),
-        (
-            ["--only", "T5", "--static"],
-            "nothing was checked: --only T5 names nothing that is looked at in a tool without",
-        ),
-        (["--replay", "tool.nothing:asyncio:bnVsbA"], "nothing was checked: --replay tool.nothing:asyncio:bnVsbA"),
+        (["--only", "P5"], "only 'P5': this is not looked at in a module of the type 'tool'"),
+        (["--only", "T5", "--static"], "only 'T5': this takes running the module; leave static out"),
+        (["--replay", "tool.is_a_tool:trio:bnVsbA", "--backend", "asyncio"], "is for trio; expected one for asyncio"),
     ],
 )
-def test_a_module_of_which_nothing_was_checked_does_not_conform(arguments, complaint, capsys):
+def test_what_a_module_of_this_type_is_not_asked_is_refused(arguments, complaint, capsys):
     assert main(["module", "validate", "tool-todo", *arguments]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert complaint in printed.err
+
+
+def test_what_was_not_examined_is_not_called_kept(capsys):
+    assert main(["module", "validate", "provider-mock", "--type", "tool", "--only", "T5"]) == 2
+    printed = capsys.readouterr().out
+    assert "T5\tnot examined" in printed
+    assert "provider-mock (tool): unchecked; 0 of 37 clauses kept, 37 not examined, 0 violations" in printed
+    assert "note: on asyncio and trio mount gave nothing that can be used as a tool" in printed
 
 
 def test_a_part_of_the_contract_can_be_checked(capsys):

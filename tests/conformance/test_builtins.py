@@ -53,6 +53,12 @@ def examined(module_id: str, seed: int) -> Report:
     return anyio.run(run)
 
 
+def unexamined(report: Report) -> set[str]:
+    # Whether both backends are the same is not seen on asyncio alone.
+    alone = {"A18"} if report.backends == ["asyncio"] else set()
+    return {outcome.id for outcome in report.clauses if outcome.status == "not_checked"} - alone
+
+
 def test_no_module_is_forgotten():
     ours = [each for each in entry_points(group="amplifier.modules") if each.value.startswith("amplifier.modules.")]
     assert set(CHECKED) == {each.name for each in ours}
@@ -64,5 +70,4 @@ def test_no_module_is_forgotten():
 def test_a_built_in_module_conforms(module_id, seed):
     report = examined(module_id, seed)
     assert report.ok, str(report)
-    unchecked = [outcome.id for outcome in report.clauses if outcome.status == "not_checked"]
-    assert bool(unchecked) is (module_id in DECLINES), unchecked
+    assert bool(unexamined(report)) is (module_id in DECLINES), unexamined(report)

@@ -7,6 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from amplifier.conformance.suites import conformance_tests
 from tests.conformance.modules import SOUND_TOOL, write_module
 
 SUITE = """
@@ -101,3 +104,200 @@ def test_plugins_that_ask_every_item_for_its_function_get_one(tmp_path):
     done = run_suite(tmp_path, "", "--collect-only")
     assert done.returncode == 0, done.stdout
     assert "<_Clause A7[trio]>" in done.stdout
+
+
+def run_file(folder: Path, text: str, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    (folder / "test_mine.py").write_text(text, encoding="utf-8")
+    (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    return subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-v",
+            "-rsf",
+            "-p",
+            "no:cacheprovider",
+            *arguments,
+            str(folder / "test_mine.py"),
+        ],
+        cwd=cwd or folder,
+        env={**os.environ, "PYTEST_ADDOPTS": "", "HYPOTHESIS_STORAGE_DIRECTORY": str(folder), "COLUMNS": "300"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+IMPORTS = "import pytest\nfrom amplifier.conformance.suites import ToolConformance, conformance_tests\n\n"
+
+
+@pytest.mark.parametrize(
+    "form", ["class TestTodo(ToolConformance):\n    module = 'tool-todo'", "test_todo = {one_line}"]
+)
+@pytest.mark.parametrize("package", ["jsonschema_rs", "hypothesis", "trio"])
+def test_without_the_extra_no_test_passes_and_what_is_missing_is_named(tmp_path, form, package):
+    (tmp_path / "conftest.py").write_text(f"import sys\n\nsys.modules[{package!r}] = None\n", encoding="utf-8")
+    done = run_file(
+        tmp_path,
+        IMPORTS + form.replace("{one_line}", "conformance_tests('tool-todo')") + "\n",
+        "-p",
+        "no:hypothesispytest",
+    )
+    assert done.returncode == 2, done.stdout
+    assert f"({package} is not installed); install it with: pip install 'amplifier[testing]'" in done.stdout
+    assert "passed" not in done.stdout
+
+
+def test_a_class_without_a_module_is_an_error_that_says_what_to_set(tmp_path):
+    done = run_file(tmp_path, IMPORTS + "class TestEcho(ToolConformance):\n    config = {}\n")
+    assert done.returncode == 2, done.stdout
+    assert "TestEcho.module is ''; set it to a folder, a .py file, the id of an installed module" in done.stdout
+    assert "begins with an underscore: _TestEcho" in done.stdout
+
+
+def test_a_base_that_is_shared_is_no_test_itself(tmp_path):
+    classes = """
+class _Shared(ToolConformance):
+    backends = ["trio"]
+
+    def test_of_all(self):
+        assert self.module == "tool-todo"
+
+class TestTodo(_Shared):
+    module = "tool-todo"
+
+class TestLater(_Shared):
+    __test__ = False
+"""
+    done = run_file(tmp_path, IMPORTS + classes, "-k", "A3 or test_of_all")
+    assert done.returncode == 0, done.stdout
+    assert "TestTodo::test_of_all PASSED" in done.stdout
+    assert "TestTodo::A3[trio] PASSED" in done.stdout
+    assert "2 passed" in done.stdout
+
+
+def test_what_an_author_writes_into_the_class_is_collected_as_in_any_other(tmp_path):
+    classes = """
+class TestTodo(ToolConformance):
+    module = "tool-todo"
+    backends = "trio"
+    pytestmark = pytest.mark.filterwarnings("ignore")
+    EXPECTED = 7
+
+    @pytest.fixture
+    def number(self):
+        return self.EXPECTED
+
+    def setup_method(self):
+        self.is_set_up = True
+
+    def test_of_my_own(self, number):
+        assert self.is_set_up and number == 7
+
+    @pytest.mark.parametrize("n", [1, 2])
+    def test_that_fails(self, n):
+        assert n == 1
+"""
+    done = run_file(tmp_path, IMPORTS + classes, "-k", "A3 or test_of_my_own or test_that_fails")
+    assert done.returncode == 1, done.stdout
+    passed = ("A3[trio]", "test_of_my_own", "test_that_fails[1]")
+    for item in (*(f"{name} PASSED" for name in passed), "test_that_fails[2] FAILED"):
+        assert f"test_mine.py::TestTodo::{item}" in done.stdout
+    assert "1 failed, 3 passed" in done.stdout
+
+
+def test_a_mark_of_the_class_holds_for_its_clauses(tmp_path):
+    text = "@pytest.mark.skip(reason='not today')\nclass TestTodo(ToolConformance):\n    module = 'tool-todo'\n"
+    done = run_file(tmp_path, IMPORTS + text)
+    assert done.returncode == 0, done.stdout
+    assert "74 skipped" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (
+            "only = ['T5']",
+            "TestTodo.only is no option of a conformance class; expected one of module, module_type, config",
+        ),
+        ("confg = {}", "TestTodo.confg is no option of a conformance class; did you mean 'config'?"),
+        ("Backends = []", "TestTodo.Backends is no option of a conformance class; did you mean 'backends'?"),
+        ("xfail = ['T5']", "xfail of TestTodo is ['T5']; expected a dict"),
+        ("backends = ['curio']", "backends holds 'curio'; expected 'asyncio' or 'trio'"),
+        ("module = 7", "TestTodo.module is 7; set it to a folder"),
+    ],
+)
+def test_an_option_that_means_nothing_is_an_error_that_names_the_nearest(tmp_path, text, complaint):
+    done = run_file(tmp_path, f"{IMPORTS}class TestTodo(ToolConformance):\n    module = 'tool-todo'\n    {text}\n")
+    assert done.returncode == 2, done.stdout
+    assert complaint in done.stdout
+
+
+def test_an_option_of_the_one_line_that_there_is_not_is_refused():
+    with pytest.raises(ValueError, match="conformance_tests takes no 'confg'; did you mean 'config'"):
+        conformance_tests("tool-todo", confg={})
+    with pytest.raises(ValueError, match="takes no 'only'; expected one of module, module_type"):
+        conformance_tests("tool-todo", only=["T5"])
+
+
+@pytest.mark.parametrize(
+    "form", ["test_echo = conformance_tests({path!r})", "class TestEcho(ToolConformance):\n    module = {path!r}"]
+)
+@pytest.mark.parametrize("path", ["tool_echo.py", "./tool_echo.py", "../{folder}/tool_echo.py"])
+def test_a_path_is_looked_for_beside_the_file_that_names_it(tmp_path, form, path):
+    own, elsewhere = tmp_path / "own", tmp_path / "elsewhere"
+    own.mkdir()
+    elsewhere.mkdir()
+    write_module(own, SOUND_TOOL)
+    text = IMPORTS + form.format(path=path.replace("{folder}", "own")) + "\n"
+    done = run_file(own, text, "--collect-only", cwd=elsewhere)
+    assert done.returncode == 0, done.stdout
+    assert "74 tests collected" in done.stdout
+
+
+def test_a_path_may_still_be_meant_from_the_working_directory(tmp_path):
+    own = tmp_path / "tests"
+    own.mkdir()
+    write_module(tmp_path, SOUND_TOOL)
+    done = run_file(own, IMPORTS + "test_echo = conformance_tests('tool_echo.py')\n", "--collect-only", cwd=tmp_path)
+    assert "74 tests collected" in done.stdout, done.stdout
+
+
+def test_a_path_that_leads_nowhere_is_told_whole(tmp_path):
+    done = run_file(tmp_path, IMPORTS + "test_shout = conformance_tests('shout.py')\n")
+    assert done.returncode == 2
+    assert f"there is no file or folder {str(tmp_path / 'shout.py')!r}; expected a folder or .py file" in done.stdout
+
+
+def test_the_module_of_the_configuration_is_looked_for_beside_the_configuration(tmp_path):
+    (tmp_path / "inner").mkdir()
+    write_module(tmp_path, SOUND_TOOL)
+    test = tmp_path / "inner" / "test_fixture.py"
+    test.write_text("def test_it(amplifier_module):\n    assert __import__('os').path.isabs(amplifier_module)\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\namplifier_module = tool_echo.py\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=tmp_path / "inner",
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert "1 passed" in done.stdout, done.stdout
+
+
+def test_a_backend_that_the_module_does_not_run_on_is_skipped_and_not_passed(tmp_path):
+    write_module(tmp_path, '__amplifier_backends__ = ("asyncio",)\n' + SOUND_TOOL.replace("\n    ", "\n"))
+    done = run_file(tmp_path, IMPORTS + "test_echo = conformance_tests('tool_echo.py')\n", "-k", "T5 or A20")
+    assert done.returncode == 0, done.stdout
+    assert "T5 was not examined on trio: declares that it does not run on trio" in done.stdout
+    assert "3 passed, 1 skipped" in done.stdout
+
+
+def test_a_module_that_could_not_be_examined_does_not_leave_a_suite_that_passes(tmp_path):
+    write_module(tmp_path, SOUND_TOOL.replace('coordinator.mount("tools", Echo())', "raise RuntimeError('no key')"))
+    done = run_file(tmp_path, IMPORTS + "test_echo = conformance_tests('tool_echo.py')\n", "-k", "T5")
+    assert done.returncode == 1, done.stdout
+    assert "T5 was not examined on asyncio: it could not be mounted on asyncio" in done.stdout

@@ -50,9 +50,10 @@ class ClauseOutcome:
     """What became of one clause.
 
     Attributes:
-        status: ``kept`` as far as was looked; ``broken``; ``not_applicable`` to this module; ``not_checked``, and the
-            notes of the report say why.
+        status: ``kept`` as far as was looked; ``broken``; ``not_applicable`` to this module; ``not_checked`` when it was
+            not examined, and the notes of the report say why.
         how: How it was looked at.
+        backends: Where; empty when that took no running.
     """
 
     id: str
@@ -61,6 +62,7 @@ class ClauseOutcome:
     law: str | None
     status: Status
     how: list[str] = Factory(list)
+    backends: list[str] = Factory(list)
     findings: list[Finding] = Factory(list)
 
 
@@ -109,6 +111,16 @@ class Report:
         """Whether the module conforms."""
         return self.verdict == "conforms"
 
+    @property
+    def counts(self) -> str:
+        """How many clauses are kept, how many were not examined, and how much was found, in words."""
+        kept = sum(outcome.status == "kept" for outcome in self.clauses)
+        missed = sum(outcome.status == "not_checked" for outcome in self.clauses)
+        parts = [f"{kept} of {len(self.clauses)} clauses kept", *([f"{missed} not examined"] if missed else [])]
+        for found, noun in ((self.violations, "violation"), (self.recommendations, "recommendation")):
+            parts.append(f"{len(found)} {noun}" if len(found) == 1 else f"{len(found)} {noun}s")
+        return ", ".join(parts)
+
     def _findings(self) -> list[Finding]:
         return [found for outcome in self.clauses for found in outcome.findings]
 
@@ -122,18 +134,25 @@ class Report:
             raise AssertionError(str(self))
 
     def __str__(self) -> str:
-        kept = sum(outcome.status == "kept" for outcome in self.clauses)
-        counts = f"{len(self.violations)} violations, {len(self.recommendations)} recommendations"
         run = f"{self.profile}, seed {self.seed}, {self.seconds:.1f} s"
         lines = [
             f"{self.module} ({self.type}, {self.source}): {self.verdict}",
-            f"  {kept} of {len(self.clauses)} clauses kept, {counts} ({run})",
+            f"  {self.counts} ({run})",
         ]
         for found in [*self.violations, *self.recommendations]:
             lines += ["", *described(found)]
         lines += [f"  limitation: {text}" for text in self.limitations]
         lines += [f"  note: {text}" for text in self.notes]
         return "\n".join(lines)
+
+
+STATUS_WORDS: dict[Status, str] = {
+    "kept": "kept",
+    "broken": "broken",
+    "not_applicable": "not applicable",
+    "not_checked": "not examined",
+}
+"""What people are told for each status."""
 
 
 def described(found: Finding) -> list[str]:

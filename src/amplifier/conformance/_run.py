@@ -28,13 +28,15 @@ from amplifier.contracts import clauses_for
 from amplifier.errors import ModuleLoadError
 
 from . import _all_checks  # noqa: F401 — importing the checks registers them
+from ._asked import refuse_foreign, refuse_missing_parts, refuse_unknown
 from ._hints import hint_for
 from ._looking_at import place_for
-from ._registry import CHECKS, Check, all_clauses, checks_for
+from ._registry import CHECKS, all_clauses, checks_for
 from ._report import ClauseOutcome, Finding, Report, Status, Verdict
 from ._runner import Job, token
-from ._scene import DECLINED, NEEDS_NO_INSTANCE, Fault
+from ._scene import Fault
 from ._subject import Subject, find_subject
+from ._tally import DECLINED, Sight, Tally, Unexamined
 from ._worker import ABANDONED
 
 PATIENCE = 120.0
@@ -78,9 +80,17 @@ async def check_module(
     Raises:
         ModuleNotFoundError: There is no such module.
         ModuleLoadError: It cannot be a module, or its type is not known.
+        MissingExtraError: The packages that running it takes are not installed; ``static`` does without them.
+        ValueError: ``only``, ``replay`` or ``backends`` name something that there is not, or not for this type of module.
     """
     started = time.monotonic()
+    only = only if isinstance(only, str) else list(only)
+    refuse_unknown(backends, only, replay)
+    if not static:
+        refuse_missing_parts(backends)
     subject = find_subject(target, module_type)
+    if subject.module_type is not None:
+        refuse_foreign(subject.module_type, static=static, only=only, replay=replay)
     job = Job(
         target=str(target),
         module_type=module_type,
@@ -98,6 +108,7 @@ async def check_module(
     if not static:
         await examination.run()
     report = examination.report("static" if static else job.profile)
+    refuse_foreign(report.type, static=static, only=only, replay=replay)  # for a type that only running it tells
     report.seconds = round(time.monotonic() - started, 2)
     return report
 
@@ -111,13 +122,12 @@ class _Examination:
         self._progress = progress
         self._type = subject.module_type
         self._faults: list[tuple[Fault, str, str | None]] = []
-        self._completed: set[str] = set()
+        self._tally = Tally()
         self._failed_steps: dict[str, str] = {}
         self._steps: list[str] = []
         self._skip: list[str] = []
         self._unmounted: dict[str, str] = {}
         self._unimported = False
-        self._declined: set[str] = set()
         self._notes: list[str] = []
         self._declared_backends: list[str] = ["asyncio", "trio"]
 
@@ -126,9 +136,15 @@ class _Examination:
     def look(self) -> None:
         """Run the checks that execute nothing."""
         for check in checks_for(self._type or "tool", ("static",)):
-            if self._is_wanted(check.name, check.clauses):
-                self._faults += [(fault, check.name, None) for fault in check.run(self._subject)]
-                self._completed.add(check.name)
+            if not self._is_wanted(check.name, check.clauses):
+                continue
+            try:
+                for fault in check.run(self._subject):
+                    self._faults.append((fault, check.name, None))
+            except Unexamined as why:
+                self._tally.leave_unread(check.name, str(why))
+            else:
+                self._tally.read(check.name)
 
     def _is_wanted(self, name: str, clauses: Iterable[str]) -> bool:
         only = set(self._job.only)
@@ -197,14 +213,13 @@ class _Examination:
         elif "done" in line:
             self._skip.append(line["done"])
             if line["done"] not in self._failed_steps:
-                self._completed.add(line["done"].partition(":")[0])
+                self._tally.see(line["done"], Sight(**{**line["sight"], "backends": set(line["sight"]["backends"])}))
         elif "unmounted" in line:
             self._failed_steps[step] = self._unmounted[step.partition(":")[2]] = line["unmounted"]
         elif "broken" in line:
             self._failed_steps[step] = line["broken"]
             self._notes.append(f"the check {step} could not be completed: {line['broken']}")
         elif "note" in line:
-            self._declined |= {step.partition(":")[2]} if line["note"] == DECLINED else set()
             self._notes += [line["note"]] if line["note"] not in self._notes else []
         elif "unimported" in line:
             self._unimported = True
@@ -232,7 +247,7 @@ class _Examination:
             return
         self._skip.append(self._doing)
         check, _, backend = self._doing.partition(":")
-        self._completed.add(check)
+        self._notes.append(f"the check {self._doing} could not be completed: its process was ended")
         if returncode != ABANDONED:
             how = f"exit code {returncode}" if returncode not in (None, -signal.SIGKILL) else "it stood still"
             what = (
@@ -252,12 +267,15 @@ class _Examination:
             )
         self._judge_backends()
         findings = self._findings()
-        outcomes = []
+        outcomes: list[ClauseOutcome] = []
+        reasons: list[str] = []
         for clause in clauses_for(self._type):  # type: ignore[arg-type]  # a type that find_subject accepts
             own = [found for found in findings if found.clause == clause.id]
             deciding = [check for check in CHECKS.values() if clause.id in check.clauses and self._type in check.types]
-            done = [check for check in deciding if check.name in self._completed and self._has_looked(check)]
-            status: Status = "broken" if own else "kept" if done else "not_checked"
+            places = {check: where for check in deciding if (where := self._tally.where(check, clause.id)) is not None}
+            status: Status = "broken" if own else "kept" if places else "not_checked"
+            if status == "not_checked":
+                reasons += [f"{clause.id} was not examined: {why}" for why in self._tally.reasons(deciding)]
             outcomes.append(
                 ClauseOutcome(
                     id=clause.id,
@@ -265,15 +283,17 @@ class _Examination:
                     text=clause.text,
                     law=clause.law,
                     status=status,
-                    how=[check.how for check in done],
+                    how=[check.how for check in places],
+                    backends=sorted({backend for where in places.values() for backend in where}),
                     findings=own,
                 )
             )
+        self._notes += [*reasons, *self._blind_spots(outcomes, profile)]
         return Report(
             module=self._subject.module_id,
             type=self._type,
             source=self._subject.target,
-            verdict=self._verdict(findings, profile),
+            verdict=self._verdict(findings, outcomes, profile),
             profile=profile,
             seed=self._job.seed,
             backends=[] if profile == "static" else [b for b in self._job.backends if b in self._declared_backends],
@@ -282,18 +302,29 @@ class _Examination:
             notes=self._notes,
         )
 
-    def _has_looked(self, check: Check) -> bool:
-        """Whether a check that was run had something to look at: of a module that declined, only its mount is there."""
-        return not self._declined or check.kind == "static" or check.name in NEEDS_NO_INSTANCE
+    def _blind_spots(self, outcomes: list[ClauseOutcome], profile: str) -> list[str]:
+        """Why clauses that take running the module were not examined."""
+        missed = {outcome.id for outcome in outcomes if outcome.status == "not_checked"}
+        found = []
+        absent = [backend for backend in self._tally.absent if backend not in self._unmounted]
+        if missed and absent and DECLINED not in self._notes:
+            where = f"on {' and '.join(absent)}"
+            found.append(
+                f"{where} mount gave nothing that can be used as a {self._type}, so only mounting it was examined"
+            )
+        alone = self._job.backends == ["asyncio"] and profile != "static" and not self._tally.absent
+        if "A18" in missed and alone and self._is_wanted("mount.runs_on_both_backends", ["A18"]):
+            found.append("A18 was not examined: that takes trio as well")
+        return found
 
-    def _verdict(self, findings: list[Finding], profile: str) -> Verdict:
+    def _verdict(self, findings: list[Finding], outcomes: list[ClauseOutcome], profile: str) -> Verdict:
         if any(found.level == "required" for found in findings):
             return "violations"
         if profile != "static" and (self._unmounted or self._failed_steps):
             for backend, what in self._unmounted.items():
                 self._notes.append(f"it could not be mounted on {backend}: {what}; give the configuration it needs")
             return "unchecked"
-        return "conforms"
+        return "conforms" if any(outcome.status == "kept" for outcome in outcomes) else "unchecked"
 
     def _judge_backends(self) -> None:
         """A module that works on asyncio alone has to say so."""
@@ -347,7 +378,8 @@ class _Examination:
         words += ["--thorough"] if self._job.profile == "thorough" else []
         is_drawn = check in CHECKS and CHECKS[check].inputs is not None
         replay = ["--replay", token(f"{check}:{backend}", case if is_drawn else None)]
-        words += ["--static"] if backend is None else replay
+        alone = ["--only", "A1"] if check == "import" else ["--static"]
+        words += alone if backend is None else replay
         return shlex.join(words)
 
 

@@ -24,6 +24,7 @@ from ._loading import LoadedSubject
 from ._registry import Check, checks_for
 from ._scene import Fault, MountFailed, Stage
 from ._settling import settled
+from ._tally import Sight
 
 Say = Callable[[dict[str, Any]], None]
 
@@ -117,6 +118,7 @@ class Runner:
         self._examples, self._points = PROFILES[job.profile]
         self._facts: dict[str, Any] = {}
         self._is_settled = False
+        self._sight = Sight()
         self.step = ""
         self.is_thorough = job.profile == "thorough"
 
@@ -148,9 +150,11 @@ class Runner:
             self.step = step.name
             self._say({"start": step.name})
             self._settle(step)
+            self._sight = Sight(backends={step.backend})
             for fault in self._faults_of(step, replayed is not None, case):
                 self._say({"fault": attrs.asdict(fault), "step": step.name})
-            self._say({"done": step.name, "seconds": round(time.monotonic() - started, 3)})
+            seen = {**attrs.asdict(self._sight), "backends": sorted(self._sight.backends)}
+            self._say({"done": step.name, "seconds": round(time.monotonic() - started, 3), "sight": seen})
 
     def _settle(self, step: Step) -> None:
         """Before the first step: find the settings with which the subject can be examined."""
@@ -188,6 +192,7 @@ class Runner:
         except ImportError as error:
             raise MissingExtraError("checking behaviour", extra="testing", missing="hypothesis") from error
         assert step.check.inputs is not None
+        self._sight.tried = True  # also if there is nothing to draw cases for
         cases = INPUTS[step.check.inputs](self._facts_for(step))
         return explore(cases, lambda case: self._play(step, case), seed=self._job.seed, examples=self._examples)
 
@@ -202,7 +207,7 @@ class Runner:
         return facts
 
     def _play(self, step: Step, case: Any) -> list[Fault]:
-        stage = self._stage(step, case)
+        stage = attrs.evolve(self._stage(step, case), sight=self._sight)
         with _same_order(step.backend, self._job.seed):
             anyio.run(step.check.run, stage, backend=step.backend)
         for note in stage.notes:

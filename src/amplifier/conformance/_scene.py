@@ -32,7 +32,8 @@ from amplifier.testing import EventRecorder, MockApprovalSystem, MockContextMana
 from ._clock import fair_time, stretch
 from ._loading import LoadedSubject
 from ._serving import SERVICE, service_address
-from ._sources import furnish
+from ._sources import furnish, resolver_of
+from ._tally import Sight
 
 OWNER = "subject"
 MOUNT_SECONDS = 20.0
@@ -41,19 +42,6 @@ CLEANUP_SECONDS = 10.0
 """The kernel's default deadline for one cleanup."""
 IGNORED_AFTER = 4.0
 """Seconds after its cancellation at which a call counts as never ending."""
-
-DECLINED = "mount declined (it returned None and mounted nothing); give the configuration it needs"
-"""What is said of a module that is not there, so that only its mount could be looked at."""
-NEEDS_NO_INSTANCE = frozenset(
-    {
-        "mount.mounts",
-        "mount.takes_the_coordinator_when_ready",
-        "mount.fails_without_traces",
-        "mount.cleans_up",
-        "provider_conduct.declines_politely",
-    }
-)
-"""The checks that have something to look at even then."""
 
 _UNENDING: set[str] = set()
 """Subjects whose cleanup did not end in time when it was called only to tidy up."""
@@ -168,6 +156,13 @@ class Scene:
         return self.session.coordinator.hooks.registrations_of(OWNER)
 
     @property
+    def stands(self) -> bool:
+        """Whether anything of the subject is there to be looked at."""
+        if self.loaded.module_type == "resolver":
+            return resolver_of(self) is not None
+        return bool(self.registrations if self.loaded.module_type == "hook" else self.instances)
+
+    @property
     def cleanup(self) -> Callable[..., Any] | None:
         """What mount returned, if that is a cleanup."""
         if self.returned is None or self.is_structured or self.returned in self.instances.values():
@@ -198,6 +193,7 @@ class Stage:
         faults: What was found.
         notes: What limits the result.
         last_words: Called with a fault when the subject cannot be stopped and the process has to end.
+        sight: What the check gets to see; the stages that a check makes of this one share it.
     """
 
     loaded: LoadedSubject
@@ -208,6 +204,7 @@ class Stage:
     faults: list[Fault] = attrs.field(factory=list)
     notes: list[str] = attrs.field(factory=list)
     last_words: Callable[[Fault], NoReturn] | None = None
+    sight: Sight = attrs.field(factory=Sight)
 
     @asynccontextmanager
     async def scene(
@@ -249,9 +246,11 @@ class Stage:
                     events=EventRecorder(),
                 )
                 scene.events.listen(session.coordinator.hooks)
+                self.sight.tried = True
                 await mount_subject(scene, self.loaded.config if config is None else config)
                 if ready and self.loaded.on_session_ready is not None:
                     await scene.call(self.loaded.on_session_ready, scene.coordinator)
+                self.sight.stood |= scene.stands
                 try:
                     yield scene
                 finally:

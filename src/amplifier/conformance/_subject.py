@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib.machinery
+import os
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -98,6 +99,12 @@ class Subject:
             return None
 
 
+def is_path(target: str | Path) -> bool:
+    """Whether a target can only be meant as the place of a file or folder."""
+    text = str(target)
+    return isinstance(target, Path) or text.endswith(".py") or "/" in text or os.sep in text or text in (".", "..")
+
+
 def find_subject(target: str | Path, module_type: str | None = None) -> Subject:
     """Find a module by folder, file, id or package name.
 
@@ -112,6 +119,11 @@ def find_subject(target: str | Path, module_type: str | None = None) -> Subject:
         found = _from_file(str(target), path.resolve())
     elif path.is_dir():
         found = _from_folder(str(target), path.resolve())
+    elif is_path(target):
+        raise ModuleNotFoundError(
+            f"there is no file or folder {str(path.absolute())!r}; expected a folder or .py file, the id of an installed "
+            "module, or the name of an importable package"
+        )
     else:
         found = _from_installed(str(target))
     declared = module_type or found.constant("__amplifier_module_type__") or type_from_id(found.module_id)

@@ -5,13 +5,17 @@
 
     test_my_tool = conformance_tests("amplifier_module_tool_mine")
 
-Either form will do; `amplifier.pytest_plugin`, which pytest loads by itself, makes tests of them. Nothing here imports
-pytest. Above stands that plugin; below stands `check_module`.
+Either form will do; `amplifier.pytest_plugin`, which pytest loads by itself, makes tests of them. Methods and fixtures of
+your own in such a class are collected like those of any test class. A class whose name begins with an underscore is a base
+for others and no test itself. A path that is not absolute is looked for beside the file that names it, and then in the working
+directory. Nothing here imports pytest. Above stands that plugin; below stands `check_module`.
 """
 
 from __future__ import annotations
 
+import difflib
 import json
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,9 +27,10 @@ import attrs
 from amplifier.contracts import clauses_for
 from amplifier.errors import AmplifierError
 
-from ._report import Finding, Report, described
+from ._asked import AskedInVain, refuse_missing_parts, refuse_unknown
+from ._report import ClauseOutcome, Finding, Report, described
 from ._run import check_module
-from ._subject import find_subject
+from ._subject import find_subject, is_path
 
 __all__ = [
     "Conformance",
@@ -40,7 +45,12 @@ __all__ = [
     "described_as_text",
     "findings_of",
     "suite_of",
+    "was_examined",
 ]
+
+
+def _several(names: Sequence[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
 @attrs.frozen(kw_only=True)
@@ -63,7 +73,7 @@ class Suite:
     config: dict[str, Any] = attrs.field(factory=dict)
     plan: dict[str, Any] = attrs.field(factory=dict)
     xfail: dict[str, str] = attrs.field(factory=dict)
-    backends: tuple[str, ...] = ("asyncio", "trio")
+    backends: tuple[str, ...] = attrs.field(default=("asyncio", "trio"), converter=_several)
     thorough: bool = False
     seed: int = 0
 
@@ -71,8 +81,10 @@ class Suite:
         """The clauses that the module is bound by; known without running it.
 
         Raises:
-            AmplifierError: The module is not there, or its type is not known.
+            AmplifierError: The module is not there, its type is not known, or something that running it takes is missing.
         """
+        refuse_unknown(self.backends)
+        refuse_missing_parts(self.backends)
         found = find_subject(self.module, self.module_type)
         if found.module_type is None:
             raise AmplifierError(f"the type of {self.module!r} is not known; set module_type")
@@ -108,6 +120,11 @@ def findings_of(report: Report, clause: str, backend: str) -> list[Finding]:
     return [found for found in outcome.findings if found.backend is None or backend in found.backend]
 
 
+def was_examined(outcome: ClauseOutcome, backend: str) -> bool:
+    """Whether a clause was looked at on a backend, or without running anything."""
+    return backend in outcome.backends or (outcome.status == "kept" and not outcome.backends)
+
+
 def described_as_text(findings: Sequence[Finding]) -> str:
     """Findings as one text."""
     return "\n".join(line for found in findings for line in described(found))
@@ -115,6 +132,8 @@ def described_as_text(findings: Sequence[Finding]) -> str:
 
 class Conformance:
     """Base of the classes below; use the one of your module's type.
+
+    A subclass has to set ``module``, unless its name begins with an underscore: such a class is there to be shared.
 
     Attributes:
         module: See `Suite`; so for the others.
@@ -167,23 +186,80 @@ class ResolverConformance(Conformance):
 
 
 def conformance_tests(module: str | Path, **options: Any) -> Suite:
-    """The tests of a module in one line; the options are those of `Suite`."""
-    return Suite(module=str(module), **{**options, "backends": tuple(options.get("backends", ("asyncio", "trio")))})
+    """The tests of a module in one line; the options are those of `Suite`.
+
+    Raises:
+        ValueError: There is no such option, or it is not what it should be.
+    """
+    for name in options:
+        if name not in _OPTIONS:
+            raise AskedInVain(f"conformance_tests takes no {name!r}; {_instead_of(name)}")
+    caller = sys._getframe(1).f_globals.get("__file__")
+    return _made("conformance_tests", {**options, "module": _placed(module, caller)})
 
 
 def suite_of(found: object) -> Suite | None:
-    """The suite that something in a test file stands for; None if it stands for none."""
+    """The suite that something in a test file stands for; None if it stands for none.
+
+    Raises:
+        ValueError: It is a class that does not say what to examine, or says it in words that mean nothing here.
+    """
     if isinstance(found, Suite):
         return found
-    if not (isinstance(found, type) and issubclass(found, Conformance) and found.module):
+    if not (isinstance(found, type) and issubclass(found, Conformance)) or found.__module__ == __name__:
         return None
-    return Suite(
-        module=str(found.module),
-        module_type=found.module_type,
-        config=dict(found.config),
-        plan=dict(found.plan),
-        xfail=dict(found.xfail),
-        backends=tuple(found.backends),
-        thorough=found.thorough,
-        seed=found.seed,
-    )
+    if found.__name__.startswith("_") or not getattr(found, "__test__", True):
+        return None
+    _refuse_unknown_attributes(found)
+    owner = next(each for each in found.__mro__ if "module" in vars(each))
+    module: Any = found.module  # whatever the author put there
+    if not isinstance(module, (str, Path)) or not str(module):
+        raise AskedInVain(
+            f"{found.__name__}.module is {module!r}; set it to a folder, a .py file, the id of an installed module or "
+            f"the name of a package; a class that is only a base for others begins with an underscore: _{found.__name__}"
+        )
+    options = {name: getattr(found, name) for name in _OPTIONS}
+    file = getattr(sys.modules.get(owner.__module__), "__file__", None)
+    return _made(found.__name__, {**options, "module": _placed(module, file)})
+
+
+_OPTIONS = tuple(field.name for field in attrs.fields(Suite))
+_MAPPINGS = ("config", "plan", "xfail")
+
+
+def _made(what: str, options: dict[str, Any]) -> Suite:
+    for name in _MAPPINGS:
+        if not isinstance(options.get(name, {}), Mapping):
+            raise AskedInVain(f"{name} of {what} is {options[name]!r}; expected a dict")
+    made: dict[str, Any] = {name: dict(value) if name in _MAPPINGS else value for name, value in options.items()}
+    return Suite(**made)
+
+
+def _placed(module: str | Path, file: str | None) -> str:
+    """A module, with a path that is not absolute taken from the folder of the file that names it, if it is there."""
+    path = Path(module).expanduser()
+    if file is None or path.is_absolute() or not is_path(module):
+        return str(module)
+    beside = Path(file).resolve().parent / path
+    return str(beside) if beside.exists() or not path.exists() else str(module)
+
+
+def _refuse_unknown_attributes(found: type[Conformance]) -> None:
+    """A misspelt option would silently be none."""
+    for base in found.__mro__:
+        if not issubclass(base, Conformance) or base.__module__ == __name__:
+            continue
+        for name, value in vars(base).items():
+            # Methods, fixtures and properties are the author's own, and so is what looks like a constant.
+            is_own = name.startswith(("_", "test")) or name.isupper() or callable(value) or hasattr(value, "__get__")
+            if is_own or name in (*_OPTIONS, "pytestmark"):
+                continue
+            raise AskedInVain(
+                f"{base.__name__}.{name} is no option of a conformance class; {_instead_of(name)}; "
+                "what is your own begins with an underscore or is written in capitals"
+            )
+
+
+def _instead_of(name: str) -> str:
+    near = difflib.get_close_matches(name.lower(), _OPTIONS, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(_OPTIONS)}"

@@ -18,8 +18,9 @@ from .._exercise import exercises
 from .._failing_mounts import cancel_mounts, give_bad_settings
 from .._registry import check
 from .._resources import Resources, files_below
-from .._scene import CANARY, CLEANUP_SECONDS, DECLINED, OWNER, MountFailed, Scene, Stage, ways_to_mount
+from .._scene import CANARY, CLEANUP_SECONDS, OWNER, MountFailed, Scene, Stage, ways_to_mount
 from .._sharing import look_for_sharing
+from .._tally import DECLINED
 from .._torn_files import look_for_torn_files
 from .._words import settings_in
 
@@ -43,8 +44,7 @@ async def mounts(stage: Stage) -> None:
             stage.fault("A4", f"mount returned {type(returned).__name__}; expected a cleanup, a {kind} or None")
         if isinstance(returned, type):
             stage.fault("A4", f"mount returned the class {returned.__name__}, not an instance of it")
-        stands = scene.registrations if kind == "hook" else scene.instances
-        if stands or kind not in _POINT_CLAUSES:
+        if scene.stands or kind not in _POINT_CLAUSES:
             return
         if returned is None and not scene.is_structured and not _mounted_elsewhere(scene):
             stage.notes.append(DECLINED)

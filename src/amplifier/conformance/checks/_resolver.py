@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 
 from .._registry import check
-from .._scene import Outcome, Scene, Stage
+from .._scene import OWNER, Outcome, Scene, Stage
 from .._sources import (
     EXECUTED,
     SAMPLES,
@@ -44,6 +44,9 @@ async def has_the_shape(stage: Stage) -> None:
         if resolver is None:
             if scene.returned is not None and not callable(scene.returned):
                 stage.fault("R1", f"{type(scene.returned).__name__} has neither resolve nor async_resolve")
+            elsewhere = sorted({repr(point) for point, _, _ in scene.session.coordinator.mounts.mounted_by(OWNER)})
+            if elsewhere:
+                stage.fault("R1", f"mount gave no resolver; it is at {', '.join(elsewhere)}")
             return
         methods = methods_of(resolver)
         if not methods:

@@ -1,7 +1,7 @@
 """What can be said without running anything: entry point, mount, on_session_ready, the declared type.
 
-Everything is read from metadata and syntax trees; where a tree does not tell, the check is silent and leaves the question
-to those that run the module.
+Everything is read from metadata and syntax trees; where a tree does not tell, the check says so and leaves the question to
+those that run the module.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from amplifier.loading import is_module_id
 from .._registry import check
 from .._scene import Fault
 from .._subject import Definition, Subject, parsed
+from .._tally import Unexamined
 
 _MANAGERS = frozenset({"asynccontextmanager"})
 
@@ -55,16 +56,17 @@ def is_well_named(subject: Subject) -> Iterator[Fault]:
 @check("A3", kind="static")
 def has_a_mount(subject: Subject) -> Iterator[Fault]:
     """Reads the definition of mount: present, async or a context manager, callable with coordinator and config."""
+    tree = _tree(subject)
     found = subject.definition(subject.attribute)
-    if found is None:
-        tree = parsed(subject.file)
-        if tree is not None and not _is_dynamic(tree, subject.attribute):
-            what = f"there is no {subject.attribute!r} in {subject.import_name}; expected async def mount(coordinator, config)"
-            yield Fault(clause="A3", what=what, location=subject.file.name)
+    if found is None and not _is_dynamic(tree, subject.attribute):
+        what = (
+            f"there is no {subject.attribute!r} in {subject.import_name}; expected async def mount(coordinator, config)"
+        )
+        yield Fault(clause="A3", what=what, location=subject.file.name)
         return
-    node = found.node
-    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        return
+    node = None if found is None else found.node
+    if found is None or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        raise Unexamined(f"{subject.file.name} does not show how {subject.attribute!r} is defined")
     if not _takes(node, 2):
         what = f"mount takes ({ast.unparse(node.args)}); expected one that can be called as mount(coordinator, config)"
         yield Fault(clause="A3", what=what, location=found.location)
@@ -74,21 +76,27 @@ def has_a_mount(subject: Subject) -> Iterator[Fault]:
 @check("A6", kind="static")
 def is_told_when_ready(subject: Subject) -> Iterator[Fault]:
     """Reads the definition of on_session_ready, if there is one: async, and takes the coordinator alone."""
+    tree = _tree(subject)
     found = subject.definition("on_session_ready")
+    if found is None and not _is_dynamic(tree, "on_session_ready"):
+        return  # there is none
     node = None if found is None else found.node
     if found is None or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        return
-    if isinstance(node, ast.FunctionDef) and not node.decorator_list:
-        what = "on_session_ready is not async, so the kernel does not call it"
-        yield Fault(clause="A6", what=what, location=found.location)
+        raise Unexamined(f"{subject.file.name} does not show whether there is an on_session_ready")
     if not _takes(node, 1):
         what = f"on_session_ready takes ({ast.unparse(node.args)}); expected on_session_ready(coordinator)"
+        yield Fault(clause="A6", what=what, location=found.location)
+    if isinstance(node, ast.FunctionDef):
+        if node.decorator_list:
+            raise Unexamined(f"{found.file.name} does not show what its decorators make of on_session_ready")
+        what = "on_session_ready is not async, so the kernel does not call it"
         yield Fault(clause="A6", what=what, location=found.location)
 
 
 @check("A20", kind="static")
 def declares_its_type(subject: Subject) -> Iterator[Fault]:
     """Reads __amplifier_module_type__."""
+    _tree(subject)
     found = subject.definition("__amplifier_module_type__")
     declared = subject.constant("__amplifier_module_type__")
     if found is None:
@@ -97,12 +105,26 @@ def declares_its_type(subject: Subject) -> Iterator[Fault]:
             what="the module does not declare its type as __amplifier_module_type__",
             location=subject.file.name,
         )
-    elif declared is not None and declared not in CONTRACTS:
+    elif declared is None:
+        raise Unexamined(f"{subject.file.name} does not show what __amplifier_module_type__ is")
+    elif declared not in CONTRACTS:
         yield Fault(
             clause="A20",
             what=f"__amplifier_module_type__ is {declared!r}; expected one of {', '.join(CONTRACTS)}",
             location=found.location,
         )
+
+
+def _tree(subject: Subject) -> ast.Module:
+    """The syntax tree of the module's own file.
+
+    Raises:
+        Unexamined: It has none.
+    """
+    tree = parsed(subject.file)
+    if tree is None:
+        raise Unexamined(f"{subject.file.name} cannot be parsed")
+    return tree
 
 
 def _exists(subject: Subject, import_name: str) -> bool:
@@ -127,8 +149,10 @@ def _not_async(node: ast.FunctionDef | ast.AsyncFunctionDef, found: Definition) 
             what = "mount is an async generator without @asynccontextmanager, which can be neither awaited nor entered"
             yield Fault(clause="A3", what=what, location=found.location)
         return
-    if node.decorator_list or decorators & _MANAGERS:
+    if decorators & _MANAGERS:
         return
+    if node.decorator_list:
+        raise Unexamined(f"{found.file.name} does not show what its decorators make of mount")
     # A plain function may still return a coroutine or a manager; only what surely returns neither is a fault here.
     answers = [each.value for each in _own_nodes(node) if isinstance(each, ast.Return) and each.value is not None]
     local = {each.name for each in ast.walk(node) if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))}
@@ -139,6 +163,8 @@ def _not_async(node: ast.FunctionDef | ast.AsyncFunctionDef, found: Definition) 
     if yields or all(surely_not):
         what = "mount is a plain function; expected async def, or a factory of async context managers"
         yield Fault(clause="A3", what=what, location=found.location)
+        return
+    raise Unexamined(f"{found.file.name} does not show what the plain function mount returns")
 
 
 def _own_nodes(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.AST]:
