@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time
 from decimal import Decimal
-from gc import get_referents
+from gc import get_referents, is_tracked
 from typing import Any
 
 import attrs
@@ -51,11 +51,10 @@ STRICTLY = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS | 
 """The codec refuses what it would otherwise write by rules of its own."""
 
 _DICT_OR_LIST = frozenset({dict, list})
-_JSON_TYPES = LEAVES | _DICT_OR_LIST | {float}
 
 # A value may be one list reachable by 2**50 routes. No honest one unrolls into this many containers and is small.
 MANY_CONTAINERS = 100_000
-MANY_MEMBERS = 10 * MANY_CONTAINERS
+_MANY_MEMBERS = 50 * MANY_CONTAINERS  # so that looking at it takes no more than some tens of megabytes
 MAX_SHARING = 4
 
 
@@ -105,25 +104,43 @@ def vetted(value: Any) -> Any:
     return value
 
 
-def are_exact(values: list[Any]) -> bool:
-    """Whether these are exact JSON values, none of them too deep nor, by sharing its parts, exponentially larger as text.
+def is_writable_size(values: list[Any]) -> bool:
+    """Whether free-form values are neither too deep nor, by sharing their parts, exponentially larger as text.
 
-    For many values or large ones, where it takes half as long as `vet` or less: it goes level by level, so that Python
-    itself looks only at the types on each and at the floats. A False means only: look closer.
+    For writing, where the codec itself refuses what is not JSON. It asks about all free-form values of a model at once
+    and never looks at a leaf in Python, which makes it six times as fast as `vet`. A False means only: look closer.
     """
-    level, seen = values, 0
-    for _ in range(MAX_DEPTH + 1):
-        types = set(map(type, level))
-        if not types <= _JSON_TYPES:
+    level = list(filter(is_tracked, values))
+    room, containers = MAX_DEPTH - 1, 0
+    while level:
+        room -= 1
+        containers += len(level)
+        if not room or containers > MANY_CONTAINERS or not _DICT_OR_LIST.issuperset(map(type, level)):
             return False
-        if float in types and not all(map(math.isfinite, [member for member in level if type(member) is float])):
+        members = sum(map(len, level))
+        if members > _MANY_MEMBERS:
             return False
-        if types.isdisjoint(_DICT_OR_LIST):
+        inside = get_referents(*level)
+        if (
+            len(inside) != members
+        ):  # odd keys, or the attributes of a living object, which Python 3.13 does not show here
+            return False
+        # CPython does not track a dict that holds nothing but atoms, so flat dicts drop out of the walk here. Where
+        # it does track them (3.14), the answer is the same and takes a little longer.
+        level = list(filter(is_tracked, inside))
+    return True
+
+
+def may_hide_nan(text: bytes) -> bool:
+    """Whether the codec's text holds a null; it writes NaN and the infinities that way.
+
+    A null in the middle of a sentence or of a quoted JSON text does not count.
+    """
+    found = text.rfind(b"null")  # backwards, because Python searches that way twice as fast
+    while found > 0:
+        if text[found - 1] in b"[,:" and text[found - 3 : found - 1] != b'\\"':
             return True
-        seen += len(level)
-        if seen > MANY_MEMBERS:
-            return False
-        level = get_referents(*level)  # what is in the dicts and lists; a leaf refers to nothing
+        found = text.rfind(b"null", 0, found)
     return False
 
 

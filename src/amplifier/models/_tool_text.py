@@ -16,7 +16,7 @@ from decimal import Decimal
 from typing import Any
 
 from .._json import rebuild
-from ._plain import MANY_CONTAINERS, MAX_DEPTH, MAX_SHARING, are_exact
+from ._plain import MANY_CONTAINERS, MAX_DEPTH, MAX_SHARING, is_writable_size
 
 # Control characters except tab, newline and carriage return, and halves of surrogate pairs.
 _UNSPEAKABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -38,7 +38,7 @@ def json_text(value: object) -> str:
 def json_value(value: object) -> Any:
     """The nearest JSON value for any object whatever."""
     plain = rebuild(value, _as_json, subject="tool output", max_depth=MAX_DEPTH - 2, mark=True)
-    return plain if are_exact([plain]) else _cut_sharing(plain)
+    return plain if is_writable_size([plain]) else _cut_sharing(plain)
 
 
 def _cut_sharing(plain: Any) -> Any:
