@@ -297,6 +297,22 @@ class PlainIterator:
         return iter(())
 
 
+class NoSend:
+    """An iterator that can be thrown into, but not sent anything."""
+
+    def __await__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        raise StopIteration("no send")
+
+    def throw(self, *_: Any) -> Any:
+        raise AssertionError("nobody throws here")
+
+    def __iter__(self) -> Any:
+        return self
+
+
 @types.coroutine
 def old_fashioned() -> Generator[Any, Any, str]:
     yield from anyio.lowlevel.checkpoint().__await__()
@@ -311,8 +327,9 @@ def old_fashioned() -> Generator[Any, Any, str]:
         (lambda: Answer(waits=False), "answer"),
         (old_fashioned, "old"),
         (PlainIterator, None),
+        (NoSend, "no send"),
     ],
-    ids=["coroutine", "awaitable", "awaitable-at-once", "generator", "iterator"],
+    ids=["coroutine", "awaitable", "awaitable-at-once", "generator", "iterator", "iterator-with-throw"],
 )
 async def test_whatever_can_be_awaited_can_be_run(make, expected):
     series = Series()

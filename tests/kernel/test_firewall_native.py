@@ -369,7 +369,8 @@ def test_a_native_cancel_under_a_cancelled_scope_is_not_swallowed_by_the_scope(r
         log: list[str] = []
         release = asyncio.Event()
 
-        async def section() -> None:
+        async def section(scope: anyio.CancelScope) -> None:
+            asyncio.get_running_loop().call_soon(scope.cancel)
             try:
                 await release.wait()
             finally:
@@ -379,8 +380,7 @@ def test_a_native_cancel_under_a_cancelled_scope_is_not_swallowed_by_the_scope(r
 
         async def calling() -> None:
             with anyio.CancelScope() as scope:
-                asyncio.get_running_loop().call_soon(scope.cancel)
-                await run(section, name="section")
+                await run(section, scope, name="section")
                 await asyncio.sleep(0)
             await asyncio.sleep(0)
             log.append("went on")
@@ -509,9 +509,8 @@ def test_the_task_factory_of_an_application_makes_the_sections_too(run):
     run_on_asyncio(main)
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="asyncio has no tasks that start at once before Python 3.12")
-@pytest.mark.parametrize("run", [run_guarded, run_shielded])
-def test_a_section_that_waits_for_nothing_takes_no_turn_of_the_loop(run):
+@pytest.mark.skipif(sys.version_info < (3, 13), reason="before Python 3.13 sections do not start at once")
+def test_a_shielded_section_that_waits_for_nothing_takes_no_turn_of_the_loop():
     async def main() -> None:
         turns: list[int] = []
 
@@ -519,8 +518,87 @@ def test_a_section_that_waits_for_nothing_takes_no_turn_of_the_loop(run):
             return "done"
 
         asyncio.get_running_loop().call_soon(turns.append, 1)
-        assert await run(section, name="section") == "done"
+        assert await run_shielded(section, name="section") == "done"
         assert turns == []
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     run_on_asyncio(main)
+
+
+def test_guarded_sections_that_wait_for_nothing_let_others_run():
+    async def main() -> None:
+        turns: list[int] = []
+
+        async def section() -> str:
+            return "done"
+
+        asyncio.get_running_loop().call_soon(turns.append, 1)
+        assert await run_guarded(section, name="section") == "done"
+        assert turns == [1]
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run_on_asyncio(main)
+
+
+@pytest.mark.skipif(
+    sys.version_info < (3, 13), reason="before, it has been started when its caller comes to wait for it"
+)
+def test_a_guarded_section_does_not_start_when_its_caller_is_cancelled_already():
+    async def main() -> None:
+        started: list[int] = []
+
+        async def section() -> None:
+            started.append(1)
+
+        async def caller() -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await run_guarded(section, name="section")
+
+        task = asyncio.get_running_loop().create_task(caller())
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert started == []
+
+    run_on_asyncio(main)
+
+
+@pytest.mark.parametrize("run", [run_guarded, run_shielded])
+def test_a_scope_that_the_first_step_of_a_section_cancels_leaves_nothing_behind(run):
+    async def main() -> None:
+        with anyio.CancelScope() as outer:
+
+            async def section() -> str:
+                outer.cancel()
+                return "done"
+
+            await run(section, name="section")
+        for _ in range(3):
+            await asyncio.sleep(0)  # a stray cancellation would strike here
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0
+
+    run_on_asyncio(main)
+
+
+@pytest.mark.parametrize("run", [run_guarded, run_shielded])
+def test_a_loop_that_makes_its_tasks_itself_makes_the_sections_too(run):
+    class OwnLoop(asyncio.SelectorEventLoop):
+        made = 0
+
+        def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
+            self.made += 1
+            return super().create_task(coro, **options)
+
+        def get_task_factory(self) -> Any:
+            raise NotImplementedError  # as asyncio's abstract loop does
+
+    async def section() -> str:
+        return "done"
+
+    with asyncio.Runner(loop_factory=OwnLoop) as runner:
+        loop = runner.get_loop()
+        assert runner.run(run(section, name="section")) == "done"
+        assert loop.made == 2  # type: ignore[attr-defined]  # the main task and the section

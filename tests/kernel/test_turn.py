@@ -254,20 +254,20 @@ async def test_error_of_the_orchestrator_leaves_as_the_very_object_it_was(error)
         assert (session.status.last_error or {})["type"] == type(error).__name__
 
 
-@pytest.mark.parametrize("how", ["raised", "cancelled"])
+@pytest.mark.parametrize("how", ["raised", "raised in a group", "cancelled"])
 async def test_ctrl_c_ends_a_turn_as_cancelled_in_whichever_form_it_arrives(how):
-    """A loop of asyncio cancels its main task at Ctrl-C; trio raises the exception inside of it."""
-    interrupt = KeyboardInterrupt()
+    """A loop of asyncio cancels its main task at Ctrl-C; trio raises the exception inside of it, or of a tool beside others."""
+    interrupt = KeyboardInterrupt() if how == "raised" else BaseExceptionGroup("tools", [KeyboardInterrupt()])
 
     async def body(turn):
-        if how == "raised":
+        if how != "cancelled":
             raise interrupt
         await anyio.sleep_forever()
 
     async with agent(body) as session:
         events = heard(session, "cancel:completed")
-        if how == "raised":
-            with pytest.raises(KeyboardInterrupt) as caught:
+        if how != "cancelled":
+            with pytest.raises(type(interrupt)) as caught:
                 await session.execute("hi")
             assert caught.value is interrupt
         else:

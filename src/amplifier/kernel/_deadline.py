@@ -174,31 +174,31 @@ def _noticing(awaitable: Any, on_wait: Callable[[], None]) -> Generator[Any, Any
     if type(awaitable) is not types.CoroutineType:
         if type(awaitable) is not types.GeneratorType:
             driven_by_hand = awaitable.__await__()
-        if not hasattr(driven_by_hand, "throw"):  # a plain iterator, which is allowed
-            on_wait()
+        if not (hasattr(driven_by_hand, "send") and hasattr(driven_by_hand, "throw")):
+            on_wait()  # a plain iterator, which is allowed
             return (yield from driven_by_hand)
-    try:
-        trap = driven_by_hand.send(None)
-    except StopIteration as end:
-        return end.value
-    on_wait()
+    answer: Any = None
     thrown: BaseException | None = None
+    is_noticed = False
     try:
         while True:
-            answer, thrown = None, None
             try:
+                trap = driven_by_hand.send(answer) if thrown is None else driven_by_hand.throw(thrown)
+            except StopIteration as end:
+                return end.value
+            answer = thrown = None
+            try:
+                if not is_noticed:
+                    is_noticed = True
+                    on_wait()
                 answer = yield trap
             except GeneratorExit:
                 driven_by_hand.close()
                 raise
             except BaseException as exc:  # noqa: BLE001 — whatever the loop throws is for the one that waits
                 thrown = exc
-            try:
-                trap = driven_by_hand.send(answer) if thrown is None else driven_by_hand.throw(thrown)
-            except StopIteration as end:
-                return end.value
     finally:
-        thrown = None  # see `Series.run`
+        answer = thrown = trap = None  # see `Series.run`
 
 
 class InventedCancellation(Exception):

@@ -29,7 +29,9 @@ T = TypeVar("T")
 
 _UNSET: Any = object()
 
-_CAN_START_AT_ONCE = sys.version_info >= (3, 12)  # asyncio.Task(eager_start=True)
+# asyncio.Task(eager_start=True). Python 3.12 has it, too, but there a cancel that such a task's first step brings upon its caller
+# cannot be taken back and strikes at some later await.
+_CAN_START_AT_ONCE = sys.version_info >= (3, 13)
 
 
 def _running_asyncio_loop() -> asyncio.AbstractEventLoop | None:
@@ -78,7 +80,7 @@ class _Section:
     def start(self, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...], name: str) -> asyncio.Task[None]:
         """Give the section its task."""
         loop = self.loop
-        if _CAN_START_AT_ONCE and loop.get_task_factory() is None:
+        if _makes_plain_tasks(loop):
             # It runs up to its first real wait right here; one that has none costs no turn of the loop at all.
             make_task: Any = sys.modules["asyncio"].Task
             task: asyncio.Task[None] = make_task(self._run(fn, args), loop=loop, name=name, eager_start=True)
@@ -110,8 +112,16 @@ class _Section:
         await self.waiter
 
 
+def _makes_plain_tasks(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether the loop's tasks are asyncio's own, so that we may make one ourselves that starts at once."""
+    if not _CAN_START_AT_ONCE:
+        return False
+    usual = sys.modules["asyncio"].BaseEventLoop.create_task
+    return getattr(type(loop), "create_task", None) is usual and loop.get_task_factory() is None
+
+
 def is_section(coro: object) -> bool:
-    """Whether a coroutine is a section's, for task factories: outside of them it starts at once from Python 3.12 on."""
+    """Whether a coroutine is a section's, for task factories: outside of them it starts at once from Python 3.13 on."""
     return getattr(coro, "cr_code", None) is _Section._run.__code__
 
 
@@ -128,6 +138,10 @@ async def run_guarded(
     loop = _running_asyncio_loop()
     if loop is None:
         return await fn(*args)
+    if _CAN_START_AT_ONCE:
+        # A section that starts at once, and may wait for nothing, would neither notice a cancellation that is on its way nor
+        # let anybody else run.
+        await sys.modules["asyncio"].sleep(0)
     scope = cancel_scope()
     section = _Section(loop, scope)
     task = section.start(fn, args, name)

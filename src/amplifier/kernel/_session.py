@@ -363,7 +363,7 @@ class AmplifierSession:
                 f"session {self.session_id!r} cannot be closed from inside its own turn; "
                 "request_cancel() it and close it where it was opened"
             )
-        if self._lifecycle.state is State.OPENING:
+        while self._lifecycle.state is State.OPENING:  # when we wake, it may be opened a second time already
             await self._until_settled()
         if self._lifecycle.state is State.OPEN:
             # In the caller's own step, before the shielded section gets its task: a second caller must see it at once.
@@ -384,6 +384,7 @@ class AmplifierSession:
             self.cleanup_failures, interrupt = await self._unwind()
             fatal = fatal or interrupt
             self.coordinator.hosting.is_shut = True  # from here on nobody would stop what is started
+            self.coordinator.watch.spawn = None
             for failure in list(self.cleanup_failures):
                 fatal = await self._say_cleanup_failed(failure) or fatal
             late_failures, interrupt = await self._unwind()

@@ -162,7 +162,7 @@ class Turns:
     async def _ended_badly(self, exc: BaseException) -> None:
         """The orchestrator raised, or the cancellation came from outside."""
         # Ctrl-C arrives as a cancellation on asyncio and as itself on trio; it means the same.
-        stopped = is_cancellation_type(exc) or isinstance(exc, KeyboardInterrupt)
+        stopped = is_cancellation_type(exc) or _is_interrupt(exc)
         if not stopped:
             self._note_error(exc)
         if stopped or self._coordinator.cancellation.is_cancelled:
@@ -232,6 +232,13 @@ class Turns:
         if error is not None:
             details["error"] = error
         await self._coordinator.hooks.emit(CANCEL_COMPLETED, details)
+
+
+def _is_interrupt(exc: BaseException) -> bool:
+    """Whether this is Ctrl-C and nothing else; out of a task group it comes wrapped."""
+    if isinstance(exc, BaseExceptionGroup):
+        return exc.split(KeyboardInterrupt)[1] is None
+    return isinstance(exc, KeyboardInterrupt)
 
 
 def _accepted_keywords(execute: Any) -> frozenset[str] | None:

@@ -129,7 +129,7 @@ class _Found:
 def _take_apart(found: list[_Found]) -> None:
     """Give each of several tasks that run on one stack its own frames.
 
-    From Python 3.12 on a section of the kernel starts at once, inside a step of the task that then waits for it.
+    From Python 3.13 on a section of the kernel starts at once, inside a step of the task that then waits for it.
     """
     running = [each for each in found if each.state == "running"]
     begun = {id(each.frames[0][0]): each for each in running}

@@ -113,7 +113,7 @@ class _AsyncioTrial:
         injection = CURRENT_INJECTION.get() if context is None else context.get(CURRENT_INJECTION)
         if injection is not self.injection or injection.closed:
             return asyncio.Task(coro, loop=loop, **options)
-        if is_section(coro) and sys.version_info >= (3, 12):
+        if is_section(coro) and sys.version_info >= (3, 13):
             options["eager_start"] = True  # as outside of a sweep, where the kernel sees to it itself
         task = OrderedTask(self._shell(coro), order=self.order, loop=loop, **options)
         injection.tasks[task] = coro

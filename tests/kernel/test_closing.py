@@ -1,0 +1,91 @@
+"""The end of a session that had nothing to wait for before, or that is opened again at once. Time is virtual."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+
+from tests._support.small_agent import agent
+
+pytestmark = pytest.mark.virtual_time
+
+
+async def at_once(turn: Any) -> str:
+    return "done"
+
+
+def failing_cleanup() -> None:
+    raise ValueError("cleanup")
+
+
+async def test_async_handlers_hear_of_a_cleanup_that_failed_though_nothing_waited_before():
+    heard: list[str] = []
+
+    async def handler(event: str, data: dict[str, Any]) -> None:
+        heard.append(event)
+
+    async def mount(coordinator: Any, config: dict[str, Any]) -> None:
+        coordinator.hooks.register("cleanup:failed", handler, name="listener")
+        coordinator.register_cleanup(failing_cleanup)
+
+    async with agent(at_once, hooks={"hooks-x": mount}) as session:
+        await session.execute("go")
+    assert heard == ["cleanup:failed"]
+
+
+async def test_a_cleanup_that_is_registered_while_closing_may_wait():
+    log: list[str] = []
+
+    async def late() -> None:
+        log.append("late begins")
+        await anyio.sleep(1)
+        log.append("late ends")
+
+    async def mount(coordinator: Any, config: dict[str, Any]) -> None:
+        coordinator.hooks.register("cleanup:failed", lambda event, data: coordinator.register_cleanup(late))
+        coordinator.register_cleanup(failing_cleanup)
+
+    async with agent(at_once, hooks={"hooks-x": mount}) as session:
+        pass
+    assert log == ["late begins", "late ends"]
+    assert [failure.what for failure in session.cleanup_failures] == ["cleanup"]
+
+
+async def test_a_cleanup_that_waited_for_one_opening_leaves_the_next_one_whole():
+    """The session is closed and opened again before the waiting call gets to run."""
+    log: list[str] = []
+    mounts = 0
+    gates = [anyio.Event(), anyio.Event()]
+
+    async def mount(coordinator: Any, config: dict[str, Any]) -> None:
+        nonlocal mounts
+        number, mounts = mounts, mounts + 1
+        coordinator.register_cleanup(lambda: log.append(f"cleanup {number} while {session.statistics().state}"))
+        await gates[number].wait()
+
+    session = agent(at_once, hooks={"hooks-x": mount})
+
+    async def open_twice() -> None:
+        await session.initialize()
+        await session.cleanup()
+        await session.initialize()
+        log.append("open again")
+
+    async def close() -> None:
+        await session.cleanup()
+        log.append("closed")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(open_twice)
+        await anyio.wait_all_tasks_blocked()
+        group.start_soon(close)
+        await anyio.wait_all_tasks_blocked()
+        gates[0].set()
+        await anyio.wait_all_tasks_blocked()
+        gates[1].set()
+    assert log.count("cleanup 0 while closing") == 1
+    assert "cleanup 1 while opening" not in log
+    await session.cleanup()
+    assert log.count("cleanup 1 while closing") == 1
