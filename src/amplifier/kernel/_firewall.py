@@ -48,7 +48,7 @@ def cancel_scope(deadline: float = math.inf, *, shield: bool = False) -> anyio.C
     """A scope of the running backend.
 
     The same as ``anyio.CancelScope(…)``, which looks its backend up every time and, because it is then made through another
-    class, is initialised twice. That is a third of what a short-lived scope costs.
+    class, is initialised twice. That is a fifth of what a short-lived scope costs.
     """
     on_asyncio = _running_asyncio_loop() is not None
     try:

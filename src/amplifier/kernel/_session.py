@@ -178,9 +178,8 @@ class AmplifierSession:
 
     async def _until_settled(self) -> None:
         """Wait for the end of the opening or closing that another call is at; the event is made by those who wait."""
-        if self._settled is None:
-            self._settled = anyio.Event()
-        await self._settled.wait()
+        settled = self._settled = self._settled or anyio.Event()
+        await settled.wait()
 
     def _settle(self) -> None:
         settled, self._settled = self._settled, None
