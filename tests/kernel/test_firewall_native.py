@@ -540,30 +540,6 @@ def test_guarded_sections_that_wait_for_nothing_let_others_run():
     run_on_asyncio(main)
 
 
-@pytest.mark.skipif(
-    sys.version_info < (3, 13), reason="before, it has been started when its caller comes to wait for it"
-)
-def test_a_guarded_section_does_not_start_when_its_caller_is_cancelled_already():
-    async def main() -> None:
-        started: list[int] = []
-
-        async def section() -> None:
-            started.append(1)
-
-        async def caller() -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            task.cancel()
-            await run_guarded(section, name="section")
-
-        task = asyncio.get_running_loop().create_task(caller())
-        await asyncio.wait([task])
-        assert task.cancelled()
-        assert started == []
-
-    run_on_asyncio(main)
-
-
 @pytest.mark.parametrize("run", [run_guarded, run_shielded])
 def test_a_scope_that_the_first_step_of_a_section_cancels_leaves_nothing_behind(run):
     async def main() -> None:

@@ -109,6 +109,8 @@ class _Section:
     async def done(self) -> None:
         """Wait for the task without passing our own cancellation on to it, which ``await task`` would do."""
         self.waiter = self.loop.create_future()
+        if self.value is not _UNSET or self.error is not None:
+            self.loop.call_soon(self._wake)
         await self.waiter
 
 
@@ -138,18 +140,18 @@ async def run_guarded(
     loop = _running_asyncio_loop()
     if loop is None:
         return await fn(*args)
-    if _CAN_START_AT_ONCE:
-        # A section that starts at once, and may wait for nothing, would neither notice a cancellation that is on its way nor
-        # let anybody else run.
-        await sys.modules["asyncio"].sleep(0)
     scope = cancel_scope()
     section = _Section(loop, scope)
     task = section.start(fn, args, name)
     cancelled_error = cast("type[BaseException]", sys.modules["asyncio"].CancelledError)
     held: BaseException | None = None
     late: BaseException | None = None
+    # One that started at once and waited for nothing lets the others run all the same, or quick turns in a row would keep
+    # them, and a timeout around these turns, from ever getting there.
+    owes_a_turn = task.done()
     try:
-        while not task.done():
+        while owes_a_turn or not task.done():
+            owes_a_turn = False
             try:
                 if held is None:
                     await section.done()
