@@ -88,12 +88,8 @@ def test_a_signal_writes_the_tasks_to_standard_error_and_the_run_goes_on(backend
     with hanging_run(plan, home, desk, backend) as process:
         process.send_signal(signal.SIGUSR1)
         assert process.stderr is not None
-        seen = []
-        for line in process.stderr:
-            seen.append(line.decode())
-            if "await anyio.sleep(0.02)" in seen[-1]:
-                break
-        assert any("in WaitFor.execute [tool-cast]" in line for line in seen)
+        # The tool may be asleep or just looking again when the signal arrives; either way the line says where it is.
+        assert any(b"in WaitFor.execute [tool-cast]" in line for line in process.stderr)
         (desk / "gate").touch()
         assert b"it is there" in process.communicate()[0]
         assert process.returncode == 0
