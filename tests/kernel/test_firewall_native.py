@@ -509,8 +509,8 @@ def test_the_task_factory_of_an_application_makes_the_sections_too(run):
     run_on_asyncio(main)
 
 
-@pytest.mark.skipif(sys.version_info < (3, 13), reason="before Python 3.13 sections do not start at once")
-def test_a_shielded_section_that_waits_for_nothing_takes_no_turn_of_the_loop():
+@pytest.mark.parametrize("run", [run_guarded, run_shielded])
+def test_sections_that_wait_for_nothing_let_others_run_except_while_closing_from_python_3_13_on(run):
     async def main() -> None:
         turns: list[int] = []
 
@@ -518,23 +518,9 @@ def test_a_shielded_section_that_waits_for_nothing_takes_no_turn_of_the_loop():
             return "done"
 
         asyncio.get_running_loop().call_soon(turns.append, 1)
-        assert await run_shielded(section, name="section") == "done"
-        assert turns == []
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    run_on_asyncio(main)
-
-
-def test_guarded_sections_that_wait_for_nothing_let_others_run():
-    async def main() -> None:
-        turns: list[int] = []
-
-        async def section() -> str:
-            return "done"
-
-        asyncio.get_running_loop().call_soon(turns.append, 1)
-        assert await run_guarded(section, name="section") == "done"
-        assert turns == [1]
+        assert await run(section, name="section") == "done"
+        starts_at_once = sys.version_info >= (3, 13)
+        assert turns == ([] if starts_at_once and run is run_shielded else [1])
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     run_on_asyncio(main)

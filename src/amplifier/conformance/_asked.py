@@ -53,12 +53,16 @@ def refuse_unknown(backends: Sequence[str], only: Iterable[str] = (), replay: st
         _refuse_bad_token(replay, backends)
 
 
-def refuse_foreign(module_type: str, *, static: bool, only: Iterable[str] = (), replay: str | None = None) -> None:
-    """See that every name means something for this type of module.
+def refuse_foreign(
+    module_type: str | None, *, static: bool, only: Iterable[str] = (), replay: str | None = None
+) -> None:
+    """See that every name means something for this type of module; nothing is said of one that is not known yet.
 
     Raises:
         AskedInVain: One is of another type, or is only looked at by running the module.
     """
+    if module_type is None:
+        return
     replayed = [] if replay is None else [replay.partition(":")[0]]
     for name in [*only, *replayed]:
         found = [each for each in checks_for(module_type) if name == each.name or name in each.clauses]

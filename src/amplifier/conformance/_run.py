@@ -89,8 +89,7 @@ async def check_module(
     if not static:
         refuse_missing_parts(backends)
     subject = find_subject(target, module_type)
-    if subject.module_type is not None:
-        refuse_foreign(subject.module_type, static=static, only=only, replay=replay)
+    refuse_foreign(subject.module_type, static=static, only=only, replay=replay)
     job = Job(
         target=str(target),
         module_type=module_type,
@@ -103,8 +102,7 @@ async def check_module(
         replay=replay,
     )
     examination = _Examination(subject, job, progress)
-    if replay is None:
-        examination.look()
+    examination.look()
     if not static:
         await examination.run()
     report = examination.report("static" if static else job.profile)
@@ -134,7 +132,9 @@ class _Examination:
     # ── static ──
 
     def look(self) -> None:
-        """Run the checks that execute nothing."""
+        """Run the checks that execute nothing; a finding that is shown again takes none of them."""
+        if self._job.replay is not None:
+            return
         for check in checks_for(self._type or "tool", ("static",)):
             if not self._is_wanted(check.name, check.clauses):
                 continue

@@ -486,9 +486,8 @@ class AmplifierSession:
         if not crashes and not others:
             return True
         if others or len(crashes) != 1:
-            raise BaseExceptionGroup(
-                f"session {self.session_id!r} was ended by crashed background work", [*crashes, *others]
-            )
+            what = f"session {self.session_id!r} was ended by crashed background work"
+            raise BaseExceptionGroup(what, [*crashes, *others])
         raise crashes[0]
 
 
