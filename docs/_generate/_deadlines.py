@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from amplifier.kernel import _cancellation, _cleanup, _deadline, _dispatch, _hooks, _watch
+from amplifier.kernel.hooks import dispatch, registry
+from amplifier.kernel.runtime import cancellation, cleanup_stack, deadlines, watchdog
 from amplifier.models import ApprovalGate
 from amplifier.modules._turn._options import TurnOptions
 from amplifier.plan import plan_schema
@@ -79,11 +80,11 @@ def deadlines_page() -> str:
         calls=table(("where", "default", "when it passes"), _in_calls()),
         fixed=table(("what", "seconds", "when it passes"), _fixed()),
         loops=table(("key", "default", "when it passes"), _of_loops()),
-        unwinding=f"{_watch.UNWINDING:g}",
-        longest=f"{_watch.LONGEST_INTERVAL / 60:g}",
-        slow=f"{_dispatch.SLOW:g}",
-        slack=f"{_deadline.SLACK:.0%}",
-        share=f"{_cleanup.LEAST_SHARE:.0%}",
+        unwinding=f"{watchdog.UNWINDING:g}",
+        longest=f"{watchdog.LONGEST_INTERVAL / 60:g}",
+        slow=f"{dispatch.SLOW:g}",
+        slack=f"{deadlines.SLACK:.0%}",
+        share=f"{cleanup_stack.LEAST_SHARE:.0%}",
     )
     return page("Deadlines", text)
 
@@ -115,8 +116,8 @@ def _fixed() -> list[tuple[str, str, str]]:
     cut_off = "The handler under way is cancelled; those after it are called and cut off at their first await."
     callback = "One callback of `cancellation.on_cancel`"
     return [
-        (terminal, _seconds(_hooks.TERMINAL_SECONDS), cut_off),
-        (callback, _seconds(_cancellation.CALLBACK_SECONDS), "It is cancelled and logged; the next one runs."),
+        (terminal, _seconds(registry.TERMINAL_SECONDS), cut_off),
+        (callback, _seconds(cancellation.CALLBACK_SECONDS), "It is cancelled and logged; the next one runs."),
     ]
 
 

@@ -59,7 +59,11 @@ def module_name(path: Path) -> str:
 
 def is_public(name: str) -> bool:
     """Whether users may import the module: no part of its name starts with an underscore, and it is no mirror."""
-    return not any(part.startswith("_") for part in name.split(".")) and not name.startswith(MIRROR)
+    if name.startswith(
+        (MIRROR, "amplifier.kernel.")
+    ):  # the kernel's files are addressed through `amplifier.kernel` only
+        return False
+    return not any(part.startswith("_") for part in name.split("."))
 
 
 def public_module_paths() -> dict[str, Path]:

@@ -36,7 +36,7 @@ def test_the_hot_paths_take_no_more_instructions_than_recorded():
 
 _PLANTED = """
 import json
-from amplifier.kernel._hooks import HookRegistry
+from amplifier.kernel.hooks.registry import HookRegistry
 from benchmarks import instructions
 
 # The yardstick is not counted, but Python 3.12 counts nothing in the first frames that it traces in a process.

@@ -46,14 +46,14 @@ def test_the_tour_names_files_of_every_room():
 
 def test_every_file_of_the_kernel_is_in_the_tour():
     named = set(named_files((EXPLANATION / "design.md").read_text(encoding="utf-8")))
-    files = {path.name for path in (SOURCE / "kernel").glob("_*.py") if path.name != "__init__.py"}
+    files = {path.name for path in (SOURCE / "kernel").rglob("*.py") if path.name != "__init__.py"}
     assert sorted(files - {name.rpartition("/")[2] for name in named}) == []
 
 
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("`kernel/_turn.py` and `a.b`", ["kernel/_turn.py"]),
+        ("`kernel/session/turn.py` and `a.b`", ["kernel/session/turn.py"]),
         ("`tests/faults` `models/`", ["models/"]),
         ("```python\n`x.py`\n```\n`y.py`", ["y.py"]),
     ],
@@ -65,7 +65,7 @@ def test_the_reader_of_names_reads_them(text, found):
 def test_a_planted_name_is_seen():
     assert not exists("kernel/_no_such_file.py")
     assert not exists("_no_such_file.py")
-    assert exists("_turn.py")
+    assert exists("_spec.py")
 
 
 def test_the_figures_that_can_be_counted_here_are_right():

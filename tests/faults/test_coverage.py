@@ -59,7 +59,7 @@ def test_a_fault_holds_where_it_was_tested_and_nothing_failed():
     tally.note("tests/faults/test_hooks.py::test_f01_a_handler[asyncio]", passed=True)
     tally.note("tests/faults/test_hooks.py::test_f01_a_handler[trio-5]", passed=True)
     tally.note("tests/faults/test_hooks.py::test_f01_another_one[trio-6]", passed=False)
-    tally.note("tests/kernel/test_hooks.py::test_f02_elsewhere[trio]", passed=True)
+    tally.note("tests/kernel/hooks/test_registry.py::test_f02_elsewhere[trio]", passed=True)
     assert [tally.holds("F01", backend) for backend in ("asyncio", "trio")] == [True, False]
     assert not tally.holds("F02", "trio")
     assert tally.line() == "faults: 1 of 75 hold on asyncio, 0 on trio"

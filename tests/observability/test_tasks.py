@@ -95,7 +95,7 @@ async def test_the_chain_goes_from_the_loop_through_the_kernel_to_the_tool_and_e
     task = the_one_at(tree, "Waiting._deeper")
     shown = {line.function: line.module for line in task.awaits}
     assert shown["Loop.execute"] == shown["call_first_tool"] == "loop-small"
-    assert shown["Turns.run"] is None  # the kernel is no module
+    assert shown["TurnRunner.run"] is None  # the kernel is no module
     assert shown["Waiting.execute"] == shown["Waiting._deeper"] == "tool-wait"
 
 
@@ -265,7 +265,7 @@ async def test_a_child_session_is_told_from_its_parent():
     waiting = the_one_at(tree, "Waiting._deeper")
     assert waiting.session_id == "child"
     chain = _chain_to(tree, waiting)
-    assert [line.function for line in chain if line.function == "Turns.run"] == ["Turns.run"] * 2
+    assert [line.function for line in chain if line.function == "TurnRunner.run"] == ["TurnRunner.run"] * 2
     assert {task.session_id for task in tree.tasks} <= {"child", "parent", None}
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from amplifier.errors import ModuleLoadError
-from amplifier.kernel._firewall import _running_asyncio_loop
+from amplifier.kernel.runtime.backend import _running_asyncio_loop
 
 from ._finder import ALIAS
 from ._turns import cancelled_once

@@ -16,10 +16,10 @@ from typing import Any, Self
 from amplifier._json import sanitize_text
 from amplifier.errors import ApprovalTimeoutError
 from amplifier.kernel import ModuleCoordinator as KernelCoordinator
-from amplifier.kernel._deadline import InventedCancellation, Overran, Series
-from amplifier.kernel._firewall import run_shielded
-from amplifier.kernel._injections import store
-from amplifier.kernel._mounts import DONE, Done
+from amplifier.kernel.coordinator.mounts import DONE, Done
+from amplifier.kernel.hooks.injections import store
+from amplifier.kernel.runtime.backend import run_shielded
+from amplifier.kernel.runtime.deadlines import DeadlineGroup, DeadlinePassed, SpuriousCancellation
 from amplifier.models import ContextInjection, HookResult
 
 from ._hooks import HookRegistry
@@ -98,7 +98,7 @@ class RustCoordinator(KernelCoordinator):
     async def collect_contributions(self, channel: str) -> list[Any]:
         """What the contributors of ``channel`` return, in order, without None; one that makes up a cancellation ends it."""
         collected: list[Any] = []
-        series = Series(self.watch, self.deadlines.collection)
+        series = DeadlineGroup(self.watch, self.deadlines.collection)
         try:
             for contributor in self.channels.get(channel, ()):
                 name = contributor["name"]
@@ -109,7 +109,7 @@ class RustCoordinator(KernelCoordinator):
                 except BaseException as exc:  # noqa: BLE001 — foreign code; judge() lets through what is not its own
                     failure = series.judge(exc)
                     logger.warning("Contributor '%s' on channel '%s' failed: %s", name, channel, failure)
-                    if isinstance(failure, InventedCancellation):
+                    if isinstance(failure, SpuriousCancellation):
                         break
                 else:
                     if value is not None:
@@ -171,13 +171,13 @@ class RustCoordinator(KernelCoordinator):
             logger.error("hook %r asks for approval and there is no approval system: denied", hook_name)
             return HookResult(action="deny", reason="No approval system available")
         timeout = result.approval_timeout
-        series = Series(self.watch)
+        series = DeadlineGroup(self.watch)
         try:
             answer = self.approval_system.request_approval(prompt, options, timeout, result.approval_default)
             if isawaitable(answer):
                 seconds = timeout if isinstance(timeout, int | float) and timeout > 0 else None
                 answer = await series.run(answer, seconds, f"approval for hook {hook_name!r}")
-        except (Overran, ApprovalTimeoutError):
+        except (DeadlinePassed, ApprovalTimeoutError):
             if result.approval_default == "allow":
                 return HookResult(action="continue")
             return HookResult(action="deny", reason=f"Approval timeout - denied by default: {_shorten(prompt)}")
@@ -226,7 +226,7 @@ class RustCoordinator(KernelCoordinator):
         """
         fatal: BaseException | None = None
         for cleanup in reversed(list(self._cleanup_fns)):
-            series = Series(self.watch)
+            series = DeadlineGroup(self.watch)
             try:
                 answer = cleanup()
                 if isawaitable(answer):

@@ -15,11 +15,11 @@ from typing import Any
 
 from amplifier.events import TERMINAL_EVENTS
 from amplifier.kernel import HookRegistry as KernelHookRegistry
-from amplifier.kernel._deadline import Overran, Series
-from amplifier.kernel._dispatch import Dispatch, Registration
-from amplifier.kernel._firewall import run_shielded
-from amplifier.kernel._hooks import _begin, _innermost
-from amplifier.kernel._stamp import timestamp
+from amplifier.kernel.hooks.dispatch import Dispatch, Registration
+from amplifier.kernel.hooks.registry import _begin, _innermost
+from amplifier.kernel.runtime.backend import run_shielded
+from amplifier.kernel.runtime.deadlines import DeadlineGroup, DeadlinePassed
+from amplifier.kernel.runtime.timestamp import timestamp
 from amplifier.models import HookResult
 
 from ._apart import Apart
@@ -109,7 +109,7 @@ class RustHookRegistry(KernelHookRegistry):  # type: ignore[misc]  # final for e
             raise ValueError(f"a timeout must be a finite number of seconds, got {timeout!r}")
         payload = json_shaped(data)
         collected: list[dict[str, Any]] = []
-        series = Series(self._watch)
+        series = DeadlineGroup(self._watch)
         try:
             for registration in self._ready.get(event) or self._ready_for(event):
                 if not registration.live:
@@ -153,12 +153,12 @@ class _PublishedDispatch(Dispatch):
         return denied
 
 
-async def _ask(registration: Registration, event: str, payload: Any, timeout: float, series: Series) -> Any:
+async def _ask(registration: Registration, event: str, payload: Any, timeout: float, series: DeadlineGroup) -> Any:
     try:
         answer = registration.handler(event, json_shaped(payload))
         if isawaitable(answer):
             answer = await series.run(answer, timeout, registration)
-    except Overran:
+    except DeadlinePassed:
         logger.warning("%s gave no answer within %g s: skipped", registration, timeout)
     except Exception as exc:  # handlers are foreign code
         logger.error("%s failed with %s: skipped", registration, exc, exc_info=exc)

@@ -12,8 +12,8 @@ from typing import Any
 
 import anyio
 
-from amplifier.kernel._firewall import _running_asyncio_loop
-from amplifier.kernel._hosting import Hosting
+from amplifier.kernel.runtime.backend import _running_asyncio_loop
+from amplifier.kernel.runtime.task_host import TaskHost
 
 
 class Owner:
@@ -21,7 +21,7 @@ class Owner:
 
     __slots__ = ("_ended", "_failure", "_hosting", "_started", "_stop", "_task")
 
-    def __init__(self, hosting: Hosting) -> None:
+    def __init__(self, hosting: TaskHost) -> None:
         self._hosting = hosting
         self._started: anyio.Event | None = None
         self._stop: anyio.Event | None = None

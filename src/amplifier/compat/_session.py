@@ -22,8 +22,8 @@ import anyio
 
 from amplifier.errors import ExecutionCancelled, SessionBusyError, SessionStateError
 from amplifier.events import CANCEL_COMPLETED, SESSION_END, SESSION_RESUME, SESSION_START
-from amplifier.kernel._deadline import InventedCancellation
-from amplifier.kernel._firewall import Loop, is_cancellation_type, is_real_cancellation, run_shielded, start_timer
+from amplifier.kernel.runtime.backend import Loop, is_cancellation_type, is_real_cancellation, run_shielded, start_timer
+from amplifier.kernel.runtime.deadlines import SpuriousCancellation
 
 from ._coordinator import ModuleCoordinator
 from ._hooks import RustHookRegistry
@@ -403,7 +403,7 @@ def _as_failure(what: str, exc: BaseException) -> BaseException:
 def _cause(exc: BaseException) -> BaseException | None:
     if isinstance(exc, Exception):
         return exc
-    return InventedCancellation(f"a module raised {type(exc).__name__}") if is_cancellation_type(exc) else None
+    return SpuriousCancellation(f"a module raised {type(exc).__name__}") if is_cancellation_type(exc) else None
 
 
 def _text(exc: BaseException) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 
 import anyio
 
-from amplifier.kernel._firewall import _deliver_later, _running_asyncio_loop
+from amplifier.kernel.runtime.backend import _deliver_later, _running_asyncio_loop
 
 
 class PublishedTurn:

@@ -1,11 +1,11 @@
 """The mechanism, no policy: sessions, coordinator, hooks, cancellation."""
 
-from ._cancellation import CancellationState, CancellationToken
-from ._cleanup import CleanupFailure
-from ._coordinator import ModuleCoordinator
-from ._hooks import HookRegistry
-from ._opening import ModuleFailure
-from ._session import AmplifierSession
+from .coordinator.coordinator import ModuleCoordinator
+from .hooks.registry import HookRegistry
+from .runtime.cancellation import CancellationState, CancellationToken
+from .runtime.cleanup_stack import CleanupFailure
+from .session.opening import ModuleFailure
+from .session.session import AmplifierSession
 
 __all__ = [
     "AmplifierSession",

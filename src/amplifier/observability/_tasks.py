@@ -1,7 +1,7 @@
 """Reads the tasks of the running event loop: who started each, which module it is in, and the await it sits in.
 
 Everything is read from suspended frames when somebody asks; nothing is recorded before, so it costs a session nothing. Above: the
-signal handler and the command line. Below: `amplifier.kernel._inspection`, which knows what the kernel's own frames mean.
+signal handler and the command line. Below: `amplifier.kernel.session.introspection`, which knows what the kernel's own frames mean.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import attrs
 
-from amplifier.kernel._inspection import (
+from amplifier.kernel.session.introspection import (
     Landmark,
     RunningTask,
     await_chain,

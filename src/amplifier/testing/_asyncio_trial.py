@@ -17,7 +17,7 @@ from typing import Any, final
 
 import anyio
 
-from amplifier.kernel._firewall import is_section
+from amplifier.kernel.runtime.backend import is_section
 from amplifier.testing._frames import describe_scope, tidy, where
 from amplifier.testing._injection import CURRENT_INJECTION, Driven, Injection, Killed, TrialOutcome, TrialSettings
 from amplifier.testing._ordering import OrderedTask, ordered_cancel_scopes

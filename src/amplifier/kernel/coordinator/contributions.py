@@ -1,0 +1,120 @@
+"""Contribution channels: modules register callbacks, a consumer collects what they return.
+
+Sequential, in registration order, each contributor under its deadline and the whole collection under another; a failing or late
+one is logged by name and skipped, never the rest of the channel (L4). Sits on `deadlines`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from inspect import isawaitable
+from types import CoroutineType
+from typing import Any
+
+import attrs
+
+from ..runtime.deadlines import DeadlineGroup, DeadlinePassed
+from ..runtime.watchdog import Watchdog
+
+logger = logging.getLogger("amplifier.coordinator")
+
+_PLAIN = frozenset({type(None), bool, int, float, str, list, tuple, dict, set})
+"""What contributors return as a rule, and nobody can await."""
+
+
+@attrs.define(eq=False)
+class Contributor:
+    """One callback on one channel."""
+
+    channel: str
+    name: str
+    callback: Callable[[], Any]
+    owner: str | None
+
+    def __str__(self) -> str:
+        module = f" of module {self.owner!r}" if self.owner and self.owner != self.name else ""
+        return f"Contributor {self.name!r}{module} on channel {self.channel!r}"
+
+
+class Contributions:
+    """All contributors of one session."""
+
+    __slots__ = ("_channels",)
+
+    def __init__(self) -> None:
+        self._channels: dict[str, list[Contributor]] = {}
+
+    def register(self, channel: Any, name: Any, callback: Any, owner: str | None) -> None:
+        """Add a contributor; equal names are allowed.
+
+        Raises:
+            TypeError: Channel or name is not a non-empty string, or the callback cannot be called.
+        """
+        for what, value in (("channel", channel), ("name", name)):
+            if not isinstance(value, str) or not value:
+                raise TypeError(f"a contributor's {what} must be a non-empty str, got {value!r}")
+        if not callable(callback):
+            raise TypeError(f"contributor {name!r} on channel {channel!r} needs a callable, got {callback!r}")
+        self._channels.setdefault(channel, []).append(Contributor(channel, name, callback, owner))
+
+    def undo(self, owner: str) -> None:
+        """Remove one module's contributors."""
+        for channel, contributors in list(self._channels.items()):
+            kept = [c for c in contributors if c.owner != owner]
+            if kept:
+                self._channels[channel] = kept
+            else:
+                del self._channels[channel]
+
+    def clear_owned(self) -> None:
+        """Remove every module's contributors; the application's stay."""
+        owners = {c.owner for contributors in self._channels.values() for c in contributors if c.owner is not None}
+        for owner in owners:
+            self.undo(owner)
+
+    def as_dict(self) -> dict[str, list[dict[str, Any]]]:
+        """Channel → name and callback of each contributor, in order."""
+        return {
+            channel: [{"name": c.name, "callback": c.callback} for c in contributors]
+            for channel, contributors in self._channels.items()
+        }
+
+    async def collect(
+        self, channel: str, *, each: float | None, total: float | None, watch: Watchdog | None = None
+    ) -> list[Any]:
+        """Call every contributor of ``channel`` and return what is not None, in order."""
+        contributors = self._channels.get(channel)
+        if not contributors:
+            return []
+        collected: list[Any] = []
+        series = DeadlineGroup(watch, limit=total)
+        now: float | None = None  # when the latest call ended, as long as that is known
+        try:
+            for contributor in tuple(contributors):
+                try:
+                    value = contributor.callback()
+                    kind = type(value)
+                    # `isawaitable` costs more than everything else here, so it is asked only about what might be one.
+                    if kind is CoroutineType or (kind not in _PLAIN and isawaitable(value)):
+                        series.label = contributor
+                        series.arm(each, series.clock() if now is None else now, value)
+                        value = await value
+                        now = series.clock()
+                        if now >= series.until:
+                            raise series.renew()
+                    else:
+                        now = None
+                except BaseException as exc:  # foreign code; judge() lets through what is not its own
+                    failure = series.judge(exc)
+                    now = None
+                    if isinstance(failure, DeadlinePassed):
+                        logger.warning("%s was skipped: %s", contributor, failure)
+                    else:
+                        logger.warning("%s failed: %s", contributor, failure, exc_info=failure)
+                else:
+                    if value is not None:
+                        collected.append(value)
+        finally:
+            series.close()
+        return collected

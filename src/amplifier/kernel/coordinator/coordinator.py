@@ -1,0 +1,463 @@
+"""The coordinator: mount points, capabilities, channels, hooks, cancellation and cleanup as one object.
+
+It implements `contracts.Coordinator`. The session owns one; modules see it through a `ModuleView`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from inspect import isawaitable
+from typing import Any
+
+from amplifier._json import redact_text
+from amplifier.contracts import OnFailure
+from amplifier.errors import DeadlineExceeded
+from amplifier.events import MODULE_CRASHED, MODULE_UNRESPONSIVE
+from amplifier.models import HookResult
+from amplifier.plan import Deadlines
+
+from ..hooks.approvals import Approvals
+from ..hooks.dispatch import Registration
+from ..hooks.injections import InjectionMeter, sanitised_injections, store
+from ..hooks.merge import gates_of, processed_result
+from ..hooks.registry import HookRegistry
+from ..runtime.backend import run_shielded
+from ..runtime.cancellation import CancellationToken
+from ..runtime.cleanup_stack import CleanupEntry, CleanupFailure, CleanupStack
+from ..runtime.deadlines import DeadlineGroup, DeadlinePassed, call_foreign
+from ..runtime.task_host import TaskHost
+from ..runtime.watchdog import Unresponsive, Watchdog
+from .capabilities import Capabilities
+from .contributions import Contributions, Contributor
+from .module_view import ModuleView
+from .mounts import DONE, Done, Mounts
+
+logger = logging.getLogger("amplifier.coordinator")
+
+
+class ModuleCoordinator:
+    """What holds the modules of one session together.
+
+    Args:
+        session: Anything with ``session_id``, ``parent_id`` and ``config``; None for a coordinator of its own.
+        approval_system: Answers hooks that ask the user.
+        display_system: Shows messages of hooks.
+    """
+
+    def __init__(self, session: Any = None, approval_system: Any = None, display_system: Any = None) -> None:
+        self._session = session
+        self._session_id: str = "" if session is None else session.session_id
+        self._parent_id: str | None = None if session is None else session.parent_id
+        self._config: Any = {} if session is None else session.config
+        self.approval_system = approval_system
+        self.display_system = display_system
+        self.loader: Any = None
+        self.session_state: dict[str, Any] = {}
+        self.deadlines: Deadlines = Deadlines()
+        self._hooks = HookRegistry()
+        self.mounts: Mounts = Mounts(self._hooks)
+        self._capabilities = Capabilities()
+        self._capability_values = self._capabilities.values
+        self._channels = Contributions()
+        self._cancellation = CancellationToken()
+        self.cleanups: CleanupStack = CleanupStack()
+        self.watch: Watchdog = Watchdog(self._report_unresponsive)
+        self.hosting: TaskHost = TaskHost(self.cleanups, self._report_crash)
+        self._approvals = Approvals(self._hooks.emit)
+        self._approvals.watch = self.watch
+        self._meter = InjectionMeter()
+        self._hooks.belong_to(self._session_id, self._parent_id, self.watch)
+        self._hooks.set_default_fields(session_id=self._session_id, parent_id=self._parent_id)
+
+    def __repr__(self) -> str:
+        points = self.mounts.points
+        return (
+            f"<ModuleCoordinator of session {self._session_id!r}: {len(points['tools'])} tools, "
+            f"{len(points['providers'])} providers, {self._hooks.statistics().handlers} handlers>"
+        )
+
+    # ── what a module may read ──
+
+    @property
+    def session(self) -> Any:
+        """The session, for spawning children."""
+        return self._session
+
+    @property
+    def session_id(self) -> str:
+        """The session's id."""
+        return self._session_id
+
+    @property
+    def parent_id(self) -> str | None:
+        """The parent session's id, in a child."""
+        return self._parent_id
+
+    @property
+    def config(self) -> Any:
+        """The mount plan, the same object that the session was given."""
+        return self._config
+
+    @property
+    def hooks(self) -> HookRegistry:
+        """The hook registry."""
+        return self._hooks
+
+    @property
+    def mount_points(self) -> dict[str, Any]:
+        """What is mounted where, live."""
+        return self.mounts.points
+
+    @property
+    def cancellation(self) -> CancellationToken:
+        """The session's cancellation token."""
+        return self._cancellation
+
+    @property
+    def channels(self) -> dict[str, list[dict[str, Any]]]:
+        """Contributors by channel."""
+        return self._channels.as_dict()
+
+    @property
+    def injection_budget_per_turn(self) -> int | None:
+        """Tokens hooks may inject per turn before a warning is logged; None is unlimited."""
+        return self._limit("injection_budget_per_turn")
+
+    @property
+    def injection_size_limit(self) -> int | None:
+        """Characters one injection may have; None is unlimited."""
+        return self._limit("injection_size_limit")
+
+    @property
+    def _current_turn_injections(self) -> int:
+        return self._meter.used
+
+    @_current_turn_injections.setter
+    def _current_turn_injections(self, value: int) -> None:
+        self._meter.used = value
+
+    def _limit(self, name: str) -> int | None:
+        config = self._config
+        if type(config) is not dict and not isinstance(config, Mapping):
+            return None
+        section = config.get("session")
+        return section.get(name) if type(section) is dict or isinstance(section, Mapping) else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """What is mounted, by name, for logs."""
+        points = self.mounts.points
+        return {
+            "tools": list(points["tools"]),
+            "providers": list(points["providers"]),
+            "has_orchestrator": points["orchestrator"] is not None,
+            "has_context": points["context"] is not None,
+            "capabilities": list(self._capability_values),
+            "has_approval_provider": self.approval_system is not None,
+            "has_display_service": self.display_system is not None,
+        }
+
+    # ── mounting ──
+
+    def mount(self, mount_point: str, module: Any, name: str | None = None) -> Done:
+        """Put a module at a mount point. It is there when the call returns; awaiting the result is optional.
+
+        Raises:
+            ValueError: Unknown mount point, ``hooks``, or no name where one is needed.
+        """
+        self.mounts.mount(mount_point, module, name, None)
+        return DONE
+
+    def unmount(self, mount_point: str, name: str | None = None) -> Done:
+        """Take a module away; its cleanups do not run before the session closes.
+
+        Raises:
+            ValueError: Unknown mount point, or no name where one is needed.
+        """
+        self.mounts.unmount(mount_point, name)
+        return DONE
+
+    def get(self, mount_point: str, name: str | None = None) -> Any:
+        """The module at a single mount point, the dict or one module of a named one; None if there is none.
+
+        Raises:
+            ValueError: Unknown mount point.
+        """
+        return self.mounts.get(mount_point, name)
+
+    def get_mounted(self, mount_point: str) -> Any:
+        """The same as ``get(mount_point)``."""
+        return self.mounts.get(mount_point)
+
+    # ── capabilities and contributions ──
+
+    def register_capability(self, name: str, value: Any) -> None:
+        """Offer a value, often a function, to whoever asks for ``name``."""
+        self._capabilities.register(name, value, None)
+
+    def get_capability(self, name: str) -> Any:
+        """The value registered under ``name``, or None."""
+        return self._capability_values.get(name)
+
+    def register_contributor(self, channel: str, name: str, callback: Callable[[], Any]) -> None:
+        """Have ``callback()`` called whenever ``channel`` is collected."""
+        self._channels.register(channel, name, callback, None)
+
+    async def collect_contributions(self, channel: str) -> list[Any]:
+        """What the contributors of ``channel`` return, in order, without None."""
+        return await self._channels.collect(
+            channel, each=self.deadlines.contribution, total=self.deadlines.collection, watch=self.watch
+        )
+
+    # ── hook results ──
+
+    async def process_hook_result(self, result: HookResult, event: str, hook_name: str = "unknown") -> HookResult:
+        """Carry out what hooks asked for: approvals, injections, messages.
+
+        Returns:
+            What is left for the orchestrator: ``deny``, ``modify`` with the payload, ``inject_context`` with ephemeral
+            items only, or ``continue``.
+
+        Raises:
+            ValueError: An injection is longer than ``session.injection_size_limit``; nothing was stored.
+        """
+        action = result.action
+        asks = action == "ask_user" or bool(result.approval_gates)
+        if action == "continue" and result.user_message is None and not result.context_injections and not asks:
+            return result
+        if action == "deny":
+            await self._show(result, hook_name)
+            return result
+        if asks and (denial := await self._ask(result, event, hook_name)) is not None:
+            return denial
+        ephemeral = await self._inject(result, event, hook_name)
+        await self._show(result, hook_name)
+        if result.suppress_output:
+            logger.debug("hook %r asks to suppress output on %r", hook_name, event)
+        return processed_result(result, ephemeral)
+
+    def reset_turn(self) -> None:
+        """Start counting injections of a new turn."""
+        self._meter.used = 0
+
+    async def _ask(self, result: HookResult, event: str, hook_name: str) -> HookResult | None:
+        decision = await self._approvals.ask(self.approval_system, gates_of(result, hook_name), event)
+        if decision.allowed:
+            return None
+        return HookResult(action="deny", reason=decision.reason, data=result.data)
+
+    async def _inject(self, result: HookResult, event: str, hook_name: str) -> list[Any]:
+        items = sanitised_injections(result, event, hook_name)
+        if not items:
+            return []
+        self._meter.charge(items, size_limit=self.injection_size_limit, budget=self.injection_budget_per_turn)
+        context = self.mounts.points["context"]
+        add_message = getattr(context, "add_message", None)
+        if add_message is None:
+            return await store(items, None)
+
+        async def add(message: dict[str, Any]) -> None:
+            await self._call_bounded(add_message(message), "context.add_message")
+
+        return await store(items, add)
+
+    async def _show(self, result: HookResult, hook_name: str) -> None:
+        text = result.user_message
+        if not text:
+            return
+        source = f"hook:{result.user_message_source or hook_name}"
+        if self.display_system is None:
+            logger.debug("no display system for a message of %s: %s", source, text)
+            return
+        try:
+            shown = call_foreign(self.display_system.show_message, text, result.user_message_level, source)
+            await self._call_bounded(shown, "display.show_message")
+        except Exception:  # the display system is foreign code; a message is not worth a turn
+            logger.exception("the display system failed to show a message of %s", source)
+
+    async def _call_bounded(self, answer: Any, what: str) -> None:
+        if not isawaitable(answer):
+            return
+        series = DeadlineGroup(self.watch)
+        try:
+            await series.run(answer, self.deadlines.hook, what)
+        except DeadlinePassed as late:
+            raise DeadlineExceeded(f"{what}: {late}", operation=what, seconds=late.seconds) from None
+        finally:
+            series.close()
+
+    # ── cancellation, background work, cleanup ──
+
+    def request_cancel(self, immediate: bool = False) -> None:
+        """Ask the running turn to stop; safe from threads and signal handlers."""
+        if immediate:
+            self._cancellation.request_immediate()
+        else:
+            self._cancellation.request_graceful()
+
+    def start_soon(
+        self, fn: Callable[..., Awaitable[Any]], *args: Any, name: str | None = None, fatal: bool = False
+    ) -> None:
+        """Run ``fn(*args)`` beside the turns until it ends or the session closes.
+
+        Args:
+            fn: An async function.
+            args: Its arguments.
+            name: For reports.
+            fatal: A crash ends the session instead of only this task.
+
+        Raises:
+            SessionStateError: Outside ``async with session:`` there is no task group to run it in.
+        """
+        self.start_soon_as(None, fn, *args, name=name, fatal=fatal)
+
+    async def host(
+        self, context_manager: AbstractAsyncContextManager[Any], *, name: str | None = None
+    ) -> Callable[[], Awaitable[None]]:
+        """Enter an async context manager in a task of its own and keep it open until the session closes.
+
+        Returns:
+            A function that leaves it earlier.
+
+        Raises:
+            SessionStateError: Outside ``async with session:`` there is no task group to run it in.
+        """
+        return await self.host_as(None, context_manager, name=name)
+
+    def register_cleanup(self, cleanup_fn: Any) -> None:
+        """Have ``cleanup_fn()``, sync or async, called when the session closes; what is not callable is ignored."""
+        self.register_cleanup_as(None, cleanup_fn)
+
+    async def cleanup(self) -> None:
+        """Run all registered cleanups, the last one first; each runs once.
+
+        Raises:
+            BaseException: The first Ctrl-C or exit among them, after all have run.
+        """
+        await run_shielded(self._cleanup_all, name="amplifier cleanup")
+
+    async def cleanup_of(self, owner: str) -> None:
+        """Run one module's cleanups."""
+        await run_shielded(self._unwind, owner, name=f"amplifier cleanup of {owner}")
+
+    async def _cleanup_all(self) -> None:
+        await self._unwind(None)
+
+    async def _unwind(self, owner: str | None) -> list[CleanupFailure]:
+        failures, fatal = await self.cleanups.unwind(
+            each=self.deadlines.cleanup, total=self.deadlines.teardown, watch=self.watch, owner=owner
+        )
+        if fatal is not None:
+            raise fatal
+        return failures
+
+    # ── on behalf of a module ──
+
+    def view_for(self, owner: str, on_failure: OnFailure = "continue") -> ModuleView:
+        """The coordinator that the module ``owner`` gets."""
+        return ModuleView(self, owner, on_failure)
+
+    def mount_as(self, owner: str | None, mount_point: str, module: Any, name: str | None = None) -> None:
+        """Mount on behalf of a module."""
+        self.mounts.mount(mount_point, module, name, owner)
+
+    def unmount_as(self, owner: str | None, mount_point: str, name: str | None = None) -> None:
+        """Unmount on behalf of a module."""
+        self.mounts.unmount(mount_point, name, owner)
+
+    def register_cleanup_as(self, owner: str | None, cleanup_fn: Any) -> None:
+        """Register a cleanup on behalf of a module."""
+        if callable(cleanup_fn):
+            self.cleanups.push(cleanup_fn, owner)
+
+    def register_capability_as(self, owner: str | None, name: str, value: Any) -> None:
+        """Register a capability on behalf of a module."""
+        self._capabilities.register(name, value, owner)
+
+    def register_contributor_as(self, owner: str | None, channel: str, name: str, callback: Callable[[], Any]) -> None:
+        """Register a contributor on behalf of a module."""
+        self._channels.register(channel, name, callback, owner)
+
+    def start_soon_as(
+        self,
+        owner: str | None,
+        fn: Callable[..., Awaitable[Any]],
+        *args: Any,
+        name: str | None = None,
+        fatal: bool = False,
+    ) -> None:
+        """Start background work on behalf of a module."""
+        if not callable(fn):
+            raise TypeError(f"start_soon needs an async function and its arguments, got {fn!r}")
+        shown = name or getattr(fn, "__qualname__", None) or repr(fn)
+        self.hosting.start_soon(fn, args, name=shown, owner=owner, fatal=fatal)
+
+    async def host_as(
+        self, owner: str | None, context_manager: AbstractAsyncContextManager[Any], *, name: str | None = None
+    ) -> Callable[[], Awaitable[None]]:
+        """Host a context manager on behalf of a module."""
+        _, leave = await self.hosting.host(context_manager, name=name or owner or "application", owner=owner)
+        return leave
+
+    async def undo(self, owner: str) -> None:
+        """Take back everything a module registered: its cleanups run, its mounts, handlers and offers go."""
+        await self.cleanup_of(owner)
+        self.mounts.undo(owner)
+        self._hooks.undo(owner)
+        self._capabilities.undo(owner)
+        self._channels.undo(owner)
+
+    def forget_modules(self) -> None:
+        """Drop whatever modules registered; the session is closed."""
+        self.mounts.clear_owned()
+        self._hooks.clear_owned()
+        self._capabilities.clear_owned()
+        self._channels.clear_owned()
+        self.watch.stop()
+
+    # ── reports ──
+
+    async def _report_crash(self, module: str | None, task: str, error: BaseException, fatal: bool) -> None:
+        await self._hooks.emit(
+            MODULE_CRASHED,
+            {
+                "module_id": module,
+                "task": task,
+                "error": redact_text(str(error)),
+                "error_type": type(error).__name__,
+                "fatal": fatal,
+            },
+        )
+
+    def _report_unresponsive(self, report: Unresponsive) -> None:
+        module, operation = _who(report.label)
+        logger.error(
+            "%s does not answer to its cancellation: it had %g s and is %.0f s over; task %r waits at %s",
+            operation,
+            report.seconds,
+            report.overdue,
+            report.task,
+            report.where,
+        )
+        if self.hosting.group is not None:
+            details = {
+                "module_id": module,
+                "operation": operation,
+                "task": report.task,
+                "awaiting": report.where,
+                "seconds": report.seconds,
+            }
+            self.hosting.spawn(lambda: self._emit_quietly(MODULE_UNRESPONSIVE, details))
+
+    async def _emit_quietly(self, event: str, details: dict[str, Any]) -> None:
+        await run_shielded(self._hooks.emit, event, details, name=f"amplifier event {event}")
+
+
+def _who(label: Any) -> tuple[str | None, str]:
+    """Module and words for what a deadline was about."""
+    if isinstance(label, Registration):
+        return label.module, str(label)
+    if isinstance(label, Contributor | CleanupEntry):
+        return label.owner, str(label)
+    return None, str(label)

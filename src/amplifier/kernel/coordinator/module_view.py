@@ -1,0 +1,161 @@
+"""The coordinator as one module sees it: the same object, but everything registered through it carries the module's id.
+
+So a module that fails or is unmounted can be undone and blamed, and none can take away what another registered. Attributes the
+view does not define are the coordinator's own, for reading and for writing: published modules set theirs on it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from amplifier.contracts import DEFAULT, Inherited, OnFailure
+
+from ..hooks.registry import HookRegistry
+from .mounts import DONE, Done
+
+if TYPE_CHECKING:
+    from .coordinator import ModuleCoordinator  # the view is made by it and cannot be imported by it the other way
+
+logger = logging.getLogger("amplifier.coordinator")
+
+_GUARDED = ("approval_system", "display_system")
+_OWN = frozenset({"_core", "_hooks_view", "_on_failure", "_owner"})
+
+
+class HooksView:
+    """The hook registry as one module sees it."""
+
+    __slots__ = ("_on_failure", "_owner", "_registry")
+
+    def __init__(self, registry: HookRegistry, owner: str, on_failure: OnFailure) -> None:
+        self._registry = registry
+        self._owner = owner
+        self._on_failure = on_failure
+
+    def register(
+        self,
+        event: str,
+        handler: Callable[[str, dict[str, Any]], Any],
+        priority: int = 0,
+        name: str | None = None,
+        *,
+        timeout: float | Inherited | None = DEFAULT,
+        on_failure: OnFailure | None = None,
+    ) -> Callable[[], None]:
+        """Add a handler of this module; see `HookRegistry.register`."""
+        return self._registry.register_as(
+            self._owner, event, handler, priority, name, timeout=timeout, on_failure=on_failure or self._on_failure
+        )
+
+    on = register
+
+    def unregister(self, name: str) -> None:
+        """Remove this module's newest registration of that name."""
+        self._registry.unregister_as(self._owner, name)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._registry, name)
+
+    def __repr__(self) -> str:
+        return f"<hooks of {self._registry!r} for module {self._owner!r}>"
+
+
+class ModuleView:
+    """What a module's ``mount`` receives."""
+
+    __slots__ = ("__weakref__", "_core", "_hooks_view", "_on_failure", "_owner")
+
+    _core: ModuleCoordinator
+    _hooks_view: HooksView | None
+    _on_failure: OnFailure
+    _owner: str
+
+    def __init__(self, core: ModuleCoordinator, owner: str, on_failure: OnFailure) -> None:
+        own = object.__setattr__
+        own(self, "_core", core)
+        own(self, "_owner", owner)
+        own(self, "_on_failure", on_failure)
+        own(self, "_hooks_view", None)
+
+    @property
+    def hooks(self) -> HooksView:
+        """The session's hook registry, registering on behalf of this module."""
+        hooks = self._hooks_view
+        if hooks is None:  # most modules never ask
+            hooks = HooksView(self._core.hooks, self._owner, self._on_failure)
+            object.__setattr__(self, "_hooks_view", hooks)
+        return hooks
+
+    @property
+    def module_id(self) -> str:
+        """The module this view belongs to."""
+        return self._owner
+
+    def mount(self, mount_point: str, module: Any, name: str | None = None) -> Done:
+        """Mount something of this module; see `ModuleCoordinator.mount`."""
+        self._core.mount_as(self._owner, mount_point, module, name)
+        return DONE
+
+    def unmount(self, mount_point: str, name: str | None = None) -> Done:
+        """Unmount something of this module; what another one mounted is refused."""
+        self._core.unmount_as(self._owner, mount_point, name)
+        return DONE
+
+    def register_cleanup(self, cleanup_fn: Any) -> None:
+        """Have ``cleanup_fn()`` called when the session closes, or when this module is undone."""
+        self._core.register_cleanup_as(self._owner, cleanup_fn)
+
+    def register_capability(self, name: str, value: Any) -> None:
+        """Offer a value to other modules."""
+        self._core.register_capability_as(self._owner, name, value)
+
+    def register_contributor(self, channel: str, name: str, callback: Callable[[], Any]) -> None:
+        """Contribute to a channel."""
+        self._core.register_contributor_as(self._owner, channel, name, callback)
+
+    def start_soon(
+        self, fn: Callable[..., Awaitable[Any]], *args: Any, name: str | None = None, fatal: bool = False
+    ) -> None:
+        """Start background work of this module; see `ModuleCoordinator.start_soon`."""
+        self._core.start_soon_as(self._owner, fn, *args, name=name, fatal=fatal)
+
+    async def host(
+        self, context_manager: AbstractAsyncContextManager[Any], *, name: str | None = None
+    ) -> Callable[[], Awaitable[None]]:
+        """Keep an async context manager of this module open in a task of its own."""
+        return await self._core.host_as(self._owner, context_manager, name=name)
+
+    async def cleanup(self) -> None:
+        """Run this module's cleanups; only the session itself may close everything."""
+        await self._core.cleanup_of(self._owner)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._core, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _OWN:
+            raise AttributeError(f"{name!r} of a module's coordinator cannot be set")
+        if name in _GUARDED and getattr(self._core, name) is not None:
+            logger.warning("module %r replaces the session's %s", self._owner, name)
+        setattr(self._core, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._core, name)
+
+    def __repr__(self) -> str:
+        return f"<{self._core!r} for module {self._owner!r}>"
+
+
+# From Python 3.12 on, isinstance() with a Protocol looks at the class only and does not see what __getattr__ would find.
+# Writing goes through __setattr__ all the same.
+for _name in (
+    *("session", "session_id", "parent_id", "config", "loader", "mount_points", "cancellation", "session_state"),
+    *("approval_system", "display_system", "channels", "injection_budget_per_turn", "injection_size_limit"),
+    *("get", "get_mounted", "get_capability", "collect_contributions", "process_hook_result", "reset_turn"),
+    *("request_cancel", "to_dict"),
+):
+    setattr(ModuleView, _name, property(attrgetter(f"_core.{_name}")))

@@ -1,0 +1,415 @@
+"""The hook registry: who is registered for what, in which order.
+
+Registration and ordering live here, the call loop in `dispatch`, the merging of results in `merge`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import sys
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import Any, ClassVar, final
+
+import attrs
+
+from amplifier.contracts import DEFAULT, Inherited, OnFailure
+from amplifier.errors import HookRecursionError
+from amplifier.events import HOOK_FAILED, HOOK_TIMEOUT, TERMINAL_EVENTS
+from amplifier.models import HookResult
+
+from ..runtime.backend import run_shielded
+from ..runtime.deadlines import DeadlinePassed
+from ..runtime.timestamp import timestamp
+from ..runtime.watchdog import Watchdog
+from .dispatch import Dispatch, Failure, Registration, collect, text_of
+
+EVERY_EVENT = "*"
+
+TERMINAL_SECONDS = 5.0
+"""How long the handlers of a terminal event may take together: they run while somebody waits for things to stop."""
+
+DEEPEST = 32
+"""How many dispatches may stand inside each other."""
+
+
+class _Link:
+    """One dispatch under way and those it stands inside of.
+
+    Tasks that a handler starts inherit the link; once its dispatch is over, what they emit stands inside nothing.
+    """
+
+    __slots__ = ("depth", "event", "is_over", "outer")
+
+    depth: int
+    outer: _Link | None
+    is_over: bool
+
+    def __init__(self, event: str, outer: _Link | None) -> None:
+        while outer is not None and outer.is_over:
+            outer = outer.outer
+        self.event = event
+        self.outer = outer
+        self.depth = 1 if outer is None else outer.depth + 1
+        self.is_over = False
+
+    def events(self) -> tuple[str, ...]:
+        """The chain of events, outermost first."""
+        return (*(() if self.outer is None else self.outer.events()), self.event)
+
+
+_innermost: ContextVar[_Link | None] = ContextVar("amplifier_innermost_dispatch", default=None)
+
+
+@attrs.frozen
+class HookStatistics:
+    """A registry at one moment."""
+
+    handlers: int
+    events: int
+
+
+@final
+class HookRegistry:
+    """Handlers of one session by event.
+
+    Order is (priority, registration); lower priorities run first.
+    """
+
+    SESSION_START: ClassVar[str] = "session:start"
+    SESSION_END: ClassVar[str] = "session:end"
+    PROMPT_SUBMIT: ClassVar[str] = "prompt:submit"
+    TOOL_PRE: ClassVar[str] = "tool:pre"
+    TOOL_POST: ClassVar[str] = "tool:post"
+    CONTEXT_PRE_COMPACT: ClassVar[str] = "context:pre_compact"
+    ORCHESTRATOR_COMPLETE: ClassVar[str] = "orchestrator:complete"
+    USER_NOTIFICATION: ClassVar[str] = "user:notification"
+
+    def __init__(self) -> None:
+        self._handlers: dict[str, list[Registration]] = {}
+        self._ready: dict[str, tuple[Registration, ...]] = {}
+        self._sequence = itertools.count()
+        self._defaults: dict[str, Any] = {}
+        self._identity: dict[str, Any] = {}
+        self._default_timeout: float | None = 300.0
+        self._watch: Watchdog | None = None
+
+    def __repr__(self) -> str:
+        now = self.statistics()
+        return f"<HookRegistry {now.handlers} handlers for {now.events} events>"
+
+    def statistics(self) -> HookStatistics:
+        """How many handlers are registered, for how many events."""
+        counts = [len(handlers) for handlers in self._handlers.values() if handlers]
+        return HookStatistics(handlers=sum(counts), events=len(counts))
+
+    # ── registration ──
+
+    def register(
+        self,
+        event: str,
+        handler: Callable[[str, dict[str, Any]], Any],
+        priority: int = 0,
+        name: str | None = None,
+        *,
+        timeout: float | Inherited | None = DEFAULT,
+        on_failure: OnFailure | None = None,
+    ) -> Callable[[], None]:
+        """Add a handler for an event, or for all of them (``"*"``).
+
+        Args:
+            event: The event's name.
+            handler: ``handler(event, data)``, async or sync; sync ones run in place and must not block.
+            priority: Lower runs earlier.
+            name: For logs and `unregister`; names need not be unique.
+            timeout: Seconds for one call; None for no limit.
+            on_failure: ``"deny"`` makes the handler a gate: if it fails or overruns, the event is denied.
+
+        Returns:
+            A function that removes exactly this registration; calling it again does nothing.
+
+        Raises:
+            TypeError: An argument is of the wrong type.
+            ValueError: The timeout is not a positive number, or ``on_failure`` is unknown.
+        """
+        return self.register_as(None, event, handler, priority, name, timeout=timeout, on_failure=on_failure)
+
+    def on(
+        self,
+        event: str,
+        handler: Callable[[str, dict[str, Any]], Any],
+        priority: int = 0,
+        name: str | None = None,
+        *,
+        timeout: float | Inherited | None = DEFAULT,
+        on_failure: OnFailure | None = None,
+    ) -> Callable[[], None]:
+        """Add a handler; the same as `register`."""
+        return self.register_as(None, event, handler, priority, name, timeout=timeout, on_failure=on_failure)
+
+    def register_as(
+        self,
+        module: str | None,
+        event: str,
+        handler: Callable[[str, dict[str, Any]], Any],
+        priority: int = 0,
+        name: str | None = None,
+        *,
+        timeout: float | Inherited | None = DEFAULT,
+        on_failure: OnFailure | None = None,
+    ) -> Callable[[], None]:
+        """Add a handler on behalf of a module; see `register`."""
+        _check_registration(event, handler, priority, name, on_failure)
+        seq = next(self._sequence)
+        registration = Registration(
+            event,
+            handler,
+            priority,
+            seq,
+            name if name is not None else f"_auto_{event}_{seq}",
+            self._default_timeout if timeout is DEFAULT else check_timeout(timeout),
+            on_failure or "continue",
+            module,
+        )
+        bisect.insort(self._handlers.setdefault(event, []), registration, key=_order)
+        self._forget_ready(event)
+
+        def unregister() -> None:
+            self._remove(registration)
+
+        return unregister
+
+    def unregister(self, name: str) -> None:
+        """Remove the newest registration made under ``name``; nothing happens if there is none.
+
+        Raises:
+            TypeError: ``name`` is not a str.
+        """
+        self.unregister_as(None, name)
+
+    def unregister_as(self, module: str | None, name: str) -> None:
+        """Remove the newest registration of that name, for a module only among its own."""
+        if not isinstance(name, str):
+            raise TypeError(f"unregister takes the name a handler was registered under, a str; got {name!r}")
+        candidates = [
+            r
+            for handlers in self._handlers.values()
+            for r in handlers
+            if r.name == name and (module is None or r.module == module)
+        ]
+        if candidates:
+            self._remove(max(candidates, key=lambda r: r.seq))
+
+    def list_handlers(self, event: str | None = None) -> dict[str, list[str]]:
+        """Names of handlers by event, in running order; an asked-for event is always there."""
+        if event is not None:
+            if not isinstance(event, str):
+                raise TypeError(f"list_handlers takes an event's name or None; got {event!r}")
+            return {event: [r.name for r in self._handlers.get(event, ())]}
+        return {name: [r.name for r in handlers] for name, handlers in self._handlers.items()}
+
+    def registrations_of(self, module: str) -> list[Registration]:
+        """What one module has registered and not removed."""
+        return [r for handlers in self._handlers.values() for r in handlers if r.module == module]
+
+    def undo(self, module: str) -> None:
+        """Remove everything one module registered."""
+        for registration in self.registrations_of(module):
+            self._remove(registration)
+
+    def clear_owned(self) -> None:
+        """Remove everything modules registered; the application's own handlers stay."""
+        for handlers in list(self._handlers.values()):
+            for registration in [r for r in handlers if r.module is not None]:
+                self._remove(registration)
+
+    def set_default_fields(self, **fields: Any) -> None:
+        """Replace the fields that every payload starts with."""
+        self._defaults = fields
+
+    def belong_to(self, session_id: str, parent_id: str | None, watch: Watchdog | None) -> None:
+        """Stamp every event with the session's identity, which no payload can override."""
+        self._identity = {"session_id": session_id, "parent_id": parent_id}
+        self._watch = watch
+
+    def set_default_timeout(self, seconds: float | None) -> None:
+        """The deadline of handlers registered from now on without one of their own."""
+        self._default_timeout = seconds
+
+    def _remove(self, registration: Registration) -> None:
+        if registration.live:
+            registration.live = False
+            self._handlers[registration.event].remove(registration)
+            self._forget_ready(registration.event)
+
+    def _forget_ready(self, event: str) -> None:
+        if event == EVERY_EVENT:
+            self._ready.clear()
+        else:
+            self._ready.pop(event, None)
+
+    def _ready_for(self, event: str) -> tuple[Registration, ...]:
+        """The handlers of an event in running order, those for every event among them."""
+        handlers = self._handlers.get(event)
+        everywhere = self._handlers.get(EVERY_EVENT)
+        if not everywhere:
+            if not handlers:
+                return ()  # not kept: event names are open-ended
+            ready = tuple(handlers)
+        elif event == EVERY_EVENT or not handlers:
+            return tuple(everywhere)
+        else:
+            ready = tuple(sorted([*handlers, *everywhere], key=_order))
+        self._ready[event] = ready
+        return ready
+
+    # ── events ──
+
+    async def emit(self, event: str, data: Mapping[str, Any] | None = None) -> HookResult:
+        """Tell every handler of ``event`` and merge what they say; ``result.data`` is the final payload.
+
+        Adds no checkpoint of its own. Terminal events are delivered even while the emitter is being cancelled.
+
+        Raises:
+            TypeError: The event is not a str or the data not a mapping.
+            HookRecursionError: Handlers emit events in a circle.
+            ModelError: The payload is circular or too deep.
+        """
+        given = _payload(event, data)
+        handlers = self._ready.get(event) or self._ready_for(event)
+        if not handlers:
+            return HookResult(action="continue", data=given)
+        if event in TERMINAL_EVENTS:
+            return await run_shielded(
+                self._dispatch, event, given, handlers, TERMINAL_SECONDS, name=f"amplifier event {event}"
+            )
+        return await self._dispatch(event, given, handlers, None)
+
+    async def _dispatch(
+        self, event: str, given: dict[str, Any], handlers: tuple[Registration, ...], limit: float | None
+    ) -> HookResult:
+        """Run the handlers, then tell observers about those that failed; ``limit`` bounds both, each by itself."""
+        owned = {"timestamp": timestamp(), **self._identity}
+        dispatch = Dispatch(event, {**self._defaults, **given, **owned}, owned, self._watch, limit)
+        link = _begin(event)
+        token = _innermost.set(link)
+        try:
+            result = await dispatch.run(handlers)
+        finally:
+            link.is_over = True
+            _innermost.reset(token)
+        if dispatch.failures is not None:
+            await self._report(event, dispatch.failures, limit)
+        return result
+
+    async def emit_and_collect(
+        self, event: str, data: Mapping[str, Any] | None = None, timeout: float = 1.0
+    ) -> list[dict[str, Any]]:
+        """Ask all handlers of ``event`` at once and return the data of their results, in handler order.
+
+        Handlers that fail, or give no answer within ``timeout`` seconds, are logged and left out.
+
+        Raises:
+            ValueError: The timeout is not a positive number.
+        """
+        checked = check_timeout(timeout)
+        if checked is None:
+            raise ValueError("emit_and_collect needs a timeout in seconds, not None")
+        payload = {**self._defaults, **_payload(event, data), "timestamp": timestamp(), **self._identity}
+        handlers = self._ready.get(event) or self._ready_for(event)
+        if not handlers:
+            return []
+        link = _begin(event)
+        token = _innermost.set(link)
+        try:
+            return await collect(event, payload, handlers, checked, self._watch)
+        finally:
+            link.is_over = True
+            _innermost.reset(token)
+
+    async def _report(self, event: str, failures: list[Failure], limit: float | None) -> None:
+        """Tell observers which handlers failed; failures of those observers are only logged."""
+        if event.startswith("hook:"):
+            return
+        for failure in failures:
+            registration, error = failure.registration, failure.error
+            name = HOOK_TIMEOUT if isinstance(error, DeadlinePassed) else HOOK_FAILED
+            if observers := self._ready.get(name) or self._ready_for(name):
+                details: dict[str, Any] = {
+                    "module_id": registration.module,
+                    "hook_name": registration.name,
+                    "event": event,
+                    "on_failure": registration.on_failure,
+                }
+                if isinstance(error, DeadlinePassed):
+                    details["seconds"] = error.seconds
+                else:
+                    details.update(error=text_of(error), error_type=type(error).__name__)
+                await self._dispatch(name, details, observers, limit)
+
+
+def _order(registration: Registration) -> tuple[int, int]:
+    return registration.priority, registration.seq
+
+
+def _payload(event: str, data: Any) -> dict[str, Any]:
+    if type(data) is dict and type(event) is str:
+        return data
+    if not isinstance(event, str):
+        raise TypeError(f"an event's name must be a str such as 'tool:pre', got {event!r}")
+    if data is None:
+        return {}
+    if isinstance(data, Mapping):
+        return dict(data)
+    raise TypeError(f"the data of {event!r} must be a dict (or None), got {type(data).__name__}: {data!r:.80}")
+
+
+def check_timeout(seconds: Any) -> float | None:
+    """A deadline as the API takes it: a positive finite number, or None for no limit.
+
+    Raises:
+        TypeError: It is not a number.
+        ValueError: It is zero, negative, infinite or NaN.
+    """
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise TypeError(f"a timeout must be a number of seconds or None, got {seconds!r}")
+    if not 0 < seconds <= sys.float_info.max:  # an int can be larger than any float
+        raise ValueError(
+            f"a timeout must be a positive, finite number of seconds, got {seconds!r:.40}; None means no limit"
+        )
+    return float(seconds)
+
+
+def _check_registration(event: Any, handler: Any, priority: Any, name: Any, on_failure: Any) -> None:
+    if not isinstance(event, str) or not event:
+        raise TypeError(f"a handler is registered for an event's name, a non-empty str; got {event!r}")
+    if not callable(handler):
+        raise TypeError(f"the handler for {event!r} must be callable as handler(event, data); got {handler!r}")
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise TypeError(
+            f"the priority of a handler for {event!r} must be an int (lower runs earlier); got {priority!r}"
+        )
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"the name of a handler for {event!r} must be a str or None; got {name!r}")
+    if on_failure not in (None, "continue", "deny"):
+        raise ValueError(f"on_failure must be 'continue' or 'deny'; got {on_failure!r}")
+
+
+def _begin(event: str) -> _Link:
+    """A link for a dispatch that begins.
+
+    Raises:
+        HookRecursionError: It would stand inside too many others.
+    """
+    link = _Link(event, _innermost.get())
+    if link.depth > DEEPEST:
+        chain = link.events()
+        raise HookRecursionError(
+            f"handlers emit events inside each other more than {DEEPEST} deep (… {' → '.join(chain[-7:])}); "
+            "a handler must not emit an event that leads back to itself",
+            chain=chain,
+        )
+    return link

@@ -1,0 +1,1 @@
+"""The meeting point with the event loop: sections, deadlines, cancellation, cleanup, tasks."""

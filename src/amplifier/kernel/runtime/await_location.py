@@ -1,0 +1,60 @@
+"""Where a suspended coroutine sits: its chain of awaits as frames, and the innermost line that is not the event loop's own.
+
+Below `watchdog`, which reports calls that refuse to end, `introspection`, which describes whole tasks, and the cancellation sweeps of
+`amplifier.testing`, which name the await they hit.
+"""
+
+from __future__ import annotations
+
+import gc
+import inspect
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+_MACHINERY = frozenset({"anyio", "trio", "asyncio", "outcome"})
+"""Top-level packages, not folders: a module may well live in a folder of that name."""
+
+_FRAMES = ("cr_frame", "gi_frame", "ag_frame")
+_NEXT = ("cr_await", "gi_yieldfrom", "ag_await")
+_OPAQUE = frozenset({"anext_awaitable", "async_generator_asend", "async_generator_athrow", "coroutine_wrapper"})
+"""Built-in awaitables that do not tell what they wait for; the garbage collector still knows."""
+
+_LONGEST_CHAIN = 500
+"""A longer chain is a loop of wrappers."""
+
+
+def where_suspended(awaitable: Any) -> str:
+    """Name the innermost await of ``awaitable`` as ``file:line in function``; "unknown" when it cannot be seen."""
+    best = "unknown"
+    for frame in await_chain(awaitable):
+        if not is_machinery(frame):
+            best = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}"
+    return best
+
+
+def await_chain(awaitable: Any) -> Iterator[FrameType]:
+    """The frames of a suspended coroutine, outermost first; nothing for what cannot be looked into."""
+    for _ in range(_LONGEST_CHAIN):
+        if awaitable is None:
+            return
+        frame = next((f for attr in _FRAMES if (f := getattr(awaitable, attr, None)) is not None), None)
+        if isinstance(frame, FrameType):
+            yield frame
+        awaitable = _awaited(awaitable)
+
+
+def is_machinery(frame: FrameType) -> bool:
+    """Whether a frame is the event loop's own, and tells nobody anything about what was being done."""
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] in _MACHINERY
+
+
+def _awaited(awaitable: Any) -> Any:
+    inner = next((n for attr in _NEXT if (n := getattr(awaitable, attr, None)) is not None), None)
+    if inner is None and inspect.isgenerator(awaitable) and awaitable.gi_frame is not None:
+        return awaitable.gi_frame.f_locals.get("driven_by_hand")  # see `deadlines`
+    if inner is None and type(awaitable).__name__ in _OPAQUE:
+        for candidate in gc.get_referents(awaitable):
+            if inspect.iscoroutine(candidate) or inspect.isasyncgen(candidate) or inspect.isgenerator(candidate):
+                return candidate
+    return inner

@@ -1,0 +1,318 @@
+"""Mounting the plan: loads and mounts every module in order, contains what fails, then tells everyone.
+
+Order: orchestrator, context, providers, tools, hooks; then the delayed ``module:load_failed`` events, so that hook modules hear of
+failures before them; then ``on_session_ready`` of each module in the order they were mounted.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import traceback
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import attrs
+
+from amplifier._json import redact_text
+from amplifier.contracts import ContextManager, Orchestrator, Provider, Tool
+from amplifier.errors import AmplifierError, DeadlineExceeded, ModuleLoadError
+from amplifier.events import MODULE_LOAD_FAILED, MODULE_ON_SESSION_READY_FAILED
+from amplifier.loading import Blueprint, Listing, LoadedModule, ModuleLoader, module_failure_reason
+from amplifier.plan import ModuleSpec, MountPlan
+
+from ..coordinator.coordinator import ModuleCoordinator
+from ..coordinator.module_view import ModuleView
+from ..runtime.deadlines import DeadlineGroup, DeadlinePassed, call_foreign
+
+logger = logging.getLogger("amplifier.session")
+
+_CONTRACTS: dict[str, tuple[type, str]] = {
+    "orchestrator": (Orchestrator, "orchestrator"),
+    "context": (ContextManager, "context"),
+    "provider": (Provider, "providers"),
+    "tool": (Tool, "tools"),
+}
+"""What a returned instance must satisfy to be mounted by the kernel, and where. A hook's returned callable is its cleanup."""
+
+
+@attrs.frozen
+class ModuleFailure:
+    """A module of the plan that could not be used.
+
+    Attributes:
+        phase: ``"mount"`` (loading included) or ``"ready"``.
+        error: What went wrong, with its cause.
+    """
+
+    module_id: str
+    module_type: str
+    phase: str
+    error: Exception
+    reason_code: str = "unknown"
+    instance_id: str | None = None
+
+
+class Opening:
+    """One run through a plan."""
+
+    __slots__ = ("_coordinator", "_listing", "_loader", "_names", "_plan", "_series", "_waiting", "failures")
+
+    def __init__(self, plan: MountPlan, coordinator: ModuleCoordinator, loader: Any) -> None:
+        self._plan = plan
+        self._coordinator = coordinator
+        self._loader = loader
+        self._listing = Listing()
+        self._series = DeadlineGroup(coordinator.watch)
+        self._waiting: list[tuple[str, ModuleSpec, ModuleView, Callable[..., Any]]] = []
+        self._names: set[str] = set()
+        self.failures: list[ModuleFailure] = []
+
+    async def run(self) -> None:
+        """Mount everything.
+
+        Raises:
+            ModuleLoadError: The orchestrator, the context or a gate failed.
+            ExceptionGroup: In strict mode, everything that failed.
+        """
+        try:
+            for kind, spec in self._modules():
+                await self._mount(kind, spec)
+            self._series.close()  # what follows is not part of the last mount and its deadline
+            self._raise_in_strict_mode()
+            for failure in self.failures:
+                await self._announce(failure)
+            for kind, spec, view, on_session_ready in self._waiting:
+                await self._make_ready(kind, spec, view, on_session_ready)
+            self._raise_in_strict_mode()
+        finally:
+            self._series.close()
+
+    def _modules(self) -> Iterator[tuple[str, ModuleSpec]]:
+        plan = self._plan
+        yield "orchestrator", plan.orchestrator
+        yield "context", plan.context
+        for spec in plan.providers:
+            yield "provider", spec
+        for spec in plan.tools:
+            yield "tool", spec
+        for spec in plan.hooks:
+            yield "hook", spec
+
+    def _raise_in_strict_mode(self) -> None:
+        if self._plan.strict and self.failures:
+            raise ExceptionGroup(
+                f"session.strict: {len(self.failures)} of the plan's modules failed", [f.error for f in self.failures]
+            )
+
+    # ── one module ──
+
+    async def _mount(self, kind: str, spec: ModuleSpec) -> None:
+        owner = self._owner_name(spec)
+        view = self._coordinator.view_for(owner, spec.on_failure)
+        try:
+            loaded = await self._load(spec)
+            ready = await self._mount_loaded(kind, spec, loaded, view, owner)
+        except (Exception, SystemExit) as exc:  # foreign code: contained here, blamed and undone (L4)
+            self._series.close()  # the module is undone outside of its own deadline
+            await self._coordinator.undo(owner)
+            error = _as_load_error(kind, spec, exc)
+            reason = module_failure_reason(error)
+            self.failures.append(ModuleFailure(spec.module, kind, "mount", error, reason, spec.instance_id))
+            if _is_indispensable(kind, spec) and not self._plan.strict:
+                if error is exc:
+                    raise
+                raise error from (error.__cause__ or exc)
+            error.__cause__ = error.__cause__ or (exc if error is not exc else None)
+            _log_failure(kind, spec, error)
+        else:
+            if ready is not None:
+                self._waiting.append((kind, spec, view, ready))
+
+    def _owner_name(self, spec: ModuleSpec) -> str:
+        """The module's id, made unique when the plan names it more than once."""
+        name = spec.module if spec.instance_id is None else f"{spec.module}#{spec.instance_id}"
+        unique, count = name, 1
+        while unique in self._names:
+            count += 1
+            unique = f"{name}#{count}"
+        self._names.add(unique)
+        return unique
+
+    async def _load(self, spec: ModuleSpec) -> Any:
+        loader, coordinator = self._loader, self._coordinator
+        seconds = coordinator.deadlines.mount
+        options: dict[str, Any] = {"source_hint": spec.source}
+        if isinstance(loader, ModuleLoader):
+            asked = loader.coordinator
+            if asked is None or asked is coordinator:
+                if coordinator.mounts.points["module-source-resolver"] is None:
+                    return self._load_at_once(loader, spec, seconds)
+                options["coordinator"] = coordinator  # a loader made before its session asks the session's resolver
+        loading = call_foreign(partial(loader.load, spec.module, spec.config, **options))
+        if inspect.isawaitable(loading):
+            return await self._series.run(loading, seconds, f"loading of {spec.module!r}")
+        return loading
+
+    def _load_at_once(self, loader: ModuleLoader, spec: ModuleSpec, seconds: float | None) -> Blueprint:
+        """Load without awaiting, as most modules are; an import cannot be cut off, only be told late."""
+        clock = self._series.clock
+        started = clock()
+        found = loader.find(spec.module, spec.source, self._listing)
+        if seconds is not None and clock() - started >= seconds:
+            raise DeadlinePassed(seconds)
+        return found
+
+    async def _mount_loaded(
+        self, kind: str, spec: ModuleSpec, loaded: Any, view: ModuleView, owner: str
+    ) -> Callable[..., Any] | None:
+        """Mount one module; returns its on_session_ready."""
+        if spec.instance_id is not None:
+            self._coordinator.mounts.instances |= {owner}
+        ready: Callable[..., Any] | None = None
+        if isinstance(loaded, Blueprint):
+            answer = call_foreign(loaded.mount, view, dict(spec.config))
+            ready = loaded.on_session_ready
+        elif isinstance(loaded, LoadedModule):
+            answer = call_foreign(loaded.mount, view, loaded.config)
+            ready = loaded.on_session_ready
+        elif callable(loaded):  # loaders of applications may return a bare mount function of the coordinator
+            answer = call_foreign(loaded, view)
+        else:
+            raise ModuleLoadError(
+                f"the loader returned {loaded!r} for {spec.module!r}; expected a LoadedModule or a mount function",
+                module_id=spec.module,
+            )
+        label = f"mount of module {spec.module!r}"
+        seconds = self._coordinator.deadlines.mount
+        if _is_async_manager(answer):
+            entering = self._coordinator.hosting.host(answer, name=spec.module, owner=owner)
+            result, _ = await self._series.run(entering, seconds, label)
+            self._take_instance(kind, result, owner)
+        else:
+            try:
+                result = await self._series.run(answer, seconds, label) if inspect.isawaitable(answer) else answer
+            except DeadlinePassed as late:
+                self._take(kind, late.answer, owner)  # so that undoing the module closes what it has opened
+                raise
+            self._take(kind, result, owner)
+        if kind == "provider" and spec.instance_id is not None:
+            self._name_instance(spec, owner)
+        return ready
+
+    def _take(self, kind: str, result: Any, owner: str) -> None:
+        """Take what a mount in the seed form gave back: an instance, or a cleanup."""
+        if not self._take_instance(kind, result, owner):
+            self._coordinator.register_cleanup_as(owner, result)
+
+    def _take_instance(self, kind: str, result: Any, owner: str) -> bool:
+        """Mount a returned instance that is not mounted yet; True when the result was an instance at all."""
+        if result is None or kind not in _CONTRACTS:
+            return False
+        contract, point = _CONTRACTS[kind]
+        mounts = self._coordinator.mounts
+        if any(module is result for _, _, module in mounts.mounted_by(owner)):
+            return True
+        if isinstance(result, type) or not isinstance(result, contract):
+            return False
+        mounts.mount(point, result, None, owner)
+        return True
+
+    def _name_instance(self, spec: ModuleSpec, owner: str) -> None:
+        """Several instances of one provider: move this one from its default name to its instance's."""
+        mounts = self._coordinator.mounts
+        mounts.instances -= {owner}
+        names = [name for point, name, _ in mounts.mounted_by(owner) if point == "providers" and name is not None]
+        if not names or spec.instance_id is None or spec.instance_id in names:
+            return
+        default = spec.module.removeprefix("provider-")
+        mounts.rename("providers", default if default in names else names[0], spec.instance_id)
+
+    # ── afterwards ──
+
+    async def _announce(self, failure: ModuleFailure) -> None:
+        details = {
+            "module_type": failure.module_type,
+            "module_id": failure.module_id,
+            "error": redact_text(str(failure.error)),
+            "reason_code": failure.reason_code,
+        }
+        if failure.instance_id is not None:
+            details["instance_id"] = failure.instance_id
+        await self._coordinator.hooks.emit(MODULE_LOAD_FAILED, details)
+
+    async def _make_ready(
+        self, kind: str, spec: ModuleSpec, view: ModuleView, on_session_ready: Callable[..., Any]
+    ) -> None:
+        seconds = self._coordinator.deadlines.ready
+        try:
+            answer = call_foreign(on_session_ready, view)
+            if inspect.isawaitable(answer):
+                await self._series.run(answer, seconds, f"on_session_ready of module {spec.module!r}")
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 — foreign code; not fatal by contract
+            error: Exception = (
+                _deadline_error("on_session_ready", spec.module, exc)
+                if isinstance(exc, DeadlinePassed)
+                else exc
+                if isinstance(exc, Exception)
+                else ModuleLoadError(f"on_session_ready of {spec.module!r} called exit", module_id=spec.module)
+            )
+            self.failures.append(ModuleFailure(spec.module, kind, "ready", error, "ready_failed"))
+            if spec.on_failure == "deny" and not self._plan.strict:
+                self._series.close()
+                raise ModuleLoadError(
+                    f"gate {spec.module!r} did not get ready: {type(error).__name__}: {redact_text(str(error))}",
+                    module_id=spec.module,
+                    reason_code="ready_failed",
+                ) from error
+            logger.warning("on_session_ready of module %r failed:\n%s", spec.module, _redacted_traceback(error))
+            self._series.close()
+            await self._coordinator.hooks.emit(
+                MODULE_ON_SESSION_READY_FAILED, {"module_id": spec.module, "error": redact_text(str(error))}
+            )
+
+
+def _is_indispensable(kind: str, spec: ModuleSpec) -> bool:
+    """Without a loop or a memory there is no agent; without its gate there is one that nothing stops (L7)."""
+    return kind in ("orchestrator", "context") or spec.on_failure == "deny"
+
+
+def _is_async_manager(answer: Any) -> bool:
+    kind = type(answer)
+    return hasattr(kind, "__aenter__") and hasattr(kind, "__aexit__")
+
+
+def _deadline_error(operation: str, module: str, late: DeadlinePassed) -> DeadlineExceeded:
+    return DeadlineExceeded(
+        f"{operation} of module {module!r} gave {late}; it was cancelled",
+        operation=operation,
+        module=module,
+        seconds=late.seconds,
+    )
+
+
+def _as_load_error(kind: str, spec: ModuleSpec, exc: BaseException) -> Exception:
+    """The error people see: a loader's own as it is, anything else from a mount wrapped with the module's name."""
+    if isinstance(exc, DeadlinePassed):
+        error = ModuleLoadError(
+            f"{kind} {spec.module!r} failed: its mount gave {exc}", module_id=spec.module, reason_code="deadline"
+        )
+        error.__cause__ = _deadline_error("mount", spec.module, exc)
+        return error
+    if isinstance(exc, AmplifierError) and getattr(exc, "module_id", None) == spec.module:
+        return exc
+    return ModuleLoadError(
+        f"{kind} {spec.module!r} failed to mount: {type(exc).__name__}: {redact_text(str(exc))}",
+        module_id=spec.module,
+        reason_code="mount_failed",
+    )
+
+
+def _log_failure(kind: str, spec: ModuleSpec, error: Exception) -> None:
+    logger.warning("%s %r (%s) is not available:\n%s", kind, spec.module, spec.path, _redacted_traceback(error))
+
+
+def _redacted_traceback(error: Exception) -> str:
+    """Exception texts of providers are known to carry credentials; the traceback is written out to be scrubbed."""
+    return redact_text("".join(traceback.format_exception(error)))

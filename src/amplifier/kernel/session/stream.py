@@ -1,0 +1,149 @@
+"""A turn as a stream of typed events, for embedders.
+
+    async with session.stream("prompt") as events:
+        async for event in events:
+            ...
+    events.result
+
+A context manager, not an async generator: nothing is ever yielded inside a task group, so leaving early is safe. It cancels the turn
+and returns when the turn has unwound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, final
+
+import anyio
+
+from amplifier.errors import SessionStateError
+from amplifier.events import CONTENT_BLOCK_DELTA, TERMINAL_EVENTS, THINKING_DELTA, TOOL_ERROR, TOOL_POST, TOOL_PRE
+from amplifier.models import TextDelta, ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
+
+from ..hooks.registry import EVERY_EVENT, HookRegistry
+from ..runtime.backend import is_real_cancellation
+
+if TYPE_CHECKING:  # a twentieth of importing the package, for types only
+    from anyio.abc import TaskGroup
+    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+BUFFERED = 256
+"""Events a consumer may lag behind before the turn waits for it; terminal events never wait and are not counted."""
+
+LAST = 2**31
+"""The stream listens after every other handler, so it sees payloads as they finally are."""
+
+
+@final
+class TurnStream:
+    """The events of one turn; made by ``session.stream``.
+
+    Attributes:
+        result: The turn's text, once it has ended.
+    """
+
+    def __init__(self, execute: Callable[[], Awaitable[str]], hooks: HookRegistry) -> None:
+        self._execute = execute
+        self._hooks = hooks
+        self._group: TaskGroup | None = None
+        self._receive: MemoryObjectReceiveStream[TurnEvent] | None = None
+        self._room = anyio.Semaphore(BUFFERED)
+        self._error: BaseException | None = None
+        self._finished = False
+        self.result: str | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._group is not None:
+            raise SessionStateError("a stream can be entered once; call session.stream(...) again for another turn")
+        send, self._receive = anyio.create_memory_object_stream[TurnEvent](math.inf)
+        self._group = anyio.create_task_group()
+        await self._group.__aenter__()
+        self._group.start_soon(self._run, send)
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        assert self._group is not None
+        assert self._receive is not None
+        self._receive.close()
+        if not self._finished:
+            self._group.cancel_scope.cancel()
+        swallowed = await self._leave(exc)
+        if self._error is not None and exc is None:
+            error, self._error = self._error, None
+            raise error
+        return swallowed
+
+    async def _leave(self, exc: BaseException | None) -> bool:
+        assert self._group is not None
+        if isinstance(exc, anyio.get_cancelled_exc_class()):
+            return bool(await self._group.__aexit__(type(exc), exc, exc.__traceback__))
+        # The group would wrap the body's error; it is re-raised as it is by returning False.
+        await self._group.__aexit__(None, None, None)
+        return False
+
+    def __aiter__(self) -> AsyncIterator[TurnEvent]:
+        return self
+
+    async def __anext__(self) -> TurnEvent:
+        if self._receive is None:
+            raise SessionStateError("enter the stream first: `async with session.stream(...) as events:`")
+        try:
+            event = await self._receive.receive()
+        except anyio.ClosedResourceError:
+            raise SessionStateError("a stream is read inside its `async with` block; this one has been left") from None
+        except anyio.EndOfStream:
+            if self._error is not None:
+                error, self._error = self._error, None
+                raise error from None
+            raise StopAsyncIteration from None
+        if event.name not in TERMINAL_EVENTS:
+            self._room.release()
+        return event
+
+    async def _run(self, send: MemoryObjectSendStream[TurnEvent]) -> None:
+        async def pass_on(event: str, data: dict[str, Any]) -> None:
+            if event not in TERMINAL_EVENTS:  # those are cut off after seconds, and must be in the story all the same
+                await self._room.acquire()
+            try:
+                send.send_nowait(_typed(event, data))
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                return  # the consumer has left; the turn is being cancelled
+
+        unregister = self._hooks.register(EVERY_EVENT, pass_on, priority=LAST, name="session.stream", timeout=None)
+        try:
+            self.result = await self._execute()
+        except BaseException as exc:
+            if is_real_cancellation(exc):
+                raise
+            self._error = exc
+        finally:
+            self._finished = True
+            unregister()
+            send.close()
+
+
+def _typed(event: str, data: dict[str, Any]) -> TurnEvent:
+    """The event as its own class where embedders look for it, else as a plain one."""
+    if event == CONTENT_BLOCK_DELTA and data.get("block_type") == "text":
+        return TextDelta(name=event, data=data, text=str(data.get("delta") or ""))
+    if event == THINKING_DELTA:
+        return ThinkingDelta(name=event, data=data, text=str(data.get("delta") or ""))
+    if event == TOOL_PRE:
+        return ToolStarted(name=event, data=data, **_call(data), tool_input=_as_dict(data.get("tool_input")))
+    if event in (TOOL_POST, TOOL_ERROR):
+        result = _as_dict(data.get("result"))
+        success = event == TOOL_POST and bool(result.get("success", True))
+        return ToolFinished(name=event, data=data, **_call(data), success=success)
+    return TurnEvent(name=event, data=data)
+
+
+def _call(data: dict[str, Any]) -> dict[str, str]:
+    return {"tool_name": str(data.get("tool_name") or ""), "tool_call_id": str(data.get("tool_call_id") or "")}
+
+
+def _as_dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

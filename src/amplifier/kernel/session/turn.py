@@ -1,0 +1,261 @@
+"""One turn: the orchestrator inside its cancel scope, and what has to be said before and after.
+
+The session claims itself for the turn and guards it against native cancels; this file calls the orchestrator, binds the
+cancellation token to the turn's scope, and tells the kinds of endings apart.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from datetime import UTC, datetime
+from types import FunctionType, MethodType
+from typing import Any
+
+import anyio
+
+from amplifier._json import redact_secrets, redact_text
+from amplifier.errors import ContractError, ExecutionCancelled, ExecutionTimeout, SessionStateError
+from amplifier.events import (
+    CANCEL_COMPLETED,
+    CANCEL_REQUESTED,
+    SESSION_CONFIG,
+    SESSION_RESUME,
+    SESSION_START,
+)
+from amplifier.models import SessionStatus
+
+from ..coordinator.coordinator import ModuleCoordinator
+from ..runtime.backend import cancel_scope, is_cancellation_type, loop_clock, run_shielded
+
+_ARGUMENTS = ("prompt", "context", "providers", "tools", "hooks", "coordinator")
+
+
+class TurnRunner:
+    """Runs the turns of one session, one at a time.
+
+    Attributes:
+        scope: The running turn's cancel scope.
+        closing: Set when the session is being closed under a running turn.
+    """
+
+    __slots__ = ("_announcing", "_coordinator", "_is_resumed", "_started", "_status", "closing", "scope")
+
+    def __init__(self, coordinator: ModuleCoordinator, status: SessionStatus, is_resumed: bool) -> None:
+        self._coordinator = coordinator
+        self._status = status
+        self._is_resumed = is_resumed
+        self._started = False
+        self._announcing: anyio.Event | None = None
+        self.scope: anyio.CancelScope | None = None
+        self.closing = False
+
+    async def run(self, prompt: str, seconds: float | None) -> str:
+        """Run one turn and return the orchestrator's text.
+
+        Raises:
+            ExecutionCancelled: The token asked for an immediate stop, or the session was closed meanwhile.
+            ExecutionTimeout: The turn's own deadline passed.
+            ContractError: The orchestrator returned no text.
+            BaseException: Whatever the orchestrator raised, unchanged.
+        """
+        token = self._coordinator.cancellation
+        execute = self._orchestrator_execute()
+        if token.is_immediate:
+            raise self._cancelled("it was stopped before it began; call cancellation.reset() to run again")
+        self._begin()
+        scope = self.scope = cancel_scope(math.inf if seconds is None else loop_clock()() + seconds)
+        answer: Any = None
+        try:
+            with scope:
+                token.bind(scope)
+                await self._say_start()
+                answer = execute(**self._arguments(execute, prompt))
+                if inspect.isawaitable(answer):
+                    answer = await answer
+        except BaseException as exc:
+            await self._ended_badly(exc)
+            raise
+        finally:
+            token.unbind()
+            self.scope = None
+        return await self._ended(scope, answer, seconds)
+
+    def is_unwinding(self) -> bool:
+        """Whether the running turn was told to stop by its token, its deadline or the closing of the session."""
+        return self.scope is not None and self.scope.cancel_called
+
+    # ── before ──
+
+    def _orchestrator_execute(self) -> Any:
+        for point, words in (("orchestrator", "orchestrator module"), ("context", "context manager")):
+            if self._coordinator.get(point) is None:
+                raise SessionStateError(
+                    f"No {words} mounted in session {self._coordinator.session_id!r}: the module named in "
+                    f"session.{point} of the plan mounted nothing"
+                )
+        return self._coordinator.get("orchestrator").execute
+
+    def _arguments(self, execute: Any, prompt: str) -> dict[str, Any]:
+        """The keywords of the contract that this orchestrator accepts."""
+        coordinator = self._coordinator
+        offered = {
+            "prompt": prompt,
+            "context": coordinator.get("context"),
+            "providers": coordinator.get("providers"),
+            "tools": coordinator.get("tools"),
+            "hooks": coordinator.hooks,
+            "coordinator": coordinator,
+        }
+        accepted = _accepted_keywords(execute)
+        return offered if accepted is None else {name: offered[name] for name in _ARGUMENTS if name in accepted}
+
+    def _begin(self) -> None:
+        self._coordinator.reset_turn()
+        self._status.status = "running"
+        self._status.last_activity = datetime.now(UTC)
+
+    async def _say_start(self) -> None:
+        coordinator = self._coordinator
+        section = coordinator.config.get("session") or {}
+        if not self._started:
+            self._started = True
+            details: dict[str, Any] = {"session_id": coordinator.session_id, "parent_id": coordinator.parent_id}
+            if section.get("metadata"):
+                details["metadata"] = section["metadata"]
+            await coordinator.hooks.emit(SESSION_RESUME if self._is_resumed else SESSION_START, details)
+        if section.get("raw"):
+            await coordinator.hooks.emit(
+                SESSION_CONFIG, {"session_id": coordinator.session_id, "raw": redact_secrets(coordinator.config)}
+            )
+
+    # ── after ──
+
+    async def _ended(self, scope: anyio.CancelScope, answer: Any, seconds: float | None) -> str:
+        """The orchestrator came back, or our own scope cut it off."""
+        token = self._coordinator.cancellation
+        # As things are now: whoever hears of the cancellation below may reset the token.
+        stopped = token.is_immediate
+        # By the clock: asyncio notices a deadline only at an await, and both backends must say the same.
+        overran = loop_clock()() >= scope.deadline
+        if token.is_cancelled or scope.cancel_called or overran:
+            self._status.status = "cancelled"  # before the first await: a held cancel may leave from there
+            await run_shielded(self._say_cancelled, None, name="amplifier cancel:completed")
+        if not stopped and self.closing and scope.cancel_called:
+            raise self._cancelled("its session was closed")
+        if not stopped and overran:
+            raise ExecutionTimeout(
+                f"the turn of session {self._coordinator.session_id!r} did not end within {seconds:g} s",
+                session_id=self._coordinator.session_id,
+                seconds=seconds,
+            )
+        if stopped or scope.cancel_called:
+            raise self._cancelled("it was stopped")
+        try:
+            text = self._checked(answer)
+        except ContractError as exc:
+            self._note_error(exc)
+            raise
+        self._status.status = "cancelled" if token.is_cancelled else "completed"
+        return text
+
+    async def _ended_badly(self, exc: BaseException) -> None:
+        """The orchestrator raised, or the cancellation came from outside."""
+        # Ctrl-C arrives as a cancellation on asyncio and as itself on trio; it means the same.
+        stopped = is_cancellation_type(exc) or _is_interrupt(exc)
+        if not stopped:
+            self._note_error(exc)
+        if stopped or self._coordinator.cancellation.is_cancelled:
+            self._status.status = "cancelled"
+            error = None if stopped else f"{type(exc).__name__}: {redact_text(str(exc))}"
+            await run_shielded(self._say_cancelled, error, name="amplifier cancel:completed")
+
+    def _note_error(self, exc: BaseException) -> None:
+        self._status.status = "failed"
+        self._status.last_error = {"type": type(exc).__name__, "message": redact_text(str(exc))}
+
+    def _cancelled(self, why: str) -> ExecutionCancelled:
+        token = self._coordinator.cancellation
+        self._status.status = "cancelled"
+        reason = f" ({token.reason})" if token.reason else ""
+        return ExecutionCancelled(
+            f"the turn of session {self._coordinator.session_id!r} was cancelled: {why}{reason}",
+            session_id=self._coordinator.session_id,
+            was_immediate=not token.is_graceful,
+            reason=token.reason,
+        )
+
+    def _checked(self, answer: Any) -> str:
+        """The contract's result: a str that can be written as text (L9, F37)."""
+        module = type(self._coordinator.get("orchestrator")).__name__
+        if not isinstance(answer, str):
+            raise ContractError(
+                f"orchestrator {module} returned {answer!r:.80} ({type(answer).__name__}); expected a str",
+                module=module,
+            )
+        if not answer.isascii():
+            try:
+                answer.encode()
+            except UnicodeEncodeError as exc:
+                raise ContractError(
+                    f"orchestrator {module} returned text with a lone surrogate at position {exc.start}; "
+                    "expected text that can be encoded as UTF-8",
+                    module=module,
+                ) from exc
+        return answer
+
+    # ── cancellation events ──
+
+    async def announce_requests(self) -> None:
+        """Emit ``cancel:requested`` for requests not announced yet, and run the callbacks; one caller at a time."""
+        while self._announcing is not None:
+            await self._announcing.wait()
+        token = self._coordinator.cancellation
+        mine = self._announcing = anyio.Event()
+        try:
+            for request in token.take_requests():
+                details = {
+                    "state": request.state.value,
+                    "grace": request.grace,
+                    "reason": request.reason,
+                    "running_tools": token.running_tool_names,
+                }
+                await self._coordinator.hooks.emit(CANCEL_REQUESTED, details)
+                await token.trigger_callbacks()
+        finally:
+            self._announcing = None
+            mine.set()
+
+    async def _say_cancelled(self, error: str | None) -> None:
+        await self.announce_requests()
+        details: dict[str, Any] = {"was_immediate": not self._coordinator.cancellation.is_graceful}
+        if error is not None:
+            details["error"] = error
+        await self._coordinator.hooks.emit(CANCEL_COMPLETED, details)
+
+
+def _is_interrupt(exc: BaseException) -> bool:
+    """Whether this is Ctrl-C and nothing else; out of a task group it comes wrapped."""
+    if isinstance(exc, BaseExceptionGroup):
+        return exc.split(KeyboardInterrupt)[1] is None
+    return isinstance(exc, KeyboardInterrupt)
+
+
+def _accepted_keywords(execute: Any) -> frozenset[str] | None:
+    """Names of the parameters that ``execute`` takes; None when it takes any.
+
+    The code object answers in half a microsecond what `inspect.signature` answers in thirty.
+    """
+    function = execute.__func__ if type(execute) is MethodType else execute
+    if type(function) is FunctionType and not hasattr(function, "__wrapped__"):
+        code = function.__code__
+        if code.co_flags & inspect.CO_VARKEYWORDS:
+            return None
+        return frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+    try:
+        parameters = inspect.signature(execute).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    return frozenset(p.name for p in parameters)

@@ -1,0 +1,181 @@
+"""Contribution channels: order, filtering, deadlines for each and for all, failures that are named. Time is virtual."""
+
+from __future__ import annotations
+
+import asyncio
+
+import anyio
+import pytest
+
+from amplifier.kernel.coordinator.contributions import Contributions
+from tests._support.small_agent import agent, give_up_after
+
+pytestmark = pytest.mark.virtual_time
+
+
+@pytest.fixture
+def channels():
+    return Contributions()
+
+
+def after(seconds, value):
+    async def contribute():
+        await anyio.sleep(seconds)
+        return value
+
+    return contribute
+
+
+async def collect(channels, channel="x", *, each=10.0, total=30.0):
+    return await channels.collect(channel, each=each, total=total)
+
+
+async def test_contributions_come_in_registration_order_however_long_each_takes(channels):
+    channels.register("x", "slow", after(5, "slow"), "a")
+    channels.register("x", "sync", lambda: "sync", "b")
+    channels.register("x", "fast", after(0, "fast"), None)
+    channels.register("y", "other", lambda: "other channel", None)
+    assert await collect(channels) == ["slow", "sync", "fast"]
+    assert await collect(channels, "unknown") == []
+
+
+async def test_contributors_are_called_one_after_another_never_together(channels):
+    running, most = 0, 0
+
+    async def contribute():
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await anyio.sleep(1)
+        running -= 1
+
+    for _ in range(3):
+        channels.register("x", "same name", contribute, None)
+    await collect(channels)
+    assert most == 1
+
+
+async def test_only_none_is_filtered_and_values_keep_their_identity(channels):
+    values = [0, "", [], {}, False, object()]
+    for value in (*values, None):
+        channels.register("x", "n", lambda value=value: value, None)
+    channels.register("x", "n", after(0, None), None)
+    collected = await collect(channels)
+    assert [id(value) for value in collected] == [id(value) for value in values]
+
+
+async def test_coroutine_returned_by_a_sync_callback_is_awaited(channels):
+    def contribute():
+        return after(1, "value")()
+
+    channels.register("x", "n", contribute, None)
+    assert await collect(channels) == ["value"]
+
+
+async def test_late_contributor_is_cut_off_at_its_own_deadline_and_named(channels, caplog):
+    left = []
+
+    async def hang():
+        try:
+            await anyio.sleep_forever()
+        finally:
+            left.append(anyio.current_time() - began)
+
+    channels.register("events", "slow one", hang, "hooks-slow")
+    channels.register("events", "next", after(9, "next"), None)
+    began = anyio.current_time()
+    assert await channels.collect("events", each=10.0, total=30.0) == ["next"]
+    assert left == [10]
+    [record] = caplog.records
+    for word in ("'slow one'", "'hooks-slow'", "'events'", "10 s"):
+        assert word in record.getMessage()
+
+
+async def test_collection_as_a_whole_has_a_deadline_and_sync_contributors_after_it_are_kept(channels):
+    for _ in range(5):
+        channels.register("x", "n", after(9, "in time"), None)
+    channels.register("x", "n", lambda: "sync", None)
+    began = anyio.current_time()
+    assert await collect(channels, each=10.0, total=30.0) == ["in time"] * 3 + ["sync"]
+    assert anyio.current_time() - began == pytest.approx(30)
+
+
+async def test_no_deadline_means_none(channels):
+    channels.register("x", "n", after(100_000, "late"), None)
+    assert await collect(channels, each=None, total=None) == ["late"]
+
+
+async def test_deadlines_of_the_plan_hold():
+    deadlines = {"contribution": 2, "collection": 3}
+    async with agent(session={"deadlines": deadlines}) as session:
+        for seconds in (1.5, 5, 5, 5):
+            session.coordinator.register_contributor("x", f"{seconds}", after(seconds, seconds))
+        began = anyio.current_time()
+        assert await session.coordinator.collect_contributions("x") == [1.5]
+        assert anyio.current_time() - began == pytest.approx(3)
+
+
+@pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
+@pytest.mark.parametrize("error", [ValueError("broke"), asyncio.CancelledError(), ExceptionGroup("g", [OSError()])])
+async def test_failing_contributor_is_named_and_the_rest_collected(channels, caplog, error, is_async):
+    def fail():
+        raise error
+
+    async def fail_later():
+        await anyio.sleep(1)
+        raise error
+
+    channels.register("x", "bad", fail_later if is_async else fail, "tool-bad")
+    channels.register("x", "good", after(0, "good"), None)
+    assert await collect(channels) == ["good"]
+    assert "Contributor 'bad' of module 'tool-bad' on channel 'x' failed" in caplog.text
+
+
+@pytest.mark.parametrize("how", ["scope", "native"])
+async def test_cancelled_collection_leaves_as_cancellation_not_as_a_short_list(channels, how):
+    asked = []
+    channels.register("x", "n", after(60, 1), None)
+    channels.register("x", "n", lambda: asked.append("second"), None)
+
+    async def collecting():
+        await channels.collect("x", each=None, total=None)
+        asked.append("came back")
+
+    await give_up_after(1, how, collecting)
+    assert asked == []
+
+
+async def test_contributor_may_register_another_for_the_next_collection(channels):
+    channels.register("x", "n", lambda: channels.register("x", "late", lambda: "late", None) or "first", None)
+    assert await collect(channels) == ["first"]
+    assert await collect(channels) == ["first", "late"]
+
+
+@pytest.mark.parametrize(
+    ("channel", "name", "callback"),
+    [("", "n", len), (None, "n", len), (5, "n", len), ("x", "", len), ("x", None, len), ("x", b"n", len)]
+    + [("x", "n", wrong) for wrong in (None, "n", 5)],
+)
+def test_wrong_registration_is_a_type_error_and_leaves_nothing(channels, channel, name, callback):
+    with pytest.raises(TypeError, match=r"non-empty str|needs a callable"):
+        channels.register(channel, name, callback, None)
+    assert channels.as_dict() == {}
+
+
+async def test_undoing_a_module_removes_its_contributors_from_every_channel(channels):
+    for owner in ("a", None, "b", "a"):
+        channels.register("x", "n", lambda owner=owner: f"of {owner}", owner)
+    channels.register("y", "n", len, "a")
+    channels.undo("a")
+    assert await collect(channels) == ["of None", "of b"]
+    assert list(channels.as_dict()) == ["x"]
+    channels.clear_owned()
+    assert await collect(channels) == ["of None"]
+
+
+def test_contributors_are_shown_by_channel_name_and_callback(channels):
+    channels.register("x", "n", len, "a")
+    shown = channels.as_dict()
+    assert shown == {"x": [{"name": "n", "callback": len}]}
+    shown["x"].clear()
+    assert channels.as_dict() == {"x": [{"name": "n", "callback": len}]}

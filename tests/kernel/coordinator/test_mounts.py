@@ -1,0 +1,310 @@
+"""Mount points: what stands where, who put it there, and what comes back when that module is undone."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amplifier import ContractError
+from amplifier.kernel.coordinator.mounts import DONE, Mounts
+
+SINGLE = ["orchestrator", "context", "module-source-resolver"]
+NAMED = ["providers", "tools"]
+
+
+@pytest.fixture
+def mounts():
+    return Mounts(hooks="the registry")
+
+
+def warnings(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+# ── mounting, reading, taking away ───────────────────────────────────────────────────────────────
+
+
+def test_session_starts_with_six_points_all_empty_but_the_hooks(mounts):
+    assert mounts.points == {
+        "orchestrator": None,
+        "providers": {},
+        "tools": {},
+        "context": None,
+        "hooks": "the registry",
+        "module-source-resolver": None,
+    }
+
+
+@pytest.mark.parametrize("point", SINGLE)
+def test_single_point_holds_one_module_whatever_its_name(mounts, point):
+    mounts.mount(point, "first", None, None)
+    mounts.mount(point, "second", "a name", None)
+    assert mounts.get(point) == mounts.get(point, "any name") == "second"
+    mounts.unmount(point, "any name")
+    assert mounts.get(point) is None
+
+
+@pytest.mark.parametrize("point", NAMED)
+def test_named_point_holds_many_in_the_order_they_came(mounts, point):
+    mounts.mount(point, 1, "b", None)
+    mounts.mount(point, 2, "a", None)
+    mounts.mount(point, SimpleNamespace(name="own"), None, None)
+    assert list(mounts.get(point)) == ["b", "a", "own"]
+    assert mounts.get(point, "a") == 2
+    assert mounts.get(point, "absent") is None
+    mounts.unmount(point, "b")
+    mounts.unmount(point, "absent")
+    assert list(mounts.get(point)) == ["a", "own"]
+
+
+def test_given_name_beats_the_modules_own_and_may_be_empty(mounts):
+    mounts.mount("tools", SimpleNamespace(name="own"), "given", None)
+    mounts.mount("tools", SimpleNamespace(name="own"), "", None)
+    assert list(mounts.get("tools")) == ["given", ""]
+
+
+@pytest.mark.parametrize("point", ["orchestrator", "context"])
+def test_session_with_a_name_is_a_synonym_for_mounting_reading_and_unmounting(mounts, point):
+    mounts.mount("session", "module", point, "loop-x")
+    assert mounts.get(point) == mounts.get("session", point) == "module"
+    assert mounts.owner_of(point) == "loop-x"
+    mounts.unmount("session", point, "loop-x")
+    assert mounts.get(point) is None
+
+
+@pytest.mark.parametrize("point", ["nowhere", "session", "", None, 5, ["tools"]])
+def test_unknown_point_is_refused_with_the_known_ones_named(mounts, point):
+    before = dict(mounts.points)
+    for call in (
+        lambda: mounts.mount(point, 1, "x", None),
+        lambda: mounts.unmount(point, "x"),
+        lambda: mounts.get(point),
+    ):
+        with pytest.raises(ValueError, match="Unknown mount point") as caught:
+            call()
+        assert "'orchestrator'" in str(caught.value)
+        assert "'module-source-resolver'" in str(caught.value)
+    assert mounts.points == before
+
+
+def test_hooks_are_registered_not_mounted(mounts):
+    with pytest.raises(ValueError, match="registered directly with the HookRegistry"):
+        mounts.mount("hooks", object(), "x", None)
+    mounts.unmount("hooks", None)
+    assert mounts.get("hooks") == "the registry"
+
+
+@pytest.mark.parametrize("point", NAMED)
+def test_named_point_needs_a_name_and_a_str(mounts, point):
+    with pytest.raises(ValueError, match=f"Name required for {point}"):
+        mounts.mount(point, object(), None, None)
+    with pytest.raises(ValueError, match=f"Name required to unmount from {point}"):
+        mounts.unmount(point, None)
+    for wrong in (5, b"x", ("x",)):
+        with pytest.raises(TypeError, match="must be a str"):
+            mounts.mount(point, object(), wrong, None)
+        with pytest.raises(TypeError, match="must be a str"):
+            mounts.mount(point, SimpleNamespace(name=wrong), None, None)
+    assert mounts.get(point) == {}
+
+
+def test_named_point_replaced_by_hand_with_something_else_is_refused_by_its_type(mounts):
+    mounts.points["tools"] = ["not a dict"]
+    with pytest.raises(ValueError, match="was replaced by list"):
+        mounts.mount("tools", object(), "x", None)
+    with pytest.raises(ValueError, match="was replaced by list"):
+        mounts.unmount("tools", "x")
+
+
+async def test_what_mounting_returns_may_be_awaited_again_and_again_without_a_checkpoint():
+    for _ in range(2):
+        steps = DONE.__await__()
+        with pytest.raises(StopIteration) as ended:
+            next(steps)
+        assert ended.value.value is None
+        await DONE
+
+
+# ── owners ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_everything_a_module_mounted_is_known_by_point_and_name(mounts):
+    mounts.mount("tools", "t", "t", "a")
+    mounts.mount("context", "c", None, "a")
+    mounts.mount("tools", "u", "u", "b")
+    mounts.mount("tools", "v", "v", None)
+    assert sorted(mounts.mounted_by("a"), key=str) == [("context", None, "c"), ("tools", "t", "t")]
+    assert (mounts.owner_of("tools", "u"), mounts.owner_of("tools", "v")) == ("b", None)
+
+
+def test_replacing_what_another_module_mounted_is_logged_with_both_named(mounts, caplog):
+    mounts.mount("tools", 1, "x", "tool-a")
+    mounts.mount("tools", 2, "x", "tool-b")
+    [line] = warnings(caplog)
+    assert "'x'" in line
+    assert "tool-a" in line
+    assert "tool-b" in line
+    assert mounts.get("tools", "x") == 2
+    assert mounts.owner_of("tools", "x") == "tool-b"
+
+
+def test_replacing_the_applications_or_by_the_application_is_logged_as_such(mounts, caplog):
+    mounts.mount("context", 1, None, None)
+    mounts.mount("context", 2, None, "context-a")
+    mounts.mount("context", 3, None, None)
+    assert warnings(caplog) == [
+        "context mounted by the application is replaced by context-a",
+        "context mounted by context-a is replaced by the application",
+    ]
+    assert mounts.owner_of("context") is None
+
+
+def test_module_may_replace_its_own_without_a_word(mounts, caplog):
+    mounts.mount("tools", 1, "x", "tool-a")
+    mounts.mount("tools", 2, "x", "tool-a")
+    mounts.mount("context", 1, None, "tool-a")
+    mounts.mount("context", 2, None, "tool-a")
+    assert warnings(caplog) == []
+
+
+def test_orchestrator_is_never_replaced_without_a_word(mounts, caplog):
+    mounts.mount("orchestrator", 1, None, "loop-a")
+    mounts.mount("orchestrator", 2, None, "loop-a")
+    assert len(warnings(caplog)) == 1
+
+
+@pytest.mark.parametrize(("first", "second"), [("a", "b"), (None, "b"), ("a", None)])
+def test_in_strict_mode_replacing_is_an_error_and_nothing_changes(mounts, first, second):
+    mounts.strict = True
+    mounts.mount("tools", 1, "x", first)
+    with pytest.raises(ContractError, match=r"session\.strict") as caught:
+        mounts.mount("tools", 2, "x", second)
+    assert caught.value.module == second
+    assert mounts.get("tools", "x") == 1
+    assert mounts.owner_of("tools", "x") == first
+
+
+def test_module_may_not_unmount_what_somebody_else_mounted_but_the_application_may(mounts):
+    mounts.mount("tools", 1, "x", "a")
+    mounts.mount("context", 2, None, None)
+    with pytest.raises(ContractError, match="'b' may not unmount 'x': it was mounted by 'a'"):
+        mounts.unmount("tools", "x", "b")
+    with pytest.raises(ContractError, match="'b' may not unmount 'context': it was mounted by 'the application'"):
+        mounts.unmount("context", None, "b")
+    mounts.unmount("tools", "absent", "b")
+    mounts.unmount("orchestrator", None, "b")
+    assert (mounts.get("tools", "x"), mounts.get("context")) == (1, 2)
+    mounts.unmount("tools", "x", None)
+    assert mounts.get("tools") == {}
+    assert mounts.mounted_by("a") == []
+
+
+# ── undoing ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_undoing_a_module_takes_all_of_its_and_nothing_else(mounts):
+    for owner in ("a", "b", None):
+        mounts.mount("tools", owner, f"of {owner}", owner)
+    mounts.mount("context", 1, None, "a")
+    mounts.undo("a")
+    assert mounts.points["tools"] == {"of b": "b", "of None": None}
+    assert mounts.get("context") is None
+    mounts.undo("a")
+    mounts.undo("never heard of")
+    assert list(mounts.points["tools"]) == ["of b", "of None"]
+
+
+@pytest.mark.parametrize(("point", "name"), [("tools", "x"), ("context", None)])
+@pytest.mark.parametrize("first", ["a", None])
+def test_undoing_a_module_brings_back_what_it_replaced_with_its_owner(mounts, point, name, first):
+    mounts.mount(point, 1, name, first)
+    mounts.mount(point, 2, name, "b")
+    mounts.mount(point, 3, name, "b")
+    mounts.undo("b")
+    assert mounts.get(point, name) == 1
+    assert mounts.owner_of(point, name) == first
+    mounts.undo("b")
+    assert mounts.get(point, name) == 1
+
+
+def test_module_undone_under_another_one_does_not_come_back_later(mounts):
+    for number, owner in enumerate("abc"):
+        mounts.mount("tools", number, "x", owner)
+    mounts.undo("b")
+    assert mounts.get("tools", "x") == 2
+    mounts.undo("c")
+    assert mounts.get("tools", "x") == 0
+    mounts.undo("a")
+    assert mounts.get("tools") == {}
+
+
+def test_module_that_replaced_and_then_unmounts_its_own_gives_the_slot_back(mounts):
+    mounts.mount("tools", 1, "x", "a")
+    mounts.mount("tools", 2, "x", "b")
+    mounts.unmount("tools", "x", "b")
+    assert mounts.get("tools") == {"x": 1}
+    assert mounts.owner_of("tools", "x") == "a"
+
+
+def test_application_empties_a_slot_for_good(mounts):
+    mounts.mount("tools", 1, "x", "a")
+    mounts.mount("tools", 2, "x", "b")
+    mounts.unmount("tools", "x")
+    mounts.undo("b")
+    assert mounts.get("tools") == {}
+
+
+@given(
+    program=st.lists(
+        st.tuples(st.sampled_from("abcd"), st.sampled_from(["x", "y"]), st.booleans()), min_size=1, max_size=12
+    ),
+    undone=st.permutations("abcd"),
+)
+def test_whatever_modules_did_undoing_all_of_them_leaves_the_applications(program, undone):
+    mounts = Mounts(hooks=None)
+    mounts.mount("tools", "application's", "x", None)
+    for number, (owner, name, unmounts) in enumerate(program):
+        if not unmounts:
+            mounts.mount("tools", number, name, owner)
+        elif mounts.owner_of("tools", name) in (None, owner) and mounts.get("tools", name) != "application's":
+            mounts.unmount("tools", name, owner)
+    for owner in undone:
+        mounts.undo(owner)
+    assert mounts.get("tools") == {"x": "application's"}
+
+
+def test_clearing_leaves_what_the_application_mounted_also_where_a_module_had_replaced_it(mounts):
+    mounts.mount("tools", 1, "mine", None)
+    mounts.mount("tools", 2, "mine", "a")
+    mounts.mount("tools", 3, "yours", "a")
+    mounts.mount("context", 4, None, "b")
+    mounts.clear_owned()
+    assert mounts.get("tools") == {"mine": 1}
+    assert mounts.get("context") is None
+
+
+# ── renaming ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_renaming_moves_a_module_and_lets_what_it_had_replaced_come_back(mounts):
+    mounts.mount("providers", "first", "mock", "provider-mock")
+    mounts.mount("providers", "second", "mock", "provider-mock#fast")
+    mounts.rename("providers", "mock", "fast")
+    assert mounts.get("providers") == {"mock": "first", "fast": "second"}
+    assert mounts.owner_of("providers", "mock") == "provider-mock"
+    assert mounts.owner_of("providers", "fast") == "provider-mock#fast"
+    mounts.undo("provider-mock#fast")
+    assert mounts.get("providers") == {"mock": "first"}
+
+
+def test_renaming_onto_a_taken_name_is_logged(mounts, caplog):
+    mounts.mount("providers", 1, "fast", "a")
+    mounts.mount("providers", 2, "mock", "b")
+    mounts.rename("providers", "mock", "fast")
+    assert warnings(caplog) == ["providers 'fast' mounted by a is replaced by b"]
+    mounts.undo("b")
+    assert mounts.get("providers") == {"fast": 1}

@@ -1,0 +1,534 @@
+"""One emit from start to end: deadlines, failures, isolation, cancellation. Deadlines are in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amplifier.events import TERMINAL_EVENTS
+from amplifier.kernel import HookRegistry
+from amplifier.kernel.hooks.merge import INVALID_RESPONSE, merge, was_modified
+from amplifier.models import HookResult
+from tests._support.answers import chatter, denials, names, payloads, unusable_answers, values
+from tests._support.backends_alone import loop_turns, run_on_asyncio
+
+pytestmark = pytest.mark.virtual_time
+
+Data = dict[str, Any]
+DENY = HookResult(action="deny", reason="no")
+
+
+def registry() -> HookRegistry:
+    hooks = HookRegistry()
+    hooks.belong_to("s-1", None, None)
+    return hooks
+
+
+def empty() -> list[str]:
+    """A log that nothing was written to yet."""
+    return []
+
+
+def sleeper(log: list[str], seconds: float, name: str) -> Any:
+    async def handler(event: str, data: Data) -> None:
+        log.append(f"{name} began")
+        await anyio.sleep(seconds)
+        log.append(f"{name} ended")
+
+    return handler
+
+
+# ── the same law as the pure merge ───────────────────────────────────────────────────────────────
+
+
+@given(st.lists(chatter, max_size=2), st.none() | st.tuples(names, denials), st.booleans(), payloads)
+async def test_a_dispatch_merges_as_the_pure_function_does(parts, denial, asynchronous, payload):
+    answers = [pair for part in parts for pair in part] + ([] if denial is None else [denial])
+    hooks = registry()
+    for name, answer in answers:
+
+        async def later(event: str, data: Data, answer: Any = answer) -> Any:
+            return copy.deepcopy(answer)
+
+        def now(event: str, data: Data, answer: Any = answer) -> Any:
+            return copy.deepcopy(answer)
+
+        hooks.register("tool:pre", later if asynchronous else now, name=name)
+    result = await hooks.emit("tool:pre", payload)
+    if not answers:
+        assert result == HookResult(data=payload)
+        return
+    owned = {"timestamp": (result.data or {}).get("timestamp"), "session_id": "s-1", "parent_id": None}
+    if denial is None:
+        assert result == merge("tool:pre", {**payload, **owned}, answers, owned)
+        assert was_modified(result) == was_modified(merge("tool:pre", {**payload, **owned}, answers, owned))
+    else:
+        assert (result.action, result.reason) == ("deny", denial[1].reason)
+
+
+@pytest.mark.parametrize("what", unusable_answers())
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_an_answer_that_cannot_be_understood_denies_and_ends_the_dispatch(what, asynchronous):
+    hooks, called = registry(), []
+
+    async def later(event: str, data: Data) -> Any:
+        return unusable_answers()[what]
+
+    hooks.register("tool:pre", later if asynchronous else lambda event, data: unusable_answers()[what])
+    hooks.register("tool:pre", lambda event, data: called.append(event))
+    result = await hooks.emit("tool:pre", {"tool_name": "bash"})
+    assert (result.action, result.reason, called) == ("deny", INVALID_RESPONSE, [])
+
+
+async def test_a_denial_short_circuits():
+    hooks, called = registry(), []
+    hooks.register("tool:pre", lambda event, data: called.append("first"), priority=-1)
+    hooks.register("tool:pre", lambda event, data: DENY)
+    hooks.register("tool:pre", lambda event, data: called.append("third"), priority=1)
+    assert (await hooks.emit("tool:pre", {})).reason == "no"
+    assert called == ["first"]
+
+
+async def test_any_awaitable_answer_is_awaited():
+    class Promise:
+        def __await__(self) -> Any:
+            yield from anyio.lowlevel.checkpoint().__await__()
+            return DENY
+
+    hooks = registry()
+    hooks.register("tool:pre", lambda event, data: Promise())
+    assert (await hooks.emit("tool:pre", {})).action == "deny"
+
+
+# ── what handlers see ────────────────────────────────────────────────────────────────────────────
+
+
+def vandalise(value: Any) -> None:
+    """Empty every container that can be reached."""
+    if isinstance(value, dict):
+        for child in list(value.values()):
+            vandalise(child)
+        value.clear()
+    elif isinstance(value, list):
+        for child in value:
+            vandalise(child)
+        value.clear()
+
+
+@given(st.dictionaries(st.sampled_from("abc"), values), st.integers(1, 4))
+async def test_no_handler_can_change_what_another_one_or_the_emitter_sees(payload, count):
+    hooks, seen = registry(), []
+    hooks.set_default_fields(tags=["default", {"deep": []}])
+
+    def vandal(event: str, data: Data) -> None:
+        seen.append(copy.deepcopy(data))
+        vandalise(data)
+
+    async def late_vandal(event: str, data: Data) -> None:
+        vandal(event, data)
+        await anyio.lowlevel.checkpoint()
+        data["added"] = True
+
+    for number in range(count):
+        hooks.register("tool:pre", late_vandal if number % 2 else vandal)
+    before = copy.deepcopy(payload)
+    result = await hooks.emit("tool:pre", payload)
+    assert payload == before
+    assert all(view == seen[0] for view in seen)
+    assert result.data == seen[0] == {"tags": ["default", {"deep": []}], **before, **{k: seen[0][k] for k in OWNED}}
+    await hooks.emit("tool:pre", payload)
+    assert seen[-1]["tags"] == ["default", {"deep": []}]
+
+
+OWNED = ("timestamp", "session_id", "parent_id")
+
+
+async def test_leaves_are_shared_and_containers_are_not():
+    leaf, hooks, seen = object(), registry(), []
+    payload = {"leaf": leaf, "list": [leaf], "dict": {"leaf": leaf}, "tuple": (leaf, [leaf])}
+    hooks.register("tool:pre", lambda event, data: seen.append(data))
+    hooks.register("tool:pre", lambda event, data: seen.append(data))
+    await hooks.emit("tool:pre", payload)
+    first, second = seen
+    assert all(view["leaf"] is leaf and view["list"][0] is leaf and view["dict"]["leaf"] is leaf for view in seen)
+    assert first["tuple"][1][0] is leaf
+    for key in ("list", "dict"):
+        assert first[key] is not second[key]
+        assert first[key] is not payload[key]
+    assert first["tuple"][1] is not second["tuple"][1]
+
+
+async def test_a_modification_is_what_the_next_handler_and_the_emitter_see():
+    hooks, seen = registry(), []
+    hooks.register("tool:pre", lambda event, data: {"action": "modify", "data": {**data, "n": data["n"] + 1}})
+    hooks.register("tool:pre", lambda event, data: {"action": "modify", "data": {**data, "n": data["n"] * 10}})
+    hooks.register("tool:pre", lambda event, data: seen.append(data["n"]))
+    result = await hooks.emit("tool:pre", {"n": 1})
+    assert (seen, (result.data or {})["n"], result.action) == ([20], 20, "modify")
+
+
+async def test_a_forged_modification_reaches_neither_the_next_handler_nor_the_emitter():
+    hooks, seen = registry(), []
+    forged = {"session_id": "other", "timestamp": "never", "n": 1}
+    hooks.register("tool:pre", lambda event, data: {"action": "modify", "data": forged})
+    hooks.register("tool:pre", lambda event, data: seen.append(data))
+    result = await hooks.emit("tool:pre", {})
+    for payload in (seen[0], result.data or {}):
+        assert (payload["session_id"], payload["parent_id"], payload["n"]) == ("s-1", None, 1)
+        assert payload["timestamp"] != "never"
+
+
+# ── deadlines ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_exactly_the_late_handler_is_blamed_and_its_neighbours_run(caplog):
+    hooks, log = registry(), empty()
+    hooks.register("tool:pre", sleeper(log, 9, "before"), name="before", timeout=10)
+    hooks.register("tool:pre", sleeper(log, 9, "late"), name="late", timeout=3)
+    hooks.register("tool:pre", sleeper(log, 9, "after"), name="after", timeout=10)
+    began = anyio.current_time()
+    assert (await hooks.emit("tool:pre", {})).action == "continue"
+    assert anyio.current_time() - began == pytest.approx(21)
+    assert log == ["before began", "before ended", "late began", "after began", "after ended"]
+    errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert errors == [
+        "handler 'late' for 'tool:pre' overran its deadline and was cancelled (no answer within 3 s): skipped"
+    ]
+
+
+@given(st.lists(st.tuples(st.sampled_from([0, 1, 5, 50]), st.sampled_from([0.5, 2.5, 20.5, None])), max_size=5))
+async def test_every_handler_has_its_own_time_whatever_ran_before_it(plan):
+    hooks, log = registry(), empty()
+    for number, (seconds, timeout) in enumerate(plan):
+        hooks.register("tool:pre", sleeper(log, seconds, str(number)), timeout=timeout)
+    began = anyio.current_time()
+    await hooks.emit("tool:pre", {})
+    spent = sum(seconds if timeout is None else min(seconds, timeout) for seconds, timeout in plan)
+    assert anyio.current_time() - began == pytest.approx(spent, rel=0.02)
+    ended = [number for number in range(len(plan)) if f"{number} ended" in log]
+    assert ended == [n for n, (seconds, timeout) in enumerate(plan) if timeout is None or seconds <= timeout]
+    assert [line for line in log if line.endswith("began")] == [f"{number} began" for number in range(len(plan))]
+
+
+async def test_a_handler_without_a_limit_may_take_a_day():
+    hooks, log = registry(), empty()
+    hooks.register("tool:pre", sleeper(log, 86_400, "patient"), timeout=None)
+    await hooks.emit("tool:pre", {})
+    assert log == ["patient began", "patient ended"]
+
+
+async def test_left_out_timeouts_come_from_the_registry_as_they_were_at_registration():
+    hooks, log = registry(), empty()
+    hooks.register("tool:pre", sleeper(log, 299, "default"), name="default")
+    hooks.set_default_timeout(7)
+    hooks.register("tool:pre", sleeper(log, 299, "shorter"), name="shorter")
+    hooks.set_default_timeout(None)
+    hooks.register("tool:pre", sleeper(log, 10_000, "unlimited"), name="unlimited")
+    await hooks.emit("tool:pre", {})
+    assert [line for line in log if line.endswith("ended")] == ["default ended", "unlimited ended"]
+
+
+@pytest.mark.parametrize(("on_failure", "action"), [("continue", "continue"), ("deny", "deny")])
+async def test_a_late_handler_is_skipped_or_denies_as_it_was_registered(on_failure, action):
+    hooks, log = registry(), empty()
+    hooks.register("tool:pre", sleeper(log, 9, "late"), name="late", timeout=3, on_failure=on_failure)
+    hooks.register("tool:pre", sleeper(log, 0, "after"), name="after")
+    result = await hooks.emit("tool:pre", {"tool_name": "bash"})
+    assert result.action == action
+    assert (result.data or {})["tool_name"] == "bash"
+    assert ("after ended" in log) == (action == "continue")
+    if action == "deny":
+        assert result.reason == "gate 'late' failed: no answer within 3 s"
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize(("on_failure", "action"), [("continue", "continue"), ("deny", "deny")])
+async def test_a_raising_handler_is_skipped_or_denies_as_it_was_registered(on_failure, action, asynchronous, caplog):
+    hooks, called = registry(), []
+
+    def failing(event: str, data: Data) -> None:
+        raise LookupError("no such policy")
+
+    async def failing_later(event: str, data: Data) -> None:
+        await anyio.lowlevel.checkpoint()
+        raise LookupError("no such policy")
+
+    hooks.register("tool:pre", failing_later if asynchronous else failing, name="bad", on_failure=on_failure)
+    hooks.register("tool:pre", lambda event, data: called.append("after"))
+    result = await hooks.emit("tool:pre", {})
+    assert result.action == action
+    assert called == (["after"] if action == "continue" else [])
+    if action == "deny":
+        assert result.reason == "gate 'bad' failed: LookupError: no such policy"
+    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert "handler 'bad' for 'tool:pre' failed with LookupError: no such policy" in record.getMessage()
+    assert record.exc_info is not None
+
+
+async def test_what_was_said_before_a_skipped_failure_is_kept():
+    hooks = registry()
+    hooks.register("tool:pre", lambda event, data: {"action": "modify", "data": {"n": 2}, "user_message": "changed"})
+
+    def failing(event: str, data: Data) -> None:
+        raise RuntimeError
+
+    hooks.register("tool:pre", failing)
+    result = await hooks.emit("tool:pre", {"n": 1})
+    assert (result.action, (result.data or {})["n"], result.user_message) == ("modify", 2, "changed")
+
+
+async def test_an_error_whose_text_cannot_be_shown_is_contained_like_any_other():
+    class Unspeakable(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    hooks, heard = registry(), []
+
+    def failing(event: str, data: Data) -> None:
+        raise Unspeakable
+
+    logging.getLogger("amplifier.hooks").disabled = True  # logging itself cannot show it either
+    try:
+        hooks.register("tool:pre", failing, name="gate", on_failure="deny")
+        hooks.register("hook:failed", lambda event, data: heard.append(data))
+        result = await hooks.emit("tool:pre", {})
+    finally:
+        logging.getLogger("amplifier.hooks").disabled = False
+    assert result.reason == "gate 'gate' failed: Unspeakable: (its text cannot be shown: RuntimeError)"
+    assert heard[0]["error"] == "(its text cannot be shown: RuntimeError)"
+
+
+async def test_a_handler_that_swallows_its_cancellation_has_failed_all_the_same():
+    hooks = registry()
+
+    async def swallowing(event: str, data: Data) -> Data:
+        try:
+            await anyio.sleep(100)
+        except anyio.get_cancelled_exc_class():
+            return {"action": "modify", "data": {"late": True}}  # this is what must not count
+        return {}
+
+    log: list[str] = []
+    hooks.register("tool:pre", swallowing, timeout=3)
+    hooks.register("tool:pre", sleeper(log, 5, "after"), timeout=10)
+    result = await hooks.emit("tool:pre", {})
+    assert result.action == "continue"
+    assert "late" not in (result.data or {})
+    assert log == ["after began", "after ended"]
+
+
+# ── slow handlers ────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_handler_slower_than_five_seconds_is_logged_once(caplog):
+    hooks, log = registry(), empty()
+    hooks.register("tool:pre", sleeper(log, 5.5, "slow"), name="slow")
+    hooks.register("tool:pre", sleeper(log, 4.5, "fine"), name="fine")
+    for _ in range(3):
+        await hooks.emit("tool:pre", {})
+    assert [r.getMessage() for r in caplog.records] == ["handler 'slow' for 'tool:pre' is slow: it took 5.5 s"]
+
+
+async def test_every_slow_handler_is_logged_for_itself(caplog):
+    hooks, log = registry(), empty()
+    for name in ("one", "two"):
+        hooks.register("tool:pre", sleeper(log, 6, name), name=name)
+    await hooks.emit("tool:pre", {})
+    assert [r.getMessage().split(" for ")[0] for r in caplog.records] == ["handler 'one'", "handler 'two'"]
+
+
+# ── reports ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_observers_hear_which_handler_failed_and_which_overran():
+    hooks, heard, log = registry(), [], empty()
+
+    def failing(event: str, data: Data) -> None:
+        raise ValueError("bad")
+
+    hooks.register("tool:pre", failing, name="failing")
+    hooks.register_as("hooks-x", "tool:pre", sleeper(log, 9, "late"), name="late", timeout=3, on_failure="deny")
+    for name in ("hook:failed", "hook:timeout"):
+        hooks.register(name, lambda event, data: heard.append((event, data)))
+    result = await hooks.emit("tool:pre", {})
+    assert result.action == "deny"
+    (failed, first), (timeout, second) = heard
+    expected = {"module_id": None, "hook_name": "failing", "event": "tool:pre", "on_failure": "continue"}
+    assert (failed, {key: first[key] for key in expected}) == ("hook:failed", expected)
+    assert (first["error"], first["error_type"], first["session_id"]) == ("bad", "ValueError", "s-1")
+    assert (timeout, second["module_id"], second["hook_name"]) == ("hook:timeout", "hooks-x", "late")
+    assert (second["seconds"], second["on_failure"]) == (3, "deny")
+
+
+async def test_an_observer_that_fails_is_not_reported_to_itself():
+    hooks, heard = registry(), []
+
+    def failing(event: str, data: Data) -> None:
+        heard.append(event)
+        raise ValueError("bad")
+
+    hooks.register("*", failing)
+    await hooks.emit("tool:pre", {})
+    assert heard == ["tool:pre", "hook:failed"]
+
+
+# ── cancellation ─────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_emitters_cancellation_passes_through_and_later_handlers_are_not_called():
+    hooks, log = registry(), empty()
+    hooks.register("tool:pre", sleeper(log, 100, "first"), on_failure="deny")
+    hooks.register("tool:pre", sleeper(log, 1, "second"))
+    with anyio.move_on_after(3) as scope:
+        await hooks.emit("tool:pre", {})
+        pytest.fail("the cancellation was swallowed")
+    assert scope.cancelled_caught
+    assert log == ["first began"]
+    assert (await hooks.emit("tool:post", {})).action == "continue"
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
+async def test_ctrl_c_and_exit_in_a_handler_pass_through(kind, asynchronous):
+    hooks, called = registry(), []
+
+    def leaving(event: str, data: Data) -> None:
+        raise kind
+
+    async def leaving_later(event: str, data: Data) -> None:
+        await anyio.lowlevel.checkpoint()
+        raise kind
+
+    hooks.register("tool:pre", leaving_later if asynchronous else leaving)
+    hooks.register("tool:pre", lambda event, data: called.append(event))
+    with pytest.raises(kind):
+        await hooks.emit("tool:pre", {})
+    assert called == []
+    await anyio.sleep(1000)  # no deadline was left behind
+
+
+@pytest.mark.parametrize("on_failure", ["continue", "deny"])
+async def test_an_asyncio_cancellation_that_a_handler_makes_up_is_its_failure(on_failure):
+    hooks, called = registry(), []
+
+    async def inventing(event: str, data: Data) -> None:
+        raise asyncio.CancelledError
+
+    hooks.register("tool:pre", inventing, name="inventor", on_failure=on_failure)
+    hooks.register("tool:pre", lambda event, data: called.append(event))
+    result = await hooks.emit("tool:pre", {})
+    assert result.action == on_failure
+    assert called == (["tool:pre"] if on_failure == "continue" else [])
+    if on_failure == "deny":
+        assert "although nobody cancelled it" in str(result.reason)
+
+
+async def test_a_cancel_scope_of_the_handlers_own_is_its_own_business():
+    hooks = registry()
+
+    async def impatient(event: str, data: Data) -> HookResult | None:
+        with anyio.move_on_after(1):
+            await anyio.sleep(100)
+        return DENY
+
+    hooks.register("tool:pre", impatient, timeout=3)
+    assert (await hooks.emit("tool:pre", {})).reason == "no"
+
+
+@pytest.mark.parametrize("event", ["tool:pre", "execution:end"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_native_cancel_of_the_emitter_passes_through_but_waits_for_a_terminal_event(event, times):
+    async def main() -> tuple[list[str], bool]:
+        hooks, log = registry(), empty()
+        hooks.register(event, sleeper(log, 2, "handler"))
+
+        async def emitting() -> None:
+            await hooks.emit(event, {})
+            log.append("went on")
+
+        task = asyncio.get_running_loop().create_task(emitting())
+        for _ in range(times):
+            await loop_turns()
+            task.cancel()
+        await asyncio.wait([task])
+        return log, task.cancelled()
+
+    terminal = event in TERMINAL_EVENTS
+    assert run_on_asyncio(main) == (["handler began", "handler ended"] if terminal else ["handler began"], True)
+
+
+# ── terminal events ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("event", sorted(TERMINAL_EVENTS))
+async def test_a_terminal_event_is_delivered_while_the_emitter_is_being_cancelled(event):
+    hooks, log = registry(), empty()
+    hooks.register(event, sleeper(log, 1, "first"))
+    hooks.register(event, sleeper(log, 1, "second"))
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await hooks.emit(event, {})
+        await anyio.lowlevel.checkpoint()
+    assert scope.cancelled_caught
+    assert log == ["first began", "first ended", "second began", "second ended"]
+
+
+async def test_an_ordinary_event_is_cut_off_when_the_emitter_is_being_cancelled():
+    hooks, log = registry(), empty()
+    hooks.register("tool:pre", sleeper(log, 1, "first"))
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await hooks.emit("tool:pre", {})
+    assert (scope.cancelled_caught, log) == (True, ["first began"])
+
+
+async def test_the_handlers_of_a_terminal_event_share_five_seconds():
+    hooks, log = registry(), empty()
+    for name in ("one", "two", "three"):
+        hooks.register("session:end", sleeper(log, 3, name), name=name)
+    hooks.register("session:end", lambda event, data: log.append("sync"))
+    began = anyio.current_time()
+    await hooks.emit("session:end", {})
+    assert anyio.current_time() - began == pytest.approx(5)
+    assert log == ["one began", "one ended", "two began", "three began", "sync"]
+
+
+async def test_the_failure_of_a_terminal_handler_is_reported_in_full_while_the_emitter_is_being_cancelled():
+    hooks, heard = registry(), []
+
+    def failing(event: str, data: Data) -> None:
+        raise ValueError("bad")
+
+    async def observing(event: str, data: Data) -> None:
+        await anyio.sleep(1)
+        heard.append(data["event"])
+
+    hooks.register("execution:end", failing)
+    hooks.register("hook:failed", observing)
+    hooks.register("orchestrator:complete", lambda event, data: heard.append(event))
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await hooks.emit("execution:end", {})
+        await hooks.emit("orchestrator:complete", {})
+    assert heard == ["execution:end", "orchestrator:complete"]
+
+
+async def test_observers_of_a_terminal_failure_are_bounded_too():
+    hooks, log = registry(), empty()
+
+    def failing(event: str, data: Data) -> None:
+        raise ValueError("bad")
+
+    hooks.register("execution:end", failing)
+    hooks.register("hook:failed", sleeper(log, 1000, "observer"))
+    began = anyio.current_time()
+    await hooks.emit("execution:end", {})
+    assert anyio.current_time() - began == pytest.approx(5)

@@ -1,0 +1,228 @@
+"""Injections: cleaned, measured, stored with their provenance as a batch; ephemeral ones are handed back."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amplifier import ContextInjection, HookResult, ModuleCoordinator
+from amplifier.kernel.hooks.injections import sanitised_injections
+from tests._support.small_agent import Memory, agent
+
+
+class Limits:
+    """What a coordinator needs to know of a session."""
+
+    def __init__(self, **limits):
+        self.session_id, self.parent_id = "s", None
+        self.config = {"session": limits}
+
+
+def made(**limits):
+    coordinator = ModuleCoordinator(Limits(**limits))
+    memory = Memory()
+    coordinator.mount_points["context"] = memory
+    return coordinator, memory
+
+
+def one(text, **changes):
+    return HookResult(action="inject_context", context_injection=text, **changes)
+
+
+def many(*items, **changes):
+    return HookResult(action="inject_context", context_injections=list(items), **changes)
+
+
+async def inject(coordinator, result):
+    return await coordinator.process_hook_result(result, "tool:post", "hooks-lint")
+
+
+# ── storing ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("role", ["system", "user", "assistant"])
+async def test_injection_is_stored_in_its_role_with_where_it_came_from(role, caplog):
+    caplog.set_level(logging.INFO)
+    coordinator, memory = made()
+    result = await inject(coordinator, one("Look out", context_injection_role=role, data={"k": 1}))
+    [message] = memory.messages
+    assert datetime.fromisoformat(message["metadata"].pop("timestamp")).tzinfo is not None
+    assert message == {
+        "role": role,
+        "content": "Look out",
+        "metadata": {
+            "source": "hook",
+            "hook_name": "hooks-lint",
+            "event": "tool:post",
+            "requested_role": role,
+            "ephemeral": False,
+            "persisted": True,
+        },
+    }
+    assert (result.action, result.context_injection, result.context_injections) == ("continue", None, [])
+    assert result.data == {"k": 1}
+    assert "hook 'hooks-lint' injects 8 characters" in caplog.text
+
+
+async def test_list_beats_the_scalar_and_its_items_keep_order_and_their_own_provenance():
+    coordinator, memory = made()
+    await inject(
+        coordinator,
+        many(
+            ContextInjection(content="a", hook_name="first", event="tool:pre"),
+            ContextInjection(content="b", role="user"),
+            context_injection="not this",
+        ),
+    )
+    assert [(m["content"], m["role"], m["metadata"]["hook_name"], m["metadata"]["event"]) for m in memory.messages] == [
+        ("a", "system", "first", "tool:pre"),
+        ("b", "user", "unknown", ""),
+    ]
+
+
+async def test_ephemeral_injections_are_handed_back_cleaned_and_never_stored():
+    coordinator, memory = made()
+    result = await inject(
+        coordinator,
+        many(
+            ContextInjection(content="keep"),
+            ContextInjection(content="on\x00ce", ephemeral=True, role="user"),
+            ContextInjection(content="again", ephemeral=True, append_to_last_tool_result=True),
+        ),
+    )
+    assert [message["content"] for message in memory.messages] == ["keep"]
+    assert result.action == "inject_context"
+    assert [item.content for item in result.context_injections] == ["once", "again"]
+    assert result.context_injection == "once\n\nagain"
+    assert (result.context_injection_role, result.ephemeral) == ("user", True)
+    assert result.append_to_last_tool_result
+
+
+@pytest.mark.parametrize("result", [one(""), one("\x00\x07"), one(None), many(ContextInjection(content="\x1b"))])
+async def test_nothing_left_to_inject_is_a_continue(result):
+    coordinator, memory = made(injection_size_limit=0)
+    assert (await inject(coordinator, result)).action == "continue"
+    assert memory.messages == []
+    assert coordinator._current_turn_injections == 0
+
+
+async def test_sync_context_is_served_too():
+    messages = []
+
+    class Sync:
+        def add_message(self, message):
+            messages.append(message)
+
+    coordinator, _ = made()
+    coordinator.mount("context", Sync())
+    await inject(coordinator, one("text"))
+    assert messages[0]["content"] == "text"
+
+
+@pytest.mark.parametrize("context", [None, object()], ids=["no context", "no add_message"])
+async def test_without_a_place_to_store_it_an_injection_is_charged_and_dropped(context):
+    coordinator, _ = made()
+    coordinator.mount("context", context)
+    result = await inject(
+        coordinator, many(ContextInjection(content="12345678"), ContextInjection(content="1234", ephemeral=True))
+    )
+    assert [item.content for item in result.context_injections] == ["1234"]
+    assert coordinator._current_turn_injections == 3
+
+
+async def test_error_of_the_context_reaches_the_orchestrator_unchanged():
+    class Broken:
+        async def add_message(self, message):
+            raise OSError("disk full")
+
+    coordinator, _ = made()
+    coordinator.mount("context", Broken())
+    with pytest.raises(OSError, match="disk full"):
+        await inject(coordinator, one("text"))
+
+
+# ── cleaning ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@given(st.text())
+def test_cleaned_text_has_no_control_characters_and_keeps_everything_else_in_order(text):
+    def is_kept(character):
+        code = ord(character)
+        return character in "\t\n\r" or not (code < 32 or 127 <= code <= 159 or 0xD800 <= code <= 0xDFFF)
+
+    items = sanitised_injections(one(text), "e", "h")
+    assert "".join(item.content for item in items) == "".join(filter(is_kept, text))
+
+
+def test_lone_surrogates_and_terminal_escapes_are_taken_out():
+    [item] = sanitised_injections(one("a\ud800b\x1b[31mc\u0085\tö\r\n"), "e", "h")
+    assert item.content == "ab[31mc\tö\r\n"
+
+
+# ── limits ───────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_size_limit_counts_characters_after_cleaning():
+    coordinator, memory = made(injection_size_limit=4)
+    await inject(coordinator, one("\x00öööö\x07"))
+    assert memory.messages[0]["content"] == "öööö"
+    with pytest.raises(ValueError, match="Context injection exceeds 4 characters: hook 'hooks-lint' injects 5"):
+        await inject(coordinator, one("ööööö"))
+    assert len(memory.messages) == 1
+
+
+async def test_batch_with_one_item_too_long_is_neither_stored_nor_charged_nor_handed_back():
+    coordinator, memory = made(injection_size_limit=8)
+    batch = many(ContextInjection(content="12345678"), ContextInjection(content="123456789", ephemeral=True))
+    with pytest.raises(ValueError, match="exceeds 8 characters"):
+        await inject(coordinator, batch)
+    assert memory.messages == []
+    assert coordinator._current_turn_injections == 0
+
+
+async def test_limit_of_zero_is_a_limit():
+    coordinator, _ = made(injection_size_limit=0)
+    with pytest.raises(ValueError, match="exceeds 0 characters"):
+        await inject(coordinator, one("x"))
+
+
+async def test_budget_warns_once_it_is_exceeded_and_stores_all_the_same(caplog):
+    coordinator, memory = made(injection_budget_per_turn=2)
+    await inject(coordinator, one("12345678"))
+    assert caplog.text == ""
+    await inject(coordinator, one("1234"))
+    assert "about 3 tokens in this turn, over session.injection_budget_per_turn = 2" in caplog.text
+    assert len(memory.messages) == 2
+    coordinator.reset_turn()
+    caplog.clear()
+    await inject(coordinator, one("1234"))
+    assert caplog.text == ""
+
+
+async def test_limits_are_read_live_and_absent_means_unlimited(caplog):
+    coordinator, memory = made()
+    assert (coordinator.injection_size_limit, coordinator.injection_budget_per_turn) == (None, None)
+    await inject(coordinator, one("x" * 100_000))
+    coordinator.config["session"].update(injection_size_limit=3, injection_budget_per_turn=0)
+    assert (coordinator.injection_size_limit, coordinator.injection_budget_per_turn) == (3, 0)
+    with pytest.raises(ValueError, match="exceeds 3"):
+        await inject(coordinator, one("xxxx"))
+    assert len(memory.messages) == 1
+
+
+async def test_every_turn_begins_with_an_unused_budget():
+    used = []
+
+    async def body(turn):
+        await inject(turn.coordinator, one("12345678"))
+        used.append(turn.coordinator._current_turn_injections)
+        return "done"
+
+    async with agent(body) as session:
+        for _ in range(2):
+            await session.execute("go")
+    assert used == [2, 2]

@@ -1,0 +1,304 @@
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amplifier.kernel.hooks.merge import (
+    INVALID_RESPONSE,
+    gates_of,
+    is_plain_continue,
+    merge,
+    parse_answer,
+    processed_result,
+    was_modified,
+)
+from amplifier.models import ApprovalGate, ContextInjection, HookResult, to_dict
+from tests._support.answers import chatter, denials, names, payloads, permissions, silences, unusable_answers
+
+OWNED = {"timestamp": "2026-01-31T12:00:00.000001+00:00", "session_id": "s-1", "parent_id": None}
+RANK = ["continue", "modify", "inject_context", "ask_user", "deny"]
+LOUDNESS = ["info", "warning", "error"]
+
+Answers = list[tuple[str, Any]]
+
+
+def merged(answers: Answers, payload: dict[str, Any] | None = None) -> HookResult:
+    return merge("tool:pre", {"tool_name": "bash", **OWNED, **(payload or {})}, answers, OWNED)
+
+
+def spoken(answers: Answers) -> list[tuple[str, HookResult]]:
+    """The answers that are HookResults; all others of `chatter` say nothing."""
+    return [(name, answer) for name, answer in answers if isinstance(answer, HookResult)]
+
+
+def injected_by(answer: HookResult) -> list[tuple[str, str, bool, bool]]:
+    """What one answer injects. Lists speak under every action, scalar fields only under their own."""
+    if answer.context_injections:
+        return [(i.content, i.role, i.ephemeral, i.append_to_last_tool_result) for i in answer.context_injections]
+    if answer.action == "inject_context" and answer.context_injection is not None:
+        scalar = answer.context_injection, answer.context_injection_role, answer.ephemeral
+        return [(*scalar, answer.append_to_last_tool_result)]
+    return []
+
+
+def asked_by(answer: HookResult) -> list[tuple[Any, ...]]:
+    if answer.approval_gates:
+        return [(g.prompt, g.options, g.timeout, g.default) for g in answer.approval_gates]
+    if answer.action == "ask_user":
+        return [(answer.approval_prompt, answer.approval_options, answer.approval_timeout, answer.approval_default)]
+    return []
+
+
+def modifies(answer: HookResult) -> bool:
+    return answer.action == "modify" and answer.data is not None
+
+
+def everything_but_names(result: HookResult) -> dict[str, Any]:
+    """A result as a dict, without the names that say who spoke."""
+    shown = to_dict(result)
+    for item in (*shown.get("context_injections", ()), *shown.get("approval_gates", ())):
+        item.pop("hook_name", None)
+        item.pop("event", None)
+    return {**shown, "modified": was_modified(result)}
+
+
+# ── nothing is lost ──────────────────────────────────────────────────────────────────────────────
+
+
+@given(chatter)
+def test_every_injection_is_kept_in_order_with_its_true_origin(answers):
+    kept = [
+        (i.content, i.role, i.ephemeral, i.append_to_last_tool_result, i.hook_name, i.event)
+        for i in merged(answers).context_injections
+    ]
+    assert kept == [
+        (*injection, name, "tool:pre") for name, answer in spoken(answers) for injection in injected_by(answer)
+    ]
+
+
+@given(chatter)
+def test_the_scalar_injection_is_the_joined_form_of_the_list(answers):
+    result = merged(answers)
+    items = result.context_injections
+    if not items:
+        assert result.context_injection is None
+        return
+    assert result.context_injection == "\n\n".join(item.content for item in items)
+    assert result.context_injection_role == items[0].role
+    assert result.ephemeral == any(item.ephemeral for item in items)
+    assert result.append_to_last_tool_result == any(item.append_to_last_tool_result for item in items)
+
+
+@given(chatter)
+def test_every_question_is_kept_in_order_under_the_name_of_who_asks(answers):
+    result = merged(answers)
+    kept = [(g.hook_name, g.prompt, g.options, g.timeout, g.default) for g in result.approval_gates]
+    assert kept == [(name, *question) for name, answer in spoken(answers) for question in asked_by(answer)]
+    if kept:
+        scalar = result.approval_prompt, result.approval_options, result.approval_timeout, result.approval_default
+        assert scalar == kept[0][1:]
+
+
+@given(chatter)
+def test_every_message_is_kept_and_the_loudest_level_wins(answers):
+    result = merged(answers)
+    said = [(name, answer) for name, answer in spoken(answers) if answer.user_message is not None]
+    if not said:
+        assert result.user_message is None
+        return
+    assert result.user_message == "\n".join(str(answer.user_message) for _, answer in said)
+    assert result.user_message_level == max((a.user_message_level for _, a in said), key=LOUDNESS.index)
+    assert result.user_message_source == ", ".join(dict.fromkeys(a.user_message_source or name for name, a in said))
+
+
+@given(chatter)
+def test_the_last_modification_is_the_payload_under_every_action_but_deny(answers):
+    result = merged(answers)
+    changes = [answer.data or {} for _, answer in spoken(answers) if modifies(answer)]
+    assert result.data == ({**changes[-1], **OWNED} if changes else {"tool_name": "bash", **OWNED})
+    assert was_modified(result) == bool(changes)
+
+
+@given(chatter)
+def test_reasons_are_joined_once_each_and_suppression_by_one_is_suppression(answers):
+    result = merged(answers)
+    reasons = list(dict.fromkeys(answer.reason for _, answer in spoken(answers) if answer.reason is not None))
+    assert result.reason == ("; ".join(str(reason) for reason in reasons) if reasons else None)
+    assert result.suppress_output == any(answer.suppress_output for _, answer in spoken(answers))
+
+
+# ── precedence ───────────────────────────────────────────────────────────────────────────────────
+
+
+@given(chatter)
+def test_the_strongest_action_wins(answers):
+    wanted = ["continue"]
+    for _, answer in spoken(answers):
+        wanted += ["modify"] * modifies(answer)
+        wanted += ["inject_context"] * bool(injected_by(answer))
+        wanted += ["ask_user"] * bool(asked_by(answer))
+    assert merged(answers).action == max(wanted, key=RANK.index)
+
+
+@given(chatter, names, denials, chatter)
+def test_a_denial_ends_the_dispatch_and_stands_as_it_was_written_but_for_the_kernels_fields(
+    before, name, denial, after
+):
+    result = merged([*before, (name, denial), *after])
+    payload = merged(before).data
+    assert result == HookResult(
+        action="deny",
+        data={**denial.data, **OWNED} if denial.data is not None else payload,
+        reason=denial.reason,
+        suppress_output=denial.suppress_output,
+        user_message=denial.user_message,
+        user_message_level=denial.user_message_level,
+        user_message_source=denial.user_message_source,
+    )
+
+
+@given(chatter, names, st.sampled_from(sorted(unusable_answers())), chatter)
+def test_an_answer_that_cannot_be_understood_denies_in_any_company(before, name, what, after):
+    result = merged([*before, (name, unusable_answers()[what]), *after])
+    assert (result.action, result.reason) == ("deny", INVALID_RESPONSE)
+    assert result.data == merged(before).data
+
+
+@pytest.mark.parametrize("what", unusable_answers())
+def test_an_answer_that_cannot_be_understood_denies(what):
+    result = merged([("hook", unusable_answers()[what])])
+    assert (result.action, result.reason, result.data) == ("deny", INVALID_RESPONSE, {"tool_name": "bash", **OWNED})
+
+
+# ── the algebra ──────────────────────────────────────────────────────────────────────────────────
+
+
+@given(chatter, names, silences, st.integers(0, 4))
+def test_silence_changes_nothing_wherever_it_falls(answers, name, silence, position):
+    assert merged([*answers[:position], (name, silence), *answers[position:]]) == merged(answers)
+
+
+@given(chatter, names, permissions)
+def test_what_counts_as_plain_changes_nothing(answers, name, answer):
+    if is_plain_continue(answer):
+        assert merged([*answers, (name, answer)]) == merged(answers)
+    else:
+        assert parse_answer(answer) is answer
+
+
+@given(chatter, chatter)
+def test_merging_in_two_parts_is_merging_the_whole(first, second):
+    whole, left = merged(first + second), merged(first)
+    right = merge("tool:pre", left.data or {}, second, OWNED)
+    assert whole.context_injections == left.context_injections + right.context_injections
+    assert whole.approval_gates == left.approval_gates + right.approval_gates
+    assert whole.data == right.data
+    assert was_modified(whole) == (was_modified(left) or was_modified(right))
+    assert whole.action == max(left.action, right.action, key=RANK.index)
+    assert whole.suppress_output == (left.suppress_output or right.suppress_output)
+    messages = [part.user_message for part in (left, right) if part.user_message is not None]
+    assert whole.user_message == ("\n".join(messages) if messages else None)
+
+
+@given(chatter, names)
+def test_a_merged_result_that_a_handler_passes_on_loses_nothing(answers, name):
+    once = merged(answers)
+    assert everything_but_names(merged([(name, once)])) == everything_but_names(once)
+
+
+@given(chatter, names, denials, names)
+def test_a_merged_denial_that_a_handler_passes_on_stays_as_it_is(answers, name, denial, other):
+    once = merged([*answers, (name, denial)])
+    assert merged([(other, once)]) == once
+
+
+@given(chatter, payloads)
+def test_kernel_fields_survive_every_modification(answers, forged):
+    result = merged([*answers, ("forger", HookResult(action="modify", data={**forged, "session_id": "other"}))])
+    assert {key: (result.data or {})[key] for key in OWNED} == OWNED
+
+
+# ── purity ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@given(chatter, payloads)
+def test_merging_changes_nothing_it_was_given(answers, payload):
+    before = copy.deepcopy((answers, payload))
+    merge("tool:pre", payload, answers, OWNED)
+    assert (answers, payload) == before
+
+
+@given(chatter)
+def test_merging_again_gives_the_same(answers):
+    assert merged(answers) == merged(answers)
+
+
+def test_a_handler_cannot_change_its_modification_after_it_has_answered():
+    data: dict[str, Any] = {"tool_input": {"path": ["a"]}}
+    result = merged([("hook", HookResult(action="modify", data=data))])
+    data["tool_input"]["path"].append("b")
+    assert (result.data or {})["tool_input"] == {"path": ["a"]}
+
+
+def test_leaves_of_a_modification_are_shared_not_copied():
+    leaf = object()
+    result = merged([("hook", {"action": "modify", "data": {"tool_input": [leaf]}})])
+    assert (result.data or {})["tool_input"][0] is leaf
+
+
+# ── reading answers ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("answer", [None, {}])
+def test_no_answer_is_a_plain_continue(answer):
+    assert parse_answer(answer) is None
+
+
+@given(permissions | denials)
+def test_a_dict_says_what_the_result_with_its_fields_says(answer):
+    assert parse_answer(to_dict(answer)) == answer
+
+
+def test_unknown_keys_of_a_dict_are_ignored():
+    assert parse_answer({"action": "deny", "reason": "no", "colour": "red"}) == HookResult(action="deny", reason="no")
+
+
+# ── what is left once the coordinator has carried a result out ──────────────────────────────────
+
+
+def test_a_scalar_question_becomes_a_gate_in_the_name_it_is_given():
+    asking = HookResult(action="ask_user", approval_prompt="Delete?", approval_options=["Yes"], approval_timeout=7)
+    assert gates_of(asking, "guard") == [
+        ApprovalGate(hook_name="guard", prompt="Delete?", options=["Yes"], timeout=7.0, default="deny")
+    ]
+
+
+def test_listed_gates_are_asked_as_they_stand():
+    gates = [ApprovalGate(hook_name="a", prompt="1"), ApprovalGate(hook_name="b", prompt="2")]
+    assert gates_of(HookResult(action="ask_user", approval_prompt="0", approval_gates=gates), "guard") == gates
+
+
+@given(chatter)
+def test_what_is_left_keeps_the_modified_payload_and_only_ephemeral_injections(answers):
+    result = merged(answers)
+    ephemeral = [item for item in result.context_injections if item.ephemeral]
+    left = processed_result(result, ephemeral)
+    assert left.context_injections == ephemeral
+    assert left.approval_gates == []
+    assert left.data == result.data
+    assert was_modified(left) == was_modified(result)
+    expected = "inject_context" if ephemeral else "modify" if was_modified(result) else "continue"
+    assert left.action == expected
+    assert (left.user_message, left.suppress_output) == (result.user_message, result.suppress_output)
+
+
+def test_the_text_of_what_is_left_is_that_of_the_ephemeral_items_alone():
+    items = [ContextInjection(content="kept"), ContextInjection(content="shown once", ephemeral=True, role="user")]
+    left = processed_result(
+        merged([("hook", HookResult(action="inject_context", context_injections=items))]), items[1:]
+    )
+    assert (left.context_injection, left.context_injection_role, left.ephemeral) == ("shown once", "user", True)

@@ -1,0 +1,664 @@
+"""The registry's own promises: fields, re-entrancy, collecting, bad input. Order is in its own file."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import re
+import weakref
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from amplifier.errors import HookRecursionError, ModelError
+from amplifier.events import TERMINAL_EVENTS
+from amplifier.kernel import HookRegistry
+from amplifier.kernel.hooks.registry import DEEPEST
+from amplifier.models import HookResult
+from tests._support.backends_alone import run_on, run_on_asyncio
+
+Data = dict[str, Any]
+
+
+def registry() -> HookRegistry:
+    hooks = HookRegistry()
+    hooks.belong_to("s-1", "s-0", None)
+    return hooks
+
+
+# ── fields ───────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_payload_is_defaults_then_data_then_the_kernels_fields():
+    hooks, seen = registry(), []
+    hooks.set_default_fields(colour="red", size=1, session_id="default", timestamp="default")
+    hooks.register("tool:pre", lambda event, data: seen.append(data))
+    await hooks.emit("tool:pre", {"size": 2, "session_id": "forged", "parent_id": "forged", "timestamp": "forged"})
+    (data,) = seen
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00", data.pop("timestamp"))
+    assert data == {"colour": "red", "size": 2, "session_id": "s-1", "parent_id": "s-0"}
+
+
+async def test_default_fields_replace_the_ones_before():
+    hooks, seen = registry(), []
+    hooks.register("tool:pre", lambda event, data: seen.append(data))
+    hooks.set_default_fields(colour="red")
+    hooks.set_default_fields(size=1)
+    await hooks.emit("tool:pre", {})
+    hooks.set_default_fields()
+    await hooks.emit("tool:pre", {})
+    assert [sorted(set(data) - {"timestamp", "session_id", "parent_id"}) for data in seen] == [["size"], []]
+
+
+async def test_a_registry_of_no_session_stamps_the_time_only():
+    hooks, seen = HookRegistry(), []
+    hooks.register("tool:pre", lambda event, data: seen.append(data))
+    await hooks.emit("tool:pre", {"n": 1})
+    assert sorted(seen[0]) == ["n", "timestamp"]
+
+
+async def test_without_a_handler_the_data_comes_back_as_it_is():
+    hooks = registry()
+    hooks.set_default_fields(colour="red")
+    assert await hooks.emit("tool:pre", {"n": 1}) == HookResult(action="continue", data={"n": 1})
+    assert await hooks.emit("tool:pre") == HookResult(action="continue", data={})
+
+
+async def test_any_mapping_and_any_kind_of_str_are_accepted():
+    class Names(StrEnum):
+        PRE = "tool:pre"
+
+    hooks, seen = registry(), []
+    hooks.register(Names.PRE, lambda event, data: seen.append((event, data["n"])))
+    await hooks.emit("tool:pre", MappingProxyType({"n": 1}))
+    await hooks.emit(Names.PRE, {"n": 2})
+    assert seen == [("tool:pre", 1), ("tool:pre", 2)]
+
+
+async def test_a_payload_that_contains_itself_is_refused_to_the_emitter():
+    hooks, called = registry(), []
+    hooks.register("tool:pre", lambda event, data: called.append(event))
+    data: Data = {}
+    data["me"] = data
+    with pytest.raises(ModelError):
+        await hooks.emit("tool:pre", data)
+    assert called == []
+    assert (await hooks.emit("tool:pre", {})).action == "continue"
+
+
+# ── names ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_handler_without_a_name_gets_one_that_tells_its_event():
+    hooks = registry()
+    hooks.register("tool:pre", print)
+    hooks.register("tool:pre", print)
+    first, second = hooks.list_handlers("tool:pre")["tool:pre"]
+    assert first.startswith("_auto_tool:pre_")
+    assert first != second
+
+
+def test_on_is_the_same_as_register():
+    hooks = registry()
+    remove = hooks.on("tool:pre", print, 5, "printer", timeout=3, on_failure="deny")
+    (registration,) = hooks._handlers["tool:pre"]
+    assert (registration.priority, registration.name) == (5, "printer")
+    assert (registration.timeout, registration.on_failure) == (3, "deny")
+    remove()
+    assert hooks.list_handlers() == {"tool:pre": []}
+
+
+def test_same_named_handlers_are_peeled_off_newest_first():
+    hooks = registry()
+    hooks.register("a", print, name="twin")
+    hooks.register("b", print, name="twin", priority=-9)
+    hooks.register("a", print, name="twin", priority=9)
+    counts = []
+    for _ in range(4):
+        hooks.unregister("twin")
+        counts.append({event: len(names) for event, names in hooks.list_handlers().items()})
+    assert counts == [{"a": 1, "b": 1}, {"a": 1, "b": 0}, {"a": 0, "b": 0}, {"a": 0, "b": 0}]
+
+
+def test_a_module_cannot_unregister_what_another_one_registered():
+    hooks = registry()
+    hooks.register_as("hooks-a", "tool:pre", print, name="twin")
+    hooks.register_as("hooks-b", "tool:pre", print, name="twin")
+    hooks.unregister_as("hooks-a", "twin")
+    assert [r.module for r in hooks._handlers["tool:pre"]] == ["hooks-b"]
+    hooks.unregister_as("hooks-a", "twin")
+    assert [r.module for r in hooks._handlers["tool:pre"]] == ["hooks-b"]
+
+
+def test_clearing_what_modules_registered_keeps_the_applications_own():
+    hooks = registry()
+    hooks.register_as("hooks-a", "tool:pre", print, name="theirs")
+    hooks.register("tool:pre", print, name="ours")
+    hooks.register_as("hooks-b", "*", print, name="theirs")
+    hooks.clear_owned()
+    assert hooks.list_handlers() == {"tool:pre": ["ours"], "*": []}
+
+
+async def test_the_repr_states_how_many_handlers_there_are():
+    hooks = registry()
+    remove = hooks.register("tool:pre", print)
+    hooks.register("*", print)
+    assert repr(hooks) == "<HookRegistry 2 handlers for 2 events>"
+    remove()
+    assert repr(hooks) == "<HookRegistry 1 handlers for 1 events>"
+
+
+async def test_a_removed_handler_is_not_kept_alive():
+    class Handler:
+        def __call__(self, event: str, data: Data) -> None: ...
+
+    hooks, handler = registry(), Handler()
+    gone = weakref.ref(handler)
+    remove = hooks.register("tool:pre", handler)
+    await hooks.emit("tool:pre", {})
+    remove()
+    del remove, handler
+    gc.collect()
+    assert gone() is None
+
+
+# ── every event ──────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_handler_for_every_event_stands_in_line_with_the_others():
+    hooks, heard = registry(), []
+    hooks.register("tool:pre", lambda event, data: heard.append("late"), priority=5)
+    hooks.register("*", lambda event, data: heard.append(event), priority=0)
+    hooks.register("tool:pre", lambda event, data: heard.append("early"), priority=-5)
+    await hooks.emit("tool:pre", {})
+    await hooks.emit("anything", {})
+    await hooks.emit("*", {})
+    assert heard == ["early", "tool:pre", "late", "anything", "*"]
+
+
+async def test_event_names_nobody_listens_to_are_not_remembered():
+    hooks = registry()
+    hooks.register("*", lambda event, data: None)
+    for number in range(50):
+        await hooks.emit(f"event:{number}", {})
+    assert hooks._ready == {}
+    assert hooks.statistics().events == 1
+
+
+# ── no checkpoint ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("event", ["tool:pre", "execution:end"])
+@pytest.mark.parametrize("handlers", [0, 1, 3])
+def test_emit_adds_no_checkpoint_on_trio(event, handlers):
+    from trio.testing import assert_no_checkpoints
+
+    async def main() -> int:
+        hooks, called = registry(), []
+
+        async def no_await(event: str, data: Data) -> None:
+            called.append(event)
+
+        for number in range(handlers):
+            hooks.register(event, no_await if number % 2 else lambda event, data: called.append(event))
+        with assert_no_checkpoints():
+            await hooks.emit(event, {})
+        return len(called)
+
+    assert run_on("trio", main) == handlers
+
+
+@pytest.mark.parametrize(("event", "handlers"), [("tool:pre", 0), ("tool:pre", 3), ("execution:end", 0)])
+def test_emit_does_not_let_the_asyncio_loop_turn(event, handlers):
+    # With handlers, a terminal event does: there it runs in a task of its own, out of reach of native cancels.
+    async def main() -> list[str]:
+        hooks = registry()
+        turned: list[str] = []
+
+        async def no_await(event: str, data: Data) -> None: ...
+
+        for number in range(handlers):
+            hooks.register(event, no_await if number % 2 else lambda event, data: None)
+        asyncio.get_running_loop().call_soon(turned.append, "turned")
+        await hooks.emit(event, {})
+        return turned[:]
+
+    assert run_on_asyncio(main) == []
+
+
+async def test_a_cancelled_emitter_without_awaiting_handlers_gets_its_verdict():
+    hooks = registry()
+    hooks.register("tool:pre", lambda event, data: {"action": "deny", "reason": "no"})
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        assert (await hooks.emit("tool:pre", {})).reason == "no"
+    assert not scope.cancelled_caught
+
+
+def test_the_terminal_events_are_those_of_the_design():
+    assert {event.split(":")[0] for event in TERMINAL_EVENTS} == {
+        "cancel",
+        "session",
+        "execution",
+        "orchestrator",
+        "tool",
+    }
+    assert {"session:end", "execution:end", "orchestrator:complete", "tool:error"} <= TERMINAL_EVENTS
+
+
+# ── re-entrancy ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+async def test_a_circle_of_events_is_cut_and_the_chain_is_named(terminal, caplog):
+    hooks, errors, depth = registry(), [], []
+    names = ("execution:end", "tool:error") if terminal else ("a", "b")
+
+    async def passing_on(event: str, data: Data) -> None:
+        depth.append(event)
+        try:
+            await hooks.emit(names[1] if event == names[0] else names[0], {})
+        except HookRecursionError as exc:
+            errors.append(exc)
+            raise
+
+    for name in names:
+        hooks.register(name, passing_on)
+    caplog.set_level(logging.CRITICAL)
+    assert (await hooks.emit(names[0], {})).action == "continue"
+    (error,) = errors
+    assert len(depth) == DEEPEST
+    assert error.chain == tuple(names[n % 2] for n in range(DEEPEST + 1))
+    assert f"more than {DEEPEST} deep" in str(error)
+    assert " → ".join(error.chain[-7:]) in str(error)
+
+
+async def test_a_chain_as_deep_as_allowed_is_allowed():
+    hooks, deepest = registry(), []
+
+    async def descend(event: str, data: Data) -> None:
+        if data["level"] < DEEPEST:
+            await hooks.emit("down", {"level": data["level"] + 1})
+        else:
+            deepest.append(data["level"])
+
+    hooks.register("down", descend, on_failure="deny")
+    assert (await hooks.emit("down", {"level": 1})).action == "continue"
+    assert deepest == [DEEPEST]
+
+
+async def test_a_gate_that_fails_at_the_deepest_level_denies_there_and_is_reported():
+    hooks, verdicts, heard = registry(), [], []
+
+    async def descend(event: str, data: Data) -> None:
+        if data["level"] == DEEPEST:
+            raise ValueError("at the bottom")
+        verdicts.append((await hooks.emit("down", {"level": data["level"] + 1})).action)
+
+    hooks.register("down", descend, on_failure="deny")
+    hooks.register("hook:failed", lambda event, data: heard.append(data["error"]))
+    await hooks.emit("down", {"level": 1})
+    assert verdicts[0] == "deny"
+    assert heard == ["at the bottom"]
+
+
+async def test_events_in_a_row_are_not_inside_each_other():
+    hooks, count = registry(), []
+
+    async def many(event: str, data: Data) -> None:
+        for _ in range(DEEPEST * 2):
+            await hooks.emit("inner", {})
+
+    hooks.register("outer", many, on_failure="deny")
+    hooks.register("inner", lambda event, data: count.append(1))
+    assert (await hooks.emit("outer", {})).action == "continue"
+    assert len(count) == DEEPEST * 2
+
+
+async def test_a_task_that_a_handler_started_stands_inside_nothing_once_the_dispatch_is_over():
+    # Each turn is started by a handler of the one before, in a task of its own: a chain in time, not in depth.
+    hooks = registry()
+    turns: list[int] = []
+
+    async def turn(number: int, earlier: anyio.Event) -> None:
+        await earlier.wait()
+        turns.append(number)
+        over = anyio.Event()
+        await hooks.emit("turn:complete", {"number": number, "over": over})
+        over.set()
+
+    async def start_next(event: str, data: Data) -> None:
+        if data["number"] < DEEPEST * 3:
+            group.start_soon(turn, data["number"] + 1, data["over"])
+
+    begin = anyio.Event()
+    begin.set()
+    hooks.register("turn:complete", start_next, on_failure="deny")
+    async with anyio.create_task_group() as group:
+        group.start_soon(turn, 0, begin)
+    assert turns == list(range(DEEPEST * 3 + 1))
+
+
+async def test_concurrent_emits_do_not_mix():
+    hooks = registry()
+    arrived, everybody = [], anyio.Event()
+    results: dict[int, HookResult] = {}
+
+    async def meet(event: str, data: Data) -> Data:
+        arrived.append(data["n"])
+        if len(arrived) == 40:  # more than may stand inside each other
+            everybody.set()
+        await everybody.wait()
+        return {"action": "modify", "data": {**data, "doubled": data["n"] * 2}, "user_message": str(data["n"])}
+
+    async def emitting(number: int) -> None:
+        results[number] = await hooks.emit("meet", {"n": number})
+
+    hooks.register("meet", meet)
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            for number in range(40):
+                group.start_soon(emitting, number)
+    for number, result in results.items():
+        assert ((result.data or {})["doubled"], result.user_message) == (number * 2, str(number))
+
+
+async def test_an_event_emitted_by_a_handler_is_over_before_the_next_handler_runs():
+    hooks, heard = registry(), []
+
+    async def outer(event: str, data: Data) -> None:
+        heard.append("outer")
+        await hooks.emit("inner", {})
+
+    async def inner(event: str, data: Data) -> None:
+        await anyio.lowlevel.checkpoint()
+        heard.append("inner")
+
+    hooks.register("outer", outer)
+    hooks.register("outer", lambda event, data: heard.append("after"))
+    hooks.register("inner", inner)
+    await hooks.emit("outer", {})
+    assert heard == ["outer", "inner", "after"]
+
+
+def answering(answer: Any) -> Any:
+    return lambda event, data: answer
+
+
+# ── collecting ───────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_collecting_asks_all_handlers_at_once_and_keeps_their_order():
+    hooks, arrived = registry(), []
+    everybody = anyio.Event()
+
+    def asked(name: str, priority: int) -> None:
+        async def handler(event: str, data: Data) -> Data:
+            arrived.append(name)
+            if len(arrived) == 3:
+                everybody.set()
+            await everybody.wait()  # only if all three are asked at once does anyone get past here
+            return {"data": {"from": name}}
+
+        hooks.register("ask", handler, priority, name)
+
+    for name, priority in (("c", 3), ("a", 1), ("b", 2)):
+        asked(name, priority)
+    assert await hooks.emit_and_collect("ask", {}, timeout=60) == [{"from": "a"}, {"from": "b"}, {"from": "c"}]
+
+
+async def test_collecting_takes_the_data_of_every_action_and_leaves_out_silence():
+    hooks = registry()
+    for answer in (
+        None,
+        {"action": "deny", "data": {"n": 1}},
+        HookResult(),
+        HookResult(data={"n": 2}),
+        "nonsense",
+        {"action": "ask_user", "data": {"n": 3}},
+    ):
+        hooks.register("ask", answering(answer))
+    assert await hooks.emit_and_collect("ask") == [{"n": 1}, {"n": 2}, {"n": 3}]
+
+
+@pytest.mark.virtual_time
+async def test_collecting_has_one_deadline_for_all_and_names_who_missed_it(caplog):
+    hooks = registry()
+    for name, seconds in (("late", 9), ("quick", 0.5), ("later", 99)):
+
+        async def handler(event: str, data: Data, name: str = name, seconds: float = seconds) -> Data:
+            await anyio.sleep(seconds)
+            return {"data": {"from": name}}
+
+        hooks.register("ask", handler, name=name)
+    began = anyio.current_time()
+    assert await hooks.emit_and_collect("ask", {}, timeout=2) == [{"from": "quick"}]
+    assert anyio.current_time() - began == pytest.approx(2)
+    assert sorted(record.getMessage() for record in caplog.records) == [
+        "handler 'late' for 'ask' gave no answer within 2 s: skipped",
+        "handler 'later' for 'ask' gave no answer within 2 s: skipped",
+    ]
+
+
+@pytest.mark.virtual_time
+async def test_an_answer_after_the_deadline_of_collecting_does_not_count():
+    hooks = registry()
+
+    async def stubborn(event: str, data: Data) -> Data:
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(9)
+        return {"data": {"late": True}}
+
+    hooks.register("ask", stubborn)
+    assert await hooks.emit_and_collect("ask", {}, timeout=2) == []
+
+
+async def test_collecting_contains_failures_and_invented_cancellations(caplog):
+    hooks = registry()
+
+    def failing(event: str, data: Data) -> None:
+        raise ValueError("bad")
+
+    async def failing_later(event: str, data: Data) -> None:
+        await anyio.lowlevel.checkpoint()
+        raise ValueError("bad later")
+
+    def inventing(event: str, data: Data) -> None:
+        raise asyncio.CancelledError
+
+    async def inventing_later(event: str, data: Data) -> None:
+        await anyio.lowlevel.checkpoint()
+        raise asyncio.CancelledError
+
+    for handler in (failing, failing_later, inventing, inventing_later):
+        hooks.register("ask", handler, name=handler.__name__)
+    hooks.register("ask", lambda event, data: {"data": {"well": True}})
+    assert await hooks.emit_and_collect("ask") == [{"well": True}]
+    blamed = sorted(record.getMessage().split("'")[1] for record in caplog.records)
+    assert blamed == ["failing", "failing_later", "inventing", "inventing_later"]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+async def test_ctrl_c_and_exit_pass_through_collecting_as_themselves(kind, asynchronous):
+    hooks, ended = registry(), []
+
+    async def neighbour(event: str, data: Data) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.append("neighbour")
+
+    def leaving(event: str, data: Data) -> None:
+        raise kind
+
+    async def leaving_later(event: str, data: Data) -> None:
+        await anyio.wait_all_tasks_blocked()
+        raise kind
+
+    hooks.register("ask", neighbour)
+    hooks.register("ask", leaving_later if asynchronous else leaving)
+    with pytest.raises(kind):
+        await hooks.emit_and_collect("ask", {}, timeout=60)
+    assert ended == ["neighbour"] or not asynchronous
+
+
+@pytest.mark.virtual_time
+async def test_the_emitters_cancellation_ends_collecting():
+    hooks, ended = registry(), []
+
+    async def handler(event: str, data: Data) -> None:
+        try:
+            await anyio.sleep(1000)
+        finally:
+            ended.append(1)
+
+    hooks.register("ask", handler)
+    hooks.register("ask", handler)
+    with anyio.move_on_after(3) as scope:
+        await hooks.emit_and_collect("ask", {}, timeout=60)
+    assert scope.cancelled_caught
+    assert ended == [1, 1]
+
+
+async def test_collected_handlers_get_copies_of_the_full_payload():
+    hooks, seen = registry(), []
+    hooks.set_default_fields(colour="red")
+
+    def vandal(event: str, data: Data) -> None:
+        seen.append(dict(data))
+        data["list"].clear()
+        data.clear()
+
+    hooks.register("ask", vandal)
+    hooks.register("ask", vandal)
+    payload = {"list": [1]}
+    await hooks.emit_and_collect("ask", payload)
+    assert payload == {"list": [1]}
+    assert [(data["colour"], data["session_id"], "timestamp" in data) for data in seen] == [("red", "s-1", True)] * 2
+
+
+async def test_collecting_in_a_circle_is_cut_too():
+    hooks, errors = registry(), []
+
+    async def again(event: str, data: Data) -> None:
+        try:
+            await hooks.emit_and_collect("ask", {}, timeout=60)
+        except HookRecursionError as exc:
+            errors.append(exc)
+
+    hooks.register("ask", again)
+    await hooks.emit_and_collect("ask", {}, timeout=60)
+    assert [len(error.chain) for error in errors] == [DEEPEST + 1]
+
+
+# ── bad input ────────────────────────────────────────────────────────────────────────────────────
+
+BAD_REGISTRATIONS = [
+    ({"event": 5}, TypeError, "non-empty str; got 5"),
+    ({"event": ""}, TypeError, "non-empty str; got ''"),
+    ({"event": ["tool:pre"]}, TypeError, "non-empty str; got ['tool:pre']"),
+    ({"event": None}, TypeError, "non-empty str; got None"),
+    ({"handler": None}, TypeError, "must be callable as handler(event, data); got None"),
+    ({"handler": "print"}, TypeError, "must be callable as handler(event, data); got 'print'"),
+    ({"priority": "high"}, TypeError, "must be an int (lower runs earlier); got 'high'"),
+    ({"priority": 1.5}, TypeError, "must be an int (lower runs earlier); got 1.5"),
+    ({"priority": True}, TypeError, "must be an int (lower runs earlier); got True"),
+    ({"priority": None}, TypeError, "must be an int (lower runs earlier); got None"),
+    ({"name": 5}, TypeError, "must be a str or None; got 5"),
+    ({"timeout": "3"}, TypeError, "must be a number of seconds or None, got '3'"),
+    ({"timeout": True}, TypeError, "must be a number of seconds or None, got True"),
+    ({"timeout": 0}, ValueError, "a positive, finite number of seconds, got 0; None means no limit"),
+    ({"timeout": -1}, ValueError, "a positive, finite number of seconds, got -1"),
+    ({"timeout": float("nan")}, ValueError, "a positive, finite number of seconds, got nan"),
+    ({"timeout": float("inf")}, ValueError, "a positive, finite number of seconds, got inf"),
+    ({"timeout": 10**400}, ValueError, "a positive, finite number of seconds, got 1000"),
+    ({"on_failure": "ignore"}, ValueError, "on_failure must be 'continue' or 'deny'; got 'ignore'"),
+    ({"on_failure": True}, ValueError, "on_failure must be 'continue' or 'deny'; got True"),
+    ({"on_failure": []}, ValueError, "on_failure must be 'continue' or 'deny'; got []"),
+]
+
+
+@pytest.mark.parametrize("method", ["register", "on"])
+@pytest.mark.parametrize(("arguments", "kind", "words"), BAD_REGISTRATIONS, ids=lambda value: str(value)[:40])
+def test_a_wrong_registration_is_refused_with_what_was_found_and_changes_nothing(method, arguments, kind, words):
+    hooks = registry()
+    hooks.register("tool:pre", print, name="there")
+    before = hooks.list_handlers(), hooks.statistics()
+    with pytest.raises(kind) as caught:
+        getattr(hooks, method)(**{"event": "tool:pre", "handler": print, **arguments})
+    assert words in str(caught.value)
+    assert (hooks.list_handlers(), hooks.statistics()) == before
+
+
+@pytest.mark.parametrize("listening", [False, True])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((5, {}), "an event's name must be a str such as 'tool:pre', got 5"),
+        ((None, {}), "must be a str such as 'tool:pre', got None"),
+        ((["tool:pre"], {}), "must be a str such as 'tool:pre', got ['tool:pre']"),
+        (("tool:pre", [1]), "the data of 'tool:pre' must be a dict (or None), got list: [1]"),
+        (("tool:pre", "text"), "must be a dict (or None), got str: 'text'"),
+        (("tool:pre", HookResult()), "must be a dict (or None), got HookResult"),
+    ],
+    ids=str,
+)
+async def test_a_wrong_event_is_refused_and_nobody_is_called(arguments, words, listening):
+    hooks, called = registry(), []
+    if listening:
+        hooks.register("*", lambda event, data: called.append(event))
+    for method in (hooks.emit, hooks.emit_and_collect):
+        with pytest.raises(TypeError) as caught:
+            await method(*arguments)
+        assert words in str(caught.value)
+    assert called == []
+
+
+@pytest.mark.parametrize(
+    ("timeout", "kind", "words"),
+    [
+        (None, ValueError, "emit_and_collect needs a timeout in seconds, not None"),
+        ("1", TypeError, "must be a number of seconds or None, got '1'"),
+        (0, ValueError, "positive, finite number of seconds, got 0"),
+        (-1.5, ValueError, "positive, finite number of seconds, got -1.5"),
+        (float("nan"), ValueError, "positive, finite number of seconds, got nan"),
+        (float("inf"), ValueError, "positive, finite number of seconds, got inf"),
+    ],
+)
+async def test_a_wrong_timeout_of_collecting_is_refused_and_nobody_is_called(timeout, kind, words):
+    hooks, called = registry(), []
+    hooks.register("ask", lambda event, data: called.append(event))
+    with pytest.raises(kind) as caught:
+        await hooks.emit_and_collect("ask", {}, timeout=timeout)
+    assert words in str(caught.value)
+    assert called == []
+
+
+@pytest.mark.parametrize("wrong", [5, None, print, ["x"]])
+def test_a_wrong_name_to_unregister_is_refused_and_removes_nothing(wrong):
+    hooks = registry()
+    hooks.register("tool:pre", print, name="there")
+    with pytest.raises(TypeError, match="the name a handler was registered under, a str; got"):
+        hooks.unregister(wrong)
+    assert hooks.list_handlers() == {"tool:pre": ["there"]}
+
+
+@pytest.mark.parametrize("wrong", [5, ["tool:pre"], b"tool:pre"])
+def test_a_wrong_event_to_list_is_refused(wrong):
+    hooks = registry()
+    with pytest.raises(TypeError, match="an event's name or None; got"):
+        hooks.list_handlers(wrong)
+    assert hooks.list_handlers() == {}
+
+
+def test_unknown_names_are_no_error():
+    hooks = registry()
+    hooks.unregister("nobody")
+    assert hooks.list_handlers("tool:pre") == {"tool:pre": []}
+    assert hooks.list_handlers() == {}

@@ -1,0 +1,454 @@
+"""Sections that hold under cancellation, the same on both backends; what only asyncio can do is in the next file."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import threading
+import weakref
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+import anyio
+import anyio.from_thread
+import anyio.lowlevel
+import anyio.to_thread
+import pytest
+from anyio.abc import TaskGroup
+
+from amplifier.kernel.runtime.backend import (
+    Loop,
+    Spawn,
+    cancel_scope,
+    current_raw_task,
+    is_cancellation_type,
+    is_real_cancellation,
+    loop_clock,
+    run_guarded,
+    run_shielded,
+    start_timer,
+)
+from tests._support.backends_alone import run_on, run_on_asyncio
+
+SECTIONS = [run_guarded, run_shielded]
+
+
+@pytest.fixture(params=SECTIONS, ids=lambda section: section.__name__)
+def run_section(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    return request.param
+
+
+async def test_a_section_gives_its_value_and_takes_arguments(run_section):
+    async def add(a: int, b: int) -> int:
+        await anyio.lowlevel.checkpoint()
+        return a + b
+
+    assert await run_section(add, 2, 3, name="sum") == 5
+
+
+async def test_the_error_of_a_section_leaves_it_unchanged(run_section):
+    error = KeyError("mine")
+
+    async def failing() -> None:
+        await anyio.lowlevel.checkpoint()
+        raise error
+
+    with pytest.raises(KeyError) as caught:
+        await run_section(failing, name="failing")
+    assert caught.value is error
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+async def test_ctrl_c_and_exit_are_carried_to_the_caller(run_section, kind):
+    async def leaving() -> None:
+        await anyio.lowlevel.checkpoint()
+        raise kind("out")
+
+    with pytest.raises(kind, match="out"):
+        await run_section(leaving, name="leaving")
+
+
+async def test_sections_stand_inside_each_other(run_section):
+    async def deep(levels: int) -> int:
+        if levels == 0:
+            await anyio.lowlevel.checkpoint()
+            return 0
+        return 1 + await run_section(deep, levels - 1, name=f"level {levels}")
+
+    assert await deep(5) == 5
+
+
+async def test_nothing_reaches_a_shielded_section_from_a_cancelled_scope():
+    done = []
+
+    async def closing() -> str:
+        for step in range(3):
+            await anyio.lowlevel.checkpoint()
+            done.append(step)
+        return "closed"
+
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        assert await run_shielded(closing, name="closing") == "closed"
+        await anyio.lowlevel.checkpoint()
+        pytest.fail("the cancellation was lost")
+    assert scope.cancelled_caught
+    assert done == [0, 1, 2]
+
+
+async def test_a_scope_cancelled_while_a_shielded_section_runs_waits_for_it():
+    done = []
+    entered, release = anyio.Event(), anyio.Event()
+
+    async def closing() -> None:
+        entered.set()
+        await release.wait()
+        done.append("closed")
+
+    async with anyio.create_task_group() as group:
+
+        async def cancel_then_release() -> None:
+            await entered.wait()
+            group.cancel_scope.cancel()
+            with anyio.CancelScope(shield=True):
+                await anyio.lowlevel.checkpoint()
+                release.set()
+
+        group.start_soon(cancel_then_release)
+        await run_shielded(closing, name="closing")
+        await anyio.lowlevel.checkpoint()
+        pytest.fail("the cancellation was lost")
+    assert done == ["closed"]
+
+
+async def test_a_cancelled_scope_reaches_a_guarded_section_at_every_checkpoint():
+    seen = []
+
+    async def unwinding() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            for attempt in ("first", "second"):
+                try:
+                    await anyio.lowlevel.checkpoint()
+                except anyio.get_cancelled_exc_class():
+                    seen.append(attempt)  # level-triggered: it comes again
+                    if attempt == "second":
+                        raise
+
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await run_guarded(unwinding, name="unwinding")
+    assert scope.cancelled_caught
+    assert seen == ["first", "second"]
+
+
+async def test_a_guarded_section_may_finish_its_unwinding_under_its_own_shield():
+    done = []
+
+    async def unwinding() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.lowlevel.checkpoint()
+                done.append("unwound")
+
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await run_guarded(unwinding, name="unwinding")
+    assert (scope.cancelled_caught, done) == (True, ["unwound"])
+
+
+async def test_the_error_a_guarded_section_raises_while_it_is_cancelled_is_not_hidden():
+    async def failing() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            raise ValueError("while unwinding")
+
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        with pytest.raises(ValueError, match="while unwinding"):
+            await run_guarded(failing, name="failing")
+
+
+async def test_a_guarded_section_that_swallows_its_cancellation_does_not_lose_it_for_the_caller():
+    async def swallowing() -> str:
+        try:
+            await anyio.sleep_forever()
+        except anyio.get_cancelled_exc_class():
+            return "swallowed"  # this is what must not hurt the caller
+        return "never"
+
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await run_guarded(swallowing, name="swallowing")
+        await anyio.lowlevel.checkpoint()
+        pytest.fail("the cancellation was lost")
+    assert scope.cancelled_caught
+
+
+@pytest.mark.virtual_time
+async def test_a_deadline_around_a_guarded_section_ends_it_at_its_time():
+    began = anyio.current_time()
+    with anyio.move_on_after(7) as scope:
+        await run_guarded(anyio.sleep, 100, name="sleeping")
+    assert scope.cancelled_caught
+    assert anyio.current_time() - began == pytest.approx(7)
+
+
+@pytest.mark.virtual_time
+async def test_a_deadline_around_a_shielded_section_waits_for_it():
+    began = anyio.current_time()
+    with anyio.move_on_after(7) as scope:
+        await run_shielded(anyio.sleep, 100, name="sleeping")
+        await anyio.lowlevel.checkpoint()
+    assert scope.cancelled_caught
+    assert anyio.current_time() - began == pytest.approx(100)
+
+
+@pytest.mark.virtual_time
+async def test_a_section_has_its_own_deadlines(run_section):
+    async def impatient() -> bool:
+        with anyio.move_on_after(2) as scope:
+            await anyio.sleep(100)
+        return scope.cancelled_caught
+
+    assert await run_section(impatient, name="impatient")
+
+
+class Held:
+    """Something a section's exception or value may keep alive."""
+
+
+@pytest.mark.parametrize("ending", ["value", "error", "cancelled"])
+async def test_nothing_keeps_a_finished_section_alive(run_section, ending):
+    gc.collect()
+    gc.disable()  # a reference cycle would be found by the collector and hide the fault
+    try:
+        held = Held()
+        gone = weakref.ref(held)
+
+        async def section(held: Held) -> None:
+            await anyio.lowlevel.checkpoint()
+            if ending == "error":
+                raise ValueError("out")
+
+        with anyio.CancelScope() as scope:
+            if ending == "cancelled":
+                scope.cancel()
+            with suppress(ValueError):
+                await run_section(section, held, name="section")
+        del section, held
+        await anyio.lowlevel.checkpoint()
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+# ── telling cancellations apart ──────────────────────────────────────────────────────────────────
+
+
+async def test_the_backends_own_cancellation_is_real():
+    seen = []
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        try:
+            await anyio.lowlevel.checkpoint()
+        except BaseException as exc:
+            seen += [is_real_cancellation(exc), is_cancellation_type(exc)]
+            raise
+    assert seen == [True, True]
+
+
+async def test_other_exceptions_are_no_cancellation():
+    for exc in (ValueError(), KeyboardInterrupt(), GeneratorExit()):
+        assert not is_real_cancellation(exc)
+        assert not is_cancellation_type(exc)
+
+
+async def test_an_asyncio_cancellation_made_by_hand_is_of_the_type_but_not_real():
+    assert is_cancellation_type(asyncio.CancelledError())
+    assert not is_real_cancellation(asyncio.CancelledError())
+
+
+# ── the loop ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_scope_made_here_is_like_one_that_anyio_makes():
+    for _ in range(2):  # the second one comes by the short way
+        made, usual = cancel_scope(5.0, shield=True), anyio.CancelScope(deadline=5.0, shield=True)
+        assert type(made) is type(usual)
+        assert (made.deadline, made.shield) == (usual.deadline, usual.shield)
+    assert (cancel_scope().deadline, cancel_scope().shield) == (float("inf"), False)
+    with cancel_scope() as scope:
+        scope.cancel()
+        await anyio.sleep_forever()
+    assert scope.cancelled_caught
+
+
+async def test_the_bare_clock_is_anyios_clock():
+    clock = loop_clock()
+    assert anyio.current_time() <= clock() <= anyio.current_time()
+
+
+async def test_the_raw_task_is_the_one_that_runs():
+    assert id(current_raw_task()) == anyio.get_current_task().id
+
+
+async def test_a_loop_knows_its_own_code_from_that_of_other_threads():
+    loop = Loop()
+    assert loop.is_running_here()
+    assert not await anyio.to_thread.run_sync(loop.is_running_here)
+
+
+async def test_soon_runs_on_the_loops_thread_after_the_present_step():
+    ran: list[int] = []
+    called = anyio.Event()
+    loop = Loop()
+
+    def note() -> None:
+        ran.append(threading.get_ident())
+        called.set()
+
+    loop.soon(note)
+    assert ran == []
+    await called.wait()
+    assert ran == [threading.get_ident()]
+
+
+async def test_soon_wakes_the_loop_from_another_thread():
+    ran: list[int] = []
+    called = anyio.Event()
+    loop = Loop()
+
+    def note() -> None:
+        ran.append(threading.get_ident())
+        called.set()
+
+    thread = threading.Thread(target=loop.soon, args=(note,))
+    thread.start()
+    with anyio.fail_after(30):
+        await called.wait()
+    thread.join()
+    assert ran == [threading.get_ident()]
+
+
+async def test_soon_keeps_the_order_of_one_thread():
+    order: list[int] = []
+    done = anyio.Event()
+    loop = Loop()
+
+    def many() -> None:
+        for number in range(100):
+            loop.soon(lambda number=number: order.append(number))  # type: ignore[misc]
+        loop.soon(done.set)
+
+    await anyio.to_thread.run_sync(many)
+    await done.wait()
+    assert sorted(order) == list(range(100))
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_soon_wakes_the_loop_from_a_signal_handler(backend):
+    async def main() -> str:
+        called = anyio.Event()
+        loop = Loop()
+        before = signal.signal(signal.SIGUSR1, lambda number, frame: loop.soon(called.set))
+        try:
+            # Sent by another thread while the loop sleeps, so that nothing but the signal can wake it.
+            sender = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1))
+            sender.start()
+            await called.wait()
+            sender.join()
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        return "woken"
+
+    assert anyio.run(main, backend=backend) == "woken"
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_soon_does_nothing_once_the_loop_has_ended(backend):
+    async def main() -> Loop:
+        return Loop()
+
+    loop = run_on(backend, main)
+    ran: list[int] = []
+    loop.soon(lambda: ran.append(1))
+    assert ran == []
+    assert not loop.is_running_here()
+
+
+async def test_a_loop_of_one_backend_is_not_the_running_one_of_the_other():
+    loops: list[Loop] = []
+
+    async def main() -> None:
+        loops.append(Loop())
+
+    def elsewhere() -> None:
+        run_on("asyncio", main)
+        run_on("trio", main)
+
+    await anyio.to_thread.run_sync(elsewhere)
+    assert [loop.is_running_here() for loop in loops] == [False, False]
+
+
+def spawning(group: TaskGroup) -> Spawn:
+    def spawn(fn: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        group.start_soon(fn)
+
+    return spawn
+
+
+# ── timers ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.virtual_time
+async def test_a_timer_fires_once_at_its_time():
+    fired: list[float] = []
+    began = anyio.current_time()
+    async with anyio.create_task_group() as group:
+        start_timer(30, lambda: fired.append(anyio.current_time() - began), spawning(group))
+        await anyio.sleep(100)
+    assert fired == [pytest.approx(30)]
+
+
+@pytest.mark.virtual_time
+async def test_a_timer_that_is_stopped_never_fires():
+    fired: list[int] = []
+    async with anyio.create_task_group() as group:
+        stop = start_timer(30, lambda: fired.append(1), spawning(group))
+        await anyio.sleep(10)
+        stop()
+        stop()
+        await anyio.sleep(100)
+    assert fired == []
+
+
+@pytest.mark.virtual_time
+async def test_a_timer_outlives_the_cancellation_of_its_task_group():
+    fired: list[float] = []
+    began = anyio.current_time()
+    async with anyio.create_task_group() as group:
+        start_timer(30, lambda: fired.append(anyio.current_time() - began), spawning(group))
+        group.cancel_scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(40)
+    assert fired == [pytest.approx(30)]
+
+
+def test_without_a_task_to_live_in_there_is_a_timer_on_asyncio_only():
+    async def main() -> list[int]:
+        fired: list[int] = []
+        stop = start_timer(30, lambda: fired.append(1), None)
+        await anyio.sleep(100)
+        stop()
+        return fired
+
+    assert run_on_asyncio(main) == [1]
+    assert run_on("trio", main) == []

@@ -1,0 +1,566 @@
+"""What an AnyIO shield does not stop: native ``Task.cancel()``, once, twice, at every moment. asyncio only."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import weakref
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from amplifier.kernel.runtime.backend import is_real_cancellation, run_guarded, run_shielded
+from tests._support.backends_alone import loop_turns, run_on_asyncio
+
+Section = Callable[[], Awaitable[Any]]
+
+
+class Caller:
+    """A task that runs a section and then goes on; its log tells what happened in which order."""
+
+    def __init__(self, run: Callable[..., Awaitable[Any]], section: Section) -> None:
+        self.log: list[str] = []
+        self.after = 0
+        self.task = asyncio.get_running_loop().create_task(self._run(run, section))
+
+    async def _run(self, run: Callable[..., Awaitable[Any]], section: Section) -> Any:
+        try:
+            value = await run(section, name="section")
+        except asyncio.CancelledError:
+            self.log.append("cancelled")
+            raise
+        except BaseException as exc:
+            self.log.append(f"raised {type(exc).__name__}")
+            await self._next_await()
+            raise
+        self.log.append(f"returned {value}")
+        await self._next_await()
+        return value
+
+    async def _next_await(self) -> None:
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            self.log.append("cancelled at the next await")
+            raise
+
+    async def ended(self) -> list[str]:
+        await asyncio.wait([self.task])
+        return self.log
+
+
+async def cancel_times(caller: Caller, times: int) -> None:
+    for _ in range(times):
+        await loop_turns()
+        caller.task.cancel()
+    await loop_turns()
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_native_cancels_wait_until_a_shielded_section_is_done(times):
+    async def main() -> tuple[list[str], int]:
+        release = asyncio.Event()
+
+        async def closing() -> str:
+            await release.wait()
+            caller.log.append("closed")
+            return "value"
+
+        caller = Caller(run_shielded, closing)
+        await cancel_times(caller, times)
+        assert caller.log == []
+        release.set()
+        return await caller.ended(), caller.task.cancelling()
+
+    assert run_on_asyncio(main) == (["closed", "cancelled"], times)
+
+
+def test_a_native_cancel_before_the_shielded_section_begins_does_not_keep_it_from_running():
+    async def main() -> list[str]:
+        log: list[str] = []
+
+        async def closing() -> None:
+            await asyncio.sleep(0)
+            log.append("closed")
+
+        async def caller() -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await run_shielded(closing, name="closing")
+
+        task = asyncio.get_running_loop().create_task(caller())
+        await asyncio.wait([task])
+        return [*log, "cancelled" if task.cancelled() else "lost"]
+
+    assert run_on_asyncio(main) == ["closed", "cancelled"]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_native_cancel_is_not_lost_when_a_shielded_section_raises(times):
+    async def main() -> tuple[list[str], int]:
+        release = asyncio.Event()
+
+        async def failing() -> None:
+            await release.wait()
+            raise ValueError("closing failed")
+
+        caller = Caller(run_shielded, failing)
+        await cancel_times(caller, times)
+        release.set()
+        return await caller.ended(), caller.task.cancelling()
+
+    assert run_on_asyncio(main) == (["raised ValueError", "cancelled at the next await"], times)
+
+
+def test_the_first_native_cancel_reaches_a_guarded_section_and_the_second_leaves_its_unwinding_in_peace():
+    async def main() -> list[str]:
+        release = asyncio.Event()
+
+        async def unwinding() -> None:
+            try:
+                await asyncio.sleep(1000)
+            finally:
+                caller.log.append("reached")
+                await release.wait()  # an await that a second cancel would break
+                caller.log.append("unwound")
+
+        caller = Caller(run_guarded, unwinding)
+        await cancel_times(caller, 3)
+        assert caller.log == ["reached"]
+        release.set()
+        return await caller.ended()
+
+    assert run_on_asyncio(main) == ["reached", "unwound", "cancelled"]
+
+
+def test_a_native_cancel_of_a_guarded_section_is_edge_triggered_like_any_native_cancel():
+    async def main() -> list[str]:
+        async def unwinding() -> None:
+            try:
+                await asyncio.sleep(1000)
+            finally:
+                await asyncio.sleep(0)
+                caller.log.append("awaited in peace")
+
+        caller = Caller(run_guarded, unwinding)
+        await cancel_times(caller, 1)
+        return await caller.ended()
+
+    assert run_on_asyncio(main) == ["awaited in peace", "cancelled"]
+
+
+def test_the_message_of_a_native_cancel_is_handed_on():
+    async def main() -> list[tuple[Any, ...]]:
+        seen: list[tuple[Any, ...]] = []
+
+        async def noting() -> None:
+            try:
+                await asyncio.sleep(1000)
+            except asyncio.CancelledError as exc:
+                seen.append(exc.args)
+                raise
+
+        caller = Caller(run_guarded, noting)
+        await loop_turns()
+        caller.task.cancel("shutting down")
+        await caller.ended()
+        return seen
+
+    assert run_on_asyncio(main) == [("shutting down",)]
+
+
+def test_a_guarded_section_that_swallows_a_native_cancel_does_not_lose_it_for_the_caller():
+    async def main() -> list[str]:
+        async def swallowing() -> str:
+            try:
+                await asyncio.sleep(1000)
+            except asyncio.CancelledError:
+                return "swallowed"
+            return "never"
+
+        caller = Caller(run_guarded, swallowing)
+        await cancel_times(caller, 1)
+        return await caller.ended()
+
+    assert run_on_asyncio(main) == ["cancelled"]
+
+
+def test_a_second_native_cancel_is_not_lost_when_the_section_answers_the_first_with_an_error():
+    async def main() -> tuple[list[str], int]:
+        release = asyncio.Event()
+
+        async def failing() -> None:
+            try:
+                await asyncio.sleep(1000)
+            finally:
+                await release.wait()
+                raise ValueError("while unwinding")
+
+        caller = Caller(run_guarded, failing)
+        await cancel_times(caller, 2)
+        release.set()
+        return await caller.ended(), caller.task.cancelling()
+
+    assert run_on_asyncio(main) == (["raised ValueError", "cancelled at the next await"], 2)
+
+
+def test_a_section_that_answers_the_only_cancel_with_an_error_has_consumed_it_as_any_coroutine_would():
+    async def main() -> list[str]:
+        async def failing() -> None:
+            try:
+                await asyncio.sleep(1000)
+            finally:
+                raise ValueError("while unwinding")
+
+        caller = Caller(run_guarded, failing)
+        await cancel_times(caller, 1)
+        return await caller.ended()
+
+    assert run_on_asyncio(main) == ["raised ValueError"]
+
+
+@pytest.mark.parametrize("ending", ["value", "error"])
+def test_a_native_cancel_that_finds_a_guarded_section_unwinding_already_waits_for_it(ending):
+    async def main() -> list[str]:
+        release = asyncio.Event()
+
+        async def unwinding() -> str:
+            await release.wait()  # from a cancellation of the section's own, of which the caller knows nothing
+            caller.log.append("unwound")
+            if ending == "error":
+                raise ValueError("stopped")
+            return "value"
+
+        async def guarded(section: Section, name: str) -> Any:
+            return await run_guarded(section, name=name, is_unwinding=lambda: True)
+
+        caller = Caller(guarded, unwinding)
+        await cancel_times(caller, 2)
+        assert caller.log == []
+        release.set()
+        return await caller.ended()
+
+    end = ["cancelled"] if ending == "value" else ["raised ValueError", "cancelled at the next await"]
+    assert run_on_asyncio(main) == ["unwound", *end]
+
+
+@pytest.mark.parametrize("run", [run_guarded, run_shielded], ids=["guarded", "shielded"])
+@pytest.mark.parametrize("ending", ["value", "error"])
+def test_a_cancel_at_the_very_moment_of_completion_is_delivered(run, ending):
+    async def main() -> tuple[list[str], bool]:
+        release = asyncio.Event()
+
+        async def section() -> str:
+            await release.wait()
+            # Runs after this task is done and before the caller, which its completion makes runnable right after this.
+            asyncio.get_running_loop().call_soon(caller.task.cancel)
+            if ending == "error":
+                raise ValueError("at the end")
+            return "value"
+
+        caller = Caller(run, section)
+        await loop_turns()
+        release.set()
+        return await caller.ended(), caller.task.cancelled()
+
+    log, cancelled = run_on_asyncio(main)
+    assert cancelled
+    assert log == (["cancelled"] if ending == "value" else ["raised ValueError", "cancelled at the next await"])
+
+
+@pytest.mark.parametrize("turns", range(8))
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("run", [run_guarded, run_shielded], ids=["guarded", "shielded"])
+def test_a_cancel_at_any_turn_of_the_loop_is_delivered_and_no_section_outlives_its_caller(run, times, turns):
+    async def main() -> tuple[bool, bool]:
+        running = []
+
+        async def section() -> None:
+            running.append(1)
+            try:
+                for _ in range(3):
+                    await asyncio.sleep(0)
+            finally:
+                try:
+                    for _ in range(2):
+                        await asyncio.sleep(0)
+                finally:
+                    running.pop()
+
+        async def calling() -> None:
+            await run(section, name="section")
+            await asyncio.sleep(1000)
+
+        task = asyncio.get_running_loop().create_task(calling())
+        await loop_turns(turns)
+        for _ in range(times):
+            task.cancel()
+            await loop_turns(1)
+        await asyncio.wait([task])
+        return task.cancelled(), bool(running)
+
+    assert run_on_asyncio(main) == (True, False)
+
+
+@pytest.mark.parametrize("run", [run_guarded, run_shielded], ids=["guarded", "shielded"])
+def test_a_native_timeout_inside_a_section_is_the_sections_own(run):
+    async def main() -> list[str]:
+        async def impatient() -> str:
+            try:
+                async with asyncio.timeout(2):
+                    await asyncio.sleep(1000)
+            except TimeoutError:
+                return "timed out inside"
+            return "never"
+
+        return await Caller(run, impatient).ended()
+
+    assert run_on_asyncio(main) == ["returned timed out inside"]
+
+
+def test_a_native_timeout_around_a_guarded_section_becomes_a_timeout_error():
+    async def main() -> str:
+        log = []
+
+        async def unwinding() -> None:
+            try:
+                await asyncio.sleep(1000)
+            finally:
+                await asyncio.sleep(5)
+                log.append("unwound")
+
+        try:
+            async with asyncio.timeout(2):
+                await run_guarded(unwinding, name="section")
+        except TimeoutError:
+            log.append("timed out")
+        task = asyncio.current_task()
+        assert task is not None
+        return f"{log} {task.cancelling()}"
+
+    assert run_on_asyncio(main) == "['unwound', 'timed out'] 0"
+
+
+def test_wait_for_around_a_shielded_section_waits_for_it():
+    async def main() -> str:
+        log = []
+
+        async def closing() -> None:
+            await asyncio.sleep(5)
+            log.append("closed")
+
+        try:
+            await asyncio.wait_for(run_shielded(closing, name="closing"), 2)
+        except TimeoutError:
+            log.append("timed out")
+        return str(log)
+
+    assert run_on_asyncio(main) == "['closed', 'timed out']"
+
+
+@pytest.mark.parametrize("run", [run_guarded, run_shielded], ids=["guarded", "shielded"])
+def test_a_native_cancel_under_a_cancelled_scope_is_not_swallowed_by_the_scope(run):
+    async def main() -> tuple[list[str], bool]:
+        log: list[str] = []
+        release = asyncio.Event()
+
+        async def section(scope: anyio.CancelScope) -> None:
+            asyncio.get_running_loop().call_soon(scope.cancel)
+            try:
+                await release.wait()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await asyncio.sleep(1)
+                log.append("unwound")
+
+        async def calling() -> None:
+            with anyio.CancelScope() as scope:
+                await run(section, scope, name="section")
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            log.append("went on")
+
+        task = asyncio.get_running_loop().create_task(calling())
+        await loop_turns(6)
+        task.cancel()
+        release.set()
+        await asyncio.wait([task])
+        return log, task.cancelled()
+
+    assert run_on_asyncio(main) == (["unwound"], True)
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("run", [run_guarded, run_shielded], ids=["guarded", "shielded"])
+def test_ctrl_c_inside_a_section_leaves_the_loop_and_its_neighbours_alone(run, kind):
+    async def main() -> str:
+        neighbour = asyncio.get_running_loop().create_task(asyncio.sleep(1, "well"))
+
+        async def leaving() -> None:
+            await asyncio.sleep(0)
+            raise kind
+
+        try:
+            await run(leaving, name="leaving")
+        except BaseException as exc:
+            return f"{type(exc).__name__}, neighbour {await neighbour}"
+        return "lost"
+
+    assert run_on_asyncio(main) == f"{kind.__name__}, neighbour well"
+
+
+@pytest.mark.parametrize("run", [run_guarded, run_shielded], ids=["guarded", "shielded"])
+def test_a_natively_cancelled_section_keeps_nothing_alive(run):
+    class Held:
+        pass
+
+    async def main() -> bool:
+        held = Held()
+        gone = weakref.ref(held)
+
+        async def section(held: Held) -> None:
+            await asyncio.sleep(1)
+
+        task = asyncio.get_running_loop().create_task(run(section, held, name="section"))
+        await loop_turns()
+        task.cancel()
+        await asyncio.wait([task])
+        del task, held
+        await loop_turns()
+        return gone() is None
+
+    gc.collect()
+    gc.disable()  # the collector would hide a reference cycle
+    try:
+        assert run_on_asyncio(main)
+    finally:
+        gc.enable()
+
+
+def test_a_task_that_was_cancelled_natively_knows_it():
+    async def main() -> bool:
+        seen = []
+
+        async def noting() -> None:
+            try:
+                await asyncio.sleep(1000)
+            except asyncio.CancelledError as exc:
+                seen.append(is_real_cancellation(exc))
+                raise
+
+        task = asyncio.get_running_loop().create_task(noting())
+        await loop_turns()
+        task.cancel()
+        await asyncio.wait([task])
+        return seen == [True]
+
+    assert run_on_asyncio(main)
+
+
+@pytest.mark.parametrize("run", [run_guarded, run_shielded])
+def test_a_section_is_a_task_of_its_own_from_its_first_step_on(run):
+    """Also where it starts inside a step of its caller: a native timeout of a module must not look like a cancel."""
+
+    async def main() -> None:
+        caller = asyncio.current_task()
+        inside: list[Any] = []
+
+        async def section() -> str:
+            inside.append(asyncio.current_task())
+            try:
+                async with asyncio.timeout(0):
+                    await asyncio.sleep(1000)
+            except TimeoutError:
+                inside.append(asyncio.current_task())
+            return "whole"
+
+        assert await run(section, name="a section") == "whole"
+        assert asyncio.current_task() is caller
+        assert inside[0] is inside[1]
+        assert inside[0] is not caller
+        assert inside[0].get_name() == "a section"
+        assert caller is not None
+        assert caller.cancelling() == 0
+
+    run_on_asyncio(main)
+
+
+@pytest.mark.parametrize("run", [run_guarded, run_shielded])
+def test_the_task_factory_of_an_application_makes_the_sections_too(run):
+    async def main() -> None:
+        made: list[str] = []
+
+        def factory(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
+            made.append(coro.__qualname__)
+            return asyncio.Task(coro, loop=loop, **options)
+
+        async def section() -> str:
+            return "done"
+
+        asyncio.get_running_loop().set_task_factory(factory)
+        assert await run(section, name="section") == "done"
+        assert made == ["_Section._run"]
+
+    run_on_asyncio(main)
+
+
+@pytest.mark.parametrize("run", [run_guarded, run_shielded])
+def test_sections_that_wait_for_nothing_let_others_run_except_while_closing_from_python_3_13_on(run):
+    async def main() -> None:
+        turns: list[int] = []
+
+        async def section() -> str:
+            return "done"
+
+        asyncio.get_running_loop().call_soon(turns.append, 1)
+        assert await run(section, name="section") == "done"
+        starts_at_once = sys.version_info >= (3, 13)
+        assert turns == ([] if starts_at_once and run is run_shielded else [1])
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run_on_asyncio(main)
+
+
+@pytest.mark.parametrize("run", [run_guarded, run_shielded])
+def test_a_scope_that_the_first_step_of_a_section_cancels_leaves_nothing_behind(run):
+    async def main() -> None:
+        with anyio.CancelScope() as outer:
+
+            async def section() -> str:
+                outer.cancel()
+                return "done"
+
+            await run(section, name="section")
+        for _ in range(3):
+            await asyncio.sleep(0)  # a stray cancellation would strike here
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0
+
+    run_on_asyncio(main)
+
+
+@pytest.mark.parametrize("run", [run_guarded, run_shielded])
+def test_a_loop_that_makes_its_tasks_itself_makes_the_sections_too(run):
+    class OwnLoop(asyncio.SelectorEventLoop):
+        made = 0
+
+        def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
+            self.made += 1
+            return super().create_task(coro, **options)
+
+        def get_task_factory(self) -> Any:
+            raise NotImplementedError  # as asyncio's abstract loop does
+
+    async def section() -> str:
+        return "done"
+
+    with asyncio.Runner(loop_factory=OwnLoop) as runner:
+        loop = runner.get_loop()
+        assert runner.run(run(section, name="section")) == "done"
+        assert loop.made == 2  # type: ignore[attr-defined]  # the main task and the section

@@ -1,0 +1,398 @@
+"""`DeadlineGroup`: many foreign calls, one scope, a deadline that moves. Time is virtual in all of these tests."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import types
+import weakref
+from collections.abc import Awaitable, Generator, Iterator
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amplifier.kernel.runtime.await_location import where_suspended
+from amplifier.kernel.runtime.deadlines import DeadlineGroup, DeadlinePassed, SpuriousCancellation
+from tests._support.backends_alone import loop_turns, run_on_asyncio
+
+pytestmark = pytest.mark.virtual_time
+
+
+async def answer_after(seconds: float) -> str:
+    await anyio.sleep(seconds)
+    return f"after {seconds:g}"
+
+
+async def outcome(series: DeadlineGroup, call: Awaitable[Any], seconds: float | None) -> str:
+    try:
+        return str(await series.run(call, seconds, "call"))
+    except DeadlinePassed as late:
+        return f"cut off: {late}"
+
+
+async def test_a_call_within_its_deadline_gives_its_value():
+    series = DeadlineGroup()
+    assert await outcome(series, answer_after(2), 3) == "after 2"
+    series.close()
+
+
+async def test_a_call_past_its_deadline_is_cancelled_there():
+    series = DeadlineGroup()
+    began = anyio.current_time()
+    assert await outcome(series, answer_after(100), 3) == "cut off: no answer within 3 s"
+    assert anyio.current_time() - began == pytest.approx(3)
+    series.close()
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 400), st.sampled_from([0.5, 1.5, 2.5, 60.5, 300.5, 1000, None])),
+        min_size=1,
+        max_size=6,
+    )
+)
+async def test_every_call_of_a_series_gets_its_own_time_and_only_the_late_ones_are_blamed(calls):
+    series = DeadlineGroup()
+    try:
+        for duration, seconds in calls:
+            began = anyio.current_time()
+            got = await outcome(series, answer_after(duration), seconds)
+            took = anyio.current_time() - began
+            # Moving a deadline costs something, so a call may get one hundredth less than it was promised.
+            if got.startswith("cut off"):
+                assert seconds is not None
+                assert got == f"cut off: no answer within {seconds:g} s"
+                assert duration >= seconds * 0.99
+                assert seconds * 0.99 - 1e-6 <= took <= seconds + 1e-6
+            else:
+                assert got == f"after {duration:g}"
+                assert took == pytest.approx(duration)
+                assert seconds is None or duration <= seconds
+    finally:
+        series.close()
+
+
+async def test_a_short_call_after_a_long_one_is_not_robbed_of_its_time():
+    # The deadline of the first is 0.4 s before what the second should get: within 1 % of 300, not of 0.5.
+    series = DeadlineGroup()
+    assert await outcome(series, answer_after(299.9), 300) == "after 299.9"
+    assert await outcome(series, answer_after(0.45), 0.5) == "after 0.45"
+    series.close()
+
+
+async def test_a_call_without_a_limit_may_follow_one_with_a_limit():
+    series = DeadlineGroup()
+    await outcome(series, answer_after(1), 2)
+    assert await outcome(series, answer_after(10_000), None) == "after 10000"
+    assert await outcome(series, answer_after(10_000), 2) == "cut off: no answer within 2 s"
+    series.close()
+
+
+async def test_a_limit_is_shared_by_all_calls_of_the_series():
+    series = DeadlineGroup(limit=5)
+    began = anyio.current_time()
+    assert await outcome(series, answer_after(3), 4) == "after 3"
+    assert await outcome(series, answer_after(3), 4) == "cut off: no answer within 2 s"
+    assert await outcome(series, answer_after(3), None) == "cut off: no answer within 0 s"
+    assert anyio.current_time() - began == pytest.approx(5)
+    series.close()
+
+
+async def test_a_call_that_comes_back_late_without_noticing_its_cancellation_has_overrun():
+    async def stubborn() -> str:
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(10)
+        return "late"
+
+    series = DeadlineGroup()
+    assert await outcome(series, stubborn(), 3) == "cut off: no answer within 3 s"
+    assert await outcome(series, answer_after(2), 3) == "after 2"
+    series.close()
+
+
+async def test_a_call_that_turns_its_cancellation_into_an_error_has_overrun():
+    async def translating() -> None:
+        try:
+            await anyio.sleep(10)
+        except BaseException as exc:
+            raise ValueError("gave up") from exc
+
+    series = DeadlineGroup()
+    assert await outcome(series, translating(), 3) == "cut off: no answer within 3 s"
+    series.close()
+
+
+async def test_a_call_that_overran_inside_a_task_group_of_its_own_has_overrun():
+    async def grouping() -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(anyio.sleep, 10)
+            try:
+                await anyio.sleep(10)
+            finally:
+                raise ValueError("beside the cancellation")
+
+    series = DeadlineGroup()
+    assert await outcome(series, grouping(), 3) == "cut off: no answer within 3 s"
+    series.close()
+
+
+async def test_the_error_of_a_call_keeps_its_identity():
+    error = KeyError("mine")
+
+    async def failing() -> None:
+        raise error
+
+    series = DeadlineGroup()
+    with pytest.raises(KeyError) as caught:
+        await series.run(failing(), 3, "call")
+    assert caught.value is error
+    series.close()
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
+async def test_what_is_no_failure_of_the_call_passes_through(kind):
+    async def leaving() -> None:
+        await anyio.lowlevel.checkpoint()
+        raise kind
+
+    series = DeadlineGroup()
+    with pytest.raises(kind):
+        await series.run(leaving(), 3, "call")
+    series.close()
+
+
+async def test_the_callers_own_cancellation_passes_through_and_leaves_the_series_usable():
+    series = DeadlineGroup()
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        try:
+            await series.run(answer_after(1), 3, "call")
+        finally:
+            series.close()
+    assert scope.cancelled_caught
+    assert await outcome(series, answer_after(1), 3) == "after 1"
+    series.close()
+
+
+async def test_the_callers_deadline_is_not_taken_for_the_calls_own():
+    with anyio.move_on_after(1) as scope:
+        series = DeadlineGroup()
+        try:
+            await outcome(series, answer_after(10), 3)
+        finally:
+            series.close()
+    assert scope.cancelled_caught
+
+
+async def test_both_deadlines_at_the_same_moment_are_the_callers_cancellation():
+    with anyio.move_on_after(3) as scope:
+        series = DeadlineGroup()
+        try:
+            await outcome(series, answer_after(10), 3)
+        finally:
+            series.close()
+        await anyio.lowlevel.checkpoint()
+    assert scope.cancelled_caught
+
+
+async def test_a_closed_series_leaves_no_deadline_behind():
+    series = DeadlineGroup()
+    await outcome(series, answer_after(1), 2)
+    series.close()
+    series.close()
+    await anyio.sleep(10)
+
+
+async def test_a_series_without_an_awaiting_call_opens_no_scope():
+    effective = anyio.current_effective_deadline()
+    series = DeadlineGroup()
+    assert anyio.current_effective_deadline() == effective
+    series.close()
+
+
+# ── asyncio only ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_cancelled_error_that_nobody_sent_is_a_failure_of_the_call():
+    async def main() -> None:
+        async def inventing() -> None:
+            raise asyncio.CancelledError
+
+        series = DeadlineGroup()
+        with pytest.raises(SpuriousCancellation, match="raised CancelledError although nobody cancelled it"):
+            await series.run(inventing(), 3, "call")
+        series.close()
+
+    run_on_asyncio(main)
+
+
+def test_awaiting_a_future_that_somebody_else_cancelled_is_a_failure_of_the_call():
+    async def main() -> None:
+        future = asyncio.get_running_loop().create_future()
+        future.cancel()
+        series = DeadlineGroup()
+        with pytest.raises(SpuriousCancellation):
+            await series.run(future, 3, "call")
+        series.close()
+
+    run_on_asyncio(main)
+
+
+@pytest.mark.parametrize("at", [0.0, 3.0])
+def test_a_native_cancel_passes_through_also_at_the_very_deadline(at):
+    async def main() -> tuple[bool, int]:
+        async def calling() -> None:
+            series = DeadlineGroup()
+            try:
+                await series.run(answer_after(10), 3, "call")
+            except DeadlinePassed:
+                await asyncio.sleep(0)  # were the cancel lost, this would go on
+            finally:
+                series.close()
+
+        task = asyncio.get_running_loop().create_task(calling())
+        await loop_turns()
+        asyncio.get_running_loop().call_at(at, task.cancel)
+        await asyncio.wait([task])
+        return task.cancelled(), task.cancelling()
+
+    assert run_on_asyncio(main) == (True, 1)
+
+
+def test_an_overrun_leaves_no_cancellation_pending_in_the_task():
+    async def main() -> tuple[int, str]:
+        series = DeadlineGroup()
+        await outcome(series, answer_after(10), 3)
+        series.close()
+        task = asyncio.current_task()
+        assert task is not None
+        return task.cancelling(), await answer_after(1)
+
+    assert run_on_asyncio(main) == (0, "after 1")
+
+
+# ── all that can be awaited ──────────────────────────────────────────────────────────────────────
+
+
+class Answer:
+    """An awaitable that is no coroutine."""
+
+    def __init__(self, *, waits: bool) -> None:
+        self._waits = waits
+
+    def __await__(self) -> Generator[Any, Any, str]:
+        if self._waits:
+            yield from anyio.lowlevel.checkpoint().__await__()
+        return "answer"
+
+
+class PlainIterator:
+    """What `__await__` may return: it has neither send nor throw."""
+
+    def __await__(self) -> Iterator[Any]:
+        return iter(())
+
+
+class NoSend:
+    """An iterator that can be thrown into, but not sent anything."""
+
+    def __await__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        raise StopIteration("no send")
+
+    def throw(self, *_: Any) -> Any:
+        raise AssertionError("nobody throws here")
+
+    def __iter__(self) -> Any:
+        return self
+
+
+@types.coroutine
+def old_fashioned() -> Generator[Any, Any, str]:
+    yield from anyio.lowlevel.checkpoint().__await__()
+    return "old"
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: answer_after(0), "after 0"),
+        (lambda: Answer(waits=True), "answer"),
+        (lambda: Answer(waits=False), "answer"),
+        (old_fashioned, "old"),
+        (PlainIterator, None),
+        (NoSend, "no send"),
+    ],
+    ids=["coroutine", "awaitable", "awaitable-at-once", "generator", "iterator", "iterator-with-throw"],
+)
+async def test_whatever_can_be_awaited_can_be_run(make, expected):
+    series = DeadlineGroup()
+    assert await series.run(make(), 3, "call") == expected
+    series.close()
+
+
+async def test_a_call_may_catch_what_is_thrown_into_it_and_go_on():
+    async def catching() -> str:
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await anyio.sleep(1000)
+        try:
+            await answer_after(1)
+            raise KeyError("inner")
+        except KeyError:
+            return await answer_after(1)
+
+    series = DeadlineGroup()
+    assert await series.run(catching(), 10, "call") == "after 1"
+    series.close()
+
+
+async def test_where_a_call_stands_is_seen_through_the_series():
+    series = DeadlineGroup()
+    found: list[str] = []
+
+    async def deep() -> None:
+        await anyio.sleep(5)
+
+    async def call() -> None:
+        await deep()
+
+    async def look() -> None:
+        await anyio.sleep(1)
+        found.append(where_suspended(running))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(look)
+        running = series.run(call(), 10, "call")
+        await running
+        series.close()
+    assert "in test_where_a_call_stands_is_seen_through_the_series.<locals>.deep" in found[0]
+
+
+async def test_a_call_that_failed_leaves_no_reference_cycle():
+    class Held:
+        pass
+
+    async def failing(held: Held) -> None:
+        await anyio.lowlevel.checkpoint()
+        raise KeyError("mine")
+
+    held = Held()
+    gone = weakref.ref(held)
+    gc.collect()
+    gc.disable()  # the collector would hide it
+    try:
+        series = DeadlineGroup()
+        with pytest.raises(KeyError):
+            await series.run(failing(held), 5, "call")
+        series.close()
+        del held
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -1,0 +1,325 @@
+"""Calls that refuse to be cancelled are reported, again and again, and never taken for gone. Time is virtual."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from amplifier import AmplifierSession, ModuleLoader
+from amplifier.kernel.runtime.deadlines import DeadlineGroup, DeadlinePassed
+from amplifier.kernel.runtime.watchdog import LONGEST_INTERVAL, UNWINDING, Unresponsive, Watchdog
+
+pytestmark = pytest.mark.virtual_time
+
+
+class Reports:
+    """A watch with a task group for its timers, and what it reported when."""
+
+    def __init__(self) -> None:
+        self.watch = Watchdog(self._take)
+        self.taken: list[tuple[float, Unresponsive]] = []
+        self.began = 0.0
+
+    def _take(self, report: Unresponsive) -> None:
+        self.taken.append((round(anyio.current_time() - self.began, 3), report))
+
+    @property
+    def times(self) -> list[float]:
+        return [at for at, _ in self.taken]
+
+
+def none(_: object) -> None:
+    """Drop what a call gives back."""
+
+
+@asynccontextmanager
+async def reporting() -> AsyncIterator[Reports]:
+    reports = Reports()
+    async with anyio.create_task_group() as group:
+        reports.watch.start(lambda fn: none(group.start_soon(fn)))
+        reports.began = anyio.current_time()
+        yield reports
+        reports.watch.stop()
+
+
+async def refuse(seconds: float) -> None:
+    with anyio.CancelScope(shield=True):
+        await anyio.sleep(seconds)
+
+
+async def call(series: DeadlineGroup, awaitable: Any, seconds: float | None, label: str = "call") -> None:
+    with suppress(DeadlinePassed):
+        await series.run(awaitable, seconds, label)
+
+
+async def test_a_call_that_ends_in_time_is_not_reported():
+    async with reporting() as reports:
+        series = DeadlineGroup(reports.watch)
+        await call(series, anyio.sleep(4), 5)
+        series.close()
+        await anyio.sleep(1000)
+    assert reports.taken == []
+
+
+async def test_a_call_that_unwinds_within_a_second_of_its_deadline_is_not_reported():
+    async with reporting() as reports:
+        series = DeadlineGroup(reports.watch)
+        await call(series, refuse(5 + UNWINDING * 0.9), 5)
+        series.close()
+        await anyio.sleep(1000)
+    assert reports.taken == []
+
+
+async def test_a_refusing_call_is_reported_at_its_deadline_and_then_at_growing_intervals():
+    async with reporting() as reports:
+        series = DeadlineGroup(reports.watch)
+        await call(series, refuse(40), 5)
+        series.close()
+        await anyio.sleep(1000)
+    assert reports.times == [6, 8, 12, 20, 36]
+
+
+async def test_the_interval_stops_growing_at_its_longest():
+    async with reporting() as reports:
+        series = DeadlineGroup(reports.watch)
+        await call(series, refuse(3600), 5)
+        series.close()
+    steps = [b - a for a, b in zip(reports.times, reports.times[1:], strict=False)]
+    assert steps[-3:] == [pytest.approx(LONGEST_INTERVAL)] * 3
+    assert steps == sorted(steps)
+
+
+async def test_a_report_names_call_task_place_and_times():
+    async with reporting() as reports:
+        series = DeadlineGroup(reports.watch)
+        await call(series, refuse(9), 5, "handler 'slow'")
+        series.close()
+    (_, first), (_, second) = reports.taken
+    assert (first.label, first.seconds) == ("handler 'slow'", 5)
+    assert [first.overdue, second.overdue] == pytest.approx([1, 3])
+    assert first.where.endswith("in refuse")
+    assert "test_watchdog.py:" in first.where
+    assert first.task
+
+
+async def test_a_short_deadline_after_a_longer_one_is_noticed_at_its_own_time():
+    async with reporting() as reports:
+        series = DeadlineGroup(reports.watch)
+        await call(series, anyio.sleep(1), 300, "patient")
+        await call(series, refuse(4), 2, "refusing")
+        series.close()
+    assert [(at, report.label) for at, report in reports.taken] == [(4, "refusing")]
+
+
+async def test_a_deadline_after_a_call_without_one_is_noticed():
+    async with reporting() as reports:
+        series = DeadlineGroup(reports.watch)
+        await call(series, anyio.sleep(1), None, "unlimited")
+        await call(series, refuse(4), 2, "refusing")
+        series.close()
+    assert [(at, report.label) for at, report in reports.taken] == [(4, "refusing")]
+
+
+async def test_each_call_of_a_series_is_reported_from_the_first_interval_on():
+    async with reporting() as reports:
+        series = DeadlineGroup(reports.watch)
+        await call(series, refuse(4.5), 1, "first")  # over at 4.5
+        await call(series, refuse(4.5), 1, "second")  # deadline at 5.5
+        series.close()
+    assert [(at, report.label) for at, report in reports.taken] == [
+        (2, "first"),
+        (4, "first"),
+        (6.5, "second"),
+        (8.5, "second"),
+    ]
+
+
+async def test_calls_of_several_tasks_are_reported_side_by_side():
+    async with reporting() as reports:
+
+        async def one(seconds: float, label: str) -> None:
+            series = DeadlineGroup(reports.watch)
+            await call(series, refuse(seconds + 2), seconds, label)
+            series.close()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(one, 9, "long")
+            group.start_soon(one, 3, "short")
+    assert [(at, report.label) for at, report in reports.taken] == [(4, "short"), (10, "long")]
+
+
+async def test_the_deadline_of_a_call_that_is_over_is_not_held_against_the_next_one():
+    async with reporting() as reports:
+
+        async def neighbour() -> None:
+            series = DeadlineGroup(reports.watch)
+            await call(series, anyio.sleep(1), 2, "short")  # makes the watch look at everybody after three seconds
+            series.close()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(neighbour)
+            series = DeadlineGroup(reports.watch)
+            await call(series, anyio.sleep(50), 100, "first")
+            await call(series, anyio.sleep(90), 100, "second")  # goes on past the deadline of the first
+            series.close()
+        await anyio.sleep(1000)
+    assert reports.taken == []
+
+
+async def test_a_call_without_a_deadline_is_never_reported():
+    async with reporting() as reports:
+        series = DeadlineGroup(reports.watch)
+        await call(series, refuse(10_000), None)
+        series.close()
+    assert reports.taken == []
+
+
+async def test_a_stopped_watch_reports_nothing_more_and_takes_nothing_in():
+    async with reporting() as reports:
+        series = DeadlineGroup(reports.watch)
+
+        async def stop_at(seconds: float) -> None:
+            await anyio.sleep(seconds)
+            reports.watch.stop()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(stop_at, 7)
+            await call(series, refuse(100), 5)
+        await call(series, refuse(100), 5)
+        await call(series, refuse(100), 2)
+        series.close()
+    assert reports.times == [6]
+
+
+async def test_a_finished_call_is_not_kept_by_the_watch():
+    async with reporting() as reports:
+        series = DeadlineGroup(reports.watch)
+        await series.run(anyio.lowlevel.checkpoint(), 5, "label")
+        assert len(reports.watch._tasks) == 1
+        series.close()
+        assert not reports.watch._tasks
+
+
+async def test_calls_that_wait_for_nothing_are_not_watched_and_take_no_timer():
+    async def at_once() -> str:
+        return "there"
+
+    async with reporting() as reports:
+        series = DeadlineGroup(reports.watch)
+        for _ in range(3):
+            assert await series.run(at_once(), 5, "label") == "there"
+        assert not reports.watch._tasks
+        assert reports.watch._wakes_at == math.inf
+        await series.run(anyio.lowlevel.checkpoint(), 5, "label")
+        assert len(reports.watch._tasks) == 1
+        assert reports.watch._wakes_at == pytest.approx(anyio.current_time() + 5 + UNWINDING)
+        series.close()
+
+
+def test_a_watch_without_deadlines_has_no_timer():
+    assert Watchdog(lambda report: None)._wakes_at == math.inf
+
+
+# ── inside a session ─────────────────────────────────────────────────────────────────────────────
+
+
+class Silent:
+    """Enough of an orchestrator and of a context for a session to open."""
+
+    async def execute(self, prompt: str, **others: Any) -> str:
+        return prompt
+
+    async def add_message(self, message: Any) -> None: ...
+    async def get_messages(self) -> list[Any]:
+        return []
+
+    async def get_messages_for_request(self, token_budget: Any = None, provider: Any = None) -> list[Any]:
+        return []
+
+    async def set_messages(self, messages: Any) -> None: ...
+    async def clear(self) -> None: ...
+
+
+async def mount_loop(coordinator: Any, config: Any) -> None:
+    await coordinator.mount("orchestrator", Silent())
+
+
+async def mount_context(coordinator: Any, config: Any) -> None:
+    await coordinator.mount("context", Silent())
+
+
+def session_with(mount_hooks: Any, **hooks_entry: Any) -> AmplifierSession:
+    plan = {
+        "session": {"orchestrator": "loop-silent", "context": "context-silent"},
+        "hooks": [{"module": "hooks-stubborn", **hooks_entry}],
+    }
+    modules = {"loop-silent": mount_loop, "context-silent": mount_context, "hooks-stubborn": mount_hooks}
+    return AmplifierSession(plan, loader=ModuleLoader(modules=modules), session_id="s-1")
+
+
+async def test_a_session_logs_and_announces_a_handler_that_refuses_its_cancellation(caplog):
+    heard: list[tuple[float, dict[str, Any]]] = []
+
+    async def mount(coordinator: Any, config: Any) -> None:
+        async def stubborn(event: str, data: dict[str, Any]) -> None:
+            await refuse(10)
+
+        coordinator.hooks.register("tool:pre", stubborn, name="stubborn", timeout=2)
+
+    async with session_with(mount) as session:
+        hooks = session.coordinator.hooks
+        hooks.register("module:unresponsive", lambda event, data: heard.append((anyio.current_time(), data)))
+        began = anyio.current_time()
+        result = await hooks.emit("tool:pre", {})
+        assert result.action == "continue"
+        assert anyio.current_time() - began == pytest.approx(10)  # nobody can end it; the kernel waited
+    assert [at - began for at, _ in heard] == pytest.approx([3, 5, 9])  # a second after the deadline, then 2, then 4
+    details = heard[0][1]
+    assert (details["module_id"], details["seconds"], details["session_id"]) == ("hooks-stubborn", 2, "s-1")
+    assert "handler 'stubborn' of module 'hooks-stubborn' for 'tool:pre'" in details["operation"]
+    assert "test_watchdog.py:" in details["awaiting"]
+    logged = [r.getMessage() for r in caplog.records if "does not answer to its cancellation" in r.getMessage()]
+    assert len(logged) == len(heard)
+    assert "it had 2 s and is 1 s over" in logged[0]
+
+
+async def test_a_collected_handler_that_refuses_its_cancellation_is_announced_too():
+    heard: list[dict[str, Any]] = []
+
+    async def mount(coordinator: Any, config: Any) -> None:
+        async def stubborn(event: str, data: dict[str, Any]) -> None:
+            await refuse(3)
+
+        coordinator.hooks.register("tool:pre", stubborn, name="stubborn")
+
+    async with session_with(mount) as session:
+        session.coordinator.hooks.register("module:unresponsive", lambda event, data: heard.append(data))
+        assert await session.coordinator.hooks.emit_and_collect("tool:pre", {}, timeout=1) == []
+    assert [details["module_id"] for details in heard] == ["hooks-stubborn"]
+
+
+async def test_a_handler_under_a_plan_declared_gate_denies_when_it_fails(caplog):
+    async def mount(coordinator: Any, config: Any) -> None:
+        async def failing(event: str, data: dict[str, Any]) -> None:
+            raise RuntimeError("policy file missing")
+
+        async def lenient(event: str, data: dict[str, Any]) -> None:
+            raise RuntimeError("never mind")
+
+        coordinator.hooks.register("tool:pre", failing, name="policy")
+        coordinator.hooks.register("tool:post", lenient, name="lenient", on_failure="continue")
+
+    caplog.set_level(logging.CRITICAL)
+    async with session_with(mount, on_failure="deny") as session:
+        result = await session.coordinator.hooks.emit("tool:pre", {})
+        assert (result.action, result.reason) == ("deny", "gate 'policy' failed: RuntimeError: policy file missing")
+        assert (await session.coordinator.hooks.emit("tool:post", {})).action == "continue"
+    async with session_with(mount) as session:
+        assert (await session.coordinator.hooks.emit("tool:pre", {})).action == "continue"

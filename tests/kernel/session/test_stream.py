@@ -1,0 +1,363 @@
+"""A turn as a stream: typed events, the result, errors from the iteration, leaving early, back-pressure."""
+
+from __future__ import annotations
+
+import asyncio
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from amplifier import ExecutionCancelled, ExecutionTimeout, SessionBusyError, SessionStateError
+from amplifier.kernel.session.stream import BUFFERED
+from amplifier.models import TextDelta, ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
+from tests._support.small_agent import Turn, agent
+
+pytestmark = pytest.mark.virtual_time
+
+
+@pytest.fixture
+def log():
+    return []
+
+
+def emitting(*events):
+    async def body(turn: Turn):
+        for name, data in events:
+            await turn.hooks.emit(name, data)
+        return f"answer to {turn.prompt}"
+
+    return body
+
+
+async def wait_for_ever(turn):
+    await turn.hooks.emit("custom:event", {})
+    await anyio.sleep_forever()
+
+
+async def drain(stream):
+    return [event async for event in stream]
+
+
+# ── events and result ────────────────────────────────────────────────────────────────────────────
+
+
+async def test_events_come_typed_in_order_and_then_the_result():
+    body = emitting(
+        ("content_block:delta", {"block_type": "text", "delta": "Hel"}),
+        ("content_block:delta", {"block_type": "tool_call", "delta": "{"}),
+        ("thinking:delta", {"delta": "hmm"}),
+        ("tool:pre", {"tool_name": "bash", "tool_call_id": "1", "tool_input": {"command": "ls"}}),
+        ("tool:post", {"tool_name": "bash", "tool_call_id": "1", "result": {"success": True}}),
+        ("tool:post", {"tool_name": "bash", "tool_call_id": "2", "result": {"success": False}}),
+        ("tool:error", {"tool_name": "web", "tool_call_id": "3", "error": {}}),
+        ("custom:event", {"k": 1}),
+    )
+    async with agent(body) as session, session.stream("hi") as events:
+        assert events.result is None
+        seen = await drain(events)
+    assert events.result == "answer to hi"
+    assert [type(event) for event in seen] == [
+        TurnEvent,
+        TextDelta,
+        TurnEvent,
+        ThinkingDelta,
+        ToolStarted,
+        ToolFinished,
+        ToolFinished,
+        ToolFinished,
+        TurnEvent,
+    ]
+    assert [event.name for event in seen][:2] == ["session:start", "content_block:delta"]
+    assert (seen[1].text, seen[3].text) == ("Hel", "hmm")
+    assert (seen[4].tool_name, seen[4].tool_call_id, seen[4].tool_input) == ("bash", "1", {"command": "ls"})
+    assert [(event.tool_call_id, event.success) for event in seen[5:8]] == [("1", True), ("2", False), ("3", False)]
+    assert seen[8].data["k"] == 1
+    assert seen[8].data["session_id"] == session.session_id
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("content_block:delta", {"block_type": "text", "delta": None}),
+        ("thinking:delta", {}),
+        ("tool:pre", {"tool_input": "not a dict"}),
+        ("tool:post", {"result": "not a dict", "tool_name": None}),
+        ("tool:error", {}),
+    ],
+)
+async def test_payload_of_any_shape_makes_an_event(name, data):
+    async with agent(emitting((name, data))) as session, session.stream("hi") as events:
+        seen = await drain(events)
+    assert seen[-1].name == name
+    assert events.result == "answer to hi"
+
+
+async def test_stream_sees_payloads_as_they_finally_are():
+    async with agent(emitting(("custom:event", {"k": 1}))) as session:
+        session.coordinator.hooks.register(
+            "custom:event", lambda event, data: {"action": "modify", "data": {"k": 2}}, priority=10_000
+        )
+        async with session.stream("hi") as events:
+            seen = await drain(events)
+    assert seen[-1].data["k"] == 2
+
+
+async def test_denied_event_is_not_in_the_stream_and_listener_is_gone_after_the_turn():
+    async with agent(emitting(("custom:event", {}))) as session:
+        hooks = session.coordinator.hooks
+        hooks.register("custom:event", lambda event, data: {"action": "deny"})
+        async with session.stream("hi") as events:
+            seen = await drain(events)
+        assert [event.name for event in seen] == ["session:start"]
+        assert hooks.list_handlers("*") == {"*": []}
+
+
+async def test_block_left_after_the_turn_without_reading_keeps_the_result():
+    async with agent() as session:
+        async with session.stream("hi") as events:
+            await anyio.sleep(1)
+        assert events.result == "hi"
+        assert session.status.status == "completed"
+
+
+async def test_session_runs_stream_after_stream():
+    async with agent() as session:
+        for prompt in ("one", "two"):
+            async with session.stream(prompt) as events:
+                await drain(events)
+            assert events.result == prompt
+        assert await session.execute("three") == "three"
+
+
+# ── errors ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("broke"), ExceptionGroup("g", [OSError()]), KeyboardInterrupt(), SystemExit(3)], ids=repr
+)
+async def test_error_of_the_turn_is_raised_from_the_iteration_as_the_very_object(error, log):
+    async def body(turn):
+        await turn.hooks.emit("custom:event", {})
+        raise error
+
+    async with agent(body) as session:
+        stream = session.stream("hi")
+
+        async def read():
+            async with stream as events:
+                async for event in events:
+                    log.append(event.name)
+
+        with pytest.raises(type(error)) as caught:
+            await read()
+        assert caught.value is error
+        assert stream.result is None
+    ended = ["cancel:completed"] if isinstance(error, KeyboardInterrupt) else []
+    assert log == ["session:start", "custom:event", *ended]
+
+
+async def test_error_caught_around_the_iteration_is_not_raised_again(log):
+    async def body(turn):
+        raise ValueError("broke")
+
+    async with agent(body) as session, session.stream("hi") as events:
+        with pytest.raises(ValueError, match="broke"):
+            await drain(events)
+        assert await drain(events) == []
+
+
+async def test_error_nobody_read_is_raised_when_the_block_is_left():
+    async def body(turn):
+        raise ValueError("broke")
+
+    async with agent(body) as session:
+        with pytest.raises(ValueError, match="broke"):
+            async with session.stream("hi"):
+                await anyio.sleep(1)
+
+
+async def test_own_error_of_the_block_is_not_replaced_or_wrapped(log):
+    async def body(turn):
+        try:
+            await anyio.sleep_forever()
+        finally:
+            log.append("unwound")
+
+    async with agent(body) as session:
+
+        async def leave():
+            async with session.stream("hi"):
+                await anyio.sleep(1)
+                raise LookupError("mine")
+
+        with pytest.raises(LookupError, match="mine"):
+            await leave()
+        assert log == ["unwound"]
+
+
+async def test_cancellation_made_up_by_the_orchestrator_does_not_look_like_a_good_end():
+    async def body(turn):
+        raise asyncio.CancelledError
+
+    async with agent(body) as session:
+        with pytest.raises(asyncio.CancelledError):
+            async with session.stream("hi") as events:
+                await drain(events)
+
+
+async def test_stop_and_timeout_arrive_as_the_kernels_errors():
+    async with agent(wait_for_ever) as session:
+        with pytest.raises(ExecutionTimeout):
+            async with session.stream("hi", timeout=5) as events:
+                await drain(events)
+
+        async def stop():
+            async with session.stream("hi") as events:
+                async for event in events:
+                    if event.name == "custom:event":
+                        session.coordinator.request_cancel(immediate=True)
+
+        with pytest.raises(ExecutionCancelled):
+            await stop()
+        assert session.status.status == "cancelled"
+
+
+@pytest.mark.parametrize(("prompt", "options"), [(None, {}), ("hi", {"timeout": 0}), ("hi", {"timeout": "x"})])
+async def test_wrong_arguments_are_raised_and_leave_the_session_ready(prompt, options):
+    async with agent() as session:
+        with pytest.raises((TypeError, ValueError)):
+            async with session.stream(prompt, **options) as events:
+                await drain(events)
+        assert await session.execute("hi") == "hi"
+        assert session.coordinator.hooks.list_handlers("*") == {"*": []}
+
+
+async def test_stream_of_a_session_that_is_not_open_or_busy_is_refused_and_disturbs_nobody():
+    session = agent(wait_for_ever)
+    with pytest.raises(SessionStateError, match="not initialized"):
+        async with session.stream("hi") as events:
+            await drain(events)
+    async with session, session.stream("first") as first:
+        await anyio.sleep(1)
+        with pytest.raises(SessionBusyError):
+            async with session.stream("second") as second:
+                await drain(second)
+        assert session.statistics().turn_running
+        assert (await first.__anext__()).name == "session:start"
+
+
+# ── leaving early ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("how", ["break", "cancelled"])
+async def test_leaving_early_cancels_the_turn_and_waits_until_it_has_unwound(how, log):
+    async def body(turn):
+        try:
+            await turn.hooks.emit("custom:event", {})
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(3)
+            log.append("unwound")
+
+    async with agent(body) as session:
+        if how == "break":
+            async with session.stream("hi") as events:
+                async for _ in events:
+                    break
+        else:
+            with anyio.move_on_after(1):
+                async with session.stream("hi") as events:
+                    await drain(events)
+        assert log == ["unwound"]
+        assert events.result is None
+        assert session.status.status == "cancelled"
+        assert session.coordinator.hooks.list_handlers("*") == {"*": []}
+
+
+async def test_leaving_early_frees_a_turn_that_waits_for_its_slow_reader():
+    async def body(turn):
+        while True:
+            await turn.hooks.emit("custom:event", {})
+
+    async with agent(body) as session:
+        async with session.stream("hi"):
+            await anyio.sleep(1)
+        assert session.status.status == "cancelled"
+
+
+# ── back-pressure ────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_turn_waits_for_a_slow_reader_once_the_buffer_is_full(log):
+    async def body(turn):
+        for number in range(BUFFERED * 2):
+            await turn.hooks.emit("custom:event", {"number": number})
+            log.append(number)
+        return "done"
+
+    async with agent(body) as session, session.stream("hi") as events:
+        await anyio.sleep(1000)
+        assert len(log) in range(BUFFERED - 2, BUFFERED + 1)
+        seen = []
+        async for event in events:
+            seen.append(event.data.get("number"))
+            await anyio.sleep(1)
+    assert seen[1:] == list(range(BUFFERED * 2))
+    assert events.result == "done"
+
+
+async def test_slow_reader_loses_no_terminal_event():
+    """Terminal events have five seconds to be delivered; a reader that takes longer must find them in the buffer."""
+
+    async def body(turn):
+        for number in range(BUFFERED + 10):
+            await turn.hooks.emit("custom:event", {"number": number})
+        for number in range(BUFFERED + 10):
+            await turn.hooks.emit("tool:error", {"tool_call_id": str(number)})
+        return "done"
+
+    async with agent(body) as session, session.stream("hi") as events:
+        seen = []
+        async for event in events:
+            await anyio.sleep(20)
+            if isinstance(event, ToolFinished):
+                seen.append(event.tool_call_id)
+    assert seen == [str(number) for number in range(BUFFERED + 10)]
+
+
+# ── wrong use ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_stream_is_entered_once_and_read_inside_only():
+    async with agent() as session:
+        stream = session.stream("hi")
+        with pytest.raises(SessionStateError, match="enter the stream first"):
+            await stream.__anext__()
+        async with stream as events:
+            assert events is stream
+            assert aiter(stream) is stream
+            with pytest.raises(SessionStateError, match="a stream can be entered once"):
+                async with stream:
+                    pass
+            await drain(events)
+        with pytest.raises(SessionStateError, match="entered once"):
+            async with stream:
+                pass
+        assert events.result == "hi"
+
+
+async def test_stream_read_after_its_block_has_ended():
+    async with agent() as session:
+        async with session.stream("hi") as events:
+            pass
+        with pytest.raises((StopAsyncIteration, SessionStateError)):
+            await events.__anext__()
+
+
+async def test_stream_never_entered_runs_nothing():
+    async with agent() as session:
+        session.stream("hi")
+        await anyio.lowlevel.checkpoint()
+        assert not session.statistics().turn_running
