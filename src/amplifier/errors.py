@@ -12,6 +12,8 @@
     ├── PlanError (ValueError)                    the mount plan is wrong; carries every problem with its path
     ├── ModelError (ValueError)                   data does not fit a model; carries every problem with its path
     ├── ContractError                             a module broke the contract of its kind
+    ├── ContainedError                            third-party code raised what is not an Exception, such as SystemExit
+    │   └── SpuriousCancellation                  it raised a cancellation although nothing was cancelled
     ├── MissingExtraError (ImportError)           an optional dependency is not installed
     ├── ModuleNotFoundError (ModuleNotFoundError) no module of that id anywhere we looked
     ├── ModuleLoadError                           found, but it could not be imported, classified or mounted
@@ -43,6 +45,7 @@ __all__ = [
     "ApprovalTimeoutError",
     "AuthenticationError",
     "ConfigurationError",
+    "ContainedError",
     "ContentFilterError",
     "ContextLengthError",
     "ContractError",
@@ -68,6 +71,7 @@ __all__ = [
     "SessionBusyError",
     "SessionError",
     "SessionStateError",
+    "SpuriousCancellation",
     "StreamError",
 ]
 
@@ -227,6 +231,21 @@ class ContractError(AmplifierError):
         super().__init__(message)
         self.module = module
         self.clause = clause
+
+
+class ContainedError(AmplifierError):
+    """Third-party code raised an exception that is no ``Exception``, and it was contained as a failure of that code.
+
+    ``SystemExit`` from argparse inside a tool is the usual case, the panic of a Rust extension another. ``__cause__`` is what
+    was raised. KeyboardInterrupt, GeneratorExit and real cancellation are never turned into this.
+    """
+
+
+class SpuriousCancellation(ContainedError):
+    """Third-party code raised the backend's cancellation although nothing had cancelled it.
+
+    On asyncio it is enough to await a future that was cancelled elsewhere.
+    """
 
 
 # ── modules ──────────────────────────────────────────────────────────────────────────────────────

@@ -14,8 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+from amplifier.contracts._containment import running_asyncio_loop
 from amplifier.errors import ModuleLoadError
-from amplifier.kernel.runtime.backend import _running_asyncio_loop
 
 from ._finder import ALIAS
 from ._turns import cancelled_once
@@ -52,7 +52,7 @@ def adapted(module_id: str, mount: Callable[..., Any]) -> Callable[..., Any]:
     package = getattr(mount, "__module__", None)
     if not isinstance(package, str) or not _imports_alias(package):
         return mount
-    if _running_asyncio_loop() is None:
+    if running_asyncio_loop() is None:
         refuse_asyncio_on_trio(package, module_id)
         return mount
     return cancelled_once(mount)
@@ -64,7 +64,7 @@ def refuse_asyncio_on_trio(package: str, module_id: str) -> None:
     Raises:
         ModuleLoadError: Names the first such call and where it stands.
     """
-    if _running_asyncio_loop() is not None or not _is_on_trio():
+    if running_asyncio_loop() is not None or not _is_on_trio():
         return
     where = _source_of(package)
     call = None if where is None else first_asyncio_call(where)

@@ -14,12 +14,12 @@ from inspect import isawaitable, iscoroutine
 from typing import Any, Self
 
 from amplifier._json import sanitize_text
-from amplifier.errors import ApprovalTimeoutError
+from amplifier.errors import ApprovalTimeoutError, SpuriousCancellation
 from amplifier.kernel import ModuleCoordinator as KernelCoordinator
 from amplifier.kernel.coordinator.mounts import DONE, Done
 from amplifier.kernel.hooks.injections import store
 from amplifier.kernel.runtime.backend import run_shielded
-from amplifier.kernel.runtime.deadlines import DeadlineGroup, DeadlinePassed, SpuriousCancellation
+from amplifier.kernel.runtime.deadlines import DeadlineGroup, DeadlinePassed
 from amplifier.models import ContextInjection, HookResult
 
 from ._hooks import HookRegistry

@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 
-from amplifier.kernel.runtime.backend import _running_asyncio_loop
+from amplifier.contracts._containment import running_asyncio_loop
 from amplifier.kernel.runtime.task_host import TaskHost
 
 
@@ -35,7 +35,7 @@ class Owner:
             return
         if self._started is None:
             self._started, self._stop, self._ended = anyio.Event(), anyio.Event(), anyio.Event()
-            loop = _running_asyncio_loop()
+            loop = running_asyncio_loop()
             if loop is not None:
                 self._task = loop.create_task(self._own(), name="amplifier session owner")
             else:

@@ -20,10 +20,10 @@ from typing import Any, Self, cast
 
 import anyio
 
-from amplifier.errors import ExecutionCancelled, SessionBusyError, SessionStateError
+from amplifier.contracts._containment import is_cancellation_type, is_real_cancellation
+from amplifier.errors import ExecutionCancelled, SessionBusyError, SessionStateError, SpuriousCancellation
 from amplifier.events import CANCEL_COMPLETED, SESSION_END, SESSION_RESUME, SESSION_START
-from amplifier.kernel.runtime.backend import Loop, is_cancellation_type, is_real_cancellation, run_shielded, start_timer
-from amplifier.kernel.runtime.deadlines import SpuriousCancellation
+from amplifier.kernel.runtime.backend import Loop, run_shielded, start_timer
 
 from ._coordinator import ModuleCoordinator
 from ._hooks import RustHookRegistry

@@ -20,7 +20,8 @@ from typing import Any
 
 import anyio
 
-from amplifier.kernel.runtime.backend import _deliver_later, _running_asyncio_loop
+from amplifier.contracts._containment import running_asyncio_loop
+from amplifier.kernel.runtime.backend import _deliver_later
 
 
 class PublishedTurn:
@@ -60,7 +61,7 @@ class PublishedTurn:
         Raises:
             BaseException: What ``fn`` raised, or the caller's own cancellation once ``fn`` has unwound.
         """
-        loop = _running_asyncio_loop()
+        loop = running_asyncio_loop()
         if loop is None:
             self._scope = anyio.CancelScope(shield=self._is_shielded)
             with self._scope:

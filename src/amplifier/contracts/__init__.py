@@ -3,6 +3,7 @@
 from ._approval import ApprovalProvider, ApprovalSystem
 from ._catalogue import COMMON_CLAUSES, CONTRACTS, Contract, clauses_for
 from ._clause import Clause, Level
+from ._containment import contained_failure
 from ._context import ContextManager
 from ._display import DisplaySystem
 from ._hook import Handler, HandlerAnswer, HookHandler, OnFailure
@@ -46,5 +47,6 @@ __all__ = [
     "StructuredMount",
     "Tool",
     "clauses_for",
+    "contained_failure",
     "tool_schema",
 ]

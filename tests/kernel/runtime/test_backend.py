@@ -19,13 +19,12 @@ import anyio.to_thread
 import pytest
 from anyio.abc import TaskGroup
 
+from amplifier.contracts._containment import is_cancellation_type, is_real_cancellation
 from amplifier.kernel.runtime.backend import (
     Loop,
     Spawn,
     cancel_scope,
     current_raw_task,
-    is_cancellation_type,
-    is_real_cancellation,
     loop_clock,
     run_guarded,
     run_shielded,

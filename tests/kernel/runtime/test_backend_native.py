@@ -13,7 +13,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from amplifier.kernel.runtime.backend import is_real_cancellation, run_guarded, run_shielded
+from amplifier.contracts._containment import is_real_cancellation
+from amplifier.kernel.runtime.backend import run_guarded, run_shielded
 from tests._support.backends_alone import loop_turns, run_on_asyncio
 
 Section = Callable[[], Awaitable[Any]]

@@ -10,8 +10,9 @@ import anyio.lowlevel
 import pytest
 
 from amplifier import ModuleCoordinator
+from amplifier.errors import SpuriousCancellation
 from amplifier.kernel.runtime.cleanup_stack import CleanupStack
-from amplifier.kernel.runtime.deadlines import DeadlinePassed, SpuriousCancellation
+from amplifier.kernel.runtime.deadlines import DeadlinePassed
 
 pytestmark = pytest.mark.virtual_time
 

@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amplifier.errors import SpuriousCancellation
 from amplifier.kernel.runtime.await_location import where_suspended
-from amplifier.kernel.runtime.deadlines import DeadlineGroup, DeadlinePassed, SpuriousCancellation
+from amplifier.kernel.runtime.deadlines import DeadlineGroup, DeadlinePassed
 from tests._support.backends_alone import loop_turns, run_on_asyncio
 
 pytestmark = pytest.mark.virtual_time
@@ -223,7 +224,7 @@ def test_a_cancelled_error_that_nobody_sent_is_a_failure_of_the_call():
             raise asyncio.CancelledError
 
         series = DeadlineGroup()
-        with pytest.raises(SpuriousCancellation, match="raised CancelledError although nobody cancelled it"):
+        with pytest.raises(SpuriousCancellation, match="raised CancelledError although nothing was cancelled"):
             await series.run(inventing(), 3, "call")
         series.close()
 

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import anyio
 
+from amplifier.contracts._containment import running_asyncio_loop
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -34,13 +36,6 @@ _UNSET: Any = object()
 _CAN_START_AT_ONCE = sys.version_info >= (3, 13)
 
 
-def _running_asyncio_loop() -> asyncio.AbstractEventLoop | None:
-    """The asyncio loop that runs this code, or None on trio."""
-    module = sys.modules.get("asyncio")
-    # get_running_loop() raises on trio; this is the same question without an exception per call.
-    return None if module is None else module._get_running_loop()
-
-
 _scope_classes: dict[bool, type[anyio.CancelScope]] = {}
 
 
@@ -50,7 +45,7 @@ def cancel_scope(deadline: float = math.inf, *, shield: bool = False) -> anyio.C
     The same as ``anyio.CancelScope(…)``, which looks its backend up every time and, because it is then made through another
     class, is initialised twice. That is a fifth of what a short-lived scope costs.
     """
-    on_asyncio = _running_asyncio_loop() is not None
+    on_asyncio = running_asyncio_loop() is not None
     try:
         return _scope_classes[on_asyncio](deadline=deadline, shield=shield)
     except KeyError:
@@ -137,7 +132,7 @@ async def run_guarded(
     when ``fn`` answers the first one with an error of its own. So does a native one that finds ``fn`` unwinding already,
     from a cancellation that did not come from the caller.
     """
-    loop = _running_asyncio_loop()
+    loop = running_asyncio_loop()
     if loop is None:
         return await fn(*args)
     scope = cancel_scope()
@@ -188,7 +183,7 @@ async def run_shielded(fn: Callable[..., Awaitable[T]], *args: Any, name: str) -
 
     The section must bound itself: everything foreign in it runs under a deadline of its own.
     """
-    loop = _running_asyncio_loop()
+    loop = running_asyncio_loop()
     if loop is not None:
         return await _shielded_on_asyncio(loop, fn, args, name)
     with cancel_scope(shield=True):
@@ -230,40 +225,18 @@ def _deliver_later(held: BaseException) -> None:
     task.cancel(*held.args)
 
 
-def is_real_cancellation(exc: BaseException) -> bool:
-    """Whether the backend cancelled us, as opposed to somebody raising the exception by hand.
-
-    On asyncio anybody can raise ``CancelledError``, or meet it by awaiting a future that somebody else cancelled.
-    """
-    if not isinstance(exc, anyio.get_cancelled_exc_class()):
-        return False
-    if _running_asyncio_loop() is None:
-        return True
-    if anyio.current_effective_deadline() == -math.inf:
-        return True
-    return bool(sys.modules["asyncio"].current_task().cancelling())
-
-
-def is_cancellation_type(exc: BaseException) -> bool:
-    """Whether ``exc`` is any backend's cancellation, this one's or the other's."""
-    asyncio_module, trio_module = sys.modules.get("asyncio"), sys.modules.get("trio")
-    return (asyncio_module is not None and isinstance(exc, asyncio_module.CancelledError)) or (
-        trio_module is not None and isinstance(exc, trio_module.Cancelled)
-    )
-
-
 # ── the loop ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def loop_clock() -> Callable[[], float]:
     """The running loop's clock as a bare function; AnyIO's looks the backend up at every call."""
-    loop = _running_asyncio_loop()
+    loop = running_asyncio_loop()
     return loop.time if loop is not None else cast(Callable[[], float], sys.modules["trio"].current_time)
 
 
 def current_raw_task() -> Any:
     """The backend's own task object, for reports."""
-    if _running_asyncio_loop() is not None:
+    if running_asyncio_loop() is not None:
         return sys.modules["asyncio"].current_task()
     return sys.modules["trio"].lowlevel.current_task()
 
@@ -286,7 +259,7 @@ class Loop:
     __slots__ = ("_asyncio_loop", "_trio_token")
 
     def __init__(self) -> None:
-        self._asyncio_loop = _running_asyncio_loop()
+        self._asyncio_loop = running_asyncio_loop()
         self._trio_token: Any = None
         if self._asyncio_loop is None:
             self._trio_token = sys.modules["trio"].lowlevel.current_trio_token()
@@ -294,7 +267,7 @@ class Loop:
     def is_running_here(self) -> bool:
         """Whether the calling code runs on this loop."""
         if self._asyncio_loop is not None:
-            return _running_asyncio_loop() is self._asyncio_loop
+            return running_asyncio_loop() is self._asyncio_loop
         trio = sys.modules["trio"]
         try:
             return trio.lowlevel.current_trio_token() is self._trio_token
@@ -329,9 +302,10 @@ def start_timer(seconds: float, fn: Callable[[], None], spawn: Spawn | None) -> 
 
     Trio has no timer without a task, so it takes one from ``spawn``; without ``spawn`` there is no timer there.
     """
-    loop = _running_asyncio_loop()
+    loop = running_asyncio_loop()
     if loop is not None:
-        return loop.call_later(seconds, fn, context=_asyncio_context()).cancel
+        timer: asyncio.TimerHandle = loop.call_later(seconds, fn, context=_asyncio_context())
+        return timer.cancel
     if spawn is None:
         return _nothing
     scope = cancel_scope(shield=True)

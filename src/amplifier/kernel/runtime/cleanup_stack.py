@@ -15,8 +15,10 @@ from typing import Any
 
 import attrs
 
-from .backend import is_cancellation_type, is_real_cancellation
-from .deadlines import DeadlineGroup, DeadlinePassed, SpuriousCancellation
+from amplifier.contracts._containment import is_cancellation_type, is_real_cancellation
+from amplifier.errors import SpuriousCancellation
+
+from .deadlines import DeadlineGroup, DeadlinePassed
 from .watchdog import Watchdog
 
 logger = logging.getLogger("amplifier.session")

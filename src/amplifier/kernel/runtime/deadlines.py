@@ -14,7 +14,9 @@ from typing import Any
 
 import anyio
 
-from .backend import cancel_scope, is_cancellation_type, is_real_cancellation, loop_clock
+from amplifier.contracts._containment import contained_failure
+
+from .backend import cancel_scope, loop_clock
 from .watchdog import Watchdog
 
 SLACK = 0.01
@@ -141,7 +143,7 @@ class DeadlineGroup:
                 self._leave_watch()
             if swallowed or isinstance(exc, Exception):
                 return DeadlinePassed(self._seconds)
-        return own_failure(exc)
+        return contained_failure(exc)
 
     def renew(self) -> DeadlinePassed:
         """Leave a scope whose deadline has passed although its call came back; the next call opens a fresh one."""
@@ -201,29 +203,12 @@ def _noticing(awaitable: Any, on_wait: Callable[[], None]) -> Generator[Any, Any
         answer = thrown = trap = None  # see `DeadlineGroup.run`
 
 
-class SpuriousCancellation(Exception):
-    """A module raised the backend's cancellation by hand; it is a failure of that module, not a cancellation."""
-
-
 def call_foreign(fn: Callable[..., Any], *args: Any) -> Any:
-    """Call foreign code that may be sync; a cancellation that it makes up itself leaves as a failure.
-
-    Raises:
-        SpuriousCancellation: It raised a cancellation although nobody had cancelled it.
-    """
+    """Call third-party code that may be sync; whatever is its own failure leaves as an ``Exception``."""
     try:
         return fn(*args)
     except BaseException as exc:
-        failure = own_failure(exc)
+        failure = contained_failure(exc)
         if failure is exc:
             raise
-        raise failure from None
-
-
-def own_failure(exc: BaseException) -> Exception:
-    """The failure of foreign code that ``exc`` stands for; what is not its to keep is raised."""
-    if isinstance(exc, Exception):
-        return exc
-    if is_cancellation_type(exc) and not is_real_cancellation(exc):
-        return SpuriousCancellation(f"raised {type(exc).__name__} although nobody cancelled it")
-    raise exc
+        raise failure from exc

@@ -15,11 +15,10 @@ from typing import Any
 import anyio
 import anyio.abc
 
-from amplifier.errors import SessionStateError
+from amplifier.contracts._containment import is_cancellation_type
+from amplifier.errors import SessionStateError, SpuriousCancellation
 
-from .backend import is_cancellation_type
 from .cleanup_stack import CleanupStack
-from .deadlines import SpuriousCancellation
 
 logger = logging.getLogger("amplifier.session")
 

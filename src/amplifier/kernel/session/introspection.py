@@ -16,13 +16,14 @@ from typing import Any
 import anyio
 import attrs
 
+from amplifier.contracts._containment import running_asyncio_loop
+
 from ..coordinator.coordinator import ModuleCoordinator, _who
 from ..coordinator.mounts import NAMED_POINTS, SINGLE_POINTS
 from ..hooks.dispatch import Dispatch
 from ..runtime.await_location import await_chain, is_machinery
 from ..runtime.backend import (
     _asyncio_context,
-    _running_asyncio_loop,
     _shielded_on_asyncio,
     loop_clock,
     run_guarded,
@@ -87,7 +88,7 @@ class Landmark:
 
 def backend_name() -> str | None:
     """The backend whose loop runs in this thread; None when there is none."""
-    if _running_asyncio_loop() is not None:
+    if running_asyncio_loop() is not None:
         return "asyncio"
     return None if _trio_root() is None else "trio"
 
@@ -99,7 +100,7 @@ def clock_now() -> float:
 
 def running_tasks() -> list[RunningTask]:
     """Every task of the loop that runs in this thread; also in a signal handler, where no task is the current one."""
-    if _running_asyncio_loop() is not None:
+    if running_asyncio_loop() is not None:
         infos = _asyncio_context().run(anyio.get_running_tasks)
         contexts = {id(task): _context_of(task) for task in sys.modules["asyncio"].all_tasks()}
         return [

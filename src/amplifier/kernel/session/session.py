@@ -22,6 +22,7 @@ import orjson
 
 from amplifier._json import redact_secrets, redact_text
 from amplifier.contracts import DEFAULT, Inherited
+from amplifier.contracts._containment import is_cancellation_type
 from amplifier.errors import SessionStateError
 from amplifier.events import CLEANUP_FAILED, SESSION_END, SESSION_FORK
 from amplifier.loading import ModuleLoader
@@ -30,7 +31,7 @@ from amplifier.plan import MountPlan, merge_plans, new_session_id, parse_plan, v
 
 from ..coordinator.coordinator import ModuleCoordinator
 from ..hooks.registry import check_timeout
-from ..runtime.backend import Loop, is_cancellation_type, run_guarded, run_shielded
+from ..runtime.backend import Loop, run_guarded, run_shielded
 from ..runtime.cleanup_stack import CleanupFailure
 from ..runtime.deadlines import DeadlinePassed
 from .lifecycle import Lifecycle, State

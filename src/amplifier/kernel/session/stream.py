@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Self, final
 
 import anyio
 
+from amplifier.contracts._containment import is_real_cancellation
 from amplifier.errors import SessionStateError
 from amplifier.events import CONTENT_BLOCK_DELTA, TERMINAL_EVENTS, THINKING_DELTA, TOOL_ERROR, TOOL_POST, TOOL_PRE
 from amplifier.models import TextDelta, ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
 
 from ..hooks.registry import EVERY_EVENT, HookRegistry
-from ..runtime.backend import is_real_cancellation
 
 if TYPE_CHECKING:  # a twentieth of importing the package, for types only
     from anyio.abc import TaskGroup

@@ -15,6 +15,7 @@ from typing import Any
 import anyio
 
 from amplifier._json import redact_secrets, redact_text
+from amplifier.contracts._containment import is_cancellation_type
 from amplifier.errors import ContractError, ExecutionCancelled, ExecutionTimeout, SessionStateError
 from amplifier.events import (
     CANCEL_COMPLETED,
@@ -26,7 +27,7 @@ from amplifier.events import (
 from amplifier.models import SessionStatus
 
 from ..coordinator.coordinator import ModuleCoordinator
-from ..runtime.backend import cancel_scope, is_cancellation_type, loop_clock, run_shielded
+from ..runtime.backend import cancel_scope, loop_clock, run_shielded
 
 _ARGUMENTS = ("prompt", "context", "providers", "tools", "hooks", "coordinator")
 

@@ -1,0 +1,94 @@
+"""Tells a failure of third-party code from what must pass through it: real cancellation, Ctrl-C, the closing of a generator.
+
+Whoever calls third-party code (the kernel its handlers, a loop its tools and providers) uses `contained_failure` in an
+``except BaseException`` around the call, so that neither ``sys.exit()`` in a tool nor the panic of a Rust extension nor a
+``CancelledError`` that a tool met by awaiting a cancelled future ends more than that call.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any
+
+import anyio
+
+from amplifier.errors import ContainedError, SpuriousCancellation
+
+
+def contained_failure(exc: BaseException) -> Exception:
+    """Return the failure that an exception out of third-party code amounts to.
+
+    An ``Exception`` is returned as it is. A cancellation that no one requested, ``SystemExit`` and every other
+    ``BaseException`` become an `amplifier.errors.ContainedError` whose ``__cause__`` is the exception.
+
+    Args:
+        exc: What the call raised. Call this in the task that made the call, before leaving the scopes around it.
+
+    Raises:
+        BaseException: ``exc`` itself when it is not the code's own: a real cancellation of the caller, KeyboardInterrupt or
+            GeneratorExit, also inside a group.
+    """
+    if isinstance(exc, Exception):
+        return exc
+    if _must_pass(exc):
+        raise exc
+    if is_cancellation_type(exc):
+        failure: ContainedError = SpuriousCancellation(
+            f"raised {type(exc).__name__} although nothing was cancelled; it may have awaited a future or task that was"
+        )
+    else:
+        shown = str(exc)
+        failure = ContainedError(f"raised {type(exc).__name__}" + (f": {shown}" if shown else ""))
+    failure.__cause__ = exc
+    return failure
+
+
+def is_real_cancellation(exc: BaseException) -> bool:
+    """Whether the backend cancelled the current task, as opposed to code that raised the exception by itself.
+
+    On asyncio any code can raise ``CancelledError``, or meet it by awaiting a future that was cancelled; on trio an old
+    ``Cancelled`` can be raised again.
+    """
+    return is_cancellation_type(exc) and is_being_cancelled()
+
+
+def is_being_cancelled() -> bool:
+    """Whether a surrounding scope, or on asyncio a native ``Task.cancel()``, is cancelling the current task."""
+    if anyio.current_effective_deadline() == -math.inf:
+        return True
+    if running_asyncio_loop() is None:
+        return False
+    return bool(sys.modules["asyncio"].current_task().cancelling())
+
+
+def is_cancellation_type(exc: BaseException) -> bool:
+    """Whether ``exc`` is any backend's cancellation, the running one's or the other's."""
+    asyncio_module, trio_module = sys.modules.get("asyncio"), sys.modules.get("trio")
+    return (asyncio_module is not None and isinstance(exc, asyncio_module.CancelledError)) or (
+        trio_module is not None and isinstance(exc, trio_module.Cancelled)
+    )
+
+
+def running_asyncio_loop() -> Any:
+    """The asyncio loop that runs this code, or None on trio.
+
+    Trio may run inside an asyncio program (guest mode, ``trio.run`` in a callback, trio-asyncio): then both have a running
+    loop, and sniffio's thread-local name, which trio sets around each of its steps, decides.
+    """
+    module = sys.modules.get("asyncio")
+    # get_running_loop() raises when there is none; this is the same question without an exception per call.
+    loop = None if module is None else module._get_running_loop()
+    if loop is not None:
+        sniffio = sys.modules.get("sniffio")
+        if sniffio is not None and sniffio.thread_local.name == "trio":
+            return None
+    return loop
+
+
+def _must_pass(exc: BaseException) -> bool:
+    if isinstance(exc, BaseExceptionGroup):
+        return any(_must_pass(inner) for inner in exc.exceptions)
+    if isinstance(exc, KeyboardInterrupt | GeneratorExit):
+        return True
+    return is_real_cancellation(exc)
