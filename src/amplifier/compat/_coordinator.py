@@ -9,6 +9,7 @@ are consumed in ``__new__``, because published subclasses override that and defi
 from __future__ import annotations
 
 import logging
+import math
 from contextlib import AbstractAsyncContextManager
 from inspect import isawaitable, iscoroutine
 from typing import Any, Self
@@ -18,10 +19,11 @@ from amplifier.errors import ApprovalTimeoutError, SpuriousCancellation
 from amplifier.kernel import ModuleCoordinator as KernelCoordinator
 from amplifier.kernel.coordinator.mounts import DONE, Done
 from amplifier.kernel.hooks.injections import store
-from amplifier.kernel.runtime.backend import run_shielded
-from amplifier.kernel.runtime.deadlines import DeadlineGroup, DeadlinePassed
+from amplifier.kernel.runtime.backend import loop_clock, run_section
+from amplifier.kernel.runtime.deadlines import DeadlinePassed, TimeBudget, run_bounded
 from amplifier.models import ContextInjection, HookResult
 
+from ._containment import published_failure
 from ._hooks import HookRegistry
 from ._owner import Owner
 from ._verdict import scalar_item, write_items
@@ -98,24 +100,23 @@ class RustCoordinator(KernelCoordinator):
     async def collect_contributions(self, channel: str) -> list[Any]:
         """What the contributors of ``channel`` return, in order, without None; one that makes up a cancellation ends it."""
         collected: list[Any] = []
-        series = DeadlineGroup(self.watch, self.deadlines.collection)
-        try:
-            for contributor in self.channels.get(channel, ()):
-                name = contributor["name"]
-                try:
-                    value = contributor["callback"]()
-                    if iscoroutine(value):
-                        value = await series.run(value, self.deadlines.contribution, f"contributor {name!r}")
-                except BaseException as exc:  # noqa: BLE001 — foreign code; judge() lets through what is not its own
-                    failure = series.judge(exc)
-                    logger.warning("Contributor '%s' on channel '%s' failed: %s", name, channel, failure)
-                    if isinstance(failure, SpuriousCancellation):
-                        break
-                else:
-                    if value is not None:
-                        collected.append(value)
-        finally:
-            series.close()
+        budget = _budget(self.deadlines.collection)
+        for contributor in self.channels.get(channel, ()):
+            name = contributor["name"]
+            try:
+                value = contributor["callback"]()
+                if iscoroutine(value):
+                    seconds = budget.share(self.deadlines.contribution, 1, 0.0)
+                    label = f"contributor {name!r}"
+                    value = await run_bounded(value, seconds, label, self.watch, contain=published_failure)
+            except BaseException as exc:  # noqa: BLE001 — foreign code; what is not its own is raised again
+                failure = published_failure(exc)
+                logger.warning("Contributor '%s' on channel '%s' failed: %s", name, channel, failure)
+                if isinstance(failure, SpuriousCancellation):
+                    break
+            else:
+                if value is not None:
+                    collected.append(value)
         return collected
 
     # ── hook results ──
@@ -171,18 +172,16 @@ class RustCoordinator(KernelCoordinator):
             logger.error("hook %r asks for approval and there is no approval system: denied", hook_name)
             return HookResult(action="deny", reason="No approval system available")
         timeout = result.approval_timeout
-        series = DeadlineGroup(self.watch)
         try:
             answer = self.approval_system.request_approval(prompt, options, timeout, result.approval_default)
             if isawaitable(answer):
                 seconds = timeout if isinstance(timeout, int | float) and timeout > 0 else None
-                answer = await series.run(answer, seconds, f"approval for hook {hook_name!r}")
+                label = f"approval for hook {hook_name!r}"
+                answer = await run_bounded(answer, seconds, label, self.watch, contain=published_failure)
         except (DeadlinePassed, ApprovalTimeoutError):
             if result.approval_default == "allow":
                 return HookResult(action="continue")
             return HookResult(action="deny", reason=f"Approval timeout - denied by default: {_shorten(prompt)}")
-        finally:
-            series.close()
         if not isinstance(answer, str):
             raise TypeError(f"the approval system answered {answer!r}; expected one of {options!r}")
         chosen = answer.lower()
@@ -214,7 +213,7 @@ class RustCoordinator(KernelCoordinator):
         Raises:
             BaseException: The first one among them that is no Exception (Ctrl-C, exit, a cancellation), after all ran.
         """
-        fatal = await run_shielded(self.run_cleanups, name="amplifier cleanup")
+        fatal = await run_section(self.run_cleanups, name="amplifier cleanup", shield=True)
         if fatal is not None:
             raise fatal
 
@@ -226,23 +225,23 @@ class RustCoordinator(KernelCoordinator):
         """
         fatal: BaseException | None = None
         for cleanup in reversed(list(self._cleanup_fns)):
-            series = DeadlineGroup(self.watch)
             try:
                 answer = cleanup()
                 if isawaitable(answer):
-                    await series.run(answer, self.deadlines.cleanup, f"cleanup {cleanup!r}")
+                    label = f"cleanup {cleanup!r}"
+                    await run_bounded(answer, self.deadlines.cleanup, label, self.watch, contain=published_failure)
             except Exception as exc:
                 logger.error("Error during cleanup: %s", exc, exc_info=exc)
             except BaseException as exc:  # noqa: BLE001 — the caller raises it when all have run
                 logger.error("Error during cleanup: %r", exc)
                 fatal = fatal or exc
-            finally:
-                series.close()
-        _, interrupt = await self.cleanups.unwind(
-            each=self.deadlines.cleanup, total=self.deadlines.teardown, watch=self.watch
-        )
+        _, interrupt = await self.unwind(_budget(self.deadlines.teardown))
         await self._owner.end()
         return fatal or interrupt
+
+
+def _budget(seconds: float | None) -> TimeBudget:
+    return TimeBudget(math.inf if seconds is None else loop_clock()() + seconds)
 
 
 ModuleCoordinator = RustCoordinator

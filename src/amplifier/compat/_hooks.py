@@ -17,12 +17,13 @@ from amplifier.events import TERMINAL_EVENTS
 from amplifier.kernel import HookRegistry as KernelHookRegistry
 from amplifier.kernel.hooks.dispatch import Dispatch, Registration
 from amplifier.kernel.hooks.registry import _begin, _innermost
-from amplifier.kernel.runtime.backend import run_shielded
-from amplifier.kernel.runtime.deadlines import DeadlineGroup, DeadlinePassed
+from amplifier.kernel.runtime.backend import run_section
+from amplifier.kernel.runtime.deadlines import DeadlinePassed, run_bounded
 from amplifier.kernel.runtime.timestamp import timestamp
 from amplifier.models import HookResult
 
 from ._apart import Apart
+from ._containment import published_failure
 from ._payload import json_shaped
 from ._verdict import PublishedVerdict, parse_answer
 
@@ -62,24 +63,25 @@ class RustHookRegistry(KernelHookRegistry):  # type: ignore[misc]  # final for e
         if not handlers:
             return HookResult(action="continue", data=payload if isinstance(payload, dict) else {})
         if event in TERMINAL_EVENTS:
-            return await run_shielded(
-                self._dispatch, event, payload, handlers, TERMINAL_SECONDS, name=f"amplifier event {event}"
+            return await run_section(
+                self._dispatch, event, payload, handlers, True, name=f"amplifier event {event}", shield=True
             )
-        return await self._dispatch(event, payload, handlers, None)
+        return await self._dispatch(event, payload, handlers, False)
 
     async def tell_end(self, event: str, data: dict[str, Any]) -> None:
         """Tell the handlers of a terminal event; a cancellation reaches the one that runs, and the others are not told."""
         handlers = self._ready.get(event) or self._ready_for(event)
         if handlers:
-            await self._dispatch(event, json_shaped(data), handlers, TERMINAL_SECONDS)
+            await self._dispatch(event, json_shaped(data), handlers, True)
 
     async def _dispatch(
-        self, event: str, given: Any, handlers: tuple[Registration, ...], limit: float | None
+        self, event: str, given: Any, handlers: tuple[Registration, ...], is_terminal: bool
     ) -> HookResult:
         payload = given
         if isinstance(given, dict):
             payload = {**json_shaped(self._defaults), **given, "timestamp": timestamp()}
             payload = dict(sorted(payload.items()))
+        limit = TERMINAL_SECONDS if is_terminal else None
         dispatch = _PublishedDispatch(event, payload, {}, self._watch, limit)
         link = _begin(event)
         token = _innermost.set(link)
@@ -89,7 +91,7 @@ class RustHookRegistry(KernelHookRegistry):  # type: ignore[misc]  # final for e
             link.is_over = True
             _innermost.reset(token)
         if dispatch.failures is not None:
-            await self._report(event, dispatch.failures, limit)
+            await self._report(event, dispatch.failures, is_terminal)
         return result
 
     async def emit_and_collect(  # type: ignore[override]  # data is not optional there
@@ -109,16 +111,12 @@ class RustHookRegistry(KernelHookRegistry):  # type: ignore[misc]  # final for e
             raise ValueError(f"a timeout must be a finite number of seconds, got {timeout!r}")
         payload = json_shaped(data)
         collected: list[dict[str, Any]] = []
-        series = DeadlineGroup(self._watch)
-        try:
-            for registration in self._ready.get(event) or self._ready_for(event):
-                if not registration.live:
-                    continue
-                result = parse_answer(await _ask(registration, event, payload, timeout, series))
-                if result is not None and result.data is not None:
-                    collected.append(result.data)
-        finally:
-            series.close()
+        for registration in self._ready.get(event) or self._ready_for(event):
+            if not registration.live:
+                continue
+            result = parse_answer(await _ask(registration, event, payload, timeout, self._watch))
+            if result is not None and result.data is not None:
+                collected.append(result.data)
         return collected
 
 
@@ -132,7 +130,7 @@ class _PublishedDispatch(Dispatch):
     __slots__ = ("_published",)
 
     def __init__(self, event: str, payload: Any, owned: Any, watch: Any, limit: float | None) -> None:
-        super().__init__(event, payload, owned, watch, limit)
+        super().__init__(event, payload, owned, watch, limit, published_failure)
         self._published = PublishedVerdict(event, payload)
 
     def result(self) -> HookResult:
@@ -153,17 +151,17 @@ class _PublishedDispatch(Dispatch):
         return denied
 
 
-async def _ask(registration: Registration, event: str, payload: Any, timeout: float, series: DeadlineGroup) -> Any:
+async def _ask(registration: Registration, event: str, payload: Any, timeout: float, watch: Any) -> Any:
     try:
         answer = registration.handler(event, json_shaped(payload))
         if isawaitable(answer):
-            answer = await series.run(answer, timeout, registration)
+            answer = await run_bounded(answer, timeout, registration, watch, contain=published_failure)
     except DeadlinePassed:
         logger.warning("%s gave no answer within %g s: skipped", registration, timeout)
     except Exception as exc:  # handlers are foreign code
         logger.error("%s failed with %s: skipped", registration, exc, exc_info=exc)
-    except BaseException as exc:  # noqa: BLE001 — judge() raises what is not the handler's own
-        logger.error("%s failed with %s: skipped", registration, series.judge(exc))
+    except BaseException as exc:  # noqa: BLE001 — raised again when it is not the handler's own
+        logger.error("%s failed with %s: skipped", registration, published_failure(exc))
     else:
         return answer
     return None

@@ -64,11 +64,11 @@ class Owner:
         ended = self._ended
         try:
             async with anyio.create_task_group() as group:
-                self._hosting.group = group
+                self._hosting.use_group(group)
                 self._started.set()
                 await self._stop.wait()
         except BaseException as exc:  # noqa: BLE001 — raised again by whoever ends the session
             self._failure = exc
         finally:
-            self._hosting.group = None
+            self._hosting.use_group(None)
             ended.set()

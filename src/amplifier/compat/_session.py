@@ -23,7 +23,7 @@ import anyio
 from amplifier.contracts._containment import is_cancellation_type, is_real_cancellation
 from amplifier.errors import ExecutionCancelled, SessionBusyError, SessionStateError, SpuriousCancellation
 from amplifier.events import CANCEL_COMPLETED, SESSION_END, SESSION_RESUME, SESSION_START
-from amplifier.kernel.runtime.backend import Loop, run_shielded, start_timer
+from amplifier.kernel.runtime.backend import Loop, run_section, start_timer
 
 from ._coordinator import ModuleCoordinator
 from ._hooks import RustHookRegistry
@@ -169,7 +169,7 @@ class RustSession:
         finally:
             if not had_loader:
                 self._own_loader = coordinator.loader
-        coordinator.hosting.is_shut = False
+        coordinator.hosting.reopen()
         coordinator.cancellation.attach(loop := Loop(), loop.spawn_timer, self._note_request)
         self._said_end = False
         self._initialized = True
@@ -187,7 +187,7 @@ class RustSession:
             await self.cleanup()
         except BaseException as exc:
             if self._initialized and is_cancellation_type(exc):  # nobody will call it again
-                await run_shielded(self._close, name=f"amplifier close {self.session_id}")
+                await run_section(self._close, name=f"amplifier close {self.session_id}", shield=True)
             raise
 
     # ── turns ──
@@ -310,11 +310,11 @@ class RustSession:
         closing = self._closing = anyio.Event()
         try:
             if self._turn is not None:
-                await run_shielded(self._end_turn, name=f"amplifier stop {self.session_id}")
+                await run_section(self._end_turn, name=f"amplifier stop {self.session_id}", shield=True)
             if self._initialized and not self._said_end:
                 self._said_end = True
                 await self._say_end()
-            fatal = await run_shielded(self._close, name=f"amplifier close {self.session_id}")
+            fatal = await run_section(self._close, name=f"amplifier close {self.session_id}", shield=True)
         finally:
             self._closing = None
             closing.set()

@@ -16,12 +16,12 @@ import functools
 import inspect
 import math
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import anyio
 
 from amplifier.contracts._containment import running_asyncio_loop
-from amplifier.kernel.runtime.backend import _deliver_later
+from amplifier.kernel.runtime.backend import deliver_later, pending_cancellations
 
 
 class PublishedTurn:
@@ -69,6 +69,8 @@ class PublishedTurn:
             return None
         outcome = _Outcome()
         task = self._task = loop.create_task(outcome.run(fn, args), name=name)
+        caller = cast("asyncio.Task[Any]", asyncio.current_task())
+        requests_before = pending_cancellations(caller)
         held: BaseException | None = None
         late: BaseException | None = None
         try:
@@ -88,7 +90,7 @@ class PublishedTurn:
             error = outcome.error
             if error is not None and not (held is not None and isinstance(error, asyncio.CancelledError)):
                 if late is not None:
-                    _deliver_later(late)
+                    deliver_later(caller, late, requests_before)
                 raise error
             if held is not None:
                 raise held

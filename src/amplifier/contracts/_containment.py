@@ -16,7 +16,7 @@ import anyio
 from amplifier.errors import ContainedError, SpuriousCancellation
 
 
-def contained_failure(exc: BaseException) -> Exception:
+def contained_failure(exc: BaseException, who: str = "") -> Exception:
     """Return the failure that an exception out of third-party code amounts to.
 
     An ``Exception`` is returned as it is. A cancellation that no one requested, ``SystemExit`` and every other
@@ -24,6 +24,7 @@ def contained_failure(exc: BaseException) -> Exception:
 
     Args:
         exc: What the call raised. Call this in the task that made the call, before leaving the scopes around it.
+        who: Whose code it was, in words; the text of a contained failure begins with it.
 
     Raises:
         BaseException: ``exc`` itself when it is not the code's own: a real cancellation of the caller, KeyboardInterrupt or
@@ -33,13 +34,14 @@ def contained_failure(exc: BaseException) -> Exception:
         return exc
     if _must_pass(exc):
         raise exc
+    words = f"{who} raised" if who else "raised"
     if is_cancellation_type(exc):
         failure: ContainedError = SpuriousCancellation(
-            f"raised {type(exc).__name__} although nothing was cancelled; it may have awaited a future or task that was"
+            f"{words} {type(exc).__name__} although nothing was cancelled; it may have awaited a future or task that was"
         )
     else:
         shown = str(exc)
-        failure = ContainedError(f"raised {type(exc).__name__}" + (f": {shown}" if shown else ""))
+        failure = ContainedError(f"{words} {type(exc).__name__}" + (f": {shown}" if shown else ""))
     failure.__cause__ = exc
     return failure
 

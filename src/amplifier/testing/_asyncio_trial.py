@@ -8,16 +8,16 @@ Above: `_sweep.py`, which judges the outcome. Below: `_injection.py`, `_ordering
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import random
-import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, final
 
 import anyio
 
-from amplifier.kernel.runtime.backend import is_section
+from amplifier.kernel.runtime import backend
 from amplifier.testing._frames import describe_scope, tidy, where
 from amplifier.testing._injection import CURRENT_INJECTION, Driven, Injection, Killed, TrialOutcome, TrialSettings
 from amplifier.testing._ordering import OrderedTask, ordered_cancel_scopes
@@ -37,7 +37,11 @@ def run_asyncio_trial(
     """Run one trial to its end on a loop of its own."""
     trial = _AsyncioTrial(scenario, settings)
     loop_factory = VirtualTimeLoop if settings.virtual else asyncio.SelectorEventLoop
-    with ordered_cancel_scopes(_cancel_scope_class(), trial.order), asyncio.Runner(loop_factory=loop_factory) as runner:
+    with (
+        ordered_cancel_scopes(_cancel_scope_class(), trial.order),
+        trial.seeing_sections(),
+        asyncio.Runner(loop_factory=loop_factory) as runner,
+    ):
         try:
             runner.run(trial.run())
         except KeyboardInterrupt:
@@ -113,12 +117,24 @@ class _AsyncioTrial:
         injection = CURRENT_INJECTION.get() if context is None else context.get(CURRENT_INJECTION)
         if injection is not self.injection or injection.closed:
             return asyncio.Task(coro, loop=loop, **options)
-        if is_section(coro) and sys.version_info >= (3, 13):
-            options["eager_start"] = True  # as outside of a sweep, where the kernel sees to it itself
         task = OrderedTask(self._shell(coro), order=self.order, loop=loop, **options)
         injection.tasks[task] = coro
         task.add_done_callback(self._forget_task)
         return task
+
+    @contextlib.contextmanager
+    def seeing_sections(self) -> Iterator[None]:
+        """Have the kernel make the tasks of its sections here, too; it does not use the loop's task factory."""
+        original = backend.new_task
+
+        def new_task(coro: Any, *, loop: asyncio.AbstractEventLoop, **options: Any) -> asyncio.Task[None]:
+            return self._make_task(loop, coro, **options)
+
+        backend.new_task = new_task
+        try:
+            yield
+        finally:
+            backend.new_task = original
 
     def _forget_task(self, task: asyncio.Task[Any]) -> None:
         coro = self.injection.tasks.pop(task, None)
@@ -180,7 +196,8 @@ class _AsyncioTrial:
         if self.settings.grace:
             await asyncio.sleep(self.settings.grace)
         ours = {asyncio.current_task(), root}
-        orphans = [task for task in asyncio.all_tasks() if task not in ours]
+        unlisted = {task for task in self.injection.tasks if not task.done()}  # sections are not in the loop's list
+        orphans = [task for task in asyncio.all_tasks() | unlisted if task not in ours]
         coros = self.injection.tasks
         self.outcome.orphans = sorted(
             tidy(f"task {task.get_name()} at {where(coros.get(task) or task.get_coro())}") for task in orphans

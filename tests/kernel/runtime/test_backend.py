@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import os
 import signal
@@ -26,29 +27,33 @@ from amplifier.kernel.runtime.backend import (
     cancel_scope,
     current_raw_task,
     loop_clock,
-    run_guarded,
-    run_shielded,
+    run_section,
     start_timer,
 )
 from tests._support.backends_alone import run_on, run_on_asyncio
 
-SECTIONS = [run_guarded, run_shielded]
+SECTIONS = {
+    "guarded": {},
+    "shielded": {"shield": True},
+    "isolated": {"isolate": True},
+    "closing": {"shield": True, "isolate": True},
+}
 
 
-@pytest.fixture(params=SECTIONS, ids=lambda section: section.__name__)
-def run_section(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    return request.param
+@pytest.fixture(params=SECTIONS)
+def run_any(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    return functools.partial(run_section, **SECTIONS[request.param])
 
 
-async def test_a_section_gives_its_value_and_takes_arguments(run_section):
+async def test_a_section_gives_its_value_and_takes_arguments(run_any):
     async def add(a: int, b: int) -> int:
         await anyio.lowlevel.checkpoint()
         return a + b
 
-    assert await run_section(add, 2, 3, name="sum") == 5
+    assert await run_any(add, 2, 3, name="sum") == 5
 
 
-async def test_the_error_of_a_section_leaves_it_unchanged(run_section):
+async def test_the_error_of_a_section_leaves_it_unchanged(run_any):
     error = KeyError("mine")
 
     async def failing() -> None:
@@ -56,26 +61,26 @@ async def test_the_error_of_a_section_leaves_it_unchanged(run_section):
         raise error
 
     with pytest.raises(KeyError) as caught:
-        await run_section(failing, name="failing")
+        await run_any(failing, name="failing")
     assert caught.value is error
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-async def test_ctrl_c_and_exit_are_carried_to_the_caller(run_section, kind):
+async def test_ctrl_c_and_exit_are_carried_to_the_caller(run_any, kind):
     async def leaving() -> None:
         await anyio.lowlevel.checkpoint()
         raise kind("out")
 
     with pytest.raises(kind, match="out"):
-        await run_section(leaving, name="leaving")
+        await run_any(leaving, name="leaving")
 
 
-async def test_sections_stand_inside_each_other(run_section):
+async def test_sections_stand_inside_each_other(run_any):
     async def deep(levels: int) -> int:
         if levels == 0:
             await anyio.lowlevel.checkpoint()
             return 0
-        return 1 + await run_section(deep, levels - 1, name=f"level {levels}")
+        return 1 + await run_any(deep, levels - 1, name=f"level {levels}")
 
     assert await deep(5) == 5
 
@@ -91,7 +96,7 @@ async def test_nothing_reaches_a_shielded_section_from_a_cancelled_scope():
 
     with anyio.CancelScope() as scope:
         scope.cancel()
-        assert await run_shielded(closing, name="closing") == "closed"
+        assert await run_section(closing, name="closing", shield=True) == "closed"
         await anyio.lowlevel.checkpoint()
         pytest.fail("the cancellation was lost")
     assert scope.cancelled_caught
@@ -117,7 +122,7 @@ async def test_a_scope_cancelled_while_a_shielded_section_runs_waits_for_it():
                 release.set()
 
         group.start_soon(cancel_then_release)
-        await run_shielded(closing, name="closing")
+        await run_section(closing, name="closing", shield=True)
         await anyio.lowlevel.checkpoint()
         pytest.fail("the cancellation was lost")
     assert done == ["closed"]
@@ -140,7 +145,7 @@ async def test_a_cancelled_scope_reaches_a_guarded_section_at_every_checkpoint()
 
     with anyio.CancelScope() as scope:
         scope.cancel()
-        await run_guarded(unwinding, name="unwinding")
+        await run_section(unwinding, name="unwinding")
     assert scope.cancelled_caught
     assert seen == ["first", "second"]
 
@@ -158,7 +163,7 @@ async def test_a_guarded_section_may_finish_its_unwinding_under_its_own_shield()
 
     with anyio.CancelScope() as scope:
         scope.cancel()
-        await run_guarded(unwinding, name="unwinding")
+        await run_section(unwinding, name="unwinding")
     assert (scope.cancelled_caught, done) == (True, ["unwound"])
 
 
@@ -172,7 +177,7 @@ async def test_the_error_a_guarded_section_raises_while_it_is_cancelled_is_not_h
     with anyio.CancelScope() as scope:
         scope.cancel()
         with pytest.raises(ValueError, match="while unwinding"):
-            await run_guarded(failing, name="failing")
+            await run_section(failing, name="failing")
 
 
 async def test_a_guarded_section_that_swallows_its_cancellation_does_not_lose_it_for_the_caller():
@@ -185,7 +190,7 @@ async def test_a_guarded_section_that_swallows_its_cancellation_does_not_lose_it
 
     with anyio.CancelScope() as scope:
         scope.cancel()
-        await run_guarded(swallowing, name="swallowing")
+        await run_section(swallowing, name="swallowing")
         await anyio.lowlevel.checkpoint()
         pytest.fail("the cancellation was lost")
     assert scope.cancelled_caught
@@ -195,7 +200,7 @@ async def test_a_guarded_section_that_swallows_its_cancellation_does_not_lose_it
 async def test_a_deadline_around_a_guarded_section_ends_it_at_its_time():
     began = anyio.current_time()
     with anyio.move_on_after(7) as scope:
-        await run_guarded(anyio.sleep, 100, name="sleeping")
+        await run_section(anyio.sleep, 100, name="sleeping")
     assert scope.cancelled_caught
     assert anyio.current_time() - began == pytest.approx(7)
 
@@ -204,20 +209,20 @@ async def test_a_deadline_around_a_guarded_section_ends_it_at_its_time():
 async def test_a_deadline_around_a_shielded_section_waits_for_it():
     began = anyio.current_time()
     with anyio.move_on_after(7) as scope:
-        await run_shielded(anyio.sleep, 100, name="sleeping")
+        await run_section(anyio.sleep, 100, name="sleeping", shield=True)
         await anyio.lowlevel.checkpoint()
     assert scope.cancelled_caught
     assert anyio.current_time() - began == pytest.approx(100)
 
 
 @pytest.mark.virtual_time
-async def test_a_section_has_its_own_deadlines(run_section):
+async def test_a_section_has_its_own_deadlines(run_any):
     async def impatient() -> bool:
         with anyio.move_on_after(2) as scope:
             await anyio.sleep(100)
         return scope.cancelled_caught
 
-    assert await run_section(impatient, name="impatient")
+    assert await run_any(impatient, name="impatient")
 
 
 class Held:
@@ -225,7 +230,7 @@ class Held:
 
 
 @pytest.mark.parametrize("ending", ["value", "error", "cancelled"])
-async def test_nothing_keeps_a_finished_section_alive(run_section, ending):
+async def test_nothing_keeps_a_finished_section_alive(run_any, ending):
     gc.collect()
     gc.disable()  # a reference cycle would be found by the collector and hide the fault
     try:
@@ -241,7 +246,7 @@ async def test_nothing_keeps_a_finished_section_alive(run_section, ending):
             if ending == "cancelled":
                 scope.cancel()
             with suppress(ValueError):
-                await run_section(section, held, name="section")
+                await run_any(section, held, name="section")
         del section, held
         await anyio.lowlevel.checkpoint()
         assert gone() is None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
-import sys
 import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -14,10 +14,13 @@ import anyio.lowlevel
 import pytest
 
 from amplifier.contracts._containment import is_real_cancellation
-from amplifier.kernel.runtime.backend import run_guarded, run_shielded
+from amplifier.kernel.runtime.backend import run_section
 from tests._support.backends_alone import loop_turns, run_on_asyncio
 
 Section = Callable[[], Awaitable[Any]]
+
+run_guarded = run_section
+run_shielded = functools.partial(run_section, shield=True)
 
 
 class Caller:
@@ -492,36 +495,22 @@ def test_a_section_is_a_task_of_its_own_from_its_first_step_on(run):
 
 
 @pytest.mark.parametrize("run", [run_guarded, run_shielded])
-def test_the_task_factory_of_an_application_makes_the_sections_too(run):
+@pytest.mark.parametrize("factory", ["none", "plain", "eager"])
+def test_a_section_never_starts_inside_the_step_of_its_caller_whatever_the_task_factory(run, factory):
     async def main() -> None:
-        made: list[str] = []
-
-        def factory(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
-            made.append(coro.__qualname__)
+        def plain(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
             return asyncio.Task(coro, loop=loop, **options)
 
-        async def section() -> str:
-            return "done"
-
-        asyncio.get_running_loop().set_task_factory(factory)
-        assert await run(section, name="section") == "done"
-        assert made == ["_Section._run"]
-
-    run_on_asyncio(main)
-
-
-@pytest.mark.parametrize("run", [run_guarded, run_shielded])
-def test_sections_that_wait_for_nothing_let_others_run_except_while_closing_from_python_3_13_on(run):
-    async def main() -> None:
+        eager = getattr(asyncio, "eager_task_factory", plain)  # from Python 3.12 on
+        asyncio.get_running_loop().set_task_factory({"none": None, "plain": plain, "eager": eager}[factory])
         turns: list[int] = []
 
         async def section() -> str:
+            assert turns == [1]
             return "done"
 
         asyncio.get_running_loop().call_soon(turns.append, 1)
         assert await run(section, name="section") == "done"
-        starts_at_once = sys.version_info >= (3, 13)
-        assert turns == ([] if starts_at_once and run is run_shielded else [1])
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     run_on_asyncio(main)
@@ -547,14 +536,8 @@ def test_a_scope_that_the_first_step_of_a_section_cancels_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("run", [run_guarded, run_shielded])
-def test_a_loop_that_makes_its_tasks_itself_makes_the_sections_too(run):
+def test_a_loop_that_makes_its_tasks_itself_can_run_sections(run):
     class OwnLoop(asyncio.SelectorEventLoop):
-        made = 0
-
-        def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
-            self.made += 1
-            return super().create_task(coro, **options)
-
         def get_task_factory(self) -> Any:
             raise NotImplementedError  # as asyncio's abstract loop does
 
@@ -562,6 +545,4 @@ def test_a_loop_that_makes_its_tasks_itself_makes_the_sections_too(run):
         return "done"
 
     with asyncio.Runner(loop_factory=OwnLoop) as runner:
-        loop = runner.get_loop()
         assert runner.run(run(section, name="section")) == "done"
-        assert loop.made == 2  # type: ignore[attr-defined]  # the main task and the section

@@ -10,9 +10,9 @@ import anyio.lowlevel
 import pytest
 
 from amplifier import ModuleCoordinator
-from amplifier.errors import SpuriousCancellation
+from amplifier.errors import ContainedError, SpuriousCancellation
 from amplifier.kernel.runtime.cleanup_stack import CleanupStack
-from amplifier.kernel.runtime.deadlines import DeadlinePassed
+from amplifier.kernel.runtime.deadlines import DeadlinePassed, TimeBudget
 
 pytestmark = pytest.mark.virtual_time
 
@@ -53,7 +53,8 @@ def raising(error):
 
 
 async def unwind(stack, *, each=10.0, total=30.0, owner=None):
-    return await stack.unwind(each=each, total=total, owner=owner)
+    budget = TimeBudget() if total is None else TimeBudget(anyio.current_time() + total)
+    return await stack.unwind(each=each, budget=budget, owner=owner)
 
 
 # ── order, and once ──────────────────────────────────────────────────────────────────────────────
@@ -160,7 +161,7 @@ async def test_step_that_comes_back_late_is_reported_as_late(stack):
     assert failure.overran
 
 
-async def test_when_the_whole_has_run_out_every_remaining_step_still_gets_a_tenth(stack, log):
+async def test_when_time_runs_short_every_remaining_step_gets_a_part_and_the_whole_ends_in_time(stack, log):
     for number in range(5):
         stack.push(hanging(log, number), None)
     began = anyio.current_time()
@@ -168,14 +169,16 @@ async def test_when_the_whole_has_run_out_every_remaining_step_still_gets_a_tent
     assert [(word, at - began) for word, at in log] == [
         (4, pytest.approx(10)),
         (3, pytest.approx(20)),
-        (2, pytest.approx(25)),
-        (1, pytest.approx(26)),
-        (0, pytest.approx(27)),
+        (2, pytest.approx(23)),
+        (1, pytest.approx(24)),
+        (0, pytest.approx(25)),
     ]
     assert len(failures) == 5
 
 
-@pytest.mark.parametrize(("each", "total", "ends"), [(None, 8, [8, 9]), (7, None, [7, 14]), (3, 100, [3, 6])], ids=repr)
+@pytest.mark.parametrize(
+    ("each", "total", "ends"), [(None, 8, [7.9, 8]), (7, None, [7, 14]), (3, 100, [3, 6])], ids=repr
+)
 async def test_either_deadline_may_be_left_out(stack, log, each, total, ends):
     stack.push(hanging(log, 1), None)
     stack.push(hanging(log, 2), None)
@@ -233,7 +236,7 @@ async def test_cancellation_made_up_by_a_step_is_its_failure(stack, log, is_asyn
 
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
-async def test_first_interrupt_or_exit_is_handed_back_after_all_steps(stack, log, is_async):
+async def test_the_first_interrupt_is_handed_back_after_all_steps_and_an_exit_is_a_failure(stack, log, is_async):
     def step(error):
         def fail():
             raise error
@@ -242,12 +245,13 @@ async def test_first_interrupt_or_exit_is_handed_back_after_all_steps(stack, log
 
     interrupt, leave = KeyboardInterrupt(), SystemExit(3)
     stack.push(noting(log, "rest"), None)
-    stack.push(step(leave), None)
+    stack.push(step(leave), "c")
     stack.push(step(ValueError()), "b")
     stack.push(step(interrupt), None)
     failures, fatal = await unwind(stack)
     assert fatal is interrupt
-    assert [failure.module for failure in failures] == ["b"]
+    assert [(failure.module, type(failure.error)) for failure in failures] == [("b", ValueError), ("c", ContainedError)]
+    assert failures[1].error.__cause__ is leave
     assert log == ["rest"]
 
 

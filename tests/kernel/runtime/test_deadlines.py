@@ -1,4 +1,4 @@
-"""`DeadlineGroup`: many foreign calls, one scope, a deadline that moves. Time is virtual in all of these tests."""
+"""Deadlines: many foreign calls under one scope whose deadline moves, and single calls. Time is virtual in all of these tests."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier.errors import SpuriousCancellation
+from amplifier.errors import ContainedError, SpuriousCancellation
 from amplifier.kernel.runtime.await_location import where_suspended
-from amplifier.kernel.runtime.deadlines import DeadlineGroup, DeadlinePassed
+from amplifier.kernel.runtime.deadlines import DeadlinePassed
 from tests._support.backends_alone import loop_turns, run_on_asyncio
+from tests._support.deadline_calls import Calls, SingleCall
 
 pytestmark = pytest.mark.virtual_time
 
@@ -28,7 +29,7 @@ async def answer_after(seconds: float) -> str:
     return f"after {seconds:g}"
 
 
-async def outcome(series: DeadlineGroup, call: Awaitable[Any], seconds: float | None) -> str:
+async def outcome(series: Calls | SingleCall, call: Awaitable[Any], seconds: float | None) -> str:
     try:
         return str(await series.run(call, seconds, "call"))
     except DeadlinePassed as late:
@@ -36,13 +37,13 @@ async def outcome(series: DeadlineGroup, call: Awaitable[Any], seconds: float | 
 
 
 async def test_a_call_within_its_deadline_gives_its_value():
-    series = DeadlineGroup()
+    series = Calls()
     assert await outcome(series, answer_after(2), 3) == "after 2"
     series.close()
 
 
 async def test_a_call_past_its_deadline_is_cancelled_there():
-    series = DeadlineGroup()
+    series = Calls()
     began = anyio.current_time()
     assert await outcome(series, answer_after(100), 3) == "cut off: no answer within 3 s"
     assert anyio.current_time() - began == pytest.approx(3)
@@ -57,7 +58,7 @@ async def test_a_call_past_its_deadline_is_cancelled_there():
     )
 )
 async def test_every_call_of_a_series_gets_its_own_time_and_only_the_late_ones_are_blamed(calls):
-    series = DeadlineGroup()
+    series = Calls()
     try:
         for duration, seconds in calls:
             began = anyio.current_time()
@@ -79,14 +80,14 @@ async def test_every_call_of_a_series_gets_its_own_time_and_only_the_late_ones_a
 
 async def test_a_short_call_after_a_long_one_is_not_robbed_of_its_time():
     # The deadline of the first is 0.4 s before what the second should get: within 1 % of 300, not of 0.5.
-    series = DeadlineGroup()
+    series = Calls()
     assert await outcome(series, answer_after(299.9), 300) == "after 299.9"
     assert await outcome(series, answer_after(0.45), 0.5) == "after 0.45"
     series.close()
 
 
 async def test_a_call_without_a_limit_may_follow_one_with_a_limit():
-    series = DeadlineGroup()
+    series = Calls()
     await outcome(series, answer_after(1), 2)
     assert await outcome(series, answer_after(10_000), None) == "after 10000"
     assert await outcome(series, answer_after(10_000), 2) == "cut off: no answer within 2 s"
@@ -94,7 +95,7 @@ async def test_a_call_without_a_limit_may_follow_one_with_a_limit():
 
 
 async def test_a_limit_is_shared_by_all_calls_of_the_series():
-    series = DeadlineGroup(limit=5)
+    series = Calls(limit=5)
     began = anyio.current_time()
     assert await outcome(series, answer_after(3), 4) == "after 3"
     assert await outcome(series, answer_after(3), 4) == "cut off: no answer within 2 s"
@@ -109,7 +110,7 @@ async def test_a_call_that_comes_back_late_without_noticing_its_cancellation_has
             await anyio.sleep(10)
         return "late"
 
-    series = DeadlineGroup()
+    series = Calls()
     assert await outcome(series, stubborn(), 3) == "cut off: no answer within 3 s"
     assert await outcome(series, answer_after(2), 3) == "after 2"
     series.close()
@@ -122,7 +123,7 @@ async def test_a_call_that_turns_its_cancellation_into_an_error_has_overrun():
         except BaseException as exc:
             raise ValueError("gave up") from exc
 
-    series = DeadlineGroup()
+    series = Calls()
     assert await outcome(series, translating(), 3) == "cut off: no answer within 3 s"
     series.close()
 
@@ -136,7 +137,7 @@ async def test_a_call_that_overran_inside_a_task_group_of_its_own_has_overrun():
             finally:
                 raise ValueError("beside the cancellation")
 
-    series = DeadlineGroup()
+    series = Calls()
     assert await outcome(series, grouping(), 3) == "cut off: no answer within 3 s"
     series.close()
 
@@ -147,27 +148,39 @@ async def test_the_error_of_a_call_keeps_its_identity():
     async def failing() -> None:
         raise error
 
-    series = DeadlineGroup()
+    series = Calls()
     with pytest.raises(KeyError) as caught:
         await series.run(failing(), 3, "call")
     assert caught.value is error
     series.close()
 
 
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, GeneratorExit])
 async def test_what_is_no_failure_of_the_call_passes_through(kind):
     async def leaving() -> None:
         await anyio.lowlevel.checkpoint()
         raise kind
 
-    series = DeadlineGroup()
+    series = Calls()
     with pytest.raises(kind):
         await series.run(leaving(), 3, "call")
     series.close()
 
 
+@pytest.mark.parametrize("group", [Calls, SingleCall])
+async def test_an_exit_is_a_failure_of_the_call(group):
+    async def leaving() -> None:
+        await anyio.lowlevel.checkpoint()
+        raise SystemExit(3)
+
+    series = group()
+    with pytest.raises(ContainedError, match="raised SystemExit: 3"):
+        await series.run(leaving(), 3, "call")
+    series.close()
+
+
 async def test_the_callers_own_cancellation_passes_through_and_leaves_the_series_usable():
-    series = DeadlineGroup()
+    series = Calls()
     with anyio.CancelScope() as scope:
         scope.cancel()
         try:
@@ -181,7 +194,7 @@ async def test_the_callers_own_cancellation_passes_through_and_leaves_the_series
 
 async def test_the_callers_deadline_is_not_taken_for_the_calls_own():
     with anyio.move_on_after(1) as scope:
-        series = DeadlineGroup()
+        series = Calls()
         try:
             await outcome(series, answer_after(10), 3)
         finally:
@@ -191,7 +204,7 @@ async def test_the_callers_deadline_is_not_taken_for_the_calls_own():
 
 async def test_both_deadlines_at_the_same_moment_are_the_callers_cancellation():
     with anyio.move_on_after(3) as scope:
-        series = DeadlineGroup()
+        series = Calls()
         try:
             await outcome(series, answer_after(10), 3)
         finally:
@@ -201,7 +214,7 @@ async def test_both_deadlines_at_the_same_moment_are_the_callers_cancellation():
 
 
 async def test_a_closed_series_leaves_no_deadline_behind():
-    series = DeadlineGroup()
+    series = Calls()
     await outcome(series, answer_after(1), 2)
     series.close()
     series.close()
@@ -210,7 +223,7 @@ async def test_a_closed_series_leaves_no_deadline_behind():
 
 async def test_a_series_without_an_awaiting_call_opens_no_scope():
     effective = anyio.current_effective_deadline()
-    series = DeadlineGroup()
+    series = Calls()
     assert anyio.current_effective_deadline() == effective
     series.close()
 
@@ -223,7 +236,7 @@ def test_a_cancelled_error_that_nobody_sent_is_a_failure_of_the_call():
         async def inventing() -> None:
             raise asyncio.CancelledError
 
-        series = DeadlineGroup()
+        series = Calls()
         with pytest.raises(SpuriousCancellation, match="raised CancelledError although nothing was cancelled"):
             await series.run(inventing(), 3, "call")
         series.close()
@@ -235,7 +248,7 @@ def test_awaiting_a_future_that_somebody_else_cancelled_is_a_failure_of_the_call
     async def main() -> None:
         future = asyncio.get_running_loop().create_future()
         future.cancel()
-        series = DeadlineGroup()
+        series = Calls()
         with pytest.raises(SpuriousCancellation):
             await series.run(future, 3, "call")
         series.close()
@@ -247,7 +260,7 @@ def test_awaiting_a_future_that_somebody_else_cancelled_is_a_failure_of_the_call
 def test_a_native_cancel_passes_through_also_at_the_very_deadline(at):
     async def main() -> tuple[bool, int]:
         async def calling() -> None:
-            series = DeadlineGroup()
+            series = Calls()
             try:
                 await series.run(answer_after(10), 3, "call")
             except DeadlinePassed:
@@ -266,7 +279,7 @@ def test_a_native_cancel_passes_through_also_at_the_very_deadline(at):
 
 def test_an_overrun_leaves_no_cancellation_pending_in_the_task():
     async def main() -> tuple[int, str]:
-        series = DeadlineGroup()
+        series = Calls()
         await outcome(series, answer_after(10), 3)
         series.close()
         task = asyncio.current_task()
@@ -333,7 +346,7 @@ def old_fashioned() -> Generator[Any, Any, str]:
     ids=["coroutine", "awaitable", "awaitable-at-once", "generator", "iterator", "iterator-with-throw"],
 )
 async def test_whatever_can_be_awaited_can_be_run(make, expected):
-    series = DeadlineGroup()
+    series = Calls()
     assert await series.run(make(), 3, "call") == expected
     series.close()
 
@@ -349,13 +362,13 @@ async def test_a_call_may_catch_what_is_thrown_into_it_and_go_on():
         except KeyError:
             return await answer_after(1)
 
-    series = DeadlineGroup()
+    series = Calls()
     assert await series.run(catching(), 10, "call") == "after 1"
     series.close()
 
 
 async def test_where_a_call_stands_is_seen_through_the_series():
-    series = DeadlineGroup()
+    series = Calls()
     found: list[str] = []
 
     async def deep() -> None:
@@ -389,7 +402,7 @@ async def test_a_call_that_failed_leaves_no_reference_cycle():
     gc.collect()
     gc.disable()  # the collector would hide it
     try:
-        series = DeadlineGroup()
+        series = Calls()
         with pytest.raises(KeyError):
             await series.run(failing(held), 5, "call")
         series.close()

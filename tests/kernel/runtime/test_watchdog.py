@@ -13,8 +13,9 @@ import anyio.lowlevel
 import pytest
 
 from amplifier import AmplifierSession, ModuleLoader
-from amplifier.kernel.runtime.deadlines import DeadlineGroup, DeadlinePassed
+from amplifier.kernel.runtime.deadlines import DeadlinePassed, run_bounded
 from amplifier.kernel.runtime.watchdog import LONGEST_INTERVAL, UNWINDING, Unresponsive, Watchdog
+from tests._support.deadline_calls import Calls
 
 pytestmark = pytest.mark.virtual_time
 
@@ -54,14 +55,14 @@ async def refuse(seconds: float) -> None:
         await anyio.sleep(seconds)
 
 
-async def call(series: DeadlineGroup, awaitable: Any, seconds: float | None, label: str = "call") -> None:
+async def call(series: Calls, awaitable: Any, seconds: float | None, label: str = "call") -> None:
     with suppress(DeadlinePassed):
         await series.run(awaitable, seconds, label)
 
 
 async def test_a_call_that_ends_in_time_is_not_reported():
     async with reporting() as reports:
-        series = DeadlineGroup(reports.watch)
+        series = Calls(reports.watch)
         await call(series, anyio.sleep(4), 5)
         series.close()
         await anyio.sleep(1000)
@@ -70,7 +71,7 @@ async def test_a_call_that_ends_in_time_is_not_reported():
 
 async def test_a_call_that_unwinds_within_a_second_of_its_deadline_is_not_reported():
     async with reporting() as reports:
-        series = DeadlineGroup(reports.watch)
+        series = Calls(reports.watch)
         await call(series, refuse(5 + UNWINDING * 0.9), 5)
         series.close()
         await anyio.sleep(1000)
@@ -79,7 +80,7 @@ async def test_a_call_that_unwinds_within_a_second_of_its_deadline_is_not_report
 
 async def test_a_refusing_call_is_reported_at_its_deadline_and_then_at_growing_intervals():
     async with reporting() as reports:
-        series = DeadlineGroup(reports.watch)
+        series = Calls(reports.watch)
         await call(series, refuse(40), 5)
         series.close()
         await anyio.sleep(1000)
@@ -88,7 +89,7 @@ async def test_a_refusing_call_is_reported_at_its_deadline_and_then_at_growing_i
 
 async def test_the_interval_stops_growing_at_its_longest():
     async with reporting() as reports:
-        series = DeadlineGroup(reports.watch)
+        series = Calls(reports.watch)
         await call(series, refuse(3600), 5)
         series.close()
     steps = [b - a for a, b in zip(reports.times, reports.times[1:], strict=False)]
@@ -98,7 +99,7 @@ async def test_the_interval_stops_growing_at_its_longest():
 
 async def test_a_report_names_call_task_place_and_times():
     async with reporting() as reports:
-        series = DeadlineGroup(reports.watch)
+        series = Calls(reports.watch)
         await call(series, refuse(9), 5, "handler 'slow'")
         series.close()
     (_, first), (_, second) = reports.taken
@@ -111,7 +112,7 @@ async def test_a_report_names_call_task_place_and_times():
 
 async def test_a_short_deadline_after_a_longer_one_is_noticed_at_its_own_time():
     async with reporting() as reports:
-        series = DeadlineGroup(reports.watch)
+        series = Calls(reports.watch)
         await call(series, anyio.sleep(1), 300, "patient")
         await call(series, refuse(4), 2, "refusing")
         series.close()
@@ -120,7 +121,7 @@ async def test_a_short_deadline_after_a_longer_one_is_noticed_at_its_own_time():
 
 async def test_a_deadline_after_a_call_without_one_is_noticed():
     async with reporting() as reports:
-        series = DeadlineGroup(reports.watch)
+        series = Calls(reports.watch)
         await call(series, anyio.sleep(1), None, "unlimited")
         await call(series, refuse(4), 2, "refusing")
         series.close()
@@ -129,7 +130,7 @@ async def test_a_deadline_after_a_call_without_one_is_noticed():
 
 async def test_each_call_of_a_series_is_reported_from_the_first_interval_on():
     async with reporting() as reports:
-        series = DeadlineGroup(reports.watch)
+        series = Calls(reports.watch)
         await call(series, refuse(4.5), 1, "first")  # over at 4.5
         await call(series, refuse(4.5), 1, "second")  # deadline at 5.5
         series.close()
@@ -145,7 +146,7 @@ async def test_calls_of_several_tasks_are_reported_side_by_side():
     async with reporting() as reports:
 
         async def one(seconds: float, label: str) -> None:
-            series = DeadlineGroup(reports.watch)
+            series = Calls(reports.watch)
             await call(series, refuse(seconds + 2), seconds, label)
             series.close()
 
@@ -159,13 +160,13 @@ async def test_the_deadline_of_a_call_that_is_over_is_not_held_against_the_next_
     async with reporting() as reports:
 
         async def neighbour() -> None:
-            series = DeadlineGroup(reports.watch)
+            series = Calls(reports.watch)
             await call(series, anyio.sleep(1), 2, "short")  # makes the watch look at everybody after three seconds
             series.close()
 
         async with anyio.create_task_group() as group:
             group.start_soon(neighbour)
-            series = DeadlineGroup(reports.watch)
+            series = Calls(reports.watch)
             await call(series, anyio.sleep(50), 100, "first")
             await call(series, anyio.sleep(90), 100, "second")  # goes on past the deadline of the first
             series.close()
@@ -175,7 +176,7 @@ async def test_the_deadline_of_a_call_that_is_over_is_not_held_against_the_next_
 
 async def test_a_call_without_a_deadline_is_never_reported():
     async with reporting() as reports:
-        series = DeadlineGroup(reports.watch)
+        series = Calls(reports.watch)
         await call(series, refuse(10_000), None)
         series.close()
     assert reports.taken == []
@@ -183,7 +184,7 @@ async def test_a_call_without_a_deadline_is_never_reported():
 
 async def test_a_stopped_watch_reports_nothing_more_and_takes_nothing_in():
     async with reporting() as reports:
-        series = DeadlineGroup(reports.watch)
+        series = Calls(reports.watch)
 
         async def stop_at(seconds: float) -> None:
             await anyio.sleep(seconds)
@@ -200,7 +201,7 @@ async def test_a_stopped_watch_reports_nothing_more_and_takes_nothing_in():
 
 async def test_a_finished_call_is_not_kept_by_the_watch():
     async with reporting() as reports:
-        series = DeadlineGroup(reports.watch)
+        series = Calls(reports.watch)
         await series.run(anyio.lowlevel.checkpoint(), 5, "label")
         assert len(reports.watch._tasks) == 1
         series.close()
@@ -212,15 +213,18 @@ async def test_calls_that_wait_for_nothing_are_not_watched_and_take_no_timer():
         return "there"
 
     async with reporting() as reports:
-        series = DeadlineGroup(reports.watch)
         for _ in range(3):
-            assert await series.run(at_once(), 5, "label") == "there"
+            assert await run_bounded(at_once(), 5, "label", reports.watch) == "there"
         assert not reports.watch._tasks
         assert reports.watch._wakes_at == math.inf
-        await series.run(anyio.lowlevel.checkpoint(), 5, "label")
-        assert len(reports.watch._tasks) == 1
+
+        async def waiting() -> int:
+            await anyio.lowlevel.checkpoint()
+            return len(reports.watch._tasks)
+
+        assert await run_bounded(waiting(), 5, "label", reports.watch) == 1
+        assert not reports.watch._tasks
         assert reports.watch._wakes_at == pytest.approx(anyio.current_time() + 5 + UNWINDING)
-        series.close()
 
 
 def test_a_watch_without_deadlines_has_no_timer():

@@ -539,7 +539,7 @@ async def test_cancellation_made_up_by_a_foreign_loader_is_a_failure_of_the_modu
             raise asyncio.CancelledError
 
     plan = {"session": {"orchestrator": "loop-a", "context": "context-a"}}
-    with pytest.raises(ModuleLoadError, match="although nobody cancelled it"):
+    with pytest.raises(ModuleLoadError, match="although nothing was cancelled"):
         async with AmplifierSession(plan, loader=Loader()):
             pass
 

@@ -339,7 +339,7 @@ async def test_closing_what_was_never_opened_runs_the_applications_cleanups(log)
     assert events == []
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)], ids=repr)
+@pytest.mark.parametrize("error", [KeyboardInterrupt()], ids=repr)
 @pytest.mark.parametrize("event", ["session:end", "cleanup:failed"])
 async def test_interrupt_while_the_end_is_told_leaves_after_everything_was_cleaned_up(event, error, log):
     def fail():

@@ -345,7 +345,14 @@ class Interpreter:
         self.model.contributors.append((name, kind))
 
     async def do_clean_up(self, name: str) -> None:
-        self.session.coordinator.register_cleanup(lambda: self.cleaned.append(name))
+        def clean_up() -> None:
+            self.cleaned.append(name)
+
+        if self.model.state == "closed":
+            with pytest.raises(SessionStateError, match="comes too late"):
+                self.session.coordinator.register_cleanup(clean_up)
+            return
+        self.session.coordinator.register_cleanup(clean_up)
         self.model.cleanups.append(name)
 
     async def do_collect(self) -> None:

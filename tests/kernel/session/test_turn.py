@@ -12,6 +12,8 @@ import anyio.to_thread
 import pytest
 
 from amplifier import ContractError, ExecutionCancelled, ExecutionTimeout, LLMError
+from amplifier.errors import ContainedError, SpuriousCancellation
+from tests._support.cancellations import some_cancellation
 from tests._support.small_agent import agent, give_up_after, heard, let_time_pass
 
 pytestmark = pytest.mark.virtual_time
@@ -234,7 +236,6 @@ class OwnError(Exception):
         LLMError("no", provider="mock"),
         ExceptionGroup("several", [ValueError(1), ExceptionGroup("inner", [OSError(2)])]),
         TimeoutError(),
-        SystemExit(3),
         BaseExceptionGroup("base", [KeyboardInterrupt(), ValueError()]),
     ],
     ids=lambda error: type(error).__name__,
@@ -252,6 +253,35 @@ async def test_error_of_the_orchestrator_leaves_as_the_very_object_it_was(error)
         assert caught.value.__cause__ is cause
         assert session.status.status == "failed"
         assert (session.status.last_error or {})["type"] == type(error).__name__
+
+
+class Panic(BaseException):
+    """What an extension written in Rust raises when it panics."""
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), Panic("unreachable"), BaseExceptionGroup("g", [SystemExit(3)])], ids=repr
+)
+async def test_what_an_orchestrator_raises_without_being_an_error_is_its_named_failure(error):
+    async def body(turn):
+        await anyio.lowlevel.checkpoint()
+        raise error
+
+    async with agent(body) as session:
+        with pytest.raises(ContainedError, match=f"orchestrator Loop raised {type(error).__name__}") as caught:
+            await session.execute("hi")
+        assert caught.value.__cause__ is error
+        assert session.status.status == "failed"
+
+
+async def test_a_cancellation_that_an_orchestrator_makes_up_is_its_named_failure():
+    async def body(turn):
+        raise await some_cancellation()
+
+    async with agent(body) as session:
+        with pytest.raises(SpuriousCancellation, match="orchestrator Loop raised"):
+            await session.execute("hi")
+        assert session.status.status == "failed"
 
 
 @pytest.mark.parametrize("how", ["raised", "raised in a group", "cancelled"])

@@ -6,6 +6,7 @@ It implements `contracts.Coordinator`. The session owns one; modules see it thro
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from inspect import isawaitable
@@ -13,20 +14,20 @@ from typing import Any
 
 from amplifier._json import redact_text
 from amplifier.contracts import OnFailure
-from amplifier.errors import DeadlineExceeded
+from amplifier.errors import DeadlineExceeded, SessionStateError
 from amplifier.events import MODULE_CRASHED, MODULE_UNRESPONSIVE
 from amplifier.models import HookResult
-from amplifier.plan import Deadlines
+from amplifier.plan import Deadlines, MountPlan
 
 from ..hooks.approvals import Approvals
 from ..hooks.dispatch import Registration
 from ..hooks.injections import InjectionMeter, sanitised_injections, store
 from ..hooks.merge import gates_of, processed_result
 from ..hooks.registry import HookRegistry
-from ..runtime.backend import run_shielded
+from ..runtime.backend import Loop, loop_clock, run_section
 from ..runtime.cancellation import CancellationToken
 from ..runtime.cleanup_stack import CleanupEntry, CleanupFailure, CleanupStack
-from ..runtime.deadlines import DeadlineGroup, DeadlinePassed, call_foreign
+from ..runtime.deadlines import DeadlinePassed, TimeBudget, call_foreign, run_bounded
 from ..runtime.task_host import TaskHost
 from ..runtime.watchdog import Unresponsive, Watchdog
 from .capabilities import Capabilities
@@ -64,11 +65,12 @@ class ModuleCoordinator:
         self._cancellation = CancellationToken()
         self.cleanups: CleanupStack = CleanupStack()
         self.watch: Watchdog = Watchdog(self._report_unresponsive)
-        self.hosting: TaskHost = TaskHost(self.cleanups, self._report_crash)
-        self._approvals = Approvals(self._hooks.emit)
-        self._approvals.watch = self.watch
+        self.hosting: TaskHost = TaskHost(self.cleanups, self._report_crash, self)
+        self._approvals = Approvals(self._hooks.emit, self.watch)
         self._meter = InjectionMeter()
-        self._hooks.belong_to(self._session_id, self._parent_id, self.watch)
+        self.closing_time: TimeBudget = TimeBudget()
+        self._is_closed = False
+        self._hooks.belong_to(self._session_id, self._parent_id, self.watch, self.closing_time)
         self._hooks.set_default_fields(session_id=self._session_id, parent_id=self._parent_id)
 
     def __repr__(self) -> str:
@@ -279,13 +281,10 @@ class ModuleCoordinator:
     async def _call_bounded(self, answer: Any, what: str) -> None:
         if not isawaitable(answer):
             return
-        series = DeadlineGroup(self.watch)
         try:
-            await series.run(answer, self.deadlines.hook, what)
+            await run_bounded(answer, self.deadlines.hook, what, self.watch)
         except DeadlinePassed as late:
             raise DeadlineExceeded(f"{what}: {late}", operation=what, seconds=late.seconds) from None
-        finally:
-            series.close()
 
     # ── cancellation, background work, cleanup ──
 
@@ -335,22 +334,62 @@ class ModuleCoordinator:
         Raises:
             BaseException: The first Ctrl-C or exit among them, after all have run.
         """
-        await run_shielded(self._cleanup_all, name="amplifier cleanup")
+        await run_section(self._unwind, None, name="amplifier cleanup", shield=True)
 
     async def cleanup_of(self, owner: str) -> None:
         """Run one module's cleanups."""
-        await run_shielded(self._unwind, owner, name=f"amplifier cleanup of {owner}")
+        await run_section(self._unwind, owner, name=f"amplifier cleanup of {owner}", shield=True)
 
-    async def _cleanup_all(self) -> None:
-        await self._unwind(None)
-
-    async def _unwind(self, owner: str | None) -> list[CleanupFailure]:
-        failures, fatal = await self.cleanups.unwind(
-            each=self.deadlines.cleanup, total=self.deadlines.teardown, watch=self.watch, owner=owner
-        )
+    async def _unwind(self, owner: str | None) -> None:
+        _, fatal = await self.unwind(self._time_for_closing(), owner)
         if fatal is not None:
             raise fatal
-        return failures
+
+    async def unwind(
+        self, budget: TimeBudget, owner: str | None = None
+    ) -> tuple[list[CleanupFailure], BaseException | None]:
+        """Run all cleanups, or one module's, inside a shielded section; see `CleanupStack.unwind`."""
+        return await self.cleanups.unwind(each=self.deadlines.cleanup, budget=budget, watch=self.watch, owner=owner)
+
+    def _time_for_closing(self) -> TimeBudget:
+        """The session's own clock while it closes; a closing of its own otherwise."""
+        if self.closing_time.until != math.inf:
+            return self.closing_time
+        teardown = self.deadlines.teardown
+        return TimeBudget(math.inf if teardown is None else loop_clock()() + teardown)
+
+    # ── the session's side ──
+
+    def open(self, plan: MountPlan, loop: Loop, announce: Callable[[], None]) -> None:
+        """The session opens: take the plan's settings and let work be started."""
+        self.deadlines = plan.deadlines
+        self._is_closed = False
+        self._hooks.set_default_timeout(plan.deadlines.hook)
+        self.mounts.strict = plan.strict
+        self.hosting.reopen()
+        spawn = None if self.hosting.group is None else self.hosting.spawn
+        self.watch.start(spawn)
+        self._cancellation.attach(
+            loop, spawn or loop.spawn_timer, None if spawn is None else announce, self.closing_time
+        )
+
+    def begin_closing(self) -> TimeBudget:
+        """The session closes: from now on everything shares one deadline."""
+        teardown = self.deadlines.teardown
+        self.closing_time.until = math.inf if teardown is None else loop_clock()() + teardown
+        return self.closing_time
+
+    def refuse_work(self) -> None:
+        """Everything was cleaned up: refuse what would be started now, for no one would stop it."""
+        self.hosting.shut()
+        self.watch.release_tasks()
+
+    def end_closing(self) -> None:
+        """The session is closed: drop whatever modules registered."""
+        self._is_closed = True
+        self.closing_time.until = math.inf
+        self.forget_modules()
+        self._cancellation.detach()
 
     # ── on behalf of a module ──
 
@@ -368,8 +407,14 @@ class ModuleCoordinator:
 
     def register_cleanup_as(self, owner: str | None, cleanup_fn: Any) -> None:
         """Register a cleanup on behalf of a module."""
-        if callable(cleanup_fn):
-            self.cleanups.push(cleanup_fn, owner)
+        if not callable(cleanup_fn):
+            return
+        if self._is_closed:
+            raise SessionStateError(
+                f"register_cleanup({getattr(cleanup_fn, '__qualname__', cleanup_fn)}) comes too late: session "
+                f"{self._session_id!r} is closed and would never run it; close the resource yourself"
+            )
+        self.cleanups.push(cleanup_fn, owner)
 
     def register_capability_as(self, owner: str | None, name: str, value: Any) -> None:
         """Register a capability on behalf of a module."""
@@ -431,7 +476,7 @@ class ModuleCoordinator:
         )
 
     def _report_unresponsive(self, report: Unresponsive) -> None:
-        module, operation = _who(report.label)
+        module, operation = describe_label(report.label)
         logger.error(
             "%s does not answer to its cancellation: it had %g s and is %.0f s over; task %r waits at %s",
             operation,
@@ -451,10 +496,10 @@ class ModuleCoordinator:
             self.hosting.spawn(lambda: self._emit_quietly(MODULE_UNRESPONSIVE, details))
 
     async def _emit_quietly(self, event: str, details: dict[str, Any]) -> None:
-        await run_shielded(self._hooks.emit, event, details, name=f"amplifier event {event}")
+        await run_section(self._hooks.emit, event, details, name=f"amplifier event {event}", shield=True)
 
 
-def _who(label: Any) -> tuple[str | None, str]:
+def describe_label(label: Any) -> tuple[str | None, str]:
     """Module and words for what a deadline was about."""
     if isinstance(label, Registration):
         return label.module, str(label)

@@ -16,7 +16,7 @@ import attrs
 from amplifier.errors import ApprovalTimeoutError
 from amplifier.models import ApprovalGate
 
-from ..runtime.deadlines import DeadlineGroup, DeadlinePassed, call_foreign
+from ..runtime.deadlines import DeadlinePassed, call_foreign, run_bounded
 from ..runtime.watchdog import Watchdog
 
 logger = logging.getLogger("amplifier.coordinator")
@@ -42,12 +42,12 @@ class Decision:
 class Approvals:
     """The questions of one session and the answers it was told to remember."""
 
-    __slots__ = ("_always", "_emit", "watch")
+    __slots__ = ("_always", "_emit", "_watch")
 
-    def __init__(self, emit: Emit) -> None:
+    def __init__(self, emit: Emit, watch: Watchdog | None = None) -> None:
         self._emit = emit
+        self._watch = watch
         self._always: frozenset[tuple[str, str, str, tuple[str, ...]]] = frozenset()
-        self.watch: Watchdog | None = None
 
     async def ask(self, system: Any, gates: list[ApprovalGate], event: str) -> Decision:
         """Ask every gate in order; the first denial decides."""
@@ -85,11 +85,10 @@ class Approvals:
             logger.warning("hook %r asks for approval but no approval system is available: denied", gate.hook_name)
             return Decision(False, "No approval system available")
         shown = _shorten(prompt)
-        series = DeadlineGroup(self.watch)
         try:
             answer = call_foreign(system.request_approval, prompt, options, gate.timeout, gate.default)
             if isawaitable(answer):
-                answer = await series.run(answer, gate.timeout, f"approval for hook {gate.hook_name!r}")
+                answer = await run_bounded(answer, gate.timeout, f"approval for hook {gate.hook_name!r}", self._watch)
         except (DeadlinePassed, ApprovalTimeoutError):
             if gate.default == "allow":
                 return Decision(True, f"Approval timeout - allowed by default: {shown}")
@@ -97,8 +96,6 @@ class Approvals:
         except Exception as exc:  # the approval system is foreign code
             logger.exception("the approval system failed: denied")
             return Decision(False, f"Approval failed ({type(exc).__name__}: {exc}): {shown}")
-        finally:
-            series.close()
         if not isinstance(answer, str):
             logger.warning("the approval system answered %r instead of one of %r: denied", answer, options)
             return Decision(False, f"User denied: {shown}")

@@ -16,10 +16,12 @@ from typing import Any
 import anyio
 
 from amplifier._json import copy_json, redact_text
+from amplifier.contracts._containment import contained_failure
 from amplifier.models import HookResult
 
 from ..runtime.backend import loop_clock
-from ..runtime.deadlines import DeadlineGroup, DeadlinePassed
+from ..runtime.deadlines import Contain, DeadlineGroup, DeadlinePassed, call_foreign, run_bounded
+from ..runtime.running_call import RunningCall
 from ..runtime.watchdog import Watchdog
 from .merge import Verdict, is_plain_continue, parse_answer
 
@@ -94,13 +96,14 @@ class Dispatch:
         owned: Mapping[str, Any],
         watch: Watchdog | None = None,
         limit: float | None = None,
+        contain: Contain = contained_failure,
     ) -> None:
         self.event = event
         self.payload = payload
         self.failures: list[Failure] | None = None
         self._owned = owned
         self._verdict: Verdict | None = None
-        self._series = DeadlineGroup(watch, limit)
+        self._series = DeadlineGroup(watch, limit, contain)
 
     async def run(self, handlers: tuple[Registration, ...]) -> HookResult:
         """Call the handlers in order until one denies.
@@ -142,6 +145,11 @@ class Dispatch:
         finally:
             series.close()
 
+    def running_call(self) -> RunningCall | None:
+        """The handler that is being waited for."""
+        series = self._series
+        return None if series.awaited is None else RunningCall(label=series.label, until=series.until)
+
     def result(self) -> HookResult:
         """The merged result of the handlers called so far."""
         if self._verdict is None:
@@ -172,7 +180,10 @@ class Dispatch:
         denies = registration.on_failure == "deny"
         outcome = "denied, because it is a gate" if denies else "skipped"
         if isinstance(error, DeadlinePassed):
-            logger.error("%s overran its deadline and was cancelled (%s): %s", registration, error, outcome)
+            where = error.where or "no await of its own"
+            logger.error(
+                "%s overran its deadline and was cancelled (%s, waiting at %s): %s", registration, error, where, outcome
+            )
         else:
             logger.error("%s failed with %s: %s", registration, _words(error), outcome, exc_info=error)
         if not denies:
@@ -216,24 +227,19 @@ async def collect(
     async def ask(index: int, registration: Registration) -> None:
         if not registration.live:  # unregistered by a handler that was faster
             return
-        series = DeadlineGroup(watch)
         try:
-            answer = registration.handler(event, copy_json(payload))
+            answer = call_foreign(registration.handler, event, copy_json(payload))
             if isawaitable(answer):
-                answer = await series.run(answer, until - series.clock(), registration)
+                answer = await run_bounded(answer, until - loop_clock()(), registration, watch)
             answers[index] = answer
         except DeadlinePassed:
             logger.warning("%s gave no answer within %g s: skipped", registration, timeout)
         except Exception as exc:  # handlers are foreign code
             logger.error("%s failed with %s: skipped", registration, _words(exc), exc_info=exc)
-        except (KeyboardInterrupt, SystemExit) as exc:
+        except KeyboardInterrupt as exc:
             # Raised in the emitter's task below: in a task of its own, asyncio would tear the loop down.
             fatal.append(exc)
             group.cancel_scope.cancel()
-        except BaseException as exc:  # noqa: BLE001 — judge() raises what is not the handler's own
-            logger.error("%s failed with %s: skipped", registration, _words(series.judge(exc)))
-        finally:
-            series.close()
 
     async with anyio.create_task_group() as group:
         for index, registration in enumerate(handlers):

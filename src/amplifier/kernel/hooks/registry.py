@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 import sys
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -19,8 +20,8 @@ from amplifier.errors import HookRecursionError
 from amplifier.events import HOOK_FAILED, HOOK_TIMEOUT, TERMINAL_EVENTS
 from amplifier.models import HookResult
 
-from ..runtime.backend import run_shielded
-from ..runtime.deadlines import DeadlinePassed
+from ..runtime.backend import run_section
+from ..runtime.deadlines import DeadlinePassed, TimeBudget
 from ..runtime.timestamp import timestamp
 from ..runtime.watchdog import Watchdog
 from .dispatch import Dispatch, Failure, Registration, collect, text_of
@@ -94,6 +95,7 @@ class HookRegistry:
         self._identity: dict[str, Any] = {}
         self._default_timeout: float | None = 300.0
         self._watch: Watchdog | None = None
+        self._budget: TimeBudget | None = None
 
     def __repr__(self) -> str:
         now = self.statistics()
@@ -228,10 +230,13 @@ class HookRegistry:
         """Replace the fields that every payload starts with."""
         self._defaults = fields
 
-    def belong_to(self, session_id: str, parent_id: str | None, watch: Watchdog | None) -> None:
-        """Stamp every event with the session's identity, which no payload can override."""
+    def belong_to(
+        self, session_id: str, parent_id: str | None, watch: Watchdog | None, budget: TimeBudget | None = None
+    ) -> None:
+        """Stamp every event with the session's identity, which no payload can override; share its time for closing."""
         self._identity = {"session_id": session_id, "parent_id": parent_id}
         self._watch = watch
+        self._budget = budget
 
     def set_default_timeout(self, seconds: float | None) -> None:
         """The deadline of handlers registered from now on without one of their own."""
@@ -281,16 +286,19 @@ class HookRegistry:
         if not handlers:
             return HookResult(action="continue", data=given)
         if event in TERMINAL_EVENTS:
-            return await run_shielded(
-                self._dispatch, event, given, handlers, TERMINAL_SECONDS, name=f"amplifier event {event}"
+            return await run_section(
+                self._dispatch, event, given, handlers, True, name=f"amplifier event {event}", shield=True
             )
-        return await self._dispatch(event, given, handlers, None)
+        return await self._dispatch(event, given, handlers, False)
 
     async def _dispatch(
-        self, event: str, given: dict[str, Any], handlers: tuple[Registration, ...], limit: float | None
+        self, event: str, given: dict[str, Any], handlers: tuple[Registration, ...], is_terminal: bool
     ) -> HookResult:
-        """Run the handlers, then tell observers about those that failed; ``limit`` bounds both, each by itself."""
+        """Run the handlers, then report those that failed to observers, each dispatch within its own limit."""
         owned = {"timestamp": timestamp(), **self._identity}
+        limit = TERMINAL_SECONDS if is_terminal else None
+        if self._budget is not None and self._budget.until != math.inf:  # the session is closing
+            limit = self._budget.half(TERMINAL_SECONDS)
         dispatch = Dispatch(event, {**self._defaults, **given, **owned}, owned, self._watch, limit)
         link = _begin(event)
         token = _innermost.set(link)
@@ -300,7 +308,7 @@ class HookRegistry:
             link.is_over = True
             _innermost.reset(token)
         if dispatch.failures is not None:
-            await self._report(event, dispatch.failures, limit)
+            await self._report(event, dispatch.failures, is_terminal)
         return result
 
     async def emit_and_collect(
@@ -328,8 +336,8 @@ class HookRegistry:
             link.is_over = True
             _innermost.reset(token)
 
-    async def _report(self, event: str, failures: list[Failure], limit: float | None) -> None:
-        """Tell observers which handlers failed; failures of those observers are only logged."""
+    async def _report(self, event: str, failures: list[Failure], is_terminal: bool) -> None:
+        """Report to observers which handlers failed; failures of those observers are only logged."""
         if event.startswith("hook:"):
             return
         for failure in failures:
@@ -344,9 +352,10 @@ class HookRegistry:
                 }
                 if isinstance(error, DeadlinePassed):
                     details["seconds"] = error.seconds
+                    details["awaiting"] = error.where
                 else:
                     details.update(error=text_of(error), error_type=type(error).__name__)
-                await self._dispatch(name, details, observers, limit)
+                await self._dispatch(name, details, observers, is_terminal)
 
 
 def _order(registration: Registration) -> tuple[int, int]:

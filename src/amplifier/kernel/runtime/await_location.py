@@ -1,8 +1,4 @@
-"""Where a suspended coroutine sits: its chain of awaits as frames, and the innermost line that is not the event loop's own.
-
-Below `watchdog`, which reports calls that refuse to end, `introspection`, which describes whole tasks, and the cancellation sweeps of
-`amplifier.testing`, which name the await they hit.
-"""
+"""Where a suspended coroutine waits: its chain of awaits as frames, and the innermost line that is not the event loop's own."""
 
 from __future__ import annotations
 
@@ -33,6 +29,18 @@ def where_suspended(awaitable: Any) -> str:
     return best
 
 
+def location_of_raise(exc: BaseException) -> str | None:
+    """Name the innermost line that an exception passed, as ``file:line in function``, leaving out the event loop's own."""
+    best = None
+    traceback = exc.__traceback__
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if not is_machinery(frame) and not is_kernel(frame):
+            best = f"{frame.f_code.co_filename}:{traceback.tb_lineno} in {frame.f_code.co_qualname}"
+        traceback = traceback.tb_next
+    return best
+
+
 def await_chain(awaitable: Any) -> Iterator[FrameType]:
     """The frames of a suspended coroutine, outermost first; nothing for what cannot be looked into."""
     for _ in range(_LONGEST_CHAIN):
@@ -49,10 +57,15 @@ def is_machinery(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0] in _MACHINERY
 
 
+def is_kernel(frame: FrameType) -> bool:
+    """Whether a frame belongs to the kernel itself."""
+    return str(frame.f_globals.get("__name__", "")).startswith("amplifier.kernel.")
+
+
 def _awaited(awaitable: Any) -> Any:
     inner = next((n for attr in _NEXT if (n := getattr(awaitable, attr, None)) is not None), None)
     if inner is None and inspect.isgenerator(awaitable) and awaitable.gi_frame is not None:
-        return awaitable.gi_frame.f_locals.get("driven_by_hand")  # see `deadlines`
+        return awaitable.gi_frame.f_locals.get("driven_by_hand")  # see `stepping`
     if inner is None and type(awaitable).__name__ in _OPAQUE:
         for candidate in gc.get_referents(awaitable):
             if inspect.iscoroutine(candidate) or inspect.isasyncgen(candidate) or inspect.isgenerator(candidate):

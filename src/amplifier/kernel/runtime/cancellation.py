@@ -17,8 +17,8 @@ from typing import Any, final
 import anyio
 import attrs
 
-from .backend import Loop, Spawn, run_shielded, start_timer
-from .deadlines import DeadlineGroup, DeadlinePassed, call_foreign
+from .backend import Loop, Spawn, run_section, start_timer
+from .deadlines import DeadlinePassed, TimeBudget, call_foreign, run_bounded
 
 logger = logging.getLogger("amplifier.cancellation")
 
@@ -60,6 +60,7 @@ class CancellationToken:
         self._loop: Loop | None = None
         self._spawn: Spawn | None = None
         self._announce: Callable[[], None] | None = None
+        self._budget: TimeBudget | None = None
         self._stop_grace: Callable[[], None] | None = None
         self._reason: str | None = None
         self._grace: float | None = None
@@ -203,44 +204,43 @@ class CancellationToken:
     async def trigger_callbacks(self) -> None:
         """Run all callbacks in order, shielded and each under a deadline; failures are logged."""
         if self._callbacks:
-            await run_shielded(self._run_callbacks, name="amplifier cancel callbacks")
+            await run_section(self._run_callbacks, name="amplifier cancel callbacks", shield=True)
 
     async def _run_callbacks(self) -> None:
-        series = DeadlineGroup()
-        try:
-            for callback in list(self._callbacks):
-                try:
-                    answer = call_foreign(callback)
-                    if inspect.isawaitable(answer):
-                        await series.run(answer, CALLBACK_SECONDS, callback)
-                except DeadlinePassed as late:
-                    logger.warning("cancel callback %r was cut off: %s", callback, late)
-                except Exception:  # a callback is foreign code
-                    logger.exception("cancel callback %r failed", callback)
-        finally:
-            series.close()
+        for callback in list(self._callbacks):
+            seconds = CALLBACK_SECONDS if self._budget is None else self._budget.half(CALLBACK_SECONDS)
+            try:
+                answer = call_foreign(callback)
+                if inspect.isawaitable(answer):
+                    await run_bounded(answer, seconds, callback, None)
+            except DeadlinePassed as late:
+                logger.warning("cancel callback %r was cut off: %s", callback, late)
+            except Exception:  # a callback is foreign code
+                logger.exception("cancel callback %r failed", callback)
 
     # ── the session's side ──
 
-    def attach(self, loop: Loop, spawn: Spawn | None, announce: Callable[[], None] | None) -> None:
-        """The session has opened on ``loop``: requests reach it from now on."""
-        self._loop, self._spawn, self._announce = loop, spawn, announce
+    def attach(
+        self, loop: Loop, spawn: Spawn | None, announce: Callable[[], None] | None, budget: TimeBudget | None = None
+    ) -> None:
+        """The session opens on ``loop``: requests reach it from now on; callbacks share the ``budget`` of its closing."""
+        self._loop, self._spawn, self._announce, self._budget = loop, spawn, announce, budget
         if self._claims:
             loop.soon(self._act)
 
     def detach(self) -> None:
         """The session is closed; the token keeps its state and reaches nothing."""
-        self._loop = self._spawn = self._announce = None
+        self._loop = self._spawn = self._announce = self._budget = None
         self._end_grace()
 
     def bind(self, scope: anyio.CancelScope) -> None:
-        """A turn runs inside ``scope``; an immediate request cancels it."""
+        """A turn, or the opening, runs inside ``scope``; an immediate request cancels it."""
         self._scope = scope
         if self._claims:
             self._act()
 
     def unbind(self) -> None:
-        """The turn is over."""
+        """The turn, or the opening, is over."""
         self._scope = None
         self._end_grace()
 

@@ -1,30 +1,29 @@
 """The cleanup stack: what came last goes first; each step bounded, failures named and collected, the rest always runs.
 
 Runs inside a shielded section of the session's. Entries are cleanup callables of modules and the stopping of host tasks alike, so
-their order is one order. Sits on `deadlines`.
+their order is one order.
 """
 
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from inspect import isawaitable
 from types import MethodType
 from typing import Any
 
 import attrs
 
-from amplifier.contracts._containment import is_cancellation_type, is_real_cancellation
+from amplifier.contracts._containment import contained_failure, is_cancellation_type
 from amplifier.errors import SpuriousCancellation
 
-from .deadlines import DeadlineGroup, DeadlinePassed
+from .deadlines import DeadlinePassed, TimeBudget, run_bounded
 from .watchdog import Watchdog
 
 logger = logging.getLogger("amplifier.session")
 
 LEAST_SHARE = 0.1
-"""When the closing as a whole has run out of time, each remaining cleanup still gets this part of its own deadline."""
+"""The part of its own deadline that is kept for each cleanup while those before it take long."""
 
 
 @attrs.define(eq=False)
@@ -55,80 +54,97 @@ class CleanupFailure:
 class CleanupStack:
     """Registered steps of one session, run once and in reverse."""
 
-    __slots__ = ("entries",)
+    __slots__ = ("_entries", "_keys")
 
     def __init__(self) -> None:
-        self.entries: list[CleanupEntry] = []
+        self._entries: dict[CleanupEntry, None] = {}
+        self._keys: set[Hashable] = set()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def entries(self) -> list[CleanupEntry]:
+        """The steps in the order in which they were registered."""
+        return list(self._entries)
 
     def push(self, run: Callable[[], Any], owner: str | None, what: str = "cleanup") -> CleanupEntry | None:
         """Add a step, unless the same module pushed the same callable already (returned *and* registered)."""
-        if owner is not None and any(e.owner == owner and _is_same(e.run, run) for e in self.entries):
-            return None
+        if owner is not None:
+            if (key := _key(owner, run)) in self._keys:
+                return None
+            self._keys.add(key)
         entry = CleanupEntry(run, owner, what)
-        self.entries.append(entry)
+        self._entries[entry] = None
         return entry
 
     def discard(self, entry: CleanupEntry) -> None:
         """Forget a step that has become unnecessary."""
-        if entry in self.entries:
-            self.entries.remove(entry)
+        if entry in self._entries:
+            self._remove(entry)
 
     async def unwind(
-        self,
-        *,
-        each: float | None,
-        total: float | None,
-        watch: Watchdog | None = None,
-        owner: str | None = None,
+        self, *, each: float | None, budget: TimeBudget, watch: Watchdog | None = None, owner: str | None = None
     ) -> tuple[list[CleanupFailure], BaseException | None]:
         """Run and drop all steps, or those of one module.
 
         Returns:
-            What failed, and the first exception that the caller must re-raise (Ctrl-C, exit).
+            What failed, and the first exception that the caller must re-raise (Ctrl-C).
         """
         failures: list[CleanupFailure] = []
         fatal: BaseException | None = None
-        series = DeadlineGroup(watch)
-        ends = math.inf if total is None else series.clock() + total
-        try:
-            while entry := self._take(owner):
-                try:
-                    answer = entry.run()
-                    if isawaitable(answer):
-                        await series.run(answer, _share(each, ends - series.clock()), entry)
-                except BaseException as exc:  # foreign code; nothing may keep the rest from running
-                    if not isinstance(exc, Exception):
-                        exc_or_fatal = _contained(exc)
-                        if exc_or_fatal is None:
-                            fatal = fatal or exc
-                            continue
-                        exc = exc_or_fatal
-                    failures.append(CleanupFailure(entry.what, entry.owner, exc, isinstance(exc, DeadlinePassed)))
-                    logger.error("%s failed: %s", entry, exc, exc_info=None if isinstance(exc, DeadlinePassed) else exc)
-        finally:
-            series.close()
+        reserve = budget.reserve(LEAST_SHARE * (1.0 if each is None else each), self._count(owner))
+        while (entry := self._take(owner)) is not None:
+            seconds = budget.share(each, self._count(owner) + 1, reserve)
+            error = await _run_step(entry, seconds, watch)
+            if isinstance(error, Exception):
+                cut_off = isinstance(error, DeadlinePassed)
+                failures.append(CleanupFailure(entry.what, entry.owner, error, cut_off))
+                logger.error("%s failed: %s", entry, error, exc_info=None if cut_off else error)
+            else:
+                fatal = fatal or error
         return failures, fatal
 
     def _take(self, owner: str | None) -> CleanupEntry | None:
-        for index in range(len(self.entries) - 1, -1, -1):
-            if owner is None or self.entries[index].owner == owner:
-                return self.entries.pop(index)
-        return None
+        entry = next((e for e in reversed(self._entries) if owner is None or e.owner == owner), None)
+        if entry is not None:
+            self._remove(entry)
+        return entry
+
+    def _remove(self, entry: CleanupEntry) -> None:
+        del self._entries[entry]
+        if entry.owner is not None:
+            self._keys.discard(_key(entry.owner, entry.run))
+
+    def _count(self, owner: str | None) -> int:
+        return len(self._entries) if owner is None else sum(e.owner == owner for e in self._entries)
 
 
-def _is_same(one: Callable[[], Any], other: Callable[[], Any]) -> bool:
-    """The same callable; a bound method is a new object each time it is looked up."""
-    return one is other or (type(one) is MethodType and type(other) is MethodType and one == other)
-
-
-def _share(each: float | None, left: float) -> float | None:
-    if each is None:
-        return None if left == math.inf else max(left, 1.0)
-    return max(min(each, left), each * LEAST_SHARE)
-
-
-def _contained(exc: BaseException) -> Exception | None:
-    """A cancellation that a cleanup made up is its failure; anything else of that rank must be re-raised."""
-    if is_cancellation_type(exc) and not is_real_cancellation(exc):
-        return SpuriousCancellation(f"raised {type(exc).__name__} although nobody cancelled it")
+async def _run_step(entry: CleanupEntry, seconds: float | None, watch: Watchdog | None) -> BaseException | None:
+    """Run one step; whatever it raises is returned: nothing may keep the rest from running."""
+    try:
+        answer = entry.run()
+        if isawaitable(answer):
+            await run_bounded(answer, seconds, entry, watch)
+    except BaseException as exc:  # noqa: BLE001 — foreign code, and see above
+        return _judged(exc)
     return None
+
+
+def _judged(exc: BaseException) -> BaseException:
+    """The failure of a cleanup, or the Ctrl-C that happened to hit it; in a shielded section no cancellation is real."""
+    if is_cancellation_type(exc):
+        failure = SpuriousCancellation(f"raised {type(exc).__name__} although nothing was cancelled")
+        failure.__cause__ = exc
+        return failure
+    try:
+        return contained_failure(exc)
+    except BaseException as passing:  # noqa: BLE001 — raised when all cleanups have run
+        return passing
+
+
+def _key(owner: str, run: Callable[[], Any]) -> Hashable:
+    """Equal for the same callable; a bound method is a new object each time it is looked up."""
+    if type(run) is MethodType:
+        return owner, id(run.__self__), run.__func__
+    return owner, id(run)

@@ -1,22 +1,24 @@
-"""Deadlines for code we did not write: one cancel scope serves a whole series of calls, its deadline moving along.
+"""Deadlines for third-party code: every call into it is bounded, and its failure is told from what must pass through.
 
-A fresh scope per call costs two to four times as much. The scope is opened when the first call of a series really has
-something to await, so a series of synchronous calls costs none. Sits on `backend`; used by dispatch, channels, opening and
-cleanup.
+`run_bounded` is for one call. `DeadlineGroup` serves a whole dispatch of handlers with one cancel scope whose deadline moves from
+handler to handler: a fresh scope for each costs two to four times as much. `TimeBudget` divides what is left of a closing.
 """
 
 from __future__ import annotations
 
 import math
-import types
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
+import attrs
 
 from amplifier.contracts._containment import contained_failure
 
+from .await_location import location_of_raise
 from .backend import cancel_scope, loop_clock
+from .running_call import RunningCall
+from .stepping import drive
 from .watchdog import Watchdog
 
 SLACK = 0.01
@@ -24,31 +26,147 @@ SLACK = 0.01
 
 
 class DeadlinePassed(Exception):
-    """A call was cut off, or came back late, at its deadline. Stays inside the kernel; reports say it in words.
+    """A call was cut off, or came back late, at its deadline. Stays inside the kernel; reports put it in words.
 
     Attributes:
-        answer: What a call that came back late had to say.
+        seconds: What the call was given.
+        where: The await at which it was cut off, as ``file:line in function``; None when it came back late.
+        answer: What a call that came back late returned.
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, where: str | None = None) -> None:
         super().__init__(f"no answer within {seconds:g} s")
         self.seconds = seconds
+        self.where = where
         self.answer: Any = None
 
 
+def call_foreign(fn: Callable[..., Any], *args: Any) -> Any:
+    """Call third-party code that may be sync; whatever is its own failure leaves as an ``Exception``."""
+    try:
+        return fn(*args)
+    except BaseException as exc:
+        failure = contained_failure(exc)
+        if failure is exc:
+            del failure  # an exception that names its own frame is a reference cycle
+            raise
+        raise failure from exc
+
+
+Contain = Callable[[BaseException], Exception]
+"""Tells a failure of third-party code, which it returns, from what must pass, which it raises."""
+
+
+async def run_bounded(
+    awaitable: Awaitable[Any],
+    seconds: float | None,
+    label: Any,
+    watch: Watchdog | None,
+    *,
+    contain: Contain = contained_failure,
+) -> Any:
+    """Await one call of third-party code.
+
+    It comes under its session's watchdog only when it really waits, which costs a timer and, on trio, a task for it. Most
+    mounts and cleanups wait for nothing.
+
+    Raises:
+        DeadlinePassed: Its deadline passed.
+        Exception: Its own failure, contained.
+    """
+    started = loop_clock()()
+    limit = math.inf if seconds is None else seconds
+    return await BoundedCall(label, awaitable, started, started + limit, watch).run(contain)
+
+
+@attrs.define(eq=False)
+class BoundedCall:
+    """One call of third-party code under its deadline; see `run_bounded`."""
+
+    label: Any
+    awaited: Any
+    started: float
+    until: float
+    watch: Watchdog | None
+
+    async def run(self, contain: Contain) -> Any:
+        """Await the call."""
+        passed: DeadlinePassed | None = None
+        value: Any = None
+        try:
+            with cancel_scope(self.until) as scope:
+                try:
+                    value = await drive(self.awaited, on_wait=self._enter_watch)
+                except BaseException as exc:
+                    if not scope.cancel_called:
+                        failure = contain(exc)
+                        if failure is not exc:
+                            raise failure from exc
+                    else:
+                        passed = DeadlinePassed(self.until - self.started, location_of_raise(exc))
+                    raise
+                if loop_clock()() < self.until:
+                    return value
+            passed = passed or DeadlinePassed(self.until - self.started)
+            passed.answer = value
+            raise passed
+        except Exception:
+            # Cut off, it answered with an error; on trio also what was in a group beside the scope's own Cancelled.
+            if passed is None:
+                raise
+            raise passed from None
+        finally:
+            if self.watch is not None:
+                self.watch.leave(self)
+            self.awaited = None
+            failure = passed = None  # type: ignore[assignment]  # an exception that names its own frame is a cycle
+
+    def running_call(self) -> RunningCall:
+        """What is being waited for."""
+        return RunningCall(label=self.label, until=self.until)
+
+    def _enter_watch(self) -> None:
+        if self.watch is not None:
+            self.watch.enter(self)
+
+
+@attrs.define(eq=False)
+class TimeBudget:
+    """The time that the closing of a session has altogether; everything that happens meanwhile shares it."""
+
+    until: float = math.inf
+
+    def half(self, seconds: float) -> float:
+        """Seconds for one step of unknown company: what it would get otherwise, at most half of what is left."""
+        return min(seconds, self._left() / 2)
+
+    def share(self, seconds: float | None, steps_left: int, reserve: float) -> float | None:
+        """Seconds for the next of ``steps_left`` steps, keeping ``reserve`` for each of the others."""
+        left = self._left()
+        if left == math.inf:
+            return seconds
+        available = max(left - reserve * (steps_left - 1), left / steps_left)
+        return available if seconds is None else min(seconds, available)
+
+    def reserve(self, seconds: float, steps: int) -> float:
+        """What to keep for each of so many steps: ``seconds``, but half of the time at most for all of them."""
+        return min(seconds, self._left() / (2 * max(steps, 1)))
+
+    def _left(self) -> float:
+        return self.until if self.until == math.inf else max(self.until - loop_clock()(), 0.0)
+
+
 class DeadlineGroup:
-    """Foreign calls, one after another, each under its own deadline.
+    """Handlers of one dispatch, one after another, each under its own deadline.
 
-    Use `run` for one call. Dispatch, which is on the hot path, does the same by hand: `arm`, await, and `judge` what
-    was raised. `close` must be called at the end, in the same task.
-
-    Once a call really waits, the series is under its session's watch, which costs a timer and, on trio, a task for it. Most
-    mounts and cleanups wait for nothing; `run` spares them that.
+    Dispatch is on the hot path and works by hand: `arm`, await, and `judge` what was raised. `close` must be called at the end,
+    in the same task. The scope is opened when the first handler really has something to await, so a dispatch of sync handlers
+    costs none.
     """
 
     __slots__ = (
         "_armed_for",
-        "_is_watched",
+        "_contain",
         "_limit",
         "_scope",
         "_seconds",
@@ -60,7 +178,10 @@ class DeadlineGroup:
         "until",
     )
 
-    def __init__(self, watch: Watchdog | None = None, limit: float | None = None) -> None:
+    def __init__(
+        self, watch: Watchdog | None = None, limit: float | None = None, contain: Contain = contained_failure
+    ) -> None:
+        self._contain = contain
         self.clock: Callable[[], float] = loop_clock()
         self.until = math.inf
         self.started = 0.0
@@ -70,34 +191,9 @@ class DeadlineGroup:
         self._armed_for = math.inf
         self._seconds = math.inf
         self._watch = watch
-        self._is_watched = False
         self._limit = math.inf if limit is None else self.clock() + limit
 
-    async def run(self, awaitable: Awaitable[Any], seconds: float | None, label: Any) -> Any:
-        """Await one call.
-
-        Raises:
-            DeadlinePassed: Its deadline passed.
-        """
-        self.label = label
-        self.arm(seconds, self.clock(), awaitable, watched=False)
-        try:
-            value = await _noticing(awaitable, self._enter_watch)
-        except BaseException as exc:
-            failure = self.judge(exc)
-            if failure is exc:
-                del failure  # an exception that names its own frame is a reference cycle
-                raise
-            raise failure from (exc if isinstance(exc, Exception) else None)
-        finally:
-            self.awaited = None
-        if self.clock() >= self.until:
-            late = self.renew()
-            late.answer = value
-            raise late
-        return value
-
-    def arm(self, seconds: float | None, now: float, awaited: Any, *, watched: bool = True) -> None:
+    def arm(self, seconds: float | None, now: float, awaited: Any) -> None:
         """Give the next call ``seconds`` from ``now``."""
         self.started = now
         self.awaited = awaited
@@ -111,10 +207,10 @@ class DeadlineGroup:
             self._armed_for = self._seconds
             self._scope = cancel_scope(until)
             self._scope.__enter__()
-            if watched:
-                self._enter_watch()
+            if self._watch is not None:
+                self._watch.enter(self)
         elif until != self.until and not 0 <= until - self.until <= min(self._armed_for, self._seconds) * SLACK:
-            if self._is_watched and self._watch is not None and until < self.until:
+            if self._watch is not None and until < self.until:
                 self._watch.hasten(until)
             self.until = until
             self._armed_for = self._seconds
@@ -124,15 +220,15 @@ class DeadlineGroup:
         """What an exception out of the current call means.
 
         Returns:
-            `DeadlinePassed` when our deadline cut the call off; otherwise the call's own failure, an invented cancellation
-            included.
+            `DeadlinePassed` when our deadline cut the call off; otherwise the call's own failure, contained.
 
         Raises:
-            BaseException: ``exc`` itself when it is not the call's to keep: a real cancellation, Ctrl-C, exit.
+            BaseException: ``exc`` itself when it is not the call's to keep: a real cancellation, Ctrl-C.
         """
         scope = self._scope
         if scope is not None and scope.cancel_called:
             self._scope = None
+            where = location_of_raise(exc)
             try:
                 swallowed = scope.__exit__(type(exc), exc, exc.__traceback__)
             except BaseException as rest:  # trio hands back what was in a group beside its Cancelled
@@ -142,8 +238,8 @@ class DeadlineGroup:
             finally:
                 self._leave_watch()
             if swallowed or isinstance(exc, Exception):
-                return DeadlinePassed(self._seconds)
-        return contained_failure(exc)
+                return DeadlinePassed(self._seconds, where)
+        return self._contain(exc)
 
     def renew(self) -> DeadlinePassed:
         """Leave a scope whose deadline has passed although its call came back; the next call opens a fresh one."""
@@ -158,57 +254,6 @@ class DeadlineGroup:
             self._leave_watch()
             scope.__exit__(None, None, None)
 
-    def _enter_watch(self) -> None:
-        if self._watch is not None and not self._is_watched:
-            self._is_watched = True
-            self._watch.enter(self)
-
     def _leave_watch(self) -> None:
-        if self._watch is not None and self._is_watched:
-            self._is_watched = False
+        if self._watch is not None:
             self._watch.leave(self)
-
-
-@types.coroutine
-def _noticing(awaitable: Any, on_wait: Callable[[], None]) -> Generator[Any, Any, Any]:
-    """Await something, and say so when it turns out to wait: a coroutine's first step often is its last."""
-    driven_by_hand = awaitable
-    if type(awaitable) is not types.CoroutineType:
-        if type(awaitable) is not types.GeneratorType:
-            driven_by_hand = awaitable.__await__()
-        if not (hasattr(driven_by_hand, "send") and hasattr(driven_by_hand, "throw")):
-            on_wait()  # a plain iterator, which is allowed
-            return (yield from driven_by_hand)
-    answer: Any = None
-    thrown: BaseException | None = None
-    is_noticed = False
-    try:
-        while True:
-            try:
-                trap = driven_by_hand.send(answer) if thrown is None else driven_by_hand.throw(thrown)
-            except StopIteration as end:
-                return end.value
-            answer = thrown = None
-            try:
-                if not is_noticed:
-                    is_noticed = True
-                    on_wait()
-                answer = yield trap
-            except GeneratorExit:
-                driven_by_hand.close()
-                raise
-            except BaseException as exc:  # noqa: BLE001 — whatever the loop throws is for the one that waits
-                thrown = exc
-    finally:
-        answer = thrown = trap = None  # see `DeadlineGroup.run`
-
-
-def call_foreign(fn: Callable[..., Any], *args: Any) -> Any:
-    """Call third-party code that may be sync; whatever is its own failure leaves as an ``Exception``."""
-    try:
-        return fn(*args)
-    except BaseException as exc:
-        failure = contained_failure(exc)
-        if failure is exc:
-            raise
-        raise failure from exc

@@ -2,7 +2,8 @@
 
 A structured module is an async context manager that may keep task groups and cancel scopes open; it therefore gets a task of
 its own, in which it is entered and left. All such tasks live in the session's task group and are shielded from what happens around
-the session: they are ended in the order of the cleanup stack, users before services, never all at once. Sits on `backend`.
+the session, the end of the event loop included: they are ended in the order of the cleanup stack, users before services, never
+all at once.
 """
 
 from __future__ import annotations
@@ -14,30 +15,59 @@ from typing import Any
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 
-from amplifier.contracts._containment import is_cancellation_type
+from amplifier.contracts._containment import contained_failure, is_cancellation_type
 from amplifier.errors import SessionStateError, SpuriousCancellation
 
-from .cleanup_stack import CleanupStack
+from .backend import run_section
+from .cleanup_stack import CleanupEntry, CleanupStack
+from .running_call import RunningCall
 
 logger = logging.getLogger("amplifier.session")
 
+_ROUNDS_TO_BEGIN = 2
+"""Turns of the loop after which a new task has made its first step, on every backend, if it ever will."""
+
 CrashReport = Callable[[str | None, str, BaseException, bool], Awaitable[None]]
+Crashed = Callable[[str, str | None, BaseException, bool], Awaitable[None]]
 
 
 class TaskHost:
     """The session's task group and what runs in it."""
 
-    __slots__ = ("_cleanups", "_report_crash", "fatal", "group", "is_shut")
+    __slots__ = ("_cleanups", "_group", "_is_shut", "_report_crash", "coordinator", "fatal")
 
-    def __init__(self, cleanups: CleanupStack, report_crash: CrashReport) -> None:
+    def __init__(self, cleanups: CleanupStack, report_crash: CrashReport, coordinator: Any = None) -> None:
+        self.coordinator = coordinator
         self._cleanups = cleanups
         self._report_crash = report_crash
-        self.group: anyio.abc.TaskGroup | None = None
-        self.is_shut: bool = False
-        """Everything has been cleaned up: what were started now, nobody would stop."""
+        self._group: anyio.abc.TaskGroup | None = None
+        self._is_shut = False
         self.fatal: list[BaseException] = []
         """Crashes of background tasks that asked to end the session."""
+
+    @property
+    def group(self) -> anyio.abc.TaskGroup | None:
+        """The session's task group; None outside ``async with session:``."""
+        return self._group
+
+    @property
+    def is_shut(self) -> bool:
+        """Whether everything has been cleaned up: no one would stop what were started now."""
+        return self._is_shut
+
+    def use_group(self, group: anyio.abc.TaskGroup | None) -> None:
+        """Run everything in ``group`` from now on."""
+        self._group = group
+
+    def reopen(self) -> None:
+        """The session opens: work may be started again."""
+        self._is_shut = False
+
+    def shut(self) -> None:
+        """The session is closed: refuse whatever comes from now on."""
+        self._is_shut = True
 
     def spawn(self, fn: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Start kernel work beside the turn; the caller sees to it that it ends."""
@@ -52,27 +82,9 @@ class TaskHost:
             SessionStateError: The session was opened by hand and has no task group.
         """
         group = self._require_group(f"start_soon({name})")
-        scope = anyio.CancelScope(shield=True)
-        done = anyio.Event()
-
-        async def stop() -> None:
-            scope.cancel()
-            await done.wait()
-
-        entry = self._cleanups.push(stop, owner, what=f"background task {name!r}")
-
-        async def run() -> None:
-            try:
-                with scope:
-                    await fn(*args)
-            except BaseException as exc:  # noqa: BLE001 — foreign code: a crash ends this task, not its neighbours
-                await self._crashed(name, owner, exc, fatal)
-            finally:
-                if entry is not None:
-                    self._cleanups.discard(entry)
-                done.set()
-
-        group.start_soon(run, name=f"{owner or 'application'}: {name}")
+        work = BackgroundTask(fn, args, name, owner, fatal, self)
+        work.entry = self._cleanups.push(work.stop, owner, what=f"background task {name!r}")
+        group.start_soon(work.run, name=f"{owner or 'application'}: {name}")
 
     async def host(
         self, manager: AbstractAsyncContextManager[Any], *, name: str, owner: str | None
@@ -87,7 +99,7 @@ class TaskHost:
             BaseException: What entering the manager raised.
         """
         group = self._require_group(f"the structured mount of {name!r}")
-        host = _Host(manager, name, owner, self._crashed)
+        host = HostTask(manager, name, owner, self)
         group.start_soon(host.run, name=f"host of {name}")
         try:
             await host.entered.wait()
@@ -103,64 +115,161 @@ class TaskHost:
         return host.value, host.leave
 
     def _require_group(self, what: str) -> anyio.abc.TaskGroup:
-        if self.is_shut:
+        if self._is_shut:
             raise SessionStateError(f"{what} comes too late: the session is closed")
-        if self.group is None:
+        if self._group is None:
             raise SessionStateError(
                 f"{what} needs the session's task group, which exists only inside `async with session:`; "
                 "this session was opened with initialize(): open it with `async with` instead"
             )
-        return self.group
+        return self._group
 
-    async def _crashed(self, name: str, owner: str | None, exc: BaseException, fatal: bool) -> None:
-        # These tasks are shielded, so a cancellation that comes out of one was made by the module itself: a crash.
-        if not isinstance(exc, Exception) and not is_cancellation_type(exc):
-            fatal = True  # Ctrl-C and exit always end the session
-        logger.error("background task %r of %s crashed: %s", name, owner or "the application", exc, exc_info=exc)
+    def forget(self, entry: CleanupEntry | None) -> None:
+        """Background work has ended by itself: the closing need not stop it."""
+        if entry is not None:
+            self._cleanups.discard(entry)
+
+    async def crashed(self, name: str, owner: str | None, exc: BaseException, fatal: bool) -> None:
+        """Report a task that raised, and end the session if it asked for that."""
+        try:
+            # These tasks are shielded, so a cancellation that comes out of one was made by the module itself: a crash.
+            error = exc if is_cancellation_type(exc) else contained_failure(exc)
+        except BaseException as interrupt:  # noqa: BLE001 — Ctrl-C ends the session, which raises it
+            error, fatal = interrupt, True
+        logger.error("background task %r of %s crashed: %s", name, owner or "the application", error, exc_info=error)
         if fatal:
-            self.fatal.append(exc)
-            if self.group is not None:
-                self.group.cancel_scope.cancel()
+            self.fatal.append(error)
+            if self._group is not None:
+                self._group.cancel_scope.cancel()
         with anyio.CancelScope(shield=True):
-            await self._report_crash(owner, name, exc, fatal)
+            await self._report_crash(owner, name, error, fatal)
 
 
-class _Host:
-    """One structured module in its own task."""
+class _SessionTask:
+    """A task of the session's group that only the session ends.
 
-    __slots__ = ("_crashed", "_done", "_left", "_manager", "_name", "_owner", "_scope", "entered", "error", "value")
+    On asyncio its work is a section of its own: a native cancel, as the end of the loop sends to every task in its list, waits until
+    the work has been ended in its turn. A task that was cancelled before its first step never begins; waiting for it would not end.
+    """
+
+    __slots__ = ("_done", "_has_begun", "_host", "_is_abandoned", "_name", "_owner", "_scope")
+
+    def __init__(self, name: str, owner: str | None, host: TaskHost) -> None:
+        self._name = name
+        self._owner = owner
+        self._host = host
+        self._scope = anyio.CancelScope(shield=True)
+        self._done = anyio.Event()
+        self._has_begun = False
+        self._is_abandoned = False
+
+    def running_call(self) -> RunningCall:
+        """Whose work this is."""
+        return RunningCall(coordinator=self._host.coordinator, label=self.describe(), module=self._owner)
+
+    async def run(self) -> None:
+        """The body of the task."""
+        if self._is_abandoned:
+            return
+        self._has_begun = True
+        try:
+            await run_section(self._work, name=self.describe(), shield=True)
+        except BaseException as exc:
+            # Held back until the work was over. The task ends here anyway, and its group would take it for a failure.
+            if not is_cancellation_type(exc):
+                raise
+
+    async def _work(self) -> None:
+        raise NotImplementedError
+
+    def describe(self) -> str:
+        """What the task does, in words."""
+        raise NotImplementedError
+
+    async def _end(self) -> None:
+        """Cancel the work and wait until it is gone."""
+        self._scope.cancel()
+        for _ in range(_ROUNDS_TO_BEGIN):
+            if not self._has_begun:
+                await anyio.lowlevel.cancel_shielded_checkpoint()
+        if self._has_begun:
+            await self._done.wait()
+        else:
+            self._is_abandoned = True
+
+
+class BackgroundTask(_SessionTask):
+    """Work that a module started beside the turns."""
+
+    __slots__ = ("_args", "_fatal", "_fn", "entry")
 
     def __init__(
         self,
-        manager: AbstractAsyncContextManager[Any],
+        fn: Callable[..., Awaitable[Any]],
+        args: tuple[Any, ...],
         name: str,
         owner: str | None,
-        crashed: Callable[[str, str | None, BaseException, bool], Awaitable[None]],
+        fatal: bool,
+        host: TaskHost,
     ) -> None:
+        super().__init__(name, owner, host)
+        self._fn = fn
+        self._args = args
+        self._fatal = fatal
+        self.entry: CleanupEntry | None = None
+
+    def describe(self) -> str:
+        """What the task does, in words."""
+        return f"background task {self._name!r}"
+
+    async def _work(self) -> None:
+        try:
+            with self._scope:
+                await self._fn(*self._args)
+        except BaseException as exc:  # noqa: BLE001 — foreign code: a crash ends this task, not its neighbours
+            await self._host.crashed(self._name, self._owner, exc, self._fatal)
+        finally:
+            self._host.forget(self.entry)
+            self._done.set()
+
+    async def stop(self) -> None:
+        """Cancel the work and wait until it is gone."""
+        await self._end()
+
+
+class HostTask(_SessionTask):
+    """One structured module in its own task."""
+
+    __slots__ = ("_left", "_manager", "entered", "error", "value")
+
+    def __init__(self, manager: AbstractAsyncContextManager[Any], name: str, owner: str | None, host: TaskHost) -> None:
+        super().__init__(name, owner, host)
         self._manager = manager
-        self._name = name
-        self._owner = owner
-        self._crashed = crashed
-        self._scope = anyio.CancelScope(shield=True)
         self._left = anyio.Event()
-        self._done = anyio.Event()
         self.entered = anyio.Event()
         self.value: Any = None
         self.error: BaseException | None = None
 
-    async def run(self) -> None:
+    def describe(self) -> str:
+        """What the task does, in words."""
+        return f"structured mount of {self._name!r}"
+
+    async def _work(self) -> None:
         try:
             with self._scope:
                 async with self._manager as self.value:
                     self.entered.set()
                     await self._left.wait()
         except BaseException as exc:  # noqa: BLE001 — foreign code: handed to whoever waits for it
+            error = exc
             if is_cancellation_type(exc):  # shielded: the module made it up
-                exc = SpuriousCancellation(f"{self._name!r} raised {type(exc).__name__} although nobody cancelled it")
+                error = SpuriousCancellation(
+                    f"{self._name!r} raised {type(exc).__name__} although nothing was cancelled"
+                )
             if self.entered.is_set() and not self._left.is_set():
-                await self._crashed(self._name, self._owner, exc, False)
+                await self._host.crashed(self._name, self._owner, error, False)
             else:
-                self.error = exc
+                self.error = error
         finally:
             self._done.set()
             self.entered.set()
@@ -181,5 +290,4 @@ class _Host:
     async def abandon(self) -> None:
         """Cancel the module and wait until it is gone."""
         self._left.set()
-        self._scope.cancel()
-        await self._done.wait()
+        await self._end()

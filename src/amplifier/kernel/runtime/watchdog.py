@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import attrs
 
 from .await_location import where_suspended
-from .backend import Spawn, current_raw_task, loop_clock, start_timer
+from .backend import Spawn, current_raw_task, loop_clock, start_timer, task_name
 
 UNWINDING = 1.0
 """Seconds a cancelled call is given to unwind before it is called unresponsive."""
@@ -54,7 +54,7 @@ class _Progress:
 class Watchdog:
     """Active calls of one session and the timer over them."""
 
-    __slots__ = ("_progress", "_report", "_stop_timer", "_tasks", "_wakes_at", "is_stopped", "spawn")
+    __slots__ = ("_progress", "_report", "_spawn", "_stop_timer", "_tasks", "_wakes_at", "is_stopped")
 
     def __init__(self, report: Callable[[Unresponsive], None]) -> None:
         self._report = report
@@ -62,12 +62,12 @@ class Watchdog:
         self._progress: dict[Watched, _Progress] = {}
         self._stop_timer: Callable[[], None] | None = None
         self._wakes_at = math.inf
-        self.spawn: Spawn | None = None
+        self._spawn: Spawn | None = None
         self.is_stopped: bool = False
 
     def start(self, spawn: Spawn | None) -> None:
         """The session has opened; timers that need a task take it from ``spawn``."""
-        self.spawn = spawn
+        self._spawn = spawn
         self.is_stopped = False
 
     def enter(self, call: Watched) -> None:
@@ -89,10 +89,14 @@ class Watchdog:
         if self._progress:
             self._progress.pop(call, None)
 
+    def release_tasks(self) -> None:
+        """The session's task group takes no more tasks: where a timer needs one, there is no timer from now on."""
+        self._spawn = None
+
     def stop(self) -> None:
         """Forget everything; the session is closed."""
         self.is_stopped = True
-        self.spawn = None
+        self._spawn = None
         self._tasks.clear()
         self._progress.clear()
         self._disarm()
@@ -101,7 +105,7 @@ class Watchdog:
         self._disarm()
         if at < math.inf:
             self._wakes_at = at
-            self._stop_timer = start_timer(max(at - loop_clock()(), 0.0), self._look, self.spawn)
+            self._stop_timer = start_timer(max(at - loop_clock()(), 0.0), self._look, self._spawn)
 
     def _disarm(self) -> None:
         if self._stop_timer is not None:
@@ -127,10 +131,9 @@ class Watchdog:
 
 
 def _describe(call: Watched, task: Any, now: float) -> Unresponsive:
-    name = task.get_name() if hasattr(task, "get_name") else getattr(task, "name", repr(task))
     return Unresponsive(
         label=call.label,
-        task=str(name),
+        task=task_name(task),
         where=where_suspended(call.awaited),
         seconds=call.until - call.started,
         overdue=now - call.until,

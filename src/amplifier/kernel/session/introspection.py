@@ -1,14 +1,13 @@
-"""What the kernel knows about tasks that somebody finds suspended: whose session, whose module, under which deadline.
+"""What the kernel knows about tasks that are found suspended: whose session, whose module, under which deadline.
 
 Nothing here runs in an ordinary turn. The kernel keeps no list of its tasks; when a session hangs, the chain of awaits of each
-task is read, and where a frame of the kernel stands in it, that frame says what it is doing. `amplifier.observability` stands above
-and makes a report of it; everything else of the kernel stands below.
+task is read, and the kernel's objects in it describe what they are doing (see `running_call`). `amplifier.observability` makes a
+report of it.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from contextvars import Context
 from types import FrameType
 from typing import Any
@@ -18,22 +17,12 @@ import attrs
 
 from amplifier.contracts._containment import running_asyncio_loop
 
-from ..coordinator.coordinator import ModuleCoordinator, _who
+from ..coordinator.coordinator import ModuleCoordinator, describe_label
 from ..coordinator.mounts import NAMED_POINTS, SINGLE_POINTS
-from ..hooks.dispatch import Dispatch
-from ..runtime.await_location import await_chain, is_machinery
-from ..runtime.backend import (
-    _asyncio_context,
-    _shielded_on_asyncio,
-    loop_clock,
-    run_guarded,
-    start_timer,
-)
-from ..runtime.deadlines import DeadlineGroup
-from ..runtime.task_host import TaskHost, _Host
-from .opening import Opening
-from .session import AmplifierSession, _inside_turn_of
-from .turn import TurnRunner
+from ..runtime.await_location import await_chain, is_kernel, is_machinery
+from ..runtime.backend import SectionWaiter, _asyncio_context, loop_clock
+from ..runtime.running_call import RunningCall
+from .session import _inside_turn_of
 
 __all__ = [
     "Landmark",
@@ -101,11 +90,9 @@ def clock_now() -> float:
 def running_tasks() -> list[RunningTask]:
     """Every task of the loop that runs in this thread; also in a signal handler, where no task is the current one."""
     if running_asyncio_loop() is not None:
+        listed = {id(task): task for task in sys.modules["asyncio"].all_tasks()}
         infos = _asyncio_context().run(anyio.get_running_tasks)
-        contexts = {id(task): _context_of(task) for task in sys.modules["asyncio"].all_tasks()}
-        return [
-            RunningTask(info.id, info.parent_id, info.name or "", info.coro, contexts.get(info.id)) for info in infos
-        ]
+        return [found for info in infos for found in _with_sections(info, listed.get(info.id))]
     found: list[RunningTask] = []
     waiting = [] if (root := _trio_root()) is None else [root]
     while waiting:
@@ -113,6 +100,15 @@ def running_tasks() -> list[RunningTask]:
         parent = None if task.parent_nursery is None else id(task.parent_nursery.parent_task)
         found.append(RunningTask(id(task), parent, task.name, task.coro, task.context))
         waiting += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
+    return found
+
+
+def _with_sections(info: anyio.TaskInfo, task: Any) -> list[RunningTask]:
+    """A task of the asyncio loop's list, and the sections that it waits for, which are not in the list."""
+    found = [RunningTask(info.id, info.parent_id, info.name or "", info.coro, _context_of(task))]
+    while isinstance(waiter := getattr(task, "_fut_waiter", None), SectionWaiter) and waiter.section.task is not None:
+        parent, task = task, waiter.section.task
+        found.append(RunningTask(id(task), id(parent), task.get_name(), task.get_coro(), _context_of(task)))
     return found
 
 
@@ -152,86 +148,18 @@ def owners_of(coordinator: ModuleCoordinator) -> dict[int, str]:
 
 
 def landmark_of(frame: FrameType) -> Landmark | None:
-    """What one frame says, if it is a telling one of the kernel's."""
-    code = frame.f_code
-    read = _READERS.get((str(frame.f_globals.get("__name__")), code.co_qualname))
-    if read is None:
+    """What the object of the kernel that a frame belongs to is doing, if it is one that waits for something."""
+    if not is_kernel(frame):
         return None
-    try:
-        return read(frame.f_locals)
-    except (KeyError, AttributeError):  # at its very first or last step, a frame may not have all its variables
+    describe = getattr(frame.f_locals.get("self"), "running_call", None)
+    call: RunningCall | None = None if describe is None else describe()
+    if call is None:
         return None
-
-
-def _session(doing: str | None = None) -> Callable[[dict[str, Any]], Landmark]:
-    return lambda found: Landmark(coordinator=found["self"].coordinator, doing=doing)
-
-
-def _turn(found: dict[str, Any]) -> Landmark:
-    turns: TurnRunner = found["self"]
-    until = None if turns.scope is None else turns.scope.deadline
-    return Landmark(coordinator=turns._coordinator, doing="a turn", until=until)
-
-
-def _series_of(series: DeadlineGroup) -> Landmark:
-    if series.awaited is None:
-        return Landmark()
-    module, doing = _who(series.label)
-    return Landmark(module=module, doing=doing, until=series.until)
-
-
-def _mount(found: dict[str, Any]) -> Landmark:
-    owner: str = found["owner"]
-    return Landmark(module=owner, doing=f"mount of module {owner!r}")
-
-
-def _ready(found: dict[str, Any]) -> Landmark:
-    return Landmark(module=found["spec"].module)
-
-
-def _host(found: dict[str, Any]) -> Landmark:
-    host: _Host = found["self"]
-    coordinator = _coordinator_of(getattr(host._crashed, "__self__", None))
-    return Landmark(coordinator=coordinator, module=host._owner, doing=f"structured mount of {host._name!r}")
-
-
-def _background(found: dict[str, Any]) -> Landmark:
-    name, owner = found["name"], found["owner"]
-    return Landmark(coordinator=_coordinator_of(found["self"]), module=owner, doing=f"background task {name!r}")
-
-
-def _section(found: dict[str, Any]) -> Landmark:
-    return Landmark(goes_on_in=id(found["task"]))
-
-
-def _coordinator_of(hosting: Any) -> ModuleCoordinator | None:
-    found = getattr(getattr(hosting, "_report_crash", None), "__self__", None)
-    return found if isinstance(found, ModuleCoordinator) else None
-
-
-def _key(function: Any) -> tuple[str, str]:
-    return function.__module__, function.__qualname__
-
-
-_READERS: dict[tuple[str, str], Callable[[dict[str, Any]], Landmark]] = {
-    _key(AmplifierSession.__aenter__): _session("opening"),
-    _key(AmplifierSession.initialize): _session("opening"),
-    _key(AmplifierSession._mount_plan): _session("opening"),
-    _key(AmplifierSession.execute): _session("a turn"),
-    _key(AmplifierSession.__aexit__): _session("closing"),
-    _key(AmplifierSession.cleanup): _session("closing"),
-    _key(AmplifierSession._close): _session("closing"),
-    _key(TurnRunner.run): _turn,
-    _key(Opening._mount): _mount,
-    _key(Opening._make_ready): _ready,
-    _key(DeadlineGroup.run): lambda found: _series_of(found["self"]),
-    _key(Dispatch.run): lambda found: _series_of(found["self"]._series),
-    _key(_Host.run): _host,
-    (TaskHost.__module__, f"{TaskHost.start_soon.__qualname__}.<locals>.run"): _background,
-    _key(run_guarded): _section,
-    _key(_shielded_on_asyncio): _section,
-    (start_timer.__module__, f"{start_timer.__qualname__}.<locals>.wait"): lambda _: Landmark(
-        doing="a timer of the kernel"
-    ),
-}
-"""The frames that tell something, and how they are read. By name: no frame is touched until somebody asks."""
+    module, doing = (None, None) if call.label is None else describe_label(call.label)
+    return Landmark(
+        coordinator=call.coordinator,
+        module=call.module or module,
+        doing=doing,
+        until=call.until,
+        goes_on_in=None if call.goes_on_in is None else id(call.goes_on_in),
+    )

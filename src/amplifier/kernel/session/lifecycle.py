@@ -48,6 +48,15 @@ class Lifecycle:
         self.state = State.NEW
         self.turn_running = False
 
+    @property
+    def activity(self) -> str | None:
+        """What the session is doing, in words; None when it does nothing."""
+        if self.state is State.OPENING:
+            return "opening"
+        if self.state is State.CLOSING:
+            return "closing"
+        return "a turn" if self.turn_running else None
+
     def move(self, to: State) -> None:
         """Go to another state.
 

@@ -24,7 +24,9 @@ from amplifier.plan import ModuleSpec, MountPlan
 
 from ..coordinator.coordinator import ModuleCoordinator
 from ..coordinator.module_view import ModuleView
-from ..runtime.deadlines import DeadlineGroup, DeadlinePassed, call_foreign
+from ..runtime.backend import loop_clock
+from ..runtime.deadlines import DeadlinePassed, call_foreign, run_bounded
+from ..runtime.running_call import RunningCall
 
 logger = logging.getLogger("amplifier.session")
 
@@ -57,16 +59,16 @@ class ModuleFailure:
 class Opening:
     """One run through a plan."""
 
-    __slots__ = ("_coordinator", "_listing", "_loader", "_names", "_plan", "_series", "_waiting", "failures")
+    __slots__ = ("_coordinator", "_listing", "_loader", "_names", "_now", "_plan", "_waiting", "failures")
 
     def __init__(self, plan: MountPlan, coordinator: ModuleCoordinator, loader: Any) -> None:
         self._plan = plan
         self._coordinator = coordinator
         self._loader = loader
         self._listing = Listing()
-        self._series = DeadlineGroup(coordinator.watch)
         self._waiting: list[tuple[str, ModuleSpec, ModuleView, Callable[..., Any]]] = []
         self._names: set[str] = set()
+        self._now: RunningCall | None = None
         self.failures: list[ModuleFailure] = []
 
     async def run(self) -> None:
@@ -76,18 +78,18 @@ class Opening:
             ModuleLoadError: The orchestrator, the context or a gate failed.
             ExceptionGroup: In strict mode, everything that failed.
         """
-        try:
-            for kind, spec in self._modules():
-                await self._mount(kind, spec)
-            self._series.close()  # what follows is not part of the last mount and its deadline
-            self._raise_in_strict_mode()
-            for failure in self.failures:
-                await self._announce(failure)
-            for kind, spec, view, on_session_ready in self._waiting:
-                await self._make_ready(kind, spec, view, on_session_ready)
-            self._raise_in_strict_mode()
-        finally:
-            self._series.close()
+        for kind, spec in self._modules():
+            await self._mount(kind, spec)
+        self._raise_in_strict_mode()
+        for failure in self.failures:
+            await self._announce(failure)
+        for kind, spec, view, on_session_ready in self._waiting:
+            await self._make_ready(kind, spec, view, on_session_ready)
+        self._raise_in_strict_mode()
+
+    def running_call(self) -> RunningCall | None:
+        """The module that is being opened."""
+        return self._now
 
     def _modules(self) -> Iterator[tuple[str, ModuleSpec]]:
         plan = self._plan
@@ -110,12 +112,12 @@ class Opening:
 
     async def _mount(self, kind: str, spec: ModuleSpec) -> None:
         owner = self._owner_name(spec)
+        self._now = RunningCall(coordinator=self._coordinator, module=owner, label=f"mount of module {owner!r}")
         view = self._coordinator.view_for(owner, spec.on_failure)
         try:
             loaded = await self._load(spec)
             ready = await self._mount_loaded(kind, spec, loaded, view, owner)
-        except (Exception, SystemExit) as exc:  # foreign code: contained here, blamed and undone (L4)
-            self._series.close()  # the module is undone outside of its own deadline
+        except Exception as exc:  # foreign code: contained here, blamed and undone (L4)
             await self._coordinator.undo(owner)
             error = _as_load_error(kind, spec, exc)
             reason = module_failure_reason(error)
@@ -152,14 +154,14 @@ class Opening:
                 options["coordinator"] = coordinator  # a loader made before its session asks the session's resolver
         loading = call_foreign(partial(loader.load, spec.module, spec.config, **options))
         if inspect.isawaitable(loading):
-            return await self._series.run(loading, seconds, f"loading of {spec.module!r}")
+            return await run_bounded(loading, seconds, f"loading of {spec.module!r}", coordinator.watch)
         return loading
 
     def _load_at_once(self, loader: ModuleLoader, spec: ModuleSpec, seconds: float | None) -> Blueprint:
         """Load without awaiting, as most modules are; an import cannot be cut off, only be told late."""
-        clock = self._series.clock
+        clock = loop_clock()
         started = clock()
-        found = loader.find(spec.module, spec.source, self._listing)
+        found: Blueprint = call_foreign(loader.find, spec.module, spec.source, self._listing)
         if seconds is not None and clock() - started >= seconds:
             raise DeadlinePassed(seconds)
         return found
@@ -185,14 +187,14 @@ class Opening:
                 module_id=spec.module,
             )
         label = f"mount of module {spec.module!r}"
-        seconds = self._coordinator.deadlines.mount
+        seconds, watch = self._coordinator.deadlines.mount, self._coordinator.watch
         if _is_async_manager(answer):
             entering = self._coordinator.hosting.host(answer, name=spec.module, owner=owner)
-            result, _ = await self._series.run(entering, seconds, label)
+            result, _ = await run_bounded(entering, seconds, label, watch)
             self._take_instance(kind, result, owner)
         else:
             try:
-                result = await self._series.run(answer, seconds, label) if inspect.isawaitable(answer) else answer
+                result = await run_bounded(answer, seconds, label, watch) if inspect.isawaitable(answer) else answer
             except DeadlinePassed as late:
                 self._take(kind, late.answer, owner)  # so that undoing the module closes what it has opened
                 raise
@@ -246,28 +248,24 @@ class Opening:
         self, kind: str, spec: ModuleSpec, view: ModuleView, on_session_ready: Callable[..., Any]
     ) -> None:
         seconds = self._coordinator.deadlines.ready
+        self._now = RunningCall(coordinator=self._coordinator, module=spec.module)
         try:
             answer = call_foreign(on_session_ready, view)
             if inspect.isawaitable(answer):
-                await self._series.run(answer, seconds, f"on_session_ready of module {spec.module!r}")
-        except (Exception, SystemExit) as exc:  # noqa: BLE001 — foreign code; not fatal by contract
-            error: Exception = (
-                _deadline_error("on_session_ready", spec.module, exc)
-                if isinstance(exc, DeadlinePassed)
-                else exc
-                if isinstance(exc, Exception)
-                else ModuleLoadError(f"on_session_ready of {spec.module!r} called exit", module_id=spec.module)
-            )
+                label = f"on_session_ready of module {spec.module!r}"
+                await run_bounded(answer, seconds, label, self._coordinator.watch)
+        except Exception as exc:  # noqa: BLE001 — foreign code; not fatal by contract
+            error: Exception = exc
+            if isinstance(exc, DeadlinePassed):
+                error = _deadline_error("on_session_ready", spec.module, exc)
             self.failures.append(ModuleFailure(spec.module, kind, "ready", error, "ready_failed"))
             if spec.on_failure == "deny" and not self._plan.strict:
-                self._series.close()
                 raise ModuleLoadError(
                     f"gate {spec.module!r} did not get ready: {type(error).__name__}: {redact_text(str(error))}",
                     module_id=spec.module,
                     reason_code="ready_failed",
                 ) from error
             logger.warning("on_session_ready of module %r failed:\n%s", spec.module, _redacted_traceback(error))
-            self._series.close()
             await self._coordinator.hooks.emit(
                 MODULE_ON_SESSION_READY_FAILED, {"module_id": spec.module, "error": redact_text(str(error))}
             )

@@ -10,7 +10,6 @@ the states in `lifecycle`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from types import TracebackType
@@ -23,17 +22,19 @@ import orjson
 from amplifier._json import redact_secrets, redact_text
 from amplifier.contracts import DEFAULT, Inherited
 from amplifier.contracts._containment import is_cancellation_type
-from amplifier.errors import SessionStateError
-from amplifier.events import CLEANUP_FAILED, SESSION_END, SESSION_FORK
+from amplifier.errors import ExecutionCancelled, SessionStateError
+from amplifier.events import SESSION_FORK
 from amplifier.loading import ModuleLoader
 from amplifier.models import SessionStatus
 from amplifier.plan import MountPlan, merge_plans, new_session_id, parse_plan, validate_session_id
 
 from ..coordinator.coordinator import ModuleCoordinator
 from ..hooks.registry import check_timeout
-from ..runtime.backend import Loop, run_guarded, run_shielded
+from ..runtime.backend import Loop, cancel_scope, current_raw_task, run_section, task_name
+from ..runtime.cancellation import CancellationToken
 from ..runtime.cleanup_stack import CleanupFailure
-from ..runtime.deadlines import DeadlinePassed
+from ..runtime.running_call import RunningCall
+from .closing import Closing
 from .lifecycle import Lifecycle, State
 from .opening import ModuleFailure, Opening
 from .stream import TurnStream
@@ -103,11 +104,11 @@ class AmplifierSession:
         self.loader: Any = ModuleLoader(self.coordinator) if loader is None else loader
         self.coordinator.loader = self.loader
         self._lifecycle = Lifecycle(self.session_id)
-        self._turns = TurnRunner(self.coordinator, self.status, is_resumed)
+        self._turns = TurnRunner(self.coordinator, self.status, self._lifecycle, is_resumed)
         self._parent: AmplifierSession | None = None
         self._loop: Loop | None = None
         self._settled: anyio.Event | None = None
-        self._turn_over: anyio.Event | None = None
+        self._opened_in: Any = None
 
     def __repr__(self) -> str:
         turn = ", turn running" if self._lifecycle.turn_running else ""
@@ -118,7 +119,7 @@ class AmplifierSession:
         return SessionStatistics(
             state=self._lifecycle.state.value,
             turn_running=self._lifecycle.turn_running,
-            cleanups=len(self.coordinator.cleanups.entries),
+            cleanups=len(self.coordinator.cleanups),
             handlers=self.coordinator.hooks.statistics().handlers,
             failures=len(self.failures),
         )
@@ -128,20 +129,22 @@ class AmplifierSession:
         """Whether the session is open."""
         return self._lifecycle.state is State.OPEN
 
+    def running_call(self) -> RunningCall:
+        """What the session is doing, for reports about sessions that hang."""
+        return RunningCall(coordinator=self.coordinator, label=self._lifecycle.activity)
+
     # ── opening ──
 
     async def __aenter__(self) -> Self:
         self._lifecycle.move(State.OPENING)
         group = anyio.create_task_group()
         await group.__aenter__()
-        self.coordinator.hosting.group = group
+        self.coordinator.hosting.use_group(group)
+        self._opened_in = current_raw_task()
         try:
             await self._open()
         except BaseException as exc:
-            try:
-                await self._leave_group(exc)
-            finally:
-                self.coordinator.hosting.group = None
+            await self._leave_group(exc)
             raise
         return self
 
@@ -168,12 +171,13 @@ class AmplifierSession:
     async def _open(self) -> None:
         """Mount the plan; whatever goes wrong, what was mounted is cleaned up before it leaves here."""
         try:
-            await run_guarded(self._mount_plan, name=f"amplifier open {self.session_id}")
+            await run_section(self._mount_plan, name=f"amplifier open {self.session_id}", isolate=True)
             self._lifecycle.move(State.OPEN)
         except BaseException as exc:
-            self.status.status = "cancelled" if is_cancellation_type(exc) else "failed"
+            stopped = is_cancellation_type(exc) or isinstance(exc, ExecutionCancelled)
+            self.status.status = "cancelled" if stopped else "failed"
             self._lifecycle.move(State.CLOSING)
-            await run_shielded(self._close, False, name=f"amplifier close {self.session_id}")
+            await self._run_closing(was_open=False)
             raise
         self._settle()
 
@@ -191,30 +195,44 @@ class AmplifierSession:
         coordinator = self.coordinator
         plan = self._read_plan()
         self._loop = Loop()
-        self._turns.closing = False
         self.failures = []
         self.cleanup_failures = []
         self.status.status = "running"
         self.status.ended_at = None
-        coordinator.deadlines = plan.deadlines
-        coordinator.hooks.set_default_timeout(plan.deadlines.hook)
-        coordinator.mounts.strict = plan.strict
-        coordinator.hosting.is_shut = False
-        spawn = None if coordinator.hosting.group is None else coordinator.hosting.spawn
-        coordinator.watch.start(spawn)
-        announce = None if spawn is None else self._announce_cancel
-        coordinator.cancellation.attach(self._loop, spawn or self._loop.spawn_timer, announce)
+        self._turns.reopen()
+        coordinator.open(plan, self._loop, self._announce_cancel)
+        token = coordinator.cancellation
         if self._parent is not None:
-            self._parent.coordinator.cancellation.register_child(coordinator.cancellation)
+            self._parent.coordinator.cancellation.register_child(token)
+        was_stopped = token.is_immediate
         for warning in plan.warnings:
             logger.warning("mount plan of session %r: %s", self.session_id, warning)
-        opening = Opening(plan, coordinator, coordinator.loader)
+        await self._mount_until_stopped(plan, None if was_stopped else token)
+
+    async def _mount_until_stopped(self, plan: MountPlan, token: CancellationToken | None) -> None:
+        """Mount everything; a stop that is requested meanwhile, also of the parent, ends the opening.
+
+        A token that was set before lets the session open and refuses its turns, until it is reset.
+        """
+        opening = Opening(plan, self.coordinator, self.coordinator.loader)
         try:
-            await opening.run()
+            with cancel_scope() as scope:
+                if token is not None:
+                    token.bind(scope)
+                await opening.run()
+                if self.parent_id:
+                    await self.coordinator.hooks.emit(SESSION_FORK, self._lineage(raw=plan.raw))
         finally:
+            if token is not None:
+                token.unbind()
             self._take_failures(opening.failures)
-        if self.parent_id:
-            await coordinator.hooks.emit(SESSION_FORK, self._lineage(raw=plan.raw))
+        if token is not None and scope.cancel_called:
+            reason = f" ({token.reason})" if token.reason else ""
+            raise ExecutionCancelled(
+                f"session {self.session_id!r} was stopped while it was being opened{reason}",
+                session_id=self.session_id,
+                reason=token.reason,
+            )
 
     def _read_plan(self) -> MountPlan:
         """The plan as it is now: between construction and opening the application may have changed its dict."""
@@ -270,20 +288,22 @@ class AmplifierSession:
         self._lifecycle.begin_turn()
         inside = _inside_turn_of.set((*_inside_turn_of.get(), self._lifecycle))
         try:
-            if self._loop is None or not self._loop.is_running_here():
-                raise SessionStateError(f"session {self.session_id!r} was opened on another event loop; use it there")
-            return await run_guarded(
+            self._require_own_loop()
+            return await run_section(
                 self._turns.run,
                 prompt,
                 seconds,
                 name=f"amplifier turn {self.session_id}",
+                isolate=True,
                 is_unwinding=self._turns.is_unwinding,
             )
         finally:
             _inside_turn_of.reset(inside)
-            self._lifecycle.end_turn()
-            if self._turn_over is not None:
-                self._turn_over.set()
+            self._turns.end_turn()
+
+    def _require_own_loop(self) -> None:
+        if self._loop is None or not self._loop.is_running_here():
+            raise SessionStateError(f"session {self.session_id!r} was opened on another event loop; use it there")
 
     def stream(self, prompt: str, *, timeout: float | Inherited | None = DEFAULT) -> TurnStream:
         """Run one turn and watch it: ``async with session.stream(prompt) as events: async for event in events``.
@@ -297,7 +317,7 @@ class AmplifierSession:
         self.coordinator.hosting.spawn(self._announce_cancel_shielded)
 
     async def _announce_cancel_shielded(self) -> None:
-        await run_shielded(self._turns.announce_requests, name="amplifier cancel:requested")
+        await run_section(self._turns.announce_requests, name="amplifier cancel:requested", shield=True)
 
     # ── children ──
 
@@ -341,10 +361,7 @@ class AmplifierSession:
             await self.cleanup()
         except BaseException as error:  # noqa: BLE001 — re-raised below, when the task group has been left
             problem = error
-        try:
-            crashed = await self._leave_group(exc)
-        finally:
-            self.coordinator.hosting.group = None
+        crashed = await self._leave_group(exc)
         if problem is not None:
             raise problem
         return crashed
@@ -366,48 +383,36 @@ class AmplifierSession:
         while self._lifecycle.state is State.OPENING:  # when we wake, it may be opened a second time already
             await self._until_settled()
         if self._lifecycle.state is State.OPEN:
+            if (
+                self._loop is not None and not self._loop.has_ended()
+            ):  # otherwise there is no other place left to close it
+                self._require_own_loop()
             # In the caller's own step, before the shielded section gets its task: a second caller must see it at once.
             self._lifecycle.move(State.CLOSING)
-            await run_shielded(self._close, True, name=f"amplifier close {self.session_id}")
+            await self._run_closing(was_open=True)
         elif self._lifecycle.state is State.CLOSING:
             await self._until_settled()
         else:
             await self.coordinator.cleanup()
 
+    async def _run_closing(self, *, was_open: bool) -> None:
+        await run_section(self._close, was_open, name=f"amplifier close {self.session_id}", shield=True, isolate=True)
+
     async def _close(self, was_open: bool) -> None:
         """Inside a shielded section: end everything, whatever fails on the way."""
-        fatal: BaseException | None = None
+        closing = Closing(self.coordinator, self._turns, self.status)
         try:
-            await self._end_running_turn()
-            if was_open:
-                fatal = await self._say_end()
-            self.cleanup_failures, interrupt = await self._unwind()
-            fatal = fatal or interrupt
-            self.coordinator.hosting.is_shut = True  # from here on nobody would stop what is started
-            self.coordinator.watch.spawn = None
-            for failure in list(self.cleanup_failures):
-                fatal = await self._say_cleanup_failed(failure) or fatal
-            late_failures, interrupt = await self._unwind()
-            self.cleanup_failures += late_failures
-            fatal = fatal or interrupt
+            await closing.run(was_open=was_open)
         finally:
+            self.cleanup_failures = closing.failures
             self._release()
             self._lifecycle.move(State.CLOSED)
             self._settle()
-        if fatal is not None:
-            raise fatal
-
-    async def _unwind(self) -> tuple[list[CleanupFailure], BaseException | None]:
-        coordinator = self.coordinator
-        return await coordinator.cleanups.unwind(
-            each=coordinator.deadlines.cleanup, total=coordinator.deadlines.teardown, watch=coordinator.watch
-        )
 
     def _release(self) -> None:
         """Let go of everything that reaches beyond the session."""
         coordinator = self.coordinator
-        coordinator.forget_modules()
-        coordinator.cancellation.detach()
+        coordinator.end_closing()
         if self._parent is not None:
             self._parent.coordinator.cancellation.unregister_child(coordinator.cancellation)
         self.status.ended_at = datetime.now(UTC)
@@ -417,51 +422,6 @@ class AmplifierSession:
             except Exception:  # loaders of applications are foreign code
                 logger.exception("the loader of session %r failed to clean up", self.session_id)
 
-    async def _end_running_turn(self) -> None:
-        """A turn that runs in another task is cancelled and waited for: nothing may write into a closed session."""
-        if not self._lifecycle.turn_running:
-            return
-        self._turn_over = anyio.Event()
-        self._turns.closing = True
-        if self._turns.scope is not None:
-            self._turns.scope.cancel()
-        while self._lifecycle.turn_running:
-            with anyio.move_on_after(self.coordinator.deadlines.teardown):
-                await self._turn_over.wait()
-                return
-            logger.error("a turn of session %r does not end although it was cancelled; waiting", self.session_id)
-
-    async def _say_end(self) -> BaseException | None:
-        if self.status.status == "running":
-            self.status.status = "completed"
-        fatal = await self._tell(self._turns.announce_requests)  # of a stop that met no turn
-        details = {"session_id": self.session_id, "status": self.status.status}
-        return await self._tell(self.coordinator.hooks.emit, SESSION_END, details) or fatal
-
-    async def _say_cleanup_failed(self, failure: CleanupFailure) -> BaseException | None:
-        details: dict[str, Any] = {
-            "module_id": failure.module,
-            "cleanup": failure.what,
-            "error": redact_text(str(failure.error)),
-            "error_type": type(failure.error).__name__,
-            "abandoned": failure.overran,
-        }
-        if isinstance(failure.error, DeadlinePassed):
-            details["seconds"] = failure.error.seconds
-        return await self._tell(self.coordinator.hooks.emit, CLEANUP_FAILED, details)
-
-    async def _tell(self, announce: Callable[..., Awaitable[Any]], *args: Any) -> BaseException | None:
-        """Tell the hooks that the session closes; a Ctrl-C or exit in one is handed back, for the rest must run."""
-        try:
-            await announce(*args)
-        except Exception:
-            logger.exception(
-                "session %r could not announce %s", self.session_id, args[0] if args else "a request to stop"
-            )
-        except BaseException as exc:  # noqa: BLE001 — raised when everything has been closed
-            return exc
-        return None
-
     async def _leave_group(self, exc: BaseException | None) -> bool:
         """Leave the task group, in which nothing runs any more; True when ``exc`` was only our own way of stopping.
 
@@ -470,8 +430,16 @@ class AmplifierSession:
         """
         hosting = self.coordinator.hosting
         group = hosting.group
+        opened_in, self._opened_in = self._opened_in, None
+        hosting.use_group(None)
         if group is None:
             return False
+        if opened_in is not current_raw_task():
+            raise SessionStateError(
+                f"session {self.session_id!r} was opened in task {task_name(opened_in)!r} and left in task "
+                f"{task_name(current_raw_task())!r}; it has been closed, but `async with` must be left in the task that entered "
+                "it: keep both in one function, or open it with initialize() and close it with cleanup()"
+            ) from exc
         if not group.cancel_scope.cancel_called:
             await group.__aexit__(None, None, None)
             return False

@@ -7,6 +7,7 @@ cancellation token to the turn's scope, and tells the kinds of endings apart.
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 from datetime import UTC, datetime
 from types import FunctionType, MethodType
@@ -15,7 +16,7 @@ from typing import Any
 import anyio
 
 from amplifier._json import redact_secrets, redact_text
-from amplifier.contracts._containment import is_cancellation_type
+from amplifier.contracts._containment import contained_failure, is_cancellation_type
 from amplifier.errors import ContractError, ExecutionCancelled, ExecutionTimeout, SessionStateError
 from amplifier.events import (
     CANCEL_COMPLETED,
@@ -27,29 +28,73 @@ from amplifier.events import (
 from amplifier.models import SessionStatus
 
 from ..coordinator.coordinator import ModuleCoordinator
-from ..runtime.backend import cancel_scope, loop_clock, run_shielded
+from ..runtime.backend import cancel_scope, loop_clock, run_section
+from ..runtime.running_call import RunningCall
+from .lifecycle import Lifecycle
+
+logger = logging.getLogger("amplifier.session")
 
 _ARGUMENTS = ("prompt", "context", "providers", "tools", "hooks", "coordinator")
 
 
 class TurnRunner:
-    """Runs the turns of one session, one at a time.
+    """Runs the turns of one session, one at a time."""
 
-    Attributes:
-        scope: The running turn's cancel scope.
-        closing: Set when the session is being closed under a running turn.
-    """
+    __slots__ = (
+        "_announcing",
+        "_coordinator",
+        "_is_closing",
+        "_is_resumed",
+        "_lifecycle",
+        "_over",
+        "_scope",
+        "_started",
+        "_status",
+    )
 
-    __slots__ = ("_announcing", "_coordinator", "_is_resumed", "_started", "_status", "closing", "scope")
-
-    def __init__(self, coordinator: ModuleCoordinator, status: SessionStatus, is_resumed: bool) -> None:
+    def __init__(
+        self, coordinator: ModuleCoordinator, status: SessionStatus, lifecycle: Lifecycle, is_resumed: bool
+    ) -> None:
         self._coordinator = coordinator
         self._status = status
+        self._lifecycle = lifecycle
         self._is_resumed = is_resumed
         self._started = False
         self._announcing: anyio.Event | None = None
-        self.scope: anyio.CancelScope | None = None
-        self.closing = False
+        self._scope: anyio.CancelScope | None = None
+        self._over: anyio.Event | None = None
+        self._is_closing = False
+
+    def running_call(self) -> RunningCall:
+        """The turn that is running."""
+        until = None if self._scope is None else self._scope.deadline
+        return RunningCall(coordinator=self._coordinator, label="a turn", until=until)
+
+    def reopen(self) -> None:
+        """The session opens, perhaps not for the first time."""
+        self._is_closing = False
+
+    def end_turn(self) -> None:
+        """The turn has unwound: let the next one in, or the closing go on."""
+        self._lifecycle.end_turn()
+        if self._over is not None:
+            self._over.set()
+
+    async def end_running_turn(self) -> None:
+        """Cancel a turn that runs in another task and wait for it: nothing may write into a closed session."""
+        if not self._lifecycle.turn_running:
+            return
+        self._over = anyio.Event()
+        self._is_closing = True
+        if self._scope is not None:
+            self._scope.cancel()
+        while self._lifecycle.turn_running:
+            with anyio.move_on_after(self._coordinator.deadlines.teardown):
+                await self._over.wait()
+                return
+            logger.error(
+                "a turn of session %r does not end although it was cancelled; waiting", self._coordinator.session_id
+            )
 
     async def run(self, prompt: str, seconds: float | None) -> str:
         """Run one turn and return the orchestrator's text.
@@ -65,26 +110,37 @@ class TurnRunner:
         if token.is_immediate:
             raise self._cancelled("it was stopped before it began; call cancellation.reset() to run again")
         self._begin()
-        scope = self.scope = cancel_scope(math.inf if seconds is None else loop_clock()() + seconds)
+        scope = self._scope = cancel_scope(math.inf if seconds is None else loop_clock()() + seconds)
         answer: Any = None
         try:
             with scope:
                 token.bind(scope)
-                await self._say_start()
-                answer = execute(**self._arguments(execute, prompt))
-                if inspect.isawaitable(answer):
-                    answer = await answer
+                await self._announce_start()
+                answer = await self._call(execute, prompt)
         except BaseException as exc:
             await self._ended_badly(exc)
             raise
         finally:
             token.unbind()
-            self.scope = None
+            self._scope = None
         return await self._ended(scope, answer, seconds)
 
     def is_unwinding(self) -> bool:
         """Whether the running turn was told to stop by its token, its deadline or the closing of the session."""
-        return self.scope is not None and self.scope.cancel_called
+        return self._scope is not None and self._scope.cancel_called
+
+    async def _call(self, execute: Any, prompt: str) -> Any:
+        """Call the orchestrator; what it raises without being an error, such as SystemExit, is its failure (L4)."""
+        try:
+            answer = execute(**self._arguments(execute, prompt))
+            return await answer if inspect.isawaitable(answer) else answer
+        except Exception:
+            raise
+        except BaseException as exc:
+            raise contained_failure(exc, f"orchestrator {self._orchestrator_name()}") from exc
+
+    def _orchestrator_name(self) -> str:
+        return type(self._coordinator.get("orchestrator")).__name__
 
     # ── before ──
 
@@ -116,7 +172,7 @@ class TurnRunner:
         self._status.status = "running"
         self._status.last_activity = datetime.now(UTC)
 
-    async def _say_start(self) -> None:
+    async def _announce_start(self) -> None:
         coordinator = self._coordinator
         section = coordinator.config.get("session") or {}
         if not self._started:
@@ -141,8 +197,8 @@ class TurnRunner:
         overran = loop_clock()() >= scope.deadline
         if token.is_cancelled or scope.cancel_called or overran:
             self._status.status = "cancelled"  # before the first await: a held cancel may leave from there
-            await run_shielded(self._say_cancelled, None, name="amplifier cancel:completed")
-        if not stopped and self.closing and scope.cancel_called:
+            await self._announce_cancelled(None)
+        if not stopped and self._is_closing and scope.cancel_called:
             raise self._cancelled("its session was closed")
         if not stopped and overran:
             raise ExecutionTimeout(
@@ -169,7 +225,7 @@ class TurnRunner:
         if stopped or self._coordinator.cancellation.is_cancelled:
             self._status.status = "cancelled"
             error = None if stopped else f"{type(exc).__name__}: {redact_text(str(exc))}"
-            await run_shielded(self._say_cancelled, error, name="amplifier cancel:completed")
+            await self._announce_cancelled(error)
 
     def _note_error(self, exc: BaseException) -> None:
         self._status.status = "failed"
@@ -188,7 +244,7 @@ class TurnRunner:
 
     def _checked(self, answer: Any) -> str:
         """The contract's result: a str that can be written as text (L9, F37)."""
-        module = type(self._coordinator.get("orchestrator")).__name__
+        module = self._orchestrator_name()
         if not isinstance(answer, str):
             raise ContractError(
                 f"orchestrator {module} returned {answer!r:.80} ({type(answer).__name__}); expected a str",
@@ -227,7 +283,10 @@ class TurnRunner:
             self._announcing = None
             mine.set()
 
-    async def _say_cancelled(self, error: str | None) -> None:
+    async def _announce_cancelled(self, error: str | None) -> None:
+        await run_section(self._emit_cancelled, error, name="amplifier cancel:completed", shield=True)
+
+    async def _emit_cancelled(self, error: str | None) -> None:
         await self.announce_requests()
         details: dict[str, Any] = {"was_immediate": not self._coordinator.cancellation.is_graceful}
         if error is not None:
