@@ -20,12 +20,13 @@ from amplifier.testing._harness import MockCoordinator, TestCoordinator, create_
 from amplifier.testing._orchestrators import ScriptedOrchestrator
 from amplifier.testing._providers import Delayed, MockProvider
 from amplifier.testing._recorder import EventRecorder
-from amplifier.testing._sweep import MODES, World, cancel_everywhere
+from amplifier.testing._sweep import LOOP_END_MODES, MODES, World, cancel_everywhere
 from amplifier.testing._sweep_report import SweepReport, Violation
 from amplifier.testing._tools import MockTool
 from amplifier.testing._waiting import wait_for
 
 __all__ = [
+    "LOOP_END_MODES",
     "MODES",
     "CancelledAt",
     "Delayed",

@@ -36,7 +36,7 @@ def run_asyncio_trial(
 ) -> tuple[Injection, TrialOutcome]:
     """Run one trial to its end on a loop of its own."""
     trial = _AsyncioTrial(scenario, settings)
-    loop_factory = VirtualTimeLoop if settings.virtual else asyncio.SelectorEventLoop
+    loop_factory = settings.loop_factory or (VirtualTimeLoop if settings.virtual else asyncio.SelectorEventLoop)
     with (
         ordered_cancel_scopes(_cancel_scope_class(), trial.order),
         trial.seeing_sections(),
@@ -64,6 +64,13 @@ def _cancel_scope_class() -> type[Any]:
         return runner.run(ask())
 
 
+def _wrapped_by_anyio(coro: Any) -> list[Any]:
+    """The coroutine that AnyIO's task groups wrap in one of their own, as long as neither has begun."""
+    frame = coro.cr_frame
+    inner = None if frame is None else getattr(frame.f_locals.get("self"), "_coro", None)
+    return [inner] if inspect.iscoroutine(inner) and inspect.getcoroutinestate(inner) == inspect.CORO_CREATED else []
+
+
 @final
 class _AsyncioTrial:
     def __init__(self, scenario: Callable[[], Awaitable[object]], settings: TrialSettings) -> None:
@@ -73,6 +80,7 @@ class _AsyncioTrial:
         self.injection = Injection(k=settings.k, second=settings.second, fire=self._fire, max_steps=settings.max_steps)
         self._scenario = scenario
         self._native = settings.mode != "asyncio-scope"
+        self._cancels_all = settings.mode.startswith("asyncio-all")
         self._scope: anyio.CancelScope | None = None
         self._root: asyncio.Task[None] | None = None
         self._accepted = False
@@ -107,16 +115,25 @@ class _AsyncioTrial:
     def _fire(self) -> None:
         if self._scope is not None:
             self._scope.cancel()
+        elif self._cancels_all:
+            listed = asyncio.all_tasks()
+            for task in [task for task in self.injection.tasks if task in listed]:
+                accepted = task.cancel()
+                self._accepted = self._accepted or (accepted and task is self._root)
         elif self._root is not None:
             self._accepted = self._root.cancel() or self._accepted
 
     # ── seeing suspensions ──
 
-    def _make_task(self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
+    def _make_task(
+        self, loop: asyncio.AbstractEventLoop, coro: Any, *, is_section: bool = False, **options: Any
+    ) -> asyncio.Task[Any]:
         context = options.get("context")
         injection = CURRENT_INJECTION.get() if context is None else context.get(CURRENT_INJECTION)
         if injection is not self.injection or injection.closed:
             return asyncio.Task(coro, loop=loop, **options)
+        if self.settings.eager_tasks and not is_section:
+            options["eager_start"] = True
         task = OrderedTask(self._shell(coro), order=self.order, loop=loop, **options)
         injection.tasks[task] = coro
         task.add_done_callback(self._forget_task)
@@ -128,7 +145,7 @@ class _AsyncioTrial:
         original = backend.new_task
 
         def new_task(coro: Any, *, loop: asyncio.AbstractEventLoop, **options: Any) -> asyncio.Task[None]:
-            return self._make_task(loop, coro, **options)
+            return self._make_task(loop, coro, is_section=True, **options)
 
         backend.new_task = new_task
         try:
@@ -141,7 +158,8 @@ class _AsyncioTrial:
         if inspect.iscoroutine(coro):
             # A task cancelled before its first step never entered the shell, so nobody has touched the real coroutine;
             # asyncio itself would have thrown into it. Without this it would complain of never having been awaited.
-            coro.close()
+            for inner in (coro, *_wrapped_by_anyio(coro)):
+                inner.close()
 
     async def _shell(self, coro: Coroutine[Any, Any, Any]) -> Any:
         return await Driven(coro, self.injection, self._scopes_here)

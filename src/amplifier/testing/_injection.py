@@ -41,6 +41,8 @@ class TrialSettings:
         max_steps: Suspensions after which it counts as spinning.
         virtual: Whether the trial's clock jumps over waiting.
         grace: Seconds between the scenario's end and the search for leftovers.
+        loop_factory: Makes the asyncio loop; None for the usual one.
+        eager_tasks: Tasks start at once on asyncio.
     """
 
     mode: str = ""
@@ -51,6 +53,8 @@ class TrialSettings:
     max_steps: int
     virtual: bool
     grace: float
+    loop_factory: Callable[[], Any] | None = None
+    eager_tasks: bool = False
 
 
 @final

@@ -9,7 +9,7 @@ The trials are in `_trio_trial.py` and `_asyncio_trial.py`, the judges and their
 `_sweep_report.py`. Nothing here imports pytest or Hypothesis: call it from any test, or from none.
 
 Limits: it counts yields, not bytecodes, so a KeyboardInterrupt between two lines is another matter; a loop that never
-awaits is never seen; uvloop and eager task factories are not used.
+awaits is never seen.
 """
 
 from __future__ import annotations
@@ -31,13 +31,18 @@ from amplifier.testing._injection import Injection, TrialOutcome, TrialSettings
 from amplifier.testing._oracles import Finding, broken_invariants, judge, watch_process
 from amplifier.testing._sweep_report import SweepReport, Violation
 
-__all__ = ["MODES", "Scenario", "World", "cancel_everywhere"]
+__all__ = ["LOOP_END_MODES", "MODES", "Scenario", "World", "cancel_everywhere"]
 
 MODES = ("trio", "asyncio-scope", "asyncio-native", "asyncio-native-twice")
 """Every way of cancelling that a scenario can meet: a trio scope, an AnyIO scope on asyncio, ``Task.cancel()``, and
 ``Task.cancel()`` again while the first is still being handled (the second Ctrl-C)."""
 
-_TWICE = "asyncio-native-twice"
+LOOP_END_MODES = ("asyncio-all", "asyncio-all-twice")
+"""The end of an asyncio loop: every task in the loop's list is cancelled natively, as ``asyncio.run`` does when it is left and a
+second Ctrl-C brings about; once, or again while the first is still being handled. For code that owns the sessions of a process:
+a module alone need not hold under it."""
+
+_ALL_MODES = (*MODES, *LOOP_END_MODES)
 _VIRTUAL_BUDGET = 10_000.0
 _REAL_BUDGET = 10.0
 
@@ -73,6 +78,8 @@ def cancel_everywhere(
     expect: tuple[type[BaseException], ...] = (),
     clock: Literal["virtual", "real"] = "virtual",
     grace: float = 0.0,
+    loop_factory: Callable[[], Any] | None = None,
+    eager_tasks: bool = False,
 ) -> SweepReport:
     """Cancel a scenario at each of its suspension points in turn and report every promise it breaks.
 
@@ -81,7 +88,7 @@ def cancel_everywhere(
 
     Args:
         make: Returns a fresh world: an object with ``scenario`` and ``check``, a pair of both, or a scenario alone.
-        modes: Which of `MODES` to sweep.
+        modes: Which of `MODES` and `LOOP_END_MODES` to sweep.
         seed: Chooses the order of tasks that could run in any order.
         budget: Seconds until a trial counts as hanging; by default 10,000 virtual or 10 real ones.
         max_steps: Suspensions until a trial counts as spinning.
@@ -93,6 +100,8 @@ def cancel_everywhere(
         clock: ``"real"`` for scenarios with threads or subprocesses. Slower, and only as deterministic as they are; on
             asyncio the virtual clock copes with most of them, on trio it does not wait for them.
         grace: Seconds, on that clock, between the scenario's end and the search for what it left behind.
+        loop_factory: Makes the asyncio loops, for example ``uvloop.new_event_loop``; needs ``clock="real"``.
+        eager_tasks: On asyncio every task starts at once, as with ``asyncio.eager_task_factory``; from Python 3.12 on.
 
     Raises:
         ValueError: An argument makes no sense.
@@ -100,6 +109,7 @@ def cancel_everywhere(
         RuntimeError: Called from inside an event loop.
     """
     _refuse_nonsense(modes, second_after=second_after, budget=budget, only=only, clock=clock)
+    _refuse_impossible_loop(loop_factory, clock=clock, eager_tasks=eager_tasks)
     _refuse_running_loop()
     default_budget = _VIRTUAL_BUDGET if clock == "virtual" else _REAL_BUDGET
     base = TrialSettings(
@@ -108,6 +118,8 @@ def cancel_everywhere(
         max_steps=max_steps,
         virtual=clock == "virtual",
         grace=grace,
+        loop_factory=loop_factory,
+        eager_tasks=eager_tasks,
     )
     report = SweepReport(seed=seed, clock=clock)
     with _ONE_SWEEP_AT_A_TIME, _steady_process():
@@ -166,7 +178,7 @@ class _ModeSweep:
 
     def try_point(self, k: int) -> Injection:
         """All trials of one suspension point: one, or one for each delay of the second cancel."""
-        if self.base.mode != _TWICE or k == 0:
+        if not self.base.mode.endswith("-twice") or k == 0:
             return self._try(attrs.evolve(self.base, k=k))
         injection: Injection | None = None
         for second in sorted(set(self.second_after)):
@@ -241,10 +253,10 @@ def _unpack(made: Any) -> tuple[Scenario, Check]:
 def _refuse_nonsense(
     modes: Sequence[str], *, second_after: Sequence[int], budget: float | None, only: int | None, clock: str
 ) -> None:
-    if isinstance(modes, str) or not modes or (unknown := [mode for mode in modes if mode not in MODES]):
+    if isinstance(modes, str) or not modes or (unknown := [mode for mode in modes if mode not in _ALL_MODES]):
         found = modes if isinstance(modes, str) or not modes else unknown
-        raise ValueError(f"modes: found {found!r}, expected a sequence of {', '.join(map(repr, MODES))}")
-    if _TWICE in modes and (not second_after or min(second_after) < 1):
+        raise ValueError(f"modes: found {found!r}, expected a sequence of {', '.join(map(repr, _ALL_MODES))}")
+    if any(mode.endswith("-twice") for mode in modes) and (not second_after or min(second_after) < 1):
         raise ValueError(f"second_after: found {second_after!r}, expected one or more numbers from 1 up")
     if budget is not None and budget <= 0:
         raise ValueError(f"budget: found {budget!r}, expected seconds above 0")
@@ -289,3 +301,10 @@ def _steady_process() -> Iterator[None]:
         if enabled:
             gc.enable()
         random.setstate(state)
+
+
+def _refuse_impossible_loop(loop_factory: object, *, clock: str, eager_tasks: bool) -> None:
+    if loop_factory is not None and clock != "real":
+        raise ValueError('loop_factory: a loop of your own has no virtual clock; pass clock="real" as well')
+    if eager_tasks and sys.version_info < (3, 12):
+        raise ValueError("eager_tasks: asyncio starts tasks at once from Python 3.12 on; leave it out here")

@@ -9,6 +9,7 @@ import anyio.lowlevel
 import pytest
 
 from amplifier import ExecutionCancelled, ExecutionTimeout, SessionBusyError, SessionStateError
+from amplifier.errors import SpuriousCancellation
 from amplifier.kernel.session.stream import BUFFERED
 from amplifier.models import TextDelta, ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
 from tests._support.small_agent import Turn, agent

@@ -97,11 +97,14 @@ class CleanupStack:
         while (entry := self._take(owner)) is not None:
             seconds = budget.share(each, self._count(owner) + 1, reserve)
             error = await _run_step(entry, seconds, watch)
-            if isinstance(error, Exception):
-                cut_off = isinstance(error, DeadlinePassed)
-                failures.append(CleanupFailure(entry.what, entry.owner, error, cut_off))
-                logger.error("%s failed: %s", entry, error, exc_info=None if cut_off else error)
-            else:
+            if error is None:
+                continue
+            cut_off = isinstance(error, DeadlinePassed)
+            failures.append(CleanupFailure(entry.what, entry.owner, error, cut_off))
+            logger.error(
+                "%s failed: %s", entry, str(error) or type(error).__name__, exc_info=None if cut_off else error
+            )
+            if not isinstance(error, Exception):
                 fatal = fatal or error
         return failures, fatal
 

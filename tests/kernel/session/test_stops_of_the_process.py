@@ -1,0 +1,199 @@
+"""Whole processes: two Ctrl-C, the end of the loop, exits in tools and hooks, trio inside of asyncio."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests._support.child_process import run_child
+
+SLOW_CLOSING = """
+import contextlib, os, signal
+
+async def main():
+    @contextlib.asynccontextmanager
+    async def structured(coordinator, config):
+        yield
+        say("structured left")
+
+    async def hook(coordinator, config):
+        async def cleanup():
+            say("cleanup begins")
+            {during}
+            await anyio.sleep(0.3)
+            say("cleanup ends")
+        return cleanup
+
+    async def body(turn):
+        {turn}
+        return "done"
+
+    session = agent(body, tools={{"tool-structured": structured}}, hooks={{"hooks-slow": hook}})
+    try:
+        async with session:
+            say(await session.execute("go"))
+    finally:
+        say(repr(session).split()[-1], len(session.cleanup_failures), "failures")
+
+try:
+    run_natively(main)
+except KeyboardInterrupt:
+    say("interrupted")
+"""
+
+INTERRUPT = "os.kill(os.getpid(), signal.SIGINT)"
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_ctrl_c_during_closing_waits_until_everything_is_closed(backend):
+    ended = run_child(SLOW_CLOSING.format(during=INTERRUPT, turn="pass"), backend)
+    assert ended.lines == [
+        "done",
+        "cleanup begins",
+        "cleanup ends",
+        "structured left",
+        "closed> 0 failures",
+        "interrupted",
+    ], ended.errors
+
+
+def test_a_second_ctrl_c_that_hits_the_code_of_a_cleanup_is_named_and_the_rest_runs():
+    """On asyncio the second Ctrl-C is raised in whatever code is running; trio keeps it until the closing is over."""
+    turn = f"{INTERRUPT}; await anyio.sleep(5)"
+    ended = run_child(SLOW_CLOSING.format(during=INTERRUPT, turn=turn), "asyncio")
+    assert ended.lines == ["cleanup begins", "structured left", "closed> 1 failures", "interrupted"], ended.errors
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_two_ctrl_c_in_a_turn_and_in_its_closing_leave_every_cleanup_run(backend):
+    turn = f"{INTERRUPT}; await anyio.sleep(5)"
+    later = f"import threading; threading.Timer(0.1, lambda: {INTERRUPT}).start()"
+    ended = run_child(SLOW_CLOSING.format(during=later, turn=turn), backend)
+    assert ended.lines == [
+        "cleanup begins",
+        "cleanup ends",
+        "structured left",
+        "closed> 0 failures",
+        "interrupted",
+    ], ended.errors
+
+
+LOOP_END = """
+import asyncio, contextlib
+
+async def use(kind, started):
+    @contextlib.asynccontextmanager
+    async def structured(coordinator, config):
+        if kind == "opening":
+            started.set()
+            await anyio.sleep(0.05)
+        yield
+        await anyio.sleep(0.01)
+        say("structured left")
+
+    async def hook(coordinator, config):
+        async def cleanup():
+            if kind == "closing":
+                started.set()
+            await anyio.sleep(0.05)
+            say("cleanup ran")
+        return cleanup
+
+    async def body(turn):
+        if kind == "turn":
+            started.set()
+        await anyio.sleep(0.05 if kind == "closing" else 60)
+        return "done"
+
+    session = agent(body, hooks={"hooks-slow": hook}, tools={"tool-structured": structured}, deadlines=1)
+    try:
+        async with session:
+            await session.execute("go")
+    finally:
+        say(repr(session).split()[-1], len(session.cleanup_failures), "failures")
+
+async def main():
+    kind = sys.argv[2]
+    started = asyncio.Event()
+    task = asyncio.create_task(use(kind, started))
+    await started.wait()
+    # Left: asyncio.run cancels every task that is still there.
+
+asyncio.run(main())
+say("over")
+"""
+
+
+@pytest.mark.parametrize("kind", ["opening", "turn", "closing"])
+def test_the_end_of_asyncio_run_leaves_every_cleanup_run_in_order(kind):
+    ended = run_child(LOOP_END.replace(", deadlines=1", ""), "asyncio", kind)
+    if kind == "opening":
+        assert ended.lines == ["closed> 0 failures", "over"], ended.errors
+    else:
+        assert ended.lines == ["cleanup ran", "structured left", "closed> 0 failures", "over"], ended.errors
+    assert "Traceback" not in ended.errors
+
+
+GUEST = """
+import asyncio, trio
+
+async def turn_on_trio():
+    async with agent() as session:
+        say(await session.execute("hello from trio"))
+    return "left"
+
+def nested():
+    return trio.run(turn_on_trio)
+
+async def in_asyncio():
+    if sys.argv[2] == "nested":
+        say(nested())
+        return
+    done = asyncio.get_running_loop().create_future()
+    trio.lowlevel.start_guest_run(
+        turn_on_trio,
+        run_sync_soon_threadsafe=asyncio.get_running_loop().call_soon_threadsafe,
+        done_callback=done.set_result,
+    )
+    say((await done).unwrap())
+
+async def beside():
+    async with agent() as session:
+        await in_asyncio()
+        say(await session.execute("hello from asyncio"))
+
+asyncio.run(beside())
+"""
+
+
+@pytest.mark.parametrize("how", ["nested", "guest"])
+def test_trio_inside_an_asyncio_program_works(how):
+    ended = run_child(GUEST, "asyncio", how)
+    assert ended.lines == ["hello from trio", "left", "hello from asyncio"], ended.errors
+
+
+EXIT_IN_HOOK = """
+async def main():
+    def leave(event, data):
+        sys.exit(3)
+
+    async def body(turn):
+        async with anyio.create_task_group() as group:
+            for _ in range(2):
+                group.start_soon(turn.hooks.emit, "tool:pre", {})
+        return "alive"
+
+    async with agent() as neighbour, agent(body) as session:
+        session.coordinator.hooks.register("tool:pre", leave)
+        say(await session.execute("go"))
+        say(await neighbour.execute("neighbour"))
+
+run_natively(main)
+"""
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_an_exit_in_a_handler_of_a_child_task_ends_neither_the_loop_nor_its_neighbours(backend):
+    ended = run_child(EXIT_IN_HOOK, backend)
+    assert ended.lines == ["alive", "neighbour"], ended.errors
+    assert ended.code == 0
+    assert "raised SystemExit: 3" in ended.errors

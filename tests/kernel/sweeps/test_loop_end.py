@@ -1,0 +1,229 @@
+"""The end of an asyncio loop at every suspension: every task in the loop's list is cancelled at once, once or twice.
+
+``asyncio.run()`` does that when it is left, and so does a server at its shutdown and the second Ctrl-C. The same worlds are also
+run on uvloop and with tasks that start at once, and stopped in two different ways at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+import uvloop
+
+from amplifier import AmplifierSession
+from amplifier.errors import ExecutionCancelled
+from amplifier.testing import LOOP_END_MODES
+from tests._support.world_modules import a_moment, context, hooks_on_everything, hosted, loop, seed, tool
+from tests._support.worlds import World, sweep
+
+uvloop.new_event_loop().close()  # the first one makes a pipe that stays in the process for all of them
+
+ON_ASYNCIO = ("asyncio-scope", "asyncio-native", "asyncio-native-twice", *LOOP_END_MODES)
+
+
+async def parallel_tools(world: World) -> None:
+    session = world.agent(
+        loop=loop(world, ["a", "b"]),
+        context=context(world),
+        tools={"tool-a": tool(world, "a"), "tool-b": tool(world, "b")},
+        hooks={"hooks-all": hooks_on_everything(world)},
+    )
+    async with world.opened(session):
+        await world.execute(session)
+
+
+async def structured_modules(world: World) -> None:
+    """A tool that uses a structured module while it works and unwinds: the module must outlive it."""
+    users: list[str] = []
+
+    async def use() -> None:
+        users.append("using")
+        try:
+            await a_moment()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await a_moment()
+            users.remove("using")
+
+    async def leaving() -> None:
+        assert users == [], "a structured module was closed while a tool still used it"
+
+    session = world.agent(
+        loop=loop(world, ["a"]),
+        context=context(world),
+        tools={"tool-hosted": hosted(world, "hosted", leaving=leaving), "tool-a": tool(world, "a", use)},
+    )
+    try:
+        async with world.opened(session):
+            await world.execute(session)
+    finally:
+        assert session.cleanup_failures == []
+
+
+async def background_work(world: World) -> None:
+    async def pulse() -> None:
+        world.ledger.open("pulse")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            world.ledger.close("pulse")
+
+    async def start(coordinator: Any) -> None:
+        coordinator.start_soon(pulse)
+
+    session = world.agent(
+        loop=loop(world), context=context(world), tools={"tool-pulse": seed(world, "tool-pulse", after=start)}
+    )
+    async with world.opened(session):
+        await world.execute(session)
+
+
+async def slow_cleanups(world: World) -> None:
+    session = world.agent(
+        loop=loop(world),
+        context=context(world),
+        tools={
+            "tool-a": seed(world, "tool-a", closing=a_moment),
+            "tool-b": hosted(world, "b", leaving=a_moment),
+            "tool-c": seed(world, "tool-c", closing=a_moment),
+        },
+        hooks={"hooks-all": hooks_on_everything(world)},
+    )
+    try:
+        async with world.opened(session):
+            await a_moment()
+    finally:
+        assert session.cleanup_failures == []
+
+
+async def by_hand(world: World) -> None:
+    session = world.agent(loop=loop(world, ["a"]), context=context(world), tools={"tool-a": tool(world, "a")})
+    try:
+        await session.initialize()
+        world.has_opened(session)
+        await world.execute(session)
+    finally:
+        await session.cleanup()
+
+
+async def a_child(world: World) -> None:
+    parent = world.agent(loop=loop(world), context=context(world))
+    async with world.opened(parent):
+        child = world.adopt(parent.fork())
+        async with world.opened(child):
+            await world.execute(child)
+
+
+WORLDS = [parallel_tools, structured_modules, background_work, slow_cleanups, by_hand, a_child]
+
+
+@pytest.mark.parametrize("scenario", WORLDS, ids=lambda scenario: scenario.__name__)
+def test_the_end_of_the_loop_leaves_every_cleanup_run(scenario: Callable[[World], Awaitable[None]]) -> None:
+    sweep(scenario, points=8, modes=LOOP_END_MODES)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="asyncio starts tasks at once from Python 3.12 on")
+@pytest.mark.parametrize("scenario", [parallel_tools, structured_modules], ids=lambda scenario: scenario.__name__)
+def test_tasks_that_start_at_once_change_nothing(scenario: Callable[[World], Awaitable[None]]) -> None:
+    sweep(scenario, points=8, modes=ON_ASYNCIO, eager_tasks=True)
+
+
+@pytest.mark.parametrize("scenario", [structured_modules], ids=lambda scenario: scenario.__name__)
+def test_uvloop_changes_nothing(scenario: Callable[[World], Awaitable[None]]) -> None:
+    sweep(scenario, points=8, modes=ON_ASYNCIO, clock="real", loop_factory=uvloop.new_event_loop, second_after=(1, 3))
+
+
+# ── two stops at once ────────────────────────────────────────────────────────────────────────────
+
+
+def _stopped_world(world: World, *, stops: bool) -> AmplifierSession:
+    session: AmplifierSession
+
+    async def work() -> None:
+        if stops:
+            world.stop(session, immediate=True)
+        try:
+            await a_moment()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await a_moment()
+
+    session = world.agent(
+        loop=loop(world, ["a", "b"]),
+        context=context(world),
+        tools={"tool-a": tool(world, "a", work), "tool-b": tool(world, "b")},
+        hooks={"hooks-all": hooks_on_everything(world)},
+    )
+    return session
+
+
+async def token_and_outer_timeout(world: World) -> None:
+    """A native timeout around a turn that its token stops."""
+    session = _stopped_world(world, stops=True)
+    async with world.opened(session):
+        try:
+            async with asyncio.timeout(0.015):
+                await world.execute(session)
+        except (ExecutionCancelled, TimeoutError):
+            pass
+        await _nothing_is_left_over()
+
+
+async def token_and_failing_sibling(world: World) -> None:
+    """A task group whose other child fails while the turn unwinds from its token."""
+    session = _stopped_world(world, stops=True)
+
+    async def fail() -> None:
+        await anyio.sleep(0.015)
+        raise LookupError("a sibling")
+
+    async with world.opened(session):
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(fail())
+                await world.execute(session)
+        except* (ExecutionCancelled, LookupError):
+            pass
+        await _nothing_is_left_over()
+
+
+async def scope_and_native_timeout(world: World) -> None:
+    """An AnyIO scope and a native timeout around the same turn."""
+    session = _stopped_world(world, stops=False)
+    async with world.opened(session):
+        try:
+            async with asyncio.timeout(0.02):
+                with anyio.move_on_after(0.015):
+                    await world.execute(session)
+        except TimeoutError:
+            pass
+        await _nothing_is_left_over()
+
+
+async def _nothing_is_left_over() -> None:
+    """A stray cancellation would be raised here although no one cancels; a real one still passes."""
+    task = asyncio.current_task()
+    assert task is not None
+    try:
+        for _ in range(3):
+            await anyio.lowlevel.checkpoint()
+    except asyncio.CancelledError:
+        assert task.cancelling() > 0, "a stray CancelledError"
+        raise
+    if task.cancelling():  # before Python 3.13 asyncio.TaskGroup swallows a cancellation that finds it aborting
+        raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [token_and_outer_timeout, token_and_failing_sibling, scope_and_native_timeout],
+    ids=lambda scenario: scenario.__name__,
+)
+def test_two_different_stops_at_once(scenario: Callable[[World], Awaitable[None]]) -> None:
+    sweep(scenario, points=20, modes=("asyncio-scope", "asyncio-native", "asyncio-all"))
