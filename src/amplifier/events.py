@@ -359,7 +359,7 @@ _OURS: Final = (
     ),
     Event(
         HOOK_TIMEOUT,
-        ("module_id", "hook_name", "event", "seconds", "on_failure"),
+        ("module_id", "hook_name", "event", "seconds", "awaiting", "on_failure"),
         "kernel",
         (),
         "A handler overran its deadline and was cancelled.",

@@ -23,7 +23,7 @@ from ..hooks.approvals import Approvals
 from ..hooks.dispatch import Registration
 from ..hooks.injections import InjectionMeter, sanitised_injections, store
 from ..hooks.merge import gates_of, processed_result
-from ..hooks.registry import HookRegistry
+from ..hooks.registry import TERMINAL_SECONDS, HookRegistry
 from ..runtime.backend import Loop, loop_clock, run_section
 from ..runtime.cancellation import CancellationToken
 from ..runtime.cleanup_stack import CleanupEntry, CleanupFailure, CleanupStack
@@ -370,13 +370,16 @@ class ModuleCoordinator:
         spawn = None if self.hosting.group is None else self.hosting.spawn
         self.watch.start(spawn)
         self._cancellation.attach(
-            loop, spawn or loop.spawn_timer, None if spawn is None else announce, self.closing_time
+            loop, spawn or loop.spawn_timer, None if spawn is None else announce, self.closing_time, self.watch
         )
 
     def begin_closing(self) -> TimeBudget:
         """The session closes: from now on everything shares one deadline."""
         teardown = self.deadlines.teardown
-        self.closing_time.until = math.inf if teardown is None else loop_clock()() + teardown
+        if teardown is not None:
+            now = loop_clock()()
+            self.closing_time.until = now + teardown
+            self.watch.tighten(now + self.closing_time.half(TERMINAL_SECONDS))
         return self.closing_time
 
     def refuse_work(self) -> None:

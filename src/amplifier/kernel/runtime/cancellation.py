@@ -19,6 +19,7 @@ import attrs
 
 from .backend import Loop, Spawn, run_section, start_timer
 from .deadlines import DeadlinePassed, TimeBudget, call_foreign, run_bounded
+from .watchdog import Watchdog
 
 logger = logging.getLogger("amplifier.cancellation")
 
@@ -61,6 +62,7 @@ class CancellationToken:
         self._spawn: Spawn | None = None
         self._announce: Callable[[], None] | None = None
         self._budget: TimeBudget | None = None
+        self._watch: Watchdog | None = None
         self._stop_grace: Callable[[], None] | None = None
         self._reason: str | None = None
         self._grace: float | None = None
@@ -212,7 +214,7 @@ class CancellationToken:
             try:
                 answer = call_foreign(callback)
                 if inspect.isawaitable(answer):
-                    await run_bounded(answer, seconds, callback, None)
+                    await run_bounded(answer, seconds, callback, self._watch)
             except DeadlinePassed as late:
                 logger.warning("cancel callback %r was cut off: %s", callback, late)
             except Exception:  # a callback is foreign code
@@ -221,16 +223,21 @@ class CancellationToken:
     # ── the session's side ──
 
     def attach(
-        self, loop: Loop, spawn: Spawn | None, announce: Callable[[], None] | None, budget: TimeBudget | None = None
+        self,
+        loop: Loop,
+        spawn: Spawn | None,
+        announce: Callable[[], None] | None,
+        budget: TimeBudget | None = None,
+        watch: Watchdog | None = None,
     ) -> None:
         """The session opens on ``loop``: requests reach it from now on; callbacks share the ``budget`` of its closing."""
-        self._loop, self._spawn, self._announce, self._budget = loop, spawn, announce, budget
+        self._loop, self._spawn, self._announce, self._budget, self._watch = loop, spawn, announce, budget, watch
         if self._claims:
             loop.soon(self._act)
 
     def detach(self) -> None:
         """The session is closed; the token keeps its state and reaches nothing."""
-        self._loop = self._spawn = self._announce = self._budget = None
+        self._loop = self._spawn = self._announce = self._budget = self._watch = None
         self._end_grace()
 
     def bind(self, scope: anyio.CancelScope) -> None:

@@ -88,13 +88,15 @@ class BoundedCall:
     started: float
     until: float
     watch: Watchdog | None
+    scope: anyio.CancelScope | None = None
 
     async def run(self, contain: Contain) -> Any:
         """Await the call."""
         passed: DeadlinePassed | None = None
         value: Any = None
         try:
-            with cancel_scope(self.until) as scope:
+            with cancel_scope(self.until) as self.scope:
+                scope = self.scope
                 try:
                     value = await drive(self.awaited, on_wait=self._enter_watch)
                 except BaseException as exc:
@@ -118,8 +120,13 @@ class BoundedCall:
         finally:
             if self.watch is not None:
                 self.watch.leave(self)
-            self.awaited = None
+            self.awaited = self.scope = None
             failure = passed = None  # type: ignore[assignment]  # an exception that names its own frame is a cycle
+
+    def tighten(self, until: float) -> None:
+        """End the call at ``until`` at the latest."""
+        if until < self.until and self.scope is not None:
+            self.until = self.scope.deadline = until
 
     def running_call(self) -> RunningCall:
         """What is being waited for."""
@@ -215,6 +222,13 @@ class DeadlineGroup:
             self.until = until
             self._armed_for = self._seconds
             self._scope.deadline = until
+
+    def tighten(self, until: float) -> None:
+        """End the running call, and all that follow, at ``until`` at the latest."""
+        self._limit = min(self._limit, until)
+        if until < self.until and self._scope is not None:
+            self.until = self._scope.deadline = until
+            self._seconds = max(until - self.started, 0.0)
 
     def judge(self, exc: BaseException) -> Exception:
         """What an exception out of the current call means.

@@ -30,6 +30,10 @@ class Watched(Protocol):
     label: Any
     awaited: Any
 
+    def tighten(self, until: float) -> None:
+        """End the call at ``until`` at the latest."""
+        ...
+
 
 @attrs.frozen
 class Unresponsive:
@@ -88,6 +92,11 @@ class Watchdog:
         self._tasks.pop(call, None)
         if self._progress:
             self._progress.pop(call, None)
+
+    def tighten(self, until: float) -> None:
+        """The session closes: end every active call at ``until`` at the latest."""
+        for call in list(self._tasks):
+            call.tighten(until)
 
     def release_tasks(self) -> None:
         """The session's task group takes no more tasks: where a timer needs one, there is no timer from now on."""

@@ -10,6 +10,7 @@ the states in `lifecycle`.
 from __future__ import annotations
 
 import logging
+import warnings
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from types import TracebackType
@@ -113,6 +114,17 @@ class AmplifierSession:
     def __repr__(self) -> str:
         turn = ", turn running" if self._lifecycle.turn_running else ""
         return f"<AmplifierSession {self.session_id!r} {self._lifecycle.state.value}{turn}>"
+
+    def __del__(self) -> None:
+        lifecycle: Lifecycle | None = getattr(self, "_lifecycle", None)  # None when the plan was refused
+        if lifecycle is not None and lifecycle.state is State.OPEN:
+            warnings.warn(
+                f"session {lifecycle.session_id!r} was dropped while it was open, so its cleanups never ran; open it with "
+                "`async with`, or call cleanup() after initialize()",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
 
     def statistics(self) -> SessionStatistics:
         """The session's present state in numbers."""
