@@ -71,6 +71,12 @@ def _wrapped_by_anyio(coro: Any) -> list[Any]:
     return [inner] if inspect.iscoroutine(inner) and inspect.getcoroutinestate(inner) == inspect.CORO_CREATED else []
 
 
+def _is_of_anyio(coro: Any) -> bool:
+    """Whether AnyIO makes this task; it recognises asyncio's eager factory, but not ours, and keeps its tasks from starting early."""
+    frame = getattr(coro, "cr_frame", None)
+    return frame is not None and str(frame.f_globals.get("__name__", "")).startswith("anyio.")
+
+
 @final
 class _AsyncioTrial:
     def __init__(self, scenario: Callable[[], Awaitable[object]], settings: TrialSettings) -> None:
@@ -132,7 +138,7 @@ class _AsyncioTrial:
         injection = CURRENT_INJECTION.get() if context is None else context.get(CURRENT_INJECTION)
         if injection is not self.injection or injection.closed:
             return asyncio.Task(coro, loop=loop, **options)
-        if self.settings.eager_tasks and not is_section:
+        if self.settings.eager_tasks and not is_section and not _is_of_anyio(coro):
             options["eager_start"] = True
         task = OrderedTask(self._shell(coro), order=self.order, loop=loop, **options)
         injection.tasks[task] = coro

@@ -142,12 +142,14 @@ def test_uvloop_changes_nothing(scenario: Callable[[World], Awaitable[None]]) ->
 # ── two stops at once ────────────────────────────────────────────────────────────────────────────
 
 
-def _stopped_world(world: World, *, stops: bool) -> AmplifierSession:
+def _stopped_world(world: World, on_stop: Callable[[], object] | None = None) -> AmplifierSession:
+    """A session one of whose tools stops its own turn, then takes a while to unwind."""
     session: AmplifierSession
 
     async def work() -> None:
-        if stops:
+        if on_stop is not None:
             world.stop(session, immediate=True)
+            on_stop()
         try:
             await a_moment()
         finally:
@@ -164,11 +166,12 @@ def _stopped_world(world: World, *, stops: bool) -> AmplifierSession:
 
 
 async def token_and_outer_timeout(world: World) -> None:
-    """A native timeout around a turn that its token stops."""
-    session = _stopped_world(world, stops=True)
+    """A native timeout fires while the turn unwinds from its token."""
+    limit = asyncio.timeout(None)
+    session = _stopped_world(world, lambda: limit.reschedule(asyncio.get_running_loop().time() + 0.005))
     async with world.opened(session):
         try:
-            async with asyncio.timeout(0.015):
+            async with limit:
                 await world.execute(session)
         except (ExecutionCancelled, TimeoutError):
             pass
@@ -177,10 +180,12 @@ async def token_and_outer_timeout(world: World) -> None:
 
 async def token_and_failing_sibling(world: World) -> None:
     """A task group whose other child fails while the turn unwinds from its token."""
-    session = _stopped_world(world, stops=True)
+    stopped = anyio.Event()
+    session = _stopped_world(world, stopped.set)
 
     async def fail() -> None:
-        await anyio.sleep(0.015)
+        await stopped.wait()
+        await anyio.sleep(0.005)
         raise LookupError("a sibling")
 
     async with world.opened(session):
@@ -195,7 +200,7 @@ async def token_and_failing_sibling(world: World) -> None:
 
 async def scope_and_native_timeout(world: World) -> None:
     """An AnyIO scope and a native timeout around the same turn."""
-    session = _stopped_world(world, stops=False)
+    session = _stopped_world(world)
     async with world.opened(session):
         try:
             async with asyncio.timeout(0.02):
@@ -216,8 +221,6 @@ async def _nothing_is_left_over() -> None:
     except asyncio.CancelledError:
         assert task.cancelling() > 0, "a stray CancelledError"
         raise
-    if task.cancelling():  # before Python 3.13 asyncio.TaskGroup swallows a cancellation that finds it aborting
-        raise asyncio.CancelledError
 
 
 @pytest.mark.parametrize(
@@ -226,4 +229,9 @@ async def _nothing_is_left_over() -> None:
     ids=lambda scenario: scenario.__name__,
 )
 def test_two_different_stops_at_once(scenario: Callable[[World], Awaitable[None]]) -> None:
-    sweep(scenario, points=20, modes=("asyncio-scope", "asyncio-native", "asyncio-all"))
+    modes = ["asyncio-scope", "asyncio-native", "asyncio-all"]
+    if scenario is token_and_failing_sibling:
+        # A third cancellation that finds asyncio.TaskGroup aborting is swallowed by it; from Python 3.13 on it is raised again,
+        # but as a native one, which the AnyIO scope it came from does not recognise.
+        modes = ["asyncio-scope"] if sys.version_info < (3, 13) else ["asyncio-native", "asyncio-all"]
+    sweep(scenario, points=20, modes=modes)

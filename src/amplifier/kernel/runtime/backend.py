@@ -202,6 +202,10 @@ class SectionWaiter:
         self.finish()
         return True
 
+    def cancelled(self) -> bool:
+        """Whether the caller is about to be cancelled."""
+        return self._error is not None
+
     def result(self) -> None:
         """Raise the caller's cancellation, if there was one."""
         if self._error is not None:
@@ -311,11 +315,17 @@ def deliver_later(task: asyncio.Task[Any], held: BaseException, requests_before:
     """
 
     def deliver() -> None:
-        if not task.done() and task.cancelling() > requests_before:
+        # A scope may have cancelled it in between: that counts as a request, too, and comes by itself.
+        if task.cancelling() > requests_before and not task.done() and not _is_about_to_be_cancelled(task):
             task.uncancel()
             task.cancel(*held.args)
 
     task.get_loop().call_soon(deliver, context=_asyncio_context())
+
+
+def _is_about_to_be_cancelled(task: asyncio.Task[Any]) -> bool:
+    waits_for = getattr(task, "_fut_waiter", None)
+    return bool(getattr(task, "_must_cancel", False) or (waits_for is not None and waits_for.cancelled()))
 
 
 def _cancelled_error() -> type[BaseException]:
