@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import signal as signals
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -118,10 +119,41 @@ async def test_an_exit_in_one_session_leaves_another_session_of_the_loop_alone(w
     assert good.data("execution:end")[0]["status"] == "completed"
 
 
-_ARGPARSE = """
-import argparse
+_MODULES = """
 from amplifier.modules import loop_basic
 from amplifier.testing import MockContextManager, MockProvider, MockTool
+
+def session_of(turns, *tools):
+    context = MockContextManager()
+
+    async def mount_context(coordinator, config):
+        return context
+
+    async def mount_provider(coordinator, config):
+        return MockProvider(turns)
+
+    async def mount_tools(coordinator, config):
+        for tool in tools:
+            await coordinator.mount("tools", tool)
+
+    modules = {
+        "loop-basic": loop_basic,
+        "context-x": mount_context,
+        "provider-x": mount_provider,
+        "tool-x": mount_tools,
+    }
+    plan = {
+        "session": {"orchestrator": "loop-basic", "context": "context-x"},
+        "providers": [{"module": "provider-x"}],
+        "tools": [{"module": "tool-x"}],
+    }
+    return AmplifierSession(plan, loader=ModuleLoader(modules=modules)), context
+"""
+
+_ARGPARSE = (
+    _MODULES
+    + """
+import argparse
 
 def parse(given):
     parser = argparse.ArgumentParser(prog="tool")
@@ -132,31 +164,11 @@ async def look(given):
     await anyio.sleep(0)
     return "seen"
 
-def mounting_all(*modules):
-    async def mount(coordinator, config):
-        for module in modules:
-            await coordinator.mount("tools", module)
-    return mount
-
-async def returning(module):
-    async def mount(coordinator, config):
-        return module
-    return mount
-
 async def main():
-    context = MockContextManager()
-    modules = {
-        "loop-basic": loop_basic,
-        "context-x": await returning(context),
-        "provider-x": await returning(MockProvider([[("parse", {}), ("look", {})], "done"])),
-        "tool-x": mounting_all(MockTool("parse", respond=parse), MockTool("look", respond=look)),
-    }
-    plan = {
-        "session": {"orchestrator": "loop-basic", "context": "context-x"},
-        "providers": [{"module": "provider-x"}],
-        "tools": [{"module": "tool-x"}],
-    }
-    async with AmplifierSession(plan, loader=ModuleLoader(modules=modules)) as session:
+    calls = [("parse", {}), ("look", {})]
+    tools = MockTool("parse", respond=parse), MockTool("look", respond=look)
+    session, context = session_of([calls, "done"], *tools)
+    async with session:
         say(await session.execute("go"))
     for message in context.messages:
         if message["role"] == "tool":
@@ -165,6 +177,7 @@ async def main():
 run_natively(main)
 say("the program went on")
 """
+)
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
@@ -296,6 +309,42 @@ async def test_ctrl_c_in_a_tool_leaves_as_itself_and_the_loop_lives(loop, calls)
             assert await session.execute("again") == "later"
 
 
+_INTERRUPTED = (
+    _MODULES
+    + """
+async def main():
+    waiting = []
+
+    async def wait(given):
+        waiting.append(given)
+        if len(waiting) == int(sys.argv[2]):
+            say("ready")
+        await wait_awake()
+
+    calls = [("wait", {}), ("wait", {})][: int(sys.argv[2])]
+    session, context = session_of([calls], MockTool("wait", respond=wait))
+    try:
+        async with session:
+            await session.execute("go")
+    except BaseException as exc:
+        say(type(exc).__name__)
+        raise
+    finally:
+        say(*(message["role"] for message in context.messages))
+
+run_natively(main)
+"""
+)
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+@pytest.mark.parametrize(("backend", "kind"), [("asyncio", "CancelledError"), ("trio", "KeyboardInterrupt")])
+def test_ctrl_c_at_the_terminal_leaves_as_itself_for_one_call_and_for_many(backend, kind, calls):
+    ended = run_child(_INTERRUPTED, backend, str(calls), signal=signals.SIGINT)
+    assert ended.lines == ["ready", kind, " ".join(["user", "assistant", *["tool"] * calls])]
+    assert ended.code == -signals.SIGINT
+
+
 @pytest.mark.parametrize("calls", [1, 2])
 async def test_the_closing_of_a_generator_passes_for_one_call_and_for_many(calls):
     async def close(given: dict[str, Any]) -> None:
@@ -372,6 +421,32 @@ async def test_ctrl_c_comes_before_the_errors_of_its_siblings_and_keeps_them():
     with pytest.raises(KeyboardInterrupt) as caught:
         await run_together([failing, interrupted])
     assert isinstance(caught.value.__cause__, OSError)
+
+
+async def test_errors_of_a_task_group_that_a_sibling_cancelled_come_without_the_cancellation():
+    """On trio such a task group mixes them."""
+
+    async def first() -> None:
+        await anyio.wait_all_tasks_blocked()
+        raise ValueError("first")
+
+    async def child() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            raise OSError("second")
+
+    async def second() -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(child)
+            await anyio.sleep_forever()
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await run_together([first, second])
+    one, two = caught.value.exceptions
+    assert str(one) == "first"
+    assert isinstance(two, ExceptionGroup)
+    assert [str(error) for error in two.exceptions] == ["second"]
 
 
 async def test_calls_that_are_cancelled_from_outside_leave_as_that_cancellation():

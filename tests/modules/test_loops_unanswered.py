@@ -9,12 +9,20 @@ from typing import Any
 import anyio
 import pytest
 
-from amplifier import AmplifierSession, ExecutionCancelled, HookResult, ModuleLoader, RateLimitError
+from amplifier import (
+    AmplifierSession,
+    ExecutionCancelled,
+    HookResult,
+    ModuleLoader,
+    ProviderUnavailableError,
+    RateLimitError,
+)
 from amplifier.modules import context_persistent, loop_basic
 from amplifier.modules._turn import read_options
 from amplifier.modules._turn._transcript import INTERRUPTED, UNANSWERED
 from amplifier.testing import MODES, Delayed, MockContextManager, MockProvider, MockTool, cancel_everywhere
 from tests.modules.test_loops import LOOPS, Agent
+from tests.modules.test_loops_cancelled import Slow
 
 USER = {"role": "user", "content": "first"}
 ANSWER = {"role": "assistant", "content": "answered"}
@@ -99,6 +107,21 @@ async def test_the_note_comes_before_what_hooks_inject_with_the_next_prompt(loop
     agent = Agent(loop, ["done"], context=MockContextManager([USER]), hooks={"prompt:submit": inject})
     await agent.run()
     assert [m["content"] for m in agent.context.messages] == ["first", UNANSWERED, "today is Monday", "hello", "done"]
+
+
+async def test_injections_are_known_as_such_also_without_a_coordinator():
+    async def inject(event: str, data: dict[str, Any]) -> HookResult:
+        return HookResult(action="inject_context", context_injection="today is Monday", context_injection_role="user")
+
+    context, hooks = MockContextManager([USER, ANSWER]), Agent("loop-basic", []).session.coordinator.hooks
+    hooks.register("prompt:submit", inject, name="calendar")
+    turn: dict[str, Any] = {"prompt": "hello", "context": context, "tools": {}, "hooks": hooks}
+    options = read_options("loop-basic", {})
+    with pytest.raises(ProviderUnavailableError):  # after the injection and before the prompt is stored
+        await loop_basic.BasicLoop(options).execute(providers={}, **turn)
+    await loop_basic.BasicLoop(options).execute(providers={"mock": MockProvider(["done"])}, **turn)
+    assert UNANSWERED not in [message["content"] for message in context.messages]
+    assert context.messages[2]["metadata"]["hook_name"] == "calendar"
 
 
 async def test_a_denied_prompt_changes_nothing(loop):
@@ -314,23 +337,3 @@ def test_closing_cancelled_anywhere_leaves_a_valid_transcript_that_the_next_turn
     report = cancel_everywhere(make, modes=[mode])
     report.raise_if_broken()
     assert report.ok
-
-
-class Slow:
-    """A context that takes its time before and after every write, as one on a disk does."""
-
-    def __init__(self, messages: list[dict[str, Any]]) -> None:
-        self._inner = MockContextManager(messages)
-        self.messages = self._inner.messages
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    async def get_messages(self) -> Any:
-        await anyio.sleep(0.1)
-        return await self._inner.get_messages()
-
-    async def add_message(self, message: dict[str, Any]) -> None:
-        await anyio.sleep(0.1)
-        await self._inner.add_message(message)
-        await anyio.sleep(0.1)

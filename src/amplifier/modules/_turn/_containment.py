@@ -81,9 +81,11 @@ async def run_together(calls: Iterable[Callable[[], Awaitable[None]]]) -> None:
             async with anyio.create_task_group() as group:
                 for call in calls:
                     group.start_soon(run, call)
-        except BaseException:
-            if not failures:
-                raise
+        except BaseException as exc:
+            if not failures:  # no call raised it: a cancellation, or Ctrl-C that reached this task while it waited
+                if not isinstance(exc, BaseExceptionGroup) or len(exc.exceptions) > 1:
+                    raise
+                failures.extend(exc.exceptions)
         if failures:
             raise _one_of(failures)
     finally:
