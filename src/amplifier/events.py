@@ -206,7 +206,7 @@ _CANONICAL: Final = (
         ("provider", "model", "error", "retryable", "status_code"),
         "orchestrator",
         (),
-        "A call failed for good; the error leaves the turn with its own type.",
+        "A call failed for good, or its answer could not be parsed; the error leaves the turn with its own type.",
     ),
     Event(
         PROVIDER_THROTTLE, ("provider", "model", "delay", "reason"), "provider", (), "A call waits for a rate limit."

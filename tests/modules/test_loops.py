@@ -48,8 +48,10 @@ class Agent:
         config: dict[str, Any] | None = None,
         hooks: dict[str, Any] | None = None,
         approval: Any = None,
+        context: Any = None,
+        settings: dict[str, Any] | None = None,
     ) -> None:
-        self.context = MockContextManager()
+        self.context: Any = context or MockContextManager()
         self.provider = MockProvider(turns)
         self.recorder = EventRecorder()
         self._tools = tools
@@ -58,6 +60,7 @@ class Agent:
             "session": {
                 "orchestrator": {"module": loop, "config": {"initial_delay": 0, **(config or {})}},
                 "context": "context-mock",
+                **(settings or {}),
             },
             "providers": [{"module": "provider-mock"}],
             "tools": [{"module": "tool-mock"}],

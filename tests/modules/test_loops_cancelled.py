@@ -7,7 +7,9 @@ from typing import Any
 import anyio
 import pytest
 
-from amplifier.testing import MODES, MockTool, cancel_everywhere
+from amplifier.modules import loop_basic
+from amplifier.modules._turn import read_options
+from amplifier.testing import MODES, MockContextManager, MockProvider, MockTool, cancel_everywhere
 from tests.modules.test_loops import LOOPS, Agent
 
 
@@ -40,3 +42,51 @@ def test_a_turn_cancelled_anywhere_leaves_a_valid_transcript(loop, mode):
     report = cancel_everywhere(make, modes=[mode])
     report.raise_if_broken()
     assert report.ok
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_loop_without_a_session_that_is_cancelled_anywhere_leaves_a_valid_transcript(mode):
+    """Without the kernel's firewall between it and a second native cancel."""
+
+    def make():
+        async def work(given):
+            await anyio.sleep(1)
+            return given
+
+        agent = Agent("loop-basic", [], context=Slow([]))
+        turn: dict[str, Any] = {
+            "prompt": "go",
+            "context": agent.context,
+            "providers": {"mock": MockProvider([[("a", {}), ("b", {})], "done"])},
+            "tools": {"a": MockTool("a", respond=work), "b": MockTool("b", respond=work)},
+            "hooks": agent.session.coordinator.hooks,
+        }
+
+        async def run():
+            await loop_basic.BasicLoop(read_options("loop-basic", {})).execute(**turn)
+
+        return run, agent.broken_pairs
+
+    report = cancel_everywhere(make, modes=[mode])
+    report.raise_if_broken()
+    assert report.ok
+
+
+class Slow:
+    """A context that takes its time before and after every write, as one on a disk does."""
+
+    def __init__(self, messages: list[dict[str, Any]]) -> None:
+        self._inner = MockContextManager(messages)
+        self.messages = self._inner.messages
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def get_messages(self) -> Any:
+        await anyio.sleep(0.1)
+        return await self._inner.get_messages()
+
+    async def add_message(self, message: dict[str, Any]) -> None:
+        await anyio.sleep(0.1)
+        await self._inner.add_message(message)
+        await anyio.sleep(0.1)

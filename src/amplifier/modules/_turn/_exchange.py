@@ -19,8 +19,9 @@ from amplifier.events import (
     THINKING_DELTA,
     THINKING_FINAL,
 )
-from amplifier.models import ChatRequest, ChatResponse, StreamChunk, ThinkingBlock, to_dict
+from amplifier.models import ChatRequest, ChatResponse, StreamChunk, ThinkingBlock, ToolCall, to_dict
 
+from ._containment import Contained, Overran, call_within, text_of
 from ._options import TurnOptions
 
 
@@ -54,12 +55,14 @@ class Exchange:
         self.provider = provider
         self._hooks = hooks
         self._options = options
+        self._who = f"provider {name!r}"
 
     async def ask(self, request: ChatRequest) -> ChatResponse:
         """Get an answer, retrying errors that say a retry may help.
 
         Raises:
             LLMError: What the provider raised, unchanged, when retries are used up or pointless.
+            ContainedError: It raised something that is no ``Exception``.
         """
         attempt = 0
         while True:
@@ -87,11 +90,30 @@ class Exchange:
                 await self._say_error(exc)
                 raise
 
+    async def calls_of(self, response: ChatResponse) -> list[ToolCall]:
+        """The tool calls of an answer.
+
+        Raises:
+            ContractError: The provider parsed something else.
+            ContainedError: It raised something that is no ``Exception``.
+        """
+        try:
+            with Contained(self._who):
+                calls: Any = self.provider.parse_tool_calls(response)
+            if isinstance(calls, list) and all(isinstance(call, ToolCall) for call in calls):
+                return calls
+            raise ContractError(
+                f"{self._who} parsed {calls!r:.80} as tool calls; expected a list of ToolCall", module=self.name
+            )
+        except Exception as exc:
+            await self._say_error(exc)
+            raise
+
     def _is_too_long(self, exc: LLMError) -> bool:
         return (exc.retry_after or 0.0) > self._options.max_retry_after
 
     async def _say_error(self, exc: Exception) -> None:
-        details = {"provider": self.name, "error": {"type": type(exc).__name__, "message": str(exc)}}
+        details = {"provider": self.name, "error": {"type": type(exc).__name__, "message": text_of(exc)}}
         await self._hooks.emit(PROVIDER_ERROR, details)
 
     def _delay(self, attempt: int, exc: LLMError) -> float:
@@ -103,13 +125,18 @@ class Exchange:
 
     async def _ask_once(self, request: ChatRequest) -> ChatResponse:
         seconds = self._options.provider_timeout
-        with anyio.CancelScope() as scope:
-            if seconds is not None:
-                scope.deadline = anyio.current_time() + seconds
-            if self._options.streaming and hasattr(self.provider, "stream"):
-                return await self._stream(request)
-            return await self._complete(request)
-        raise LLMTimeoutError(f"provider {self.name!r} gave no answer within {seconds:g} s", provider=self.name)
+        try:
+            response: ChatResponse = await call_within(seconds, self._who, self._answer, request)
+        except Overran as exc:
+            raise LLMTimeoutError(
+                f"{self._who} gave no answer within {seconds:g} s", provider=self.name
+            ) from exc.__cause__
+        return response
+
+    async def _answer(self, request: ChatRequest) -> ChatResponse:
+        if self._options.streaming and hasattr(self.provider, "stream"):
+            return await self._stream(request)
+        return await self._complete(request)
 
     async def _complete(self, request: ChatRequest) -> ChatResponse:
         response: Any = await self.provider.complete(request)

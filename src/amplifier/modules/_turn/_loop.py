@@ -7,7 +7,6 @@ from typing import Any
 import anyio
 
 from amplifier.contracts import ContextManager, Coordinator, Hooks, Provider, Tool
-from amplifier.errors import ContractError
 from amplifier.events import (
     EXECUTION_END,
     EXECUTION_START,
@@ -17,7 +16,7 @@ from amplifier.events import (
     PROVIDER_REQUEST,
     PROVIDER_RESPONSE,
 )
-from amplifier.models import ChatRequest, ChatResponse, ToolCall, to_dict
+from amplifier.models import ChatRequest, to_dict
 
 from ._exchange import Exchange, choose_provider
 from ._options import TurnOptions
@@ -30,7 +29,11 @@ _PREVIEW = 200
 
 
 class Turn:
-    """One turn of a loop; made anew for every prompt."""
+    """One turn of a loop; made anew for every prompt.
+
+    Attributes:
+        is_answered: The conversation is known to end with an answer of the model, or with what others added to one.
+    """
 
     def __init__(
         self,
@@ -41,15 +44,16 @@ class Turn:
         tools: dict[str, Tool],
         hooks: Hooks,
         coordinator: Coordinator | None = None,
+        is_answered: bool = False,
     ) -> None:
+        self.is_answered = is_answered
         self._options = options
-        self._context = context
         self._providers = providers
         self._hooks = hooks
         self._coordinator = coordinator
         self._cancellation = None if coordinator is None else coordinator.cancellation
-        self._verdicts = Verdicts(coordinator, context)
         self._transcript = Transcript(context)
+        self._verdicts = Verdicts(coordinator, self._transcript)
         self._schemas = Schemas(tools)
         self._runner = ToolRunner(tools, self._schemas, hooks, self._verdicts, self._cancellation, options)
         self._text = ""
@@ -61,6 +65,7 @@ class Turn:
 
         Raises:
             LLMError: What the provider raised, unchanged.
+            ContainedError: Provider or context raised something that is no ``Exception``.
         """
         status = "error"
         try:
@@ -68,7 +73,7 @@ class Turn:
             await self._converse(prompt)
             status = "cancelled" if self._is_stopping() else "completed"
             return self._text
-        except anyio.get_cancelled_exc_class():
+        except (anyio.get_cancelled_exc_class(), KeyboardInterrupt):
             status = "cancelled"
             raise
         finally:
@@ -88,7 +93,10 @@ class Turn:
         return self._cancellation is not None and self._cancellation.is_cancelled
 
     async def _converse(self, prompt: str) -> None:
-        verdict = await self._verdicts.honour(await self._hooks.emit(PROMPT_SUBMIT, {"prompt": prompt}), PROMPT_SUBMIT)
+        emitted = await self._hooks.emit(PROMPT_SUBMIT, {"prompt": prompt})
+        # Before anything of this turn is stored, which injections are; but not for a prompt that is denied.
+        is_empty = emitted.action != "deny" and await self._open()
+        verdict = await self._verdicts.honour(emitted, PROMPT_SUBMIT)
         if verdict.action == "deny":
             self._text = f"Operation denied: {verdict.reason or 'no reason given'}"
             return
@@ -96,7 +104,8 @@ class Turn:
             prompt = str(verdict.data.get("prompt", prompt))
         name, provider = choose_provider(self._providers, self._options.default_provider)
         exchange = Exchange(name, provider, self._hooks, self._options)
-        if self._options.system_prompt and not await self._context.get_messages():
+        self.is_answered = False
+        if is_empty and self._options.system_prompt:
             await self._transcript.add({"role": "system", "content": self._options.system_prompt})
         await self._transcript.add({"role": "user", "content": prompt})
         while not self._is_stopping():
@@ -107,6 +116,19 @@ class Turn:
             self._iterations += 1
             if not await self._step(exchange):
                 return
+
+    async def _open(self) -> bool:
+        """Close what an earlier turn left without an answer; True if the conversation is seen to be empty.
+
+        Reading a long conversation takes time, so after a turn of this loop that ended with an answer nothing is read.
+        """
+        if self.is_answered and not self._options.system_prompt:
+            return False
+        stored = await self._transcript.stored()
+        if not self.is_answered:
+            await self._transcript.close_unanswered(stored)
+            self.is_answered = True
+        return not stored
 
     async def _step(self, exchange: Exchange) -> bool:
         """One model call and the tools it asks for; False when the turn is over."""
@@ -120,7 +142,7 @@ class Turn:
             stream=self._options.streaming,
         )
         response = await exchange.ask(request)
-        calls = self._calls_of(exchange, response)
+        calls = await exchange.calls_of(response)
         self._text = text_of(response)
         await self._transcript.add_answer(response, calls)
         await self._hooks.emit(
@@ -135,7 +157,7 @@ class Turn:
             },
         )
         if not calls:
-            self._finished = True
+            self._finished = self.is_answered = True
             preview = {"response_preview": self._text[:_PREVIEW], "length": len(self._text)}
             await self._hooks.emit(PROMPT_COMPLETE, preview)
             return False
@@ -146,7 +168,7 @@ class Turn:
 
     async def _request_messages(self, exchange: Exchange) -> list[dict[str, Any]] | None:
         """The messages of the next request, or None when a hook forbids it or the turn is being stopped."""
-        messages = await self._context.get_messages_for_request(provider=exchange.provider)
+        messages = await self._transcript.for_request(exchange.provider)
         emitted = await self._hooks.emit(
             PROVIDER_REQUEST,
             {
@@ -164,14 +186,5 @@ class Turn:
         if self._is_stopping():
             return None  # somebody said stop while the hooks were deciding
         if injects:
-            messages = await self._context.get_messages_for_request(provider=exchange.provider)
+            messages = await self._transcript.for_request(exchange.provider)
         return self._verdicts.into_request(messages)
-
-    def _calls_of(self, exchange: Exchange, response: ChatResponse) -> list[ToolCall]:
-        calls: Any = exchange.provider.parse_tool_calls(response)
-        if not isinstance(calls, list) or not all(isinstance(call, ToolCall) for call in calls):
-            raise ContractError(
-                f"provider {exchange.name!r} parsed {calls!r:.80} as tool calls; expected a list of ToolCall",
-                module=exchange.name,
-            )
-        return calls

@@ -15,6 +15,8 @@ class TurnOrchestrator:
 
     def __init__(self, options: TurnOptions) -> None:
         self._options = options
+        # The conversation of the latest turn, if that ended with an answer: the next one need not read it to find out.
+        self._answered: ContextManager | None = None
 
     async def execute(
         self,
@@ -28,6 +30,17 @@ class TurnOrchestrator:
     ) -> str:
         """Run one turn and return the model's final words."""
         turn = Turn(
-            self._options, context=context, providers=providers, tools=tools, hooks=hooks, coordinator=coordinator
+            self._options,
+            context=context,
+            providers=providers,
+            tools=tools,
+            hooks=hooks,
+            coordinator=coordinator,
+            is_answered=self._answered is context,
         )
-        return await turn.run(prompt)
+        self._answered = None
+        try:
+            return await turn.run(prompt)
+        finally:
+            if turn.is_answered:
+                self._answered = context

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from amplifier.contracts import Tool, tool_schema
+from amplifier.contracts import Tool, contained_failure, tool_schema
 from amplifier.errors import ContractError
 from amplifier.models import ToolSpec
 
@@ -35,14 +35,23 @@ class Schemas:
             try:
                 schema = self._schema(name, tool)
                 specs.append(ToolSpec(name=name, description=tool.description, parameters=schema))
-            except Exception:  # a tool's properties are foreign code
-                logger.exception("tool %r cannot describe itself and is not offered to the model", name)
+            except BaseException as exc:  # a tool's properties are foreign code
+                failure = contained_failure(exc)
+                logger.error("tool %r cannot describe itself and is not offered to the model", name, exc_info=failure)
         return specs
 
     def problem(self, name: str, given: dict[str, Any]) -> str | None:
-        """What is wrong with an input, in words for the model; None if nothing is."""
+        """What is wrong with an input, in words for the model; None if nothing is, or if it cannot be checked."""
         if jsonschema is None or name not in self._schemas:
             return None
+        try:
+            return self._problem(name, given)
+        except BaseException as exc:  # noqa: BLE001 — a Rust extension; its panics are no Exception
+            failure = contained_failure(exc)
+            logger.warning("the input of tool %r cannot be checked against its schema: %s", name, failure)
+            return None
+
+    def _problem(self, name: str, given: dict[str, Any]) -> str | None:
         validator: Any = self._validators.get(name)
         if validator is None:
             try:

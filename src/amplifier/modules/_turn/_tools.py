@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import copy
+import logging
+import traceback
 import uuid
+from functools import partial
 from typing import Any
 
 import anyio
 
+from amplifier._json import redact_text
 from amplifier.contracts import Cancellation, Hooks, Tool
 from amplifier.events import TOOL_ERROR, TOOL_POST, TOOL_PRE
 from amplifier.models import HookResult, ToolCall, ToolResult
 
+from ._containment import Overran, call_within, run_together, text_of
 from ._options import TurnOptions
 from ._schema import Schemas
 from ._verdicts import Verdicts
+
+logger = logging.getLogger("amplifier.modules.turn")
 
 TOOL_SELECTING = "tool:selecting"
 TOOL_SELECTED = "tool:selected"
@@ -50,7 +57,12 @@ class ToolRunner:
         self.results: dict[str, ToolResult] = {}
 
     async def run(self, calls: list[ToolCall]) -> list[ToolResult]:
-        """Run the calls, at the same time where there are several, and return their results in order."""
+        """Run the calls, at the same time where there are several, and return their results in order.
+
+        Raises:
+            BaseException: No tool's failure, which is a result, but what ends the turn: a verdict that cannot be carried out,
+                a cancellation, Ctrl-C.
+        """
         self.results = {}
         group_id = str(uuid.uuid4())
         if len(calls) == 1:
@@ -62,9 +74,7 @@ class ToolRunner:
                 async with limiter:
                     await self._run_one(call, group_id)
 
-            async with anyio.create_task_group() as group:
-                for call in calls:
-                    group.start_soon(run_limited, call)
+            await run_together(partial(run_limited, call) for call in calls)
         return [self.results[call.id] for call in calls]
 
     async def _run_one(self, call: ToolCall, group_id: str) -> None:
@@ -81,7 +91,7 @@ class ToolRunner:
                 await self._say_error(about, given, refused)
                 return
             await self._execute(call, about, given)
-        except anyio.get_cancelled_exc_class():
+        except (anyio.get_cancelled_exc_class(), KeyboardInterrupt):
             if call.id not in self.results:
                 self.results[call.id] = refusal("cancelled while it was running", "Cancelled")
                 await self._say_error(about, given, self.results[call.id])  # a terminal event: delivered all the same
@@ -150,18 +160,23 @@ class ToolRunner:
     async def _call(self, name: str, given: dict[str, Any]) -> tuple[ToolResult, bool]:
         """Call the tool; the flag says that it raised or overran instead of returning a result."""
         seconds = self._options.tool_timeout
-        with anyio.CancelScope() as scope:
-            if seconds is not None:
-                scope.deadline = anyio.current_time() + seconds
-            try:
-                # A tool gets input of its own: it may keep or change it without changing the transcript.
-                result: Any = await self._tools[name].execute(copy.deepcopy(given))
-            except Exception as exc:  # noqa: BLE001 — a tool is foreign code; its failure is an answer for the model
-                return refusal(str(exc) or type(exc).__name__, type(exc).__name__), True
-            if isinstance(result, ToolResult):
-                return result, False
-            return refusal(f"the tool returned {type(result).__name__} instead of a ToolResult", "ContractError"), True
-        return refusal(f"the tool did not return within {seconds:g} s and was cancelled", "Timeout"), True
+        tool = self._tools.get(name)
+        try:
+            result = await call_within(seconds, f"tool {name!r}", self._run_tool, name, given)
+        except Overran:
+            return refusal(f"the tool did not return within {seconds:g} s and was cancelled", "Timeout"), True
+        except Exception as exc:  # noqa: BLE001 — a tool is foreign code; its failure is an answer for the model
+            logger.warning("tool %r (%s) failed with %s", name, _class_of(tool), _written_out(exc))
+            return refusal(text_of(exc), type(exc).__name__), True
+        if isinstance(result, ToolResult):
+            return result, False
+        problem = f"returned {type(result).__name__} instead of a ToolResult"
+        logger.warning("tool %r (%s) %s", name, _class_of(tool), problem)
+        return refusal(f"the tool {problem}", "ContractError"), True
+
+    async def _run_tool(self, name: str, given: dict[str, Any]) -> Any:
+        # A tool gets input of its own: it may keep or change it without changing the transcript.
+        return await self._tools[name].execute(copy.deepcopy(given))
 
     async def _after(self, about: dict[str, Any], given: dict[str, Any], result: ToolResult) -> ToolResult:
         shown = result.safe_hook_presentation()
@@ -175,6 +190,15 @@ class ToolRunner:
 
     async def _say_error(self, about: dict[str, Any], given: Any, result: ToolResult) -> None:
         await self._hooks.emit(TOOL_ERROR, {**about, "tool_input": given, "error": result.error})
+
+
+def _class_of(tool: Any) -> str:
+    return f"{type(tool).__module__}.{type(tool).__qualname__}"
+
+
+def _written_out(exc: Exception) -> str:
+    """An exception with its traceback, as text: what tools raise is known to carry credentials, which are taken out here."""
+    return redact_text(f"{type(exc).__name__}: {text_of(exc)}\n{''.join(traceback.format_exception(exc))}")
 
 
 def _modified_result(result: ToolResult, shown: dict[str, Any], verdict: HookResult) -> ToolResult:

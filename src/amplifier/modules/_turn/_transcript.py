@@ -10,10 +10,14 @@ from typing import Any
 
 import anyio
 
-from amplifier.contracts import ContextManager
+from amplifier.contracts import ContextManager, Provider
 from amplifier.models import ChatResponse, Message, TextBlock, ToolCall, ToolCallBlock, ToolResult, to_dict
 
+from .._memory import owed_calls
+from ._containment import Contained, run_together
+
 INTERRUPTED = "[interrupted: the turn ended before this call returned]"
+UNANSWERED = "[interrupted: the turn ended before there was an answer]"
 
 _SETTLING_SECONDS = 10.0
 
@@ -61,26 +65,71 @@ def as_request_messages(messages: list[dict[str, Any]]) -> list[Message]:
     return [Message(**(m if m.get("content") is not None else {**m, "content": ""})) for m in messages]
 
 
+def closing_messages(stored: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What closes a turn that ended without an answer of the model: results for open calls, and a note in place of the answer.
+
+    Instructions and what hooks injected say nothing about whether there was an answer; the last message before them does.
+    """
+    last: dict[str, Any] = next((message for message in reversed(stored) if not _is_aside(message)), {})
+    role = last.get("role")
+    owed = owed_calls(stored) if role in ("assistant", "tool") else []
+    if not owed and role not in ("user", "tool", "function"):
+        return []
+    closing: list[dict[str, Any]] = [
+        {"role": "tool", "tool_call_id": call, **({"name": name} if name else {}), "content": INTERRUPTED}
+        for call, name in owed
+    ]
+    return [*closing, {"role": "assistant", "content": UNANSWERED}]
+
+
+def _is_aside(message: dict[str, Any]) -> bool:
+    role, metadata = message.get("role"), message.get("metadata")
+    if role == "user":
+        return isinstance(metadata, dict) and metadata.get("source") == "hook"
+    return role in ("system", "developer")
+
+
 class Transcript:
-    """The part of the conversation that one turn is responsible for."""
+    """The part of the conversation that one turn is responsible for; everything that it reads and writes goes through here."""
 
     def __init__(self, context: ContextManager) -> None:
         self._context = context
+        self._contained = Contained(f"context {type(context).__name__}")
         self._open: list[ToolCall] = []
+
+    async def stored(self) -> list[dict[str, Any]]:
+        """The whole conversation."""
+        with self._contained:
+            return await self._context.get_messages()
+
+    async def close_unanswered(self, stored: list[dict[str, Any]]) -> None:
+        """Close what an earlier turn left without an answer.
+
+        A turn that was stopped, a process that died and the iteration limit leave such an end. The next prompt would make
+        two user messages in a row, which some services refuse.
+        """
+        for message in closing_messages(stored):
+            await self.add(message)
+
+    async def for_request(self, provider: Provider) -> list[dict[str, Any]]:
+        """What the model is to be shown."""
+        with self._contained:
+            return await self._context.get_messages_for_request(provider=provider)
 
     async def add(self, message: dict[str, Any]) -> None:
         """Store a message that stands for itself."""
-        await self._context.add_message(message)
+        with self._contained:
+            await self._context.add_message(message)
 
     async def add_answer(self, response: ChatResponse, calls: list[ToolCall]) -> None:
         """Store the assistant's message; from here on its calls are owed results."""
         self._open = list(calls)
-        await self._context.add_message(assistant_message(response, calls))
+        await self.add(assistant_message(response, calls))
 
     async def add_results(self, calls: list[ToolCall], results: list[ToolResult]) -> None:
         """Store one result for each call, in the order of the calls."""
         for call, result in zip(calls, results, strict=True):
-            await self._context.add_message(result_message(call, result))
+            await self.add(result_message(call, result))
             self._open.remove(call)
 
     async def settle(self, results: dict[str, ToolResult]) -> None:
@@ -92,13 +141,13 @@ class Transcript:
             await unbroken(self._settle, results)
 
     async def _settle(self, results: dict[str, ToolResult]) -> None:
-        stored = await self._context.get_messages()
+        stored = await self.stored()
         asked = {c.get("id") for m in stored if m.get("role") == "assistant" for c in m.get("tool_calls") or ()}
         answered = {m.get("tool_call_id") for m in stored if m.get("role") == "tool"}
         for call in self._open:
             if call.id in asked and call.id not in answered:
                 interrupted = ToolResult(success=False, error={"message": INTERRUPTED, "type": "Interrupted"})
-                await self._context.add_message(result_message(call, results.get(call.id, interrupted)))
+                await self.add(result_message(call, results.get(call.id, interrupted)))
         self._open = []
 
 
@@ -112,10 +161,4 @@ async def unbroken(fn: Callable[..., Awaitable[None]], *args: Any) -> None:
         with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _SETTLING_SECONDS):
             await fn(*args)
 
-    try:
-        async with anyio.create_task_group() as group:
-            group.start_soon(run)
-    except ExceptionGroup as wrapped:
-        if len(wrapped.exceptions) == 1:
-            raise wrapped.exceptions[0] from None
-        raise
+    await run_together([run])

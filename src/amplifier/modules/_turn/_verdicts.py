@@ -12,13 +12,15 @@ from typing import Any
 from amplifier.contracts import Coordinator
 from amplifier.models import ContextInjection, HookResult
 
+from ._transcript import Transcript
+
 
 class Verdicts:
     """The hook results of one turn."""
 
-    def __init__(self, coordinator: Coordinator | None, context: Any) -> None:
+    def __init__(self, coordinator: Coordinator | None, transcript: Transcript) -> None:
         self._coordinator = coordinator
-        self._context = context
+        self._transcript = transcript
         self._ephemeral: list[ContextInjection] = []
         self._deferred: list[tuple[HookResult, str]] = []
 
@@ -94,7 +96,8 @@ class Verdicts:
         items = _injections(result)
         for item in items:
             if not item.ephemeral:
-                await self._context.add_message({"role": item.role, "content": item.content})
+                metadata = {"source": "hook", "hook_name": item.hook_name, "event": item.event}
+                await self._transcript.add({"role": item.role, "content": item.content, "metadata": metadata})
         ephemeral = [item for item in items if item.ephemeral]
         if ephemeral:
             return HookResult(action="inject_context", context_injections=ephemeral, data=result.data)
