@@ -370,25 +370,124 @@ def test_long_values_are_shortened_and_made_visible_in_messages() -> None:
     assert len(problem) < 250
 
 
-# ── warnings ─────────────────────────────────────────────────────────────────────────────────────
+# ── misspelt and unknown keys ────────────────────────────────────────────────────────────────────
+
+
+def misspelling(kind: str, found: str, meant: str) -> str:
+    return f"unknown {kind} {found!r}; did you mean {meant!r}? Rename or remove it: it would be ignored"
+
+
+@pytest.mark.parametrize(
+    ("config", "path", "kind", "found", "meant"),
+    [
+        (plan(hoks=[]), "$.hoks", "section", "hoks", "hooks"),
+        (plan(tols=[]), "$.tols", "section", "tols", "tools"),
+        (plan(Providers=[]), "$.Providers", "section", "Providers", "providers"),
+        (plan(agent={}), "$.agent", "section", "agent", "agents"),
+        ({**MINIMAL, "sesion": {}}, "$.sesion", "section", "sesion", "session"),
+        (session(strikt=True), "$.session.strikt", "key", "strikt", "strict"),
+        (session(deadline={}), "$.session.deadline", "key", "deadline", "deadlines"),
+        (session(orchestrater="x"), "$.session.orchestrater", "key", "orchestrater", "orchestrator"),
+        (session(contextSource="x"), "$.session.contextSource", "key", "contextSource", "context_source"),
+        (session(context={"module": "c", "sorce": "x"}), "$.session.context.sorce", "key", "sorce", "source"),
+        (plan(tools=[{"module": "a", "confg": {}}]), "$.tools[0].confg", "key", "confg", "config"),
+        (
+            plan(hooks=["a", {"module": "b", "on_failur": "deny"}]),
+            "$.hooks[1].on_failur",
+            "key",
+            "on_failur",
+            "on_failure",
+        ),
+        (plan(hooks=[{"module": "b", "on_fail": "deny"}]), "$.hooks[0].on_fail", "key", "on_fail", "on_failure"),
+        (
+            plan(providers=[{"module": "b", "instance": "x"}]),
+            "$.providers[0].instance",
+            "key",
+            "instance",
+            "instance_id",
+        ),
+        (plan(context={"configs": {}}), "$.context.configs", "key", "configs", "config"),
+    ],
+)
+def test_a_misspelt_section_or_key_is_a_problem(config: Any, path: str, kind: str, found: str, meant: str) -> None:
+    assert problems_of(config) == [(path, misspelling(kind, found, meant))]
+
+
+def test_a_misspelt_section_is_a_problem_beside_the_one_it_was_meant_for() -> None:
+    """An overlay with a slip in it, laid over a plan that has the section, must not lose what it says."""
+    merged = merge_plans(plan(hooks=["hooks-a"]), {"hoks": [{"module": "hooks-b", "on_failure": "deny"}]})
+    assert problems_of(merged) == [("$.hoks", misspelling("section", "hoks", "hooks"))]
+
+
+FOREIGN_SECTIONS = [
+    "spawn",
+    "profile",
+    "profiles",
+    "bundle",
+    "meta",
+    "name",
+    "description",
+    "version",
+    "system",
+    "exclude",
+    "includes",
+    "instruction",
+    "settings",
+    "skills",
+    "routing",
+    "notifications",
+    "ui",
+    "schema",
+    "session_id",
+    "logging",
+    "modes",
+    "events",
+    "overrides",
+]
+FOREIGN_SESSION_KEYS = [
+    "settings",
+    "debug",
+    "raw_debug",
+    "max_tokens",
+    "compact_threshold",
+    "auto_compact",
+    "name",
+    "id",
+    "context_window",
+    "spawn",
+]
+FOREIGN_ENTRY_KEYS = [
+    "id",
+    "name",
+    "description",
+    "mode",
+    "priority",
+    "enabled",
+    "version",
+    "resource",
+    "events",
+    "timeout",
+]
+
+
+def test_keys_of_published_applications_stay_warnings() -> None:
+    """The published kernel ignores what it does not know, and applications carry their own data in plans."""
+    assert len(warnings_of(plan(**dict.fromkeys(FOREIGN_SECTIONS)))) == len(FOREIGN_SECTIONS)
+    assert len(warnings_of(session(**dict.fromkeys(FOREIGN_SESSION_KEYS)))) == len(FOREIGN_SESSION_KEYS)
+    for section in ("providers", "tools", "hooks"):
+        entry = {"module": "a", **dict.fromkeys(FOREIGN_ENTRY_KEYS)}
+        assert len(warnings_of(plan(**{section: [entry]}))) == len(FOREIGN_ENTRY_KEYS)
 
 
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        (plan(tols=[]), "$.tols: unknown section, ignored; did you mean 'tools'?"),
-        (plan(Providers=[]), "$.Providers: unknown section, ignored; did you mean 'providers'?"),
         (plan(zzzz=1), "$.zzzz: unknown section, ignored"),
+        (plan(provdrs=1), "$.provdrs: unknown section, ignored; did you mean 'providers'?"),
+        (plan(profile=1), "$.profile: unknown section, ignored"),
         ({"session": MINIMAL["session"], 5: 1}, "$[5]: unknown section, ignored"),
-        (session(strikt=True), "$.session.strikt: unknown key, ignored; did you mean 'strict'?"),
-        (session(deadline={}), "$.session.deadline: unknown key, ignored; did you mean 'deadlines'?"),
-        (
-            plan(tools=[{"module": "a", "confg": {}}]),
-            "$.tools[0].confg: unknown key, ignored; did you mean 'config'?",
-        ),
         (plan(tools=[{"module": "a", "on_failure": "deny"}]), "$.tools[0].on_failure: unknown key, ignored"),
         (plan(hooks=[{"module": "a", "instance_id": "x"}]), "$.hooks[0].instance_id: unknown key, ignored"),
-        (plan(context={"configs": {}}), "$.context.configs: unknown key, ignored; did you mean 'config'?"),
         (
             {**session(orchestrator={"module": "o"}), "orchestrator": {"config": {}}},
             "$.orchestrator: ignored, because session.orchestrator is a mapping; put 'config' there",

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from amplifier import AmplifierError, AmplifierSession, ModuleLoader, ModuleLoadError, ModuleNotFoundError
-from amplifier.errors import ContractError, DeadlineExceeded
+from amplifier.errors import ContractError, DeadlineExceeded, PlanError
 from amplifier.loading import LoadedModule
 from tests._support.small_agent import Echo, Loop, Memory, agent, heard, mounting, say_the_prompt
 
@@ -143,10 +143,15 @@ async def test_plan_changed_between_making_and_opening_is_read_as_it_is_then():
 
 
 async def test_oddities_of_the_plan_are_logged(caplog):
-    session = agent(session={"orchestrater": 1})
+    session = agent(session={"colour": 1})
     async with session:
         pass
-    assert "$.session.orchestrater: unknown key, ignored; did you mean 'orchestrator'?" in caplog.text
+    assert "$.session.colour: unknown key, ignored" in caplog.text
+
+
+def test_a_plan_with_a_misspelt_key_makes_no_session():
+    with pytest.raises(PlanError, match=r"\$\.session\.orchestrater: unknown key .* did you mean 'orchestrator'\?"):
+        agent(session={"orchestrater": 1})
 
 
 # ── lifetime forms ───────────────────────────────────────────────────────────────────────────────
