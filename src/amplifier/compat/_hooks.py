@@ -138,6 +138,9 @@ class _PublishedDispatch(Dispatch):
     def result(self) -> HookResult:
         return self._published.result()
 
+    def _unanswered(self, registration: Registration, answer: Any) -> bool:
+        return False  # None is ``continue`` there, from every handler
+
     def _took(self, registration: Registration, answer: Any) -> bool:
         result = parse_answer(answer)
         return result is not None and self._add(result, registration.name)

@@ -16,17 +16,21 @@ from typing import Any
 import anyio
 
 from amplifier._json import copy_json, redact_text
+from amplifier.errors import ContractError
 from amplifier.models import HookResult
 
 from ..runtime.backend import loop_clock
 from ..runtime.deadlines import DeadlineGroup, DeadlinePassed
 from ..runtime.watchdog import Watchdog
-from .merge import Verdict, is_plain_continue, parse_answer
+from .merge import Verdict, is_invalid_response, is_plain_continue, parse_answer
 
 logger = logging.getLogger("amplifier.hooks")
 
 SLOW = 5.0
 """Seconds after which a handler is logged as slow, once."""
+
+_LONGEST_SEARCHED, _LONGEST_SHOWN = 10_000, 200
+"""Characters of an invalid answer that are searched for secrets, and of these what the log shows."""
 
 
 class Registration:
@@ -35,6 +39,7 @@ class Registration:
     __slots__ = (
         "event",
         "handler",
+        "is_gate",
         "live",
         "module",
         "name",
@@ -63,6 +68,7 @@ class Registration:
         self.name = name
         self.timeout = timeout
         self.on_failure = on_failure
+        self.is_gate = on_failure == "deny"
         self.module = module
         self.live = True
         self.slow_logged = False
@@ -136,7 +142,10 @@ class Dispatch:
                 if armed and now >= series.until:  # it swallowed its cancellation and answered all the same
                     if self._failed(registration, series.renew()):
                         break
-                elif answer is not None and self._took(registration, answer):
+                elif answer is not None:
+                    if self._took(registration, answer):
+                        break
+                elif registration.is_gate and self._unanswered(registration, None):
                     break
             return self.result()
         finally:
@@ -154,8 +163,16 @@ class Dispatch:
             return False
         result = parse_answer(answer)
         if result is None:
-            return False
-        return self._add(result, registration.name)
+            return registration.is_gate and self._unanswered(registration, answer)
+        denied = self._add(result, registration.name)
+        if denied and (result.action != "deny" or is_invalid_response(result, answer)):
+            self._note_failure(registration, log_invalid(registration, answer, "denied"))
+        return denied
+
+    def _unanswered(self, registration: Registration, answer: Any) -> bool:
+        """A gate returned nothing, as one that forgets its ``return`` does; True when that denies."""
+        problem = f"it returned {answer!r}; a gate must return a HookResult, such as HookResult() to let the event pass"
+        return self._failed(registration, ContractError(problem, module=registration.module, clause="H3"))
 
     def _add(self, result: HookResult, name: str) -> bool:
         if self._verdict is None:
@@ -165,20 +182,22 @@ class Dispatch:
         return denied
 
     def _failed(self, registration: Registration, error: Exception) -> bool:
-        """A handler raised or was cut off; True when that denies."""
-        if self.failures is None:
-            self.failures = []
-        self.failures.append(Failure(registration, error))
-        denies = registration.on_failure == "deny"
-        outcome = "denied, because it is a gate" if denies else "skipped"
+        """A handler raised, was cut off or, as a gate, gave no answer; True when that denies."""
+        self._note_failure(registration, error)
+        outcome = "denied, because it is a gate" if registration.is_gate else "skipped"
         if isinstance(error, DeadlinePassed):
             logger.error("%s overran its deadline and was cancelled (%s): %s", registration, error, outcome)
         else:
             logger.error("%s failed with %s: %s", registration, _words(error), outcome, exc_info=error)
-        if not denies:
+        if not registration.is_gate:
             return False
         reason = f"gate {registration.name!r} failed: {_words(error)}"
         return self._add(HookResult(action="deny", reason=reason), registration.name)
+
+    def _note_failure(self, registration: Registration, error: Exception) -> None:
+        if self.failures is None:
+            self.failures = []
+        self.failures.append(Failure(registration, error))
 
     def _note_slow(self, registration: Registration, seconds: float) -> None:
         if not registration.slow_logged:
@@ -199,6 +218,23 @@ def text_of(error: Exception) -> str:
         return redact_text(str(error))
     except Exception as broken:  # noqa: BLE001 — see above
         return f"(its text cannot be shown: {type(broken).__name__})"
+
+
+def log_invalid(registration: Registration, answer: Any, outcome: str) -> ContractError:
+    """Log an answer that could not be understood; returns the same as an error."""
+    problem = f"returned {_shown(answer)}; expected a HookResult, a dict with its keys or None"
+    logger.warning("%s %s: %s", registration, problem, outcome)
+    return ContractError(problem, module=registration.module, clause="H3")
+
+
+def _shown(answer: Any) -> str:
+    """What a handler returned, shortened and without secrets, even if its own ``__repr__`` fails."""
+    kind = type(answer).__name__
+    try:
+        text = redact_text(repr(answer)[:_LONGEST_SEARCHED])
+    except Exception as broken:  # noqa: BLE001 — foreign code
+        return f"the {kind} (it cannot be shown: {type(broken).__name__})"
+    return f"the {kind} {text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + '…'}"
 
 
 async def collect(
@@ -240,5 +276,13 @@ async def collect(
             group.start_soon(ask, index, registration, name=str(registration))
     if fatal:
         raise fatal[0]
-    results = [parse_answer(answer) for answer in answers]
-    return [result.data for result in results if result is not None and result.data is not None]
+    collected: list[dict[str, Any]] = []
+    for registration, answer in zip(handlers, answers, strict=True):
+        result = parse_answer(answer)
+        if result is None:
+            continue
+        if is_invalid_response(result, answer):
+            log_invalid(registration, answer, "skipped")
+        elif result.data is not None:
+            collected.append(result.data)
+    return collected

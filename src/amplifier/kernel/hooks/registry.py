@@ -124,7 +124,7 @@ class HookRegistry:
             priority: Lower runs earlier.
             name: For logs and `unregister`; names need not be unique.
             timeout: Seconds for one call; None for no limit.
-            on_failure: ``"deny"`` makes the handler a gate: if it fails or overruns, the event is denied.
+            on_failure: ``"deny"`` makes the handler a gate: if it fails, overruns or returns None, the event is denied.
 
         Returns:
             A function that removes exactly this registration; calling it again does nothing.
