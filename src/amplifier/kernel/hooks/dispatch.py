@@ -209,7 +209,7 @@ def _words(error: Exception) -> str:
     return str(error) if isinstance(error, DeadlinePassed) else f"{type(error).__name__}: {text_of(error)}"
 
 
-def text_of(error: Exception) -> str:
+def text_of(error: BaseException) -> str:
     """What an exception says, without secrets, even if its own ``__str__`` fails: that is foreign code as well.
 
     It goes into events and, as the reason of a denial, to the model.
