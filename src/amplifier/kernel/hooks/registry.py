@@ -16,7 +16,7 @@ import attrs
 
 from amplifier.contracts import DEFAULT, Inherited, OnFailure
 from amplifier.errors import HookRecursionError
-from amplifier.events import HOOK_FAILED, HOOK_TIMEOUT, TERMINAL_EVENTS
+from amplifier.events import CATALOGUE, HOOK_FAILED, HOOK_TIMEOUT, TERMINAL_EVENTS
 from amplifier.models import HookResult
 
 from ..runtime.backend import run_shielded
@@ -24,6 +24,7 @@ from ..runtime.deadlines import DeadlinePassed
 from ..runtime.timestamp import timestamp
 from ..runtime.watchdog import Watchdog
 from .dispatch import Dispatch, Failure, Registration, collect, text_of
+from .event_names import warn_if_misspelt
 
 EVERY_EVENT = "*"
 
@@ -161,6 +162,8 @@ class HookRegistry:
     ) -> Callable[[], None]:
         """Add a handler on behalf of a module; see `register`."""
         _check_registration(event, handler, priority, name, on_failure)
+        if event not in CATALOGUE and event != EVERY_EVENT:
+            self._look_at_unknown(event)
         seq = next(self._sequence)
         registration = Registration(
             event,
@@ -179,6 +182,10 @@ class HookRegistry:
             self._remove(registration)
 
         return unregister
+
+    def _look_at_unknown(self, event: str) -> None:
+        """Events may have any name; one that is nearly the catalogue's is warned about."""
+        warn_if_misspelt(event)
 
     def unregister(self, name: str) -> None:
         """Remove the newest registration made under ``name``; nothing happens if there is none.
