@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier._spelling import did_you_mean, misspelt, nearest, nearest_names, warn_caller
+from amplifier._spelling import cut_short, did_you_mean, misspelt, nearest, nearest_names, warn_caller
 from amplifier.errors import MisspellingWarning
 
 SECTIONS = frozenset({"session", "orchestrator", "context", "providers", "tools", "hooks", "agents"})
@@ -36,8 +36,6 @@ FIELDS = frozenset({"success", "output", "error", "content", "reason", "raw", "i
         ("moduel", ENTRY, "module"),
         ("on-failure", ENTRY, "on_failure"),
         ("onFailure", ENTRY, "on_failure"),
-        ("on_fail", ENTRY, "on_failure"),
-        ("instance", ENTRY, "instance_id"),
         ("sucess", FIELDS, "success"),
         ("raeson", FIELDS, "reason"),
         ("rwa", FIELDS, "raw"),
@@ -64,6 +62,7 @@ def test_a_misspelling_is_told_from_the_known_name(name, known, meant):
             (name, ENTRY)
             for name in ("mode", "id", "name", "priority", "resource", "on", "model", "version", "enabled")
         ),
+        ("on_fail", ENTRY),
         *((name, FIELDS) for name in ("metadata", "is_error", "message", "ip", "is", "tool_calls", "row_count")),
         ("h" * 10_000, SECTIONS),
         (5, SECTIONS),
@@ -73,6 +72,15 @@ def test_a_misspelling_is_told_from_the_known_name(name, known, meant):
 )
 def test_a_name_of_its_own_is_no_misspelling(name, known):
     assert misspelt(name, known) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("on_fail", "on_failure"), ("onFail", "on_failure"), ("instance", "instance_id"), ("conf", "config")]
+    + [(name, None) for name in ("on", "con", "inst", "module_id", "fail", "", 5, None, "x" * 1000)],
+)
+def test_the_larger_part_of_a_known_name_is_that_name_cut_short(name, meant):
+    assert cut_short(name, ENTRY) == meant
 
 
 @given(st.sampled_from(sorted(SECTIONS)), st.data())

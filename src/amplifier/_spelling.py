@@ -1,8 +1,8 @@
 """Which known name an unknown one was probably meant to be.
 
 `nearest` and `did_you_mean` suggest a name in a message that is written in any case, so they are generous. `misspelt` decides
-whether an unknown name is a mistake at all, where unknown names are allowed, so it is strict. `warn_caller` reports such a
-mistake at the line that made it.
+whether an unknown name is a mistake at all, where unknown names are allowed, so it is strict; `cut_short` knows one more kind of
+mistake. `warn_caller` reports a mistake at the line that made it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def misspelt(name: object, known: frozenset[str]) -> str | None:
     """The known name that an unknown one is a misspelling of; None if it is a name of its own.
 
     A misspelling differs in case or separators only, or by one slip (a letter left out, added, replaced, or swapped with its
-    neighbour; two slips from eight letters on), or is the larger part of the known name cut short, such as ``on_fail``.
+    neighbour; two slips from ten letters on).
     """
     return _misspelt(name, known) if type(name) is str and len(name) <= _LONGEST else None
 
@@ -60,6 +60,17 @@ def _misspelt(name: str, known: frozenset[str]) -> str | None:
     return min(found)[1] if found else None
 
 
+def cut_short(name: object, known: frozenset[str]) -> str | None:
+    """The known name of which an unknown one is the larger part, such as ``on_fail`` of ``on_failure``; None if none."""
+    given = _plain(name) if isinstance(name, str) else ""
+    if len(given) < 4:
+        return None
+    plain = {each: _plain(each) for each in known}
+    return min(
+        (each for each in plain if plain[each].startswith(given) and 2 * len(given) > len(plain[each])), default=None
+    )
+
+
 def _plain(name: str) -> str:
     return name.casefold().replace("_", "").replace("-", "").replace(" ", "")
 
@@ -67,12 +78,11 @@ def _plain(name: str) -> str:
 def _slips(given: str, meant: str) -> int | None:
     """How many slips lead from one name to the other; None if it is another name."""
     shorter = min(len(given), len(meant))
-    allowed = 0 if shorter < 3 else 1 if shorter < 8 else 2
-    is_cut_short = len(given) >= 4 and 2 * len(given) > len(meant) and meant.startswith(given)
+    allowed = 0 if shorter < 3 else 1 if shorter < 10 else 2
     if abs(len(given) - len(meant)) > allowed:
-        return allowed if is_cut_short else None
+        return None
     slips = _distance(given, meant)
-    return slips if slips <= allowed else allowed if is_cut_short else None
+    return slips if slips <= allowed else None
 
 
 def _distance(first: str, second: str) -> int:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import attrs
 
 from .._json import format_path
-from .._spelling import did_you_mean, misspelt
+from .._spelling import cut_short, did_you_mean, misspelt
 from ..errors import PlanError, Problem
 from ._names import MODULE_ID_RULE, has_id_form, show
 from ._spec import DEADLINE_NAMES, DEFAULT_DEADLINES, LONGEST_DEADLINE, Deadlines, ModuleSpec, MountPlan
@@ -154,7 +154,7 @@ class _Reader:
         read = known - _NOT_MISSED
         for key in given:
             if key not in known:
-                where, meant = format_path([key], path), misspelt(key, read)
+                where, meant = format_path([key], path), misspelt(key, read) or cut_short(key, read)
                 if meant is None:
                     hint = did_you_mean(key, read, cutoff=_SIMILAR)
                     self.warnings.append(f"{where}: unknown {kind}, ignored{hint}")
