@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import warnings
 
@@ -21,6 +22,7 @@ from amplifier.models import (
     from_json,
     to_json,
 )
+from amplifier.modules._turn._transcript import as_request_messages
 
 
 @pytest.fixture(autouse=True)
@@ -75,8 +77,6 @@ def test_the_first_instance_of_a_class_is_no_exception():
             "assert [(w.filename, w.lineno) for w in caught] == [('<program>', 5), ('<program>', 6)], caught",
         )
     )
-    import subprocess
-
     code = f"exec(compile({program!r}, '<program>', 'exec'), {{'__name__': 'program'}})"
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -117,6 +117,7 @@ def test_data_is_read_without_warnings():
         [inner] = Message(role="user", content=[block]).content
         assert inner.extra == {"tetx": "y"}
         ChatRequest(messages=[{"role": "user", "content": "x", "nmae": "y"}])
+        assert as_request_messages([{"role": "user", "content": "x", "nmae": "y"}])[0].extra == {"nmae": "y"}
         assert attrs.evolve(read, role="assistant").extra == {"nmae": "y"}
 
 

@@ -1,7 +1,7 @@
 """Warns about a keyword that a model does not know and that is nearly the name of one of its fields.
 
-Constructors call this only when they were given a keyword they do not know. Models that are built from data (JSON, dicts inside of
-other models) never warn: what a stored message or a service calls its members is no mistake in the program.
+Constructors call this only when they were given a keyword they do not know. Models that this package builds from data (JSON, dicts
+inside of other models, stored messages) never warn: what a service calls its members is no mistake in the program.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from .._spelling import misspelt, warn_caller
 if TYPE_CHECKING:
     from ._base import Model
 
+_OURS = "amplifier."
 _MODELS = "amplifier.models."
 
 
@@ -32,7 +33,7 @@ class Misspellings:
 
 def look_at_unknown(cls: type[Model], unknown: Mapping[str, Any]) -> None:
     """Warn about those of the unknown keywords of a constructor that are misspelt, at the line that called it."""
-    if not Misspellings.are_reported or _is_data(sys._getframe(1)):
+    if not Misspellings.are_reported or _is_built_by_us(sys._getframe(1)):
         return
     fields = frozenset(field.name for field in cls.__model_fields_of__)
     for name in unknown:
@@ -44,13 +45,13 @@ def look_at_unknown(cls: type[Model], unknown: Mapping[str, Any]) -> None:
             )
 
 
-def _is_data(constructor: FrameType) -> bool:
-    """Whether a constructor was called by our own code, which builds models from data."""
+def _is_built_by_us(constructor: FrameType) -> bool:
+    """Whether a constructor was called by code of this package; a type checker has read the keywords written there."""
     frame: FrameType | None = constructor
-    while frame is not None and (frame.f_code.co_name == "__init__" and _is_ours(frame)):
+    while frame is not None and frame.f_code.co_name == "__init__" and _module(frame).startswith(_MODELS):
         frame = frame.f_back
-    return frame is not None and _is_ours(frame)
+    return frame is not None and _module(frame).startswith(_OURS)
 
 
-def _is_ours(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__", _MODELS)).startswith(_MODELS)
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", _MODELS))  # generated constructors have no name
