@@ -478,5 +478,5 @@ class MisspellingWarning(UserWarning):
     Such a name is allowed (events may have any name, models ignore or keep keywords they do not know), so nothing fails; the
     handler is never called and the value never read. Shown once for each place in the code, as Python does with warnings.
     ``warnings.simplefilter("error", MisspellingWarning)`` makes it an error, and so does pytest's option
-    ``-W error::amplifier.errors.MisspellingWarning``.
+    ``-W error::amplifier.errors.MisspellingWarning``. While the alias of the published kernel is installed, models do not emit it.
     """
