@@ -102,9 +102,9 @@ _PAGE = """
     ```
 
     Every plan without problems fits the schema. The other way round there are things that a schema cannot say: that two
-    providers share a name, or that `5.0` is not a whole number. And it is about plans whose variables are filled in: an
-    editor marks a `${NAME}` in the place of an id. `amplifier plan check FILE` knows all that, and whether the modules are
-    installed.
+    providers share a name, that `hoks` was meant to be `hooks`, or that `5.0` is not a whole number. And it is about plans whose variables are filled in: an
+    editor marks a `${NAME}` in the place of an id. `amplifier plan check FILE` knows all that, and whether the modules and their
+    extras are installed.
 """
 
 

@@ -39,7 +39,8 @@ def look_at_unknown(cls: type[Model], unknown: Mapping[str, Any]) -> None:
     for name in unknown:
         meant = None if name.startswith("_") else misspelt(name, fields)
         if meant is not None:
-            lot = "kept as an extra member" if hasattr(cls, "extra") else "ignored"
+            is_kept = hasattr(cls, "extra") and "extra" not in fields
+            lot = "kept as an extra member" if is_kept else "ignored"
             warn_caller(
                 f"{cls.__name__} has no field {name!r}, so it is {lot}; did you mean {meant!r}?", _MODELS, "attr."
             )

@@ -68,7 +68,7 @@ class Registration:
         self.name = name
         self.timeout = timeout
         self.on_failure = on_failure
-        self.is_gate = on_failure == "deny"
+        self.is_gate: bool = on_failure == "deny"
         self.module = module
         self.live = True
         self.slow_logged = False
@@ -166,7 +166,7 @@ class Dispatch:
             return registration.is_gate and self._unanswered(registration, answer)
         denied = self._add(result, registration.name)
         if denied and (result.action != "deny" or is_invalid_response(result, answer)):
-            self._note_failure(registration, log_invalid(registration, answer, "denied"))
+            self._note_failure(registration, _log_invalid(registration, answer, "denied"))
         return denied
 
     def _unanswered(self, registration: Registration, answer: Any) -> bool:
@@ -220,7 +220,7 @@ def text_of(error: BaseException) -> str:
         return f"(its text cannot be shown: {type(broken).__name__})"
 
 
-def log_invalid(registration: Registration, answer: Any, outcome: str) -> ContractError:
+def _log_invalid(registration: Registration, answer: Any, outcome: str) -> ContractError:
     """Log an answer that could not be understood; returns the same as an error."""
     problem = f"returned {_shown(answer)}; expected a HookResult, a dict with its keys or None"
     logger.warning("%s %s: %s", registration, problem, outcome)
@@ -282,7 +282,7 @@ async def collect(
         if result is None:
             continue
         if is_invalid_response(result, answer):
-            log_invalid(registration, answer, "skipped")
+            _log_invalid(registration, answer, "skipped")
         elif result.data is not None:
             collected.append(result.data)
     return collected
