@@ -49,13 +49,6 @@ def problems_of(config: Any) -> list[tuple[str, str]]:
     return found
 
 
-def warnings_of(config: Any) -> list[str]:
-    found, warnings = check_plan(config)
-    assert found == []
-    assert parse_plan(config).warnings == warnings
-    return warnings
-
-
 def nested(depth: int) -> Any:
     value: Any = "leaf"
     for _ in range(depth):
@@ -368,39 +361,6 @@ def test_long_values_are_shortened_and_made_visible_in_messages() -> None:
     [(_, problem)] = problems_of(session(orchestrator="x\x1b[31m" + "y" * 1000))
     assert "\x1b" not in problem
     assert len(problem) < 250
-
-
-# ── warnings ─────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    ("config", "expected"),
-    [
-        (plan(tols=[]), "$.tols: unknown section, ignored; did you mean 'tools'?"),
-        (plan(Providers=[]), "$.Providers: unknown section, ignored; did you mean 'providers'?"),
-        (plan(zzzz=1), "$.zzzz: unknown section, ignored"),
-        ({"session": MINIMAL["session"], 5: 1}, "$[5]: unknown section, ignored"),
-        (session(strikt=True), "$.session.strikt: unknown key, ignored; did you mean 'strict'?"),
-        (session(deadline={}), "$.session.deadline: unknown key, ignored; did you mean 'deadlines'?"),
-        (
-            plan(tools=[{"module": "a", "confg": {}}]),
-            "$.tools[0].confg: unknown key, ignored; did you mean 'config'?",
-        ),
-        (plan(tools=[{"module": "a", "on_failure": "deny"}]), "$.tools[0].on_failure: unknown key, ignored"),
-        (plan(hooks=[{"module": "a", "instance_id": "x"}]), "$.hooks[0].instance_id: unknown key, ignored"),
-        (plan(context={"configs": {}}), "$.context.configs: unknown key, ignored; did you mean 'config'?"),
-        (
-            {**session(orchestrator={"module": "o"}), "orchestrator": {"config": {}}},
-            "$.orchestrator: ignored, because session.orchestrator is a mapping; put 'config' there",
-        ),
-        (
-            session(context={"module": "o"}, context_source="x"),
-            "$.session.context_source: ignored, because session.context is a mapping; put 'source' there",
-        ),
-    ],
-)
-def test_what_is_odd_is_a_warning_and_not_an_error(config: Any, expected: str) -> None:
-    assert warnings_of(config) == [expected]
 
 
 # ── hostile input ────────────────────────────────────────────────────────────────────────────────

@@ -118,6 +118,7 @@ ONLY_THE_READER_KNOWS = (
     "is the instance_id of",
     "expected a whole number",  # 5.0 is an integer to JSON Schema
     "expected a name; got",  # blanks that are none to a schema
+    "Rename or remove it",  # misspelt keys are unknown ones to a schema
 )
 
 

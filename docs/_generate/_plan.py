@@ -40,9 +40,10 @@ _PAGE = """
     <example>
 
     All problems of a plan are reported at once in one [`PlanError`](errors.md#planerror), each with its path, such as
-    `$.tools[0].module`. A key that nobody knows is a warning with the nearest known name, and is ignored. What stands in a
-    module's `config`, in `metadata` and in `agents` is not looked at, so live objects may stand there: clients, callables,
-    queues.
+    `$.tools[0].module`. A misspelt section or key (`hoks`, `on_fail`) is a problem, with the name that was probably meant:
+    ignoring it could mean an agent without its gate. A section or key that resembles none of these is ignored with a warning,
+    because applications keep data of their own in plans; only `deadlines` takes no others. The contents of a module's `config`,
+    of `metadata` and of `agents` are not examined, so they may hold live objects: clients, callables, queues.
 
     ## Sections
 
@@ -101,9 +102,9 @@ _PAGE = """
     ```
 
     Every plan without problems fits the schema. The other way round there are things that a schema cannot say: that two
-    providers share a name, or that `5.0` is not a whole number. And it is about plans whose variables are filled in: an
-    editor marks a `${NAME}` in the place of an id. `amplifier plan check FILE` knows all that, and whether the modules are
-    installed.
+    providers share a name, that `hoks` was meant to be `hooks`, or that `5.0` is not a whole number. And it is about plans whose variables are filled in: an
+    editor marks a `${NAME}` in the place of an id. `amplifier plan check FILE` knows all that, and whether the modules and their
+    extras are installed.
 """
 
 

@@ -15,7 +15,8 @@ Layout, to be read top to bottom; an import may only point down:
     loading · plan           from module id to mount function · from dict to mount plan
     contracts                what a module must be and what it may expect
     models                   values that cross a boundary; stable JSON
-    errors · events · _json  words
+    _json · _spelling        JSON helpers · names that were probably meant
+    errors · events          error taxonomy · event catalogue
 """
 
 from amplifier.compat import install as _install  # noqa: F401  # a loader can then install it when a module asks for it

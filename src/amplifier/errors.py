@@ -28,6 +28,7 @@
         ├── LLMTimeoutError · StreamError
         ├── ContextLengthError · ContentFilterError · InvalidRequestError · NotFoundError
         └── AbortError · ConfigurationError · InvalidToolCallError
+    MisspellingWarning                            a UserWarning: an unknown name that is nearly a known one
 
 A message says what was found, what was expected and what to do; the same facts are in the error's fields.
 This file imports nothing of ours.
@@ -58,6 +59,7 @@ __all__ = [
     "LLMError",
     "LLMTimeoutError",
     "MissingExtraError",
+    "MisspellingWarning",
     "ModelError",
     "ModuleConflictError",
     "ModuleLoadError",
@@ -465,3 +467,16 @@ class InvalidToolCallError(LLMError):
     def _shown_fields(self) -> list[str]:
         own = [f"{name}={value!r}" for name in ("tool_name", "raw_arguments") if (value := getattr(self, name))]
         return own + super()._shown_fields()
+
+
+# ── warnings ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class MisspellingWarning(UserWarning):
+    """A name that is not known but nearly is: a handler for ``tool:per``, ``ToolResult(sucess=False)``.
+
+    Such a name is allowed (events may have any name, models ignore or keep keywords they do not know), so nothing fails; the
+    handler is never called and the value never read. Shown once for each place in the code, as Python does with warnings.
+    ``warnings.simplefilter("error", MisspellingWarning)`` makes it an error, and so does pytest's option
+    ``-W error::amplifier.errors.MisspellingWarning``. While the alias of the published kernel is installed, models do not emit it.
+    """

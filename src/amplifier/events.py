@@ -2,7 +2,8 @@
 
 `ALL_EVENTS` are the canonical names, shared with published modules and in their order. `OUR_EVENTS` are what this
 kernel adds, kept out of that list because other programs compare it. Modules may emit names of their own; they announce
-them on the contribution channel ``observability.events``.
+them on the contribution channel ``observability.events``. Registering a handler for a name that is not here but nearly is,
+such as ``tool:per``, emits an `amplifier.errors.MisspellingWarning`.
 
 Above this file stands everything that emits or listens; below it stands nothing of ours, and it stays cheap to import.
 """

@@ -42,16 +42,41 @@ def test_every_problem_is_printed_with_its_path(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines() == expected
 
 
-def test_a_warning_is_printed_aside_and_fails_nothing(tmp_path, capsys):
+def test_a_warning_is_printed_and_fails_the_check(tmp_path, capsys):
     odd = {**GOOD, "no_such_section": {}}
     _, warnings = check_plan(odd)
     assert warnings
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(odd))
-    assert main(["plan", "check", str(file)]) == 0
+    assert main(["plan", "check", str(file)]) == 1
     said = capsys.readouterr()
-    assert said.out == f"{file}: ok\n"
+    assert said.out == ""
     assert said.err.splitlines() == [f"{file}: warning: {warning}" for warning in warnings]
+
+
+def test_a_misspelt_section_is_a_problem_with_the_name_that_was_meant(tmp_path, capsys):
+    file = tmp_path / "plan.yaml"
+    file.write_text(GOOD_FILES["plan.yaml"] + "hoks:\n  - {module: hooks-approval, on_failure: deny}\n")
+    assert main(["plan", "check", str(file)]) == 1
+    problem = "unknown section 'hoks'; did you mean 'hooks'? Rename or remove it: it would be ignored"
+    assert capsys.readouterr().out == f"{file}: $.hoks: {problem}\n"
+
+
+def test_a_built_in_module_whose_extra_is_missing_is_a_problem(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "truststore", None)
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)
+    sourced = {"module": "tool-web", "source": "./mine"}
+    file = write(tmp_path, {**GOOD, "providers": ["provider-local"], "tools": ["tool-web", "tool-todo", sourced]})
+    assert main(["plan", "check", str(file)]) == 1
+    expected = [
+        ("$.providers[0]", "provider-local", "xllamacpp", "local"),
+        ("$.tools[0]", "tool-web", "truststore", "web"),
+    ]
+    assert capsys.readouterr().out.splitlines() == [
+        f"{file}: {path}: module {module_id!r} needs {package}, which is not installed; "
+        f"install it with: pip install 'amplifier[{extra}]'"
+        for path, module_id, package, extra in expected
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "7", "null"])
@@ -168,14 +193,14 @@ def test_variables_are_filled_in_before_a_plan_is_judged(tmp_path, capsys, monke
     assert "got 'Loop!'" in capsys.readouterr().out
 
 
-def test_a_key_that_is_not_set_here_is_a_warning(tmp_path, capsys, monkeypatch):
+def test_a_variable_that_is_not_set_here_is_a_note_and_fails_nothing(tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("THE_KEY", raising=False)
     file = tmp_path / "plan.json"
     file.write_text(json.dumps({**GOOD, "tools": [{"module": "tool-todo", "config": {"key": "${THE_KEY}"}}]}))
     assert main(["plan", "check", str(file)]) == 0
     said = capsys.readouterr()
     assert said.out == f"{file}: ok\n"
-    assert "warning: $.tools[0].config.key: variable 'THE_KEY' is not set" in said.err
+    assert said.err.startswith(f"{file}: note: $.tools[0].config.key: variable 'THE_KEY' is not set")
 
 
 def test_a_variable_that_is_not_set_where_a_module_belongs_is_a_problem(tmp_path, capsys, monkeypatch):

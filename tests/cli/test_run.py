@@ -231,10 +231,16 @@ def test_an_unknown_loop_is_named_with_the_nearest_one(home, desk, plan):
 
 
 def test_what_a_plan_says_in_vain_is_told(backend, home, desk, plan):
-    odd = change(plan, tool=[{"module": "tool-search"}])
+    odd = change(plan, plugins=[{"module": "tool-search"}])
     finished = run_cli("run", "say fine", "-q", "--plan", odd, "--backend", backend, home=home, cwd=desk)
     assert (finished.returncode, finished.stdout) == (0, "fine \n")
-    assert finished.stderr == "plan.json: $.tool: unknown section, ignored; did you mean 'tools'?\n"
+    assert finished.stderr == "plan.json: $.plugins: unknown section, ignored\n"
+
+
+def test_a_plan_with_a_misspelt_section_is_not_run(backend, home, desk, plan):
+    bad = change(plan, hoks=[{"module": "hooks-approval", "on_failure": "deny"}])
+    finished = run_cli("run", "say x", "--plan", bad, "--backend", backend, home=home, cwd=desk)
+    assert_one_message(finished, 2, "$.hoks: unknown section 'hoks'; did you mean 'hooks'?")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -182,3 +183,19 @@ async def test_what_is_not_callable_fails_when_the_event_comes():
 
     assert result.action == "continue"
     assert registry.list_handlers() == {"e": []}
+
+
+async def test_none_is_continue_there_from_a_gate_too():
+    registry, heard = HookRegistry(), []
+    registry.register("tool:pre", lambda event, data: None, name="gate", on_failure="deny")
+    registry.register("tool:pre", lambda event, data: heard.append(event), name="after")
+    assert (await registry.emit("tool:pre", {})).action == "continue"
+    assert heard == ["tool:pre"]
+
+
+def test_a_misspelt_event_gives_no_warning_there():
+    registry = HookRegistry()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        registry.register("tool:per", print)
+        registry.on("tool:per", print)

@@ -335,3 +335,18 @@ async def test_built_in_modules_run_in_a_published_session_on_both_backends(tmp_
     assert answer == "built in"
     assert "module:load_failed" not in heard
     assert (heard[0], heard[-1]) == ("session:start", "session:end")
+
+
+async def test_misspelt_and_unknown_keys_of_a_plan_are_ignored_as_the_published_kernel_ignores_them():
+    session_keys = {**PLAN["session"], "strikt": True, "settings": {}}
+    plan = {
+        **PLAN,
+        "session": session_keys,
+        "hoks": [],
+        "spawn": {},
+        "providers": [{"module": "provider-p", "confg": {}}],
+    }
+    session = AmplifierSession(plan, session_id="s")
+    session.coordinator.loader = Loader(answer)
+    async with session:
+        assert await session.execute("x") == "answer to x"

@@ -5,12 +5,12 @@ Above: `_job`. Below: `_agent` for the turns, `_keyboard` for the lines.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Awaitable, Callable
 
 import anyio
 
 from amplifier._json import visible_text
+from amplifier._spelling import nearest
 from amplifier.errors import AmplifierError
 
 from ._agent import Agent
@@ -148,8 +148,8 @@ class Chat:
     async def _command(self, name: str) -> None:
         found = self._commands.get({"quit": "exit", "q": "exit", "?": "help"}.get(name, name))
         if found is None:
-            near = difflib.get_close_matches(name, self._commands, 1)
-            advice = f"did you mean /{near[0]}?" if near else "/help lists them"
+            near = nearest(name, self._commands)
+            advice = f"did you mean /{near}?" if near else "/help lists them"
             shown = visible_text(name, multiline=False)
             self._agent.screen.notice(f"there is no command /{shown}; {advice} (// sends a slash)", "warning")
             return

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Mapping
 from typing import Any
 
 import click
+
+from amplifier._spelling import nearest
 
 __all__ = ["LazyGroup"]
 
@@ -44,7 +45,7 @@ class LazyGroup(click.Group):
         name = args[0]
         if not name.startswith("-") and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
             names = self.list_commands(ctx)
-            near = difflib.get_close_matches(name, names, 1)
-            there_are = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(names)}.{self._advice}"
+            near = nearest(name, names)
+            there_are = f"Did you mean {near!r}?" if near else f"There are: {', '.join(names)}.{self._advice}"
             ctx.fail(f"No such command {name!r}. {there_are}")
         return super().resolve_command(ctx, args)

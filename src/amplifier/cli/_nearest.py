@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import SequenceMatcher, get_close_matches
+from difflib import SequenceMatcher
+
+from amplifier._spelling import nearest_names
 
 __all__ = ["is_near", "nearest_module"]
 
@@ -20,4 +22,4 @@ def is_near(given: str, known: str) -> bool:
 
 def nearest_module(given: str, known: Iterable[str]) -> str | None:
     """The id that was perhaps meant; None if nothing is really near."""
-    return next((other for other in get_close_matches(given, known, 3, _NEAR_ID) if is_near(given, other)), None)
+    return next((other for other in nearest_names(given, known, cutoff=_NEAR_ID) if is_near(given, other)), None)

@@ -35,11 +35,11 @@ def plan() -> None:
 def check(context: click.Context, file: Path) -> None:
     """Print everything that is wrong with the mount plan in FILE (YAML, TOML or JSON).
 
-    Modules that nothing installed provides are problems; one with a source is not looked for, and no module's config is checked:
-    only the module itself knows what may stand there. Variables are filled in as far as they are set.
+    A misspelt section or key is a problem; one that resembles nothing known is a warning. Modules that nothing installed provides, and
+    built-in ones whose extra is not installed, are problems; one with a source is not looked for, and no module's config is
+    checked: only the module itself knows its keys. Variables are filled in; a note names those that are not set here.
 
-    The exit code is 0 for a plan that can be used, 1 for one that cannot, 2 for a file of another kind. Warnings are
-    printed too and change no exit code.
+    The exit code is 0 for a plan without problems and warnings, 1 for one with any, 2 for a file of another kind.
     """
     try:
         content = read_plan_file(file)
@@ -50,18 +50,19 @@ def check(context: click.Context, file: Path) -> None:
     content, malformed, unset = _filled_in(content)
     problems, warnings = check_plan(content)
     problems = [*malformed, *problems, *missing_modules(content)]
-    warnings = [*unset, *warnings]
     for path, problem in problems:
         click.echo(f"{file}: {path}: {problem}")
     for warning in warnings:
         click.echo(f"{file}: warning: {warning}", err=True)
-    if problems:
-        context.exit(1)
+    for note in unset:
+        click.echo(f"{file}: note: {note}", err=True)
+    if problems or warnings:
+        context.exit(Exit.FAILED)
     click.echo(f"{file}: ok")
 
 
 def _filled_in(content: Any) -> tuple[Any, list[Problem], list[str]]:
-    """The plan with its variables, what is wrong with them, and warnings about those that are not set on this machine.
+    """The plan with its variables, what is wrong with them, and notes about those that are not set on this machine.
 
     They may be set where the plan is used; a plan with a key in it can be checked without the key.
     """
@@ -72,11 +73,11 @@ def _filled_in(content: Any) -> tuple[Any, list[Problem], list[str]]:
     except PlanError as error:
         found = [(path, text, re.match(r"variable '(\w+)' is not set", text)) for path, text in error.problems]
     malformed = [(path, text) for path, text, unset in found if unset is None]
-    warnings = [f"{path}: {text}" for path, text, unset in found if unset is not None]
+    notes = [f"{path}: {text}" for path, text, unset in found if unset is not None]
     if malformed:
-        return content, malformed, warnings
+        return content, malformed, notes
     as_they_are = {unset[1]: f"${{{unset[1]}}}" for _, _, unset in found if unset is not None}
-    return expand_variables(content, os.environ | as_they_are), [], warnings
+    return expand_variables(content, os.environ | as_they_are), [], notes
 
 
 @plan.command()

@@ -1,4 +1,4 @@
-"""Whether the modules a plan names are there, from files alone: no module is imported.
+"""Whether the modules a plan names are there with what they need, from files alone: no module is imported.
 
 Above: ``plan check``. Below: the loader's list of modules. A plan that has other problems is looked through as well, as far as it has
 the form of one.
@@ -15,6 +15,7 @@ from typing import Any
 from amplifier.plan import is_module_id
 
 from ._catalogue import installed_ids
+from ._composition import needs
 from ._nearest import nearest_module
 
 __all__ = ["missing_modules"]
@@ -23,16 +24,24 @@ _ADVICE = "install it, name its folder in AMPLIFIER_MODULES or give its 'source'
 
 
 def missing_modules(plan: Any) -> list[tuple[str, str]]:
-    """Every module that nothing provides, as a path in the plan and the problem. One that has a ``source`` is not judged."""
+    """Every module that nothing provides, or whose extra is not installed, as a path in the plan and the problem.
+
+    One that has a ``source`` is not judged.
+    """
     named = list(_named(plan))
-    if not named:
-        return []
-    known = installed_ids()
-    return [
-        (path, f"no module {module_id!r} is installed; {_advice(module_id, known)}")
-        for path, module_id in named
-        if module_id not in known and not _is_importable(module_id)
-    ]
+    known = installed_ids() if named else []
+    return [(path, problem) for path, module_id in named if (problem := _problem(module_id, known)) is not None]
+
+
+def _problem(module_id: str, known: list[str]) -> str | None:
+    if module_id not in known:
+        installed = _is_importable(module_id)
+        return None if installed else f"no module {module_id!r} is installed; {_advice(module_id, known)}"
+    lacking = needs(module_id)
+    if lacking is None:
+        return None
+    package, extra = lacking
+    return f"module {module_id!r} needs {package}, which is not installed; install it with: pip install 'amplifier[{extra}]'"
 
 
 def _advice(module_id: str, known: list[str]) -> str:

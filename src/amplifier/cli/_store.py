@@ -11,7 +11,6 @@ Above: the commands. Below: `_transcript`. A metadata file that is damaged or ab
 
 from __future__ import annotations
 
-import difflib
 import fcntl
 import json
 import os
@@ -26,6 +25,7 @@ from typing import Any
 
 import attrs
 
+from amplifier._spelling import nearest
 from amplifier.errors import PlanError
 from amplifier.plan import validate_session_id
 
@@ -171,8 +171,8 @@ class SessionStore:
             return self.record(begun[0])
         if begun:
             raise CommandError(f"{wanted!r} is the beginning of {len(begun)} session ids: {', '.join(begun[:5])}")
-        near = difflib.get_close_matches(wanted, names, 1, 0.5)
-        advice = f"did you mean {near[0]!r}? " if near else ""
+        near = nearest(wanted, names, cutoff=0.5)
+        advice = f"did you mean {near!r}? " if near else ""
         raise CommandError(f"no session {wanted!r} in {self.root}; {advice}`amplifier session list` shows all of them")
 
     # ── writing ──

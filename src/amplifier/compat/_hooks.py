@@ -48,6 +48,9 @@ class RustHookRegistry(KernelHookRegistry):  # type: ignore[misc]  # final for e
         """Add a handler; the same as `register`."""
         return self.register(event, handler, priority, name, **options)
 
+    def _look_at_unknown(self, event: str) -> None:
+        """The published kernel says nothing about the names of events."""
+
     async def emit(self, event: str, data: Any) -> HookResult:  # type: ignore[override]  # data is not optional there
         """Tell every handler of ``event`` and merge what they say.
 
@@ -135,6 +138,9 @@ class _PublishedDispatch(Dispatch):
 
     def result(self) -> HookResult:
         return self._published.result()
+
+    def _unanswered(self, registration: Registration, answer: Any) -> bool:
+        return False  # None is ``continue`` there, from every handler
 
     def _took(self, registration: Registration, answer: Any) -> bool:
         result = parse_answer(answer)

@@ -6,11 +6,11 @@ here. Above stand `check_module` and the suites; below stands the table of check
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 
+from amplifier._spelling import nearest_names
 from amplifier.errors import AmplifierError, MissingExtraError
 
 from ._registry import CHECKS, all_clauses, checks_for
@@ -108,8 +108,7 @@ def _noun(name: str) -> str:
 
 def _nearest(name: str, names: list[str]) -> str:
     """What may have been meant."""
-    folded = {each.casefold(): each for each in names}
-    near = [folded[each] for each in difflib.get_close_matches(name.casefold(), folded, n=3)]
+    near = nearest_names(name, names)
     if not near:
         return "expected a clause such as 'T5' or a check such as 'tool.is_a_tool'"
     exact = [each for each in near if each.casefold() == name.casefold()]

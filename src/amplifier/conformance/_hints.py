@@ -67,7 +67,7 @@ _HINTS: dict[str, str] = {
     # hooks
     "H1": "Declare async def handler(event, data).",
     "H2": "Call coordinator.hooks.register(event, handler) in mount.",
-    "H3": 'Return HookResult(action="continue") on every path, unknown events and odd payloads included.',
+    "H3": 'Return HookResult(action="continue") on every path, unknown events and odd payloads included; None from a gate denies.',
     "H4": "Read the payload with .get, test what you got, and catch Exception around what may fail.",
     "H5": "Return a copy of the whole payload with your changes as data.",
     "H6": "Set context_injection to a non-empty string.",

@@ -92,6 +92,8 @@ class HookTrial:
     def _look_at(self, answer: Any, registration: Any, data: dict[str, Any], given: Any) -> None:
         problem = _invalid(answer)
         if problem is not None:
+            if answer is None and registration.on_failure == "deny":
+                problem += "; it is a gate, so the kernel denies the event"
             self._fault("H3", f"the handler {registration.name!r} answered with {problem}", given)
             return
         if answer.action == "modify":

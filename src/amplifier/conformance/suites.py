@@ -13,7 +13,6 @@ directory. Nothing here imports pytest. Above stands that plugin; below stands `
 
 from __future__ import annotations
 
-import difflib
 import json
 import sys
 import threading
@@ -24,6 +23,7 @@ from typing import Any, ClassVar
 import anyio
 import attrs
 
+from amplifier._spelling import nearest
 from amplifier.contracts import clauses_for
 from amplifier.errors import AmplifierError
 
@@ -261,5 +261,5 @@ def _refuse_unknown_attributes(found: type[Conformance]) -> None:
 
 
 def _instead_of(name: str) -> str:
-    near = difflib.get_close_matches(name.lower(), _OPTIONS, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(_OPTIONS)}"
+    near = nearest(name, _OPTIONS)
+    return f"did you mean {near!r}?" if near else f"expected one of {', '.join(_OPTIONS)}"

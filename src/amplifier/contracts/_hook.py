@@ -35,13 +35,16 @@ class HookHandler(Protocol):
 
 
 HandlerAnswer: TypeAlias = HookResult | Mapping[str, Any] | None
-"""What the kernel understands as an answer; None is the same as ``continue``."""
+"""What the kernel understands as an answer; None is the same as ``continue``, but from a gate it denies."""
 
 Handler: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[HandlerAnswer] | HandlerAnswer]
 """What can be registered: a `HookHandler`, or a plain function, which is called on the loop's own thread."""
 
 OnFailure: TypeAlias = Literal["continue", "deny"]
-"""What a handler's failure or timeout means: it is skipped, or, for a gate, the operation is denied."""
+"""What a handler's failure or timeout means: it is skipped, or, for a gate, the operation is denied.
+
+A gate that returns nothing has not decided, so that denies, too.
+"""
 
 
 CLAUSES: tuple[Clause, ...] = (

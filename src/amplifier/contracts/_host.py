@@ -70,7 +70,8 @@ class Hooks(Protocol):
             priority: Lower runs earlier.
             name: For logs and `unregister`; made up if absent, and need not be unique.
             timeout: Seconds per call; None for no limit; left out, the plan's ``hook`` deadline.
-            on_failure: What a failure or timeout means; left out, what the plan says for the module, else "continue".
+            on_failure: What a failure or timeout means; left out, what the plan says for the module, else "continue". "deny"
+                makes the handler a gate: if it fails, overruns or returns None, the event is denied.
 
         Returns:
             A callable that removes exactly this registration, once or more.

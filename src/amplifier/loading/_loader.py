@@ -6,7 +6,6 @@ this room; this one holds the order in which they are asked.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import logging
 import os
@@ -18,6 +17,7 @@ from typing import Any, ClassVar, Final, final
 
 import attrs
 
+from amplifier._spelling import nearest
 from amplifier.errors import (
     DeadlineExceeded,
     ModuleConflictError,
@@ -436,11 +436,11 @@ class ModuleLoader:
         for path in search_paths:
             known.update(found for found, _ in module_directories(path))
         # All ids of a kind begin alike, so more than that has to be alike.
-        suggestion = next(iter(difflib.get_close_matches(module_id, sorted(known), n=1, cutoff=0.75)), None)
-        nearest = f"; did you mean {suggestion!r}?" if suggestion else "."
+        suggestion = nearest(module_id, known, cutoff=0.75)
+        hint = f"; did you mean {suggestion!r}?" if suggestion else "."
         places = "".join(f"\n  - {place}" for place in searched)
         return ModuleNotFoundError(
-            f"no module {module_id!r} was found{nearest} Looked in:{places}\n"
+            f"no module {module_id!r} was found{hint} Looked in:{places}\n"
             "Install the distribution that provides it, add its directory to the search paths, or give its source "
             "in the mount plan.",
             module_id=module_id,

@@ -33,6 +33,7 @@ from ._shapes import (
     StrShape,
     shape_of,
 )
+from ._unknown_keywords import look_at_unknown
 
 ModelT = TypeVar("ModelT", bound="type[Model]")
 
@@ -260,13 +261,16 @@ def _generate_init(cls: type[Model]) -> Callable[..., None]:
     The common case of each field is one inline test; all else goes to the field's shape. Written out because it is on
     the path of every hook dispatch: a loop over the fields costs ten times as much. For the same reason the
     parameters are not declared keyword-only (Python looks such defaults up one by one, which is a third of the cost of
-    an empty HookResult): a positional-only guard in front of them catches positional use instead.
+    an empty HookResult): a positional-only guard in front of them catches positional use instead. A second parameter behind
+    that guard is `_building`, which nobody can pass: its default costs less than an assignment.
     """
     fields = cls.__model_fields_of__
     names: dict[str, Any] = {"_Building": Building, "_REQUIRED": REQUIRED, "_FRESH": _FRESH, "_cls": cls}
     names |= {"_coerce": _coerce_field, "_NONE_GIVEN": _NONE_GIVEN, "_refuse_positional": _refuse_positional}
+    names["_look_at_unknown"] = look_at_unknown
     parameters: list[str] = []
-    body = ["if _positional is not _NONE_GIVEN:", "    _refuse_positional(_cls)", "_building = None"]
+    body = ["if _positional is not _NONE_GIVEN:", "    _refuse_positional(_cls)"]
+    body += ["if _unknown:", "    _look_at_unknown(_cls, _unknown)"]
     for index, field in enumerate(fields):
         names[f"_shape{index}"], names[f"_default{index}"] = field.shape, field.default
         default = "_FRESH" if field.factory is not None else f"_default{index}"
@@ -277,13 +281,14 @@ def _generate_init(cls: type[Model]) -> Callable[..., None]:
     body += hidden_lines(cls, names)
     if issubclass(cls, OpenModel):
         body += [
-            f"if {_EXTRA_ALIAS!r} in _unknown:",
+            f"if _unknown and {_EXTRA_ALIAS!r} in _unknown:",
             f"    _unknown = {{**_unknown.pop({_EXTRA_ALIAS!r}), **_unknown}}",
             store_line(cls, "extra", "_unknown", names),
         ]
     if hasattr(cls, "__attrs_post_init__"):
         body.append("self.__attrs_post_init__()")
-    signature = f"def __init__(self, _positional=_NONE_GIVEN, /, {', '.join([*parameters, '**_unknown'])}):"
+    shown = ", ".join([*parameters, "**_unknown"])
+    signature = f"def __init__(self, _positional=_NONE_GIVEN, _building=None, /, {shown}):"
     source = "\n    ".join([signature, *body]) + "\n"
     return compile_function(source, "__init__", names, f"{cls.__module__}.{cls.__qualname__}")
 

@@ -2,7 +2,8 @@
 
 A plan is a dict, as the embedder built it or a file gave it; nothing here reads files or environment variables.
 `parse_plan` turns it into a `MountPlan`. All problems of a plan are reported at once, each with its ``$.path``, in the
-order session, providers, tools, hooks; what is merely odd (an unknown section) is a warning.
+order session, providers, tools, hooks. A misspelt section or key is a problem, because what it says would be lost; one that
+resembles none that is known is a warning, because applications keep data of their own in plans.
 
 Above stands the kernel, which mounts it; below are the errors and the JSON walk.
 """

@@ -1,11 +1,9 @@
-"""The grammar of ids, and how messages show what was found and what was perhaps meant."""
+"""The grammar of ids, and how messages show what was found."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Final
 
@@ -54,11 +52,6 @@ def show(value: object) -> str:
         text = ascii(value)
         return text if len(text) <= 80 else f"{text[:77]}..."
     return f"{'an' if kind.__name__[:1].lower() in 'aeiou' else 'a'} {kind.__name__}"
-
-
-def nearest(name: object, known: Iterable[str]) -> str:
-    near = get_close_matches(name.lower(), sorted(known), 1, 0.6) if type(name) is str and len(name) < 80 else []
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def new_session_id() -> str:

@@ -14,8 +14,9 @@ from typing import Any, Final
 import attrs
 
 from .._json import format_path
+from .._spelling import cut_short, did_you_mean, misspelt
 from ..errors import PlanError, Problem
-from ._names import MODULE_ID_RULE, has_id_form, nearest, show
+from ._names import MODULE_ID_RULE, has_id_form, show
 from ._spec import DEADLINE_NAMES, DEFAULT_DEADLINES, LONGEST_DEADLINE, Deadlines, ModuleSpec, MountPlan
 
 _ROLES: Final = {
@@ -24,12 +25,14 @@ _ROLES: Final = {
 }
 _LISTS: Final = ("providers", "tools", "hooks")
 _SECTIONS: Final = frozenset({"session", "orchestrator", "context", *_LISTS, "agents", "$schema"})
+_NOT_MISSED: Final = frozenset({"$schema"})  # the kernel does not read it, so a misspelling of it loses nothing
 _SESSION_KEYS: Final = frozenset(
     {"orchestrator", "context", "orchestrator_source", "context_source", "strict", "deadlines", "metadata", "raw"}
     | {"injection_budget_per_turn", "injection_size_limit"}
 )
 _SPEC_EXTRAS: Final = {"session": "module", "providers": "instance_id", "tools": "module", "hooks": "on_failure"}
 _SPEC_KEYS: Final = {name: frozenset({"module", "source", "config", extra}) for name, extra in _SPEC_EXTRAS.items()}
+_SIMILAR: Final = 0.75  # lower, and "profile" resembles "providers"
 # Paths of list entries are needed by every spec; formatting them anew costs more than the rest of reading one.
 _ENTRY_PATHS: Final = {name: tuple(f"$.{name}[{index}]" for index in range(64)) for name in _LISTS}
 
@@ -147,10 +150,17 @@ class _Reader:
         return None
 
     def unknown(self, given: Mapping[Any, Any], known: frozenset[str], path: str, kind: str) -> None:
+        """Keys that nothing reads: a misspelling is a problem, because what it says would be lost; others are warnings."""
+        read = known - _NOT_MISSED
         for key in given:
             if key not in known:
-                where = format_path([key], path)
-                self.warnings.append(f"{where}: unknown {kind}, ignored{nearest(key, known)}")
+                where, meant = format_path([key], path), misspelt(key, read) or cut_short(key, read)
+                if meant is None:
+                    hint = did_you_mean(key, read, cutoff=_SIMILAR)
+                    self.warnings.append(f"{where}: unknown {kind}, ignored{hint}")
+                else:
+                    hint = f"did you mean {meant!r}? Rename or remove it: it would be ignored"
+                    self.problem(where, f"unknown {kind} {show(key)}; {hint}")
 
     # ── modules ──
 
@@ -234,7 +244,7 @@ class _Reader:
             if on_failure is None:
                 on_failure = "continue"
             elif on_failure not in ("continue", "deny"):
-                near = nearest(on_failure, ("continue", "deny"))
+                near = did_you_mean(on_failure, ("continue", "deny"))
                 self.problem(f"{path}.on_failure", f"expected 'continue' or 'deny'; got {show(on_failure)}{near}")
         if module is None:
             return None
@@ -284,7 +294,7 @@ class _Reader:
             path = format_path([name], "$.session.deadlines")
             if name not in DEADLINE_NAMES:
                 self.problem(
-                    path, f"unknown deadline; known are {', '.join(DEADLINE_NAMES)}{nearest(name, DEADLINE_NAMES)}"
+                    path, f"unknown deadline; known are {', '.join(DEADLINE_NAMES)}{did_you_mean(name, DEADLINE_NAMES)}"
                 )
             elif seconds is None:
                 changes[name] = None

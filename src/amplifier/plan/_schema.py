@@ -54,7 +54,10 @@ def plan_schema() -> dict[str, Any]:
                 on_failure={
                     "enum": ["continue", "deny", None],
                     "default": "continue",
-                    "description": "What a handler that fails or is late means: it is skipped, or it denies (a gate).",
+                    "description": (
+                        "What a handler that fails or is late means: it is skipped, or it denies (a gate). A gate that "
+                        "returns None denies, too."
+                    ),
                 },
             ),
             "agents": {

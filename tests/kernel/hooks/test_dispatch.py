@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amplifier import AmplifierSession, ModuleLoader
 from amplifier.events import TERMINAL_EVENTS
 from amplifier.kernel import HookRegistry
 from amplifier.kernel.hooks.merge import INVALID_RESPONSE, merge, was_modified
@@ -382,6 +383,128 @@ async def test_an_observer_that_fails_is_not_reported_to_itself():
     hooks.register("*", failing)
     await hooks.emit("tool:pre", {})
     assert heard == ["tool:pre", "hook:failed"]
+
+
+# ── gates without an answer, invalid answers ─────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("answer", [None, {}])
+async def test_a_gate_that_returns_nothing_denies_and_is_named(answer, asynchronous, caplog):
+    hooks, heard, called = registry(), [], []
+
+    def silent(event: str, data: Data) -> Any:
+        return answer
+
+    async def silent_later(event: str, data: Data) -> Any:
+        await anyio.lowlevel.checkpoint()
+        return answer
+
+    gate = silent_later if asynchronous else silent
+    hooks.register_as("hooks-x", "tool:pre", gate, name="forgetful", on_failure="deny")
+    hooks.register("tool:pre", lambda event, data: called.append(event))
+    hooks.register("hook:failed", lambda event, data: heard.append(data))
+    result = await hooks.emit("tool:pre", {"tool_name": "rm"})
+    assert result.action == "deny"
+    assert result.reason == (
+        f"gate 'forgetful' failed: ContractError: it returned {answer}; a gate must return a HookResult, such as HookResult() "
+        "to let the event pass"
+    )
+    assert (result.data or {})["tool_name"] == "rm"
+    assert called == []
+    [report] = heard
+    assert (report["module_id"], report["hook_name"], report["event"]) == ("hooks-x", "forgetful", "tool:pre")
+    assert "handler 'forgetful' of module 'hooks-x' for 'tool:pre' failed" in caplog.text
+
+
+async def test_a_handler_that_is_no_gate_may_return_nothing(caplog):
+    hooks, heard = registry(), []
+    hooks.register("tool:pre", lambda event, data: None, on_failure="continue")
+    hooks.register("tool:pre", lambda event, data: {})
+    hooks.register("hook:failed", lambda event, data: heard.append(data))
+    assert (await hooks.emit("tool:pre", {})).action == "continue"
+    assert (heard, caplog.records) == ([], [])
+
+
+async def test_a_gate_that_returns_an_empty_result_lets_the_event_pass():
+    hooks = registry()
+    hooks.register("tool:pre", lambda event, data: HookResult(), on_failure="deny")
+    assert (await hooks.emit("tool:pre", {})).action == "continue"
+
+
+async def test_a_module_that_the_plan_makes_a_gate_denies_with_every_handler_that_returns_nothing():
+    async def mount(coordinator, config):
+        coordinator.hooks.register("tool:pre", lambda event, data: None, name="gate")
+        coordinator.hooks.register("tool:post", lambda event, data: None, name="watcher", on_failure="continue")
+
+    plan = {
+        "session": {"orchestrator": "loop-basic", "context": "context-simple"},
+        "hooks": [{"module": "hooks-x", "on_failure": "deny"}],
+    }
+    async with AmplifierSession(plan, loader=ModuleLoader(modules={"hooks-x": mount})) as session:
+        hooks = session.coordinator.hooks
+        assert (await hooks.emit("tool:pre", {})).action == "deny"
+        assert (await hooks.emit("tool:post", {})).action == "continue"
+
+
+class Unshowable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def circular() -> Data:
+    value: Data = {}
+    value["me"] = value
+    return value
+
+
+@pytest.mark.parametrize(
+    ("answer", "shown"),
+    [
+        ("denied", "the str 'denied'"),
+        (True, "the bool True"),
+        (["deny"], "the list ['deny']"),
+        ({"verdict": "deny"}, "the dict {'verdict': 'deny'}"),
+        ({"action": "forbid"}, "the dict {'action': 'forbid'}"),
+        ({"action": "modify", "data": circular()}, "the dict {'action': 'modify', "),
+        ("x" * 10_000, "the str 'xxxxx"),
+        ("token=sk-ant-api03-" + "a" * 90, "the str 'token=[REDACTED"),
+        (Unshowable(), "the Unshowable (it cannot be shown: RuntimeError)"),
+    ],
+)
+async def test_an_invalid_answer_is_logged_with_the_module_the_handler_and_what_it_was(answer, shown, caplog):
+    hooks, heard = registry(), []
+    hooks.register_as("hooks-x", "tool:pre", lambda event, data: answer, name="wordy")
+    hooks.register("hook:failed", lambda event, data: heard.append(data))
+    result = await hooks.emit("tool:pre", {})
+    assert (result.action, result.reason) == ("deny", INVALID_RESPONSE)
+    [record] = caplog.records
+    said = record.getMessage()
+    assert record.levelname == "WARNING"
+    assert said.startswith(f"handler 'wordy' of module 'hooks-x' for 'tool:pre' returned {shown}")
+    assert said.endswith("; expected a HookResult, a dict with its keys or None: denied")
+    assert len(said) < 400
+    assert [(each["hook_name"], each["error_type"]) for each in heard] == [("wordy", "ContractError")]
+
+
+async def test_a_denial_in_the_words_of_an_invalid_answer_is_no_invalid_answer(caplog):
+    hooks = registry()
+    hooks.register("tool:pre", lambda event, data: HookResult(action="deny", reason=INVALID_RESPONSE))
+    assert (await hooks.emit("tool:pre", {})).reason == INVALID_RESPONSE
+    assert caplog.records == []
+
+
+async def test_an_invalid_answer_is_logged_when_answers_are_collected(caplog):
+    hooks = registry()
+    hooks.register_as("hooks-x", "tool:pre", lambda event, data: "words", name="wordy")
+    hooks.register("tool:pre", lambda event, data: {"data": {"n": 1}}, name="fine")
+    hooks.register("tool:pre", lambda event, data: None, name="silent", on_failure="deny")
+    assert await hooks.emit_and_collect("tool:pre", {}) == [{"n": 1}]
+    [record] = caplog.records
+    assert record.getMessage() == (
+        "handler 'wordy' of module 'hooks-x' for 'tool:pre' returned the str 'words'; "
+        "expected a HookResult, a dict with its keys or None: skipped"
+    )
 
 
 # ── cancellation ─────────────────────────────────────────────────────────────────────────────────

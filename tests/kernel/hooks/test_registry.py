@@ -281,11 +281,12 @@ async def test_a_circle_of_events_is_cut_and_the_chain_is_named(terminal, caplog
 async def test_a_chain_as_deep_as_allowed_is_allowed():
     hooks, deepest = registry(), []
 
-    async def descend(event: str, data: Data) -> None:
+    async def descend(event: str, data: Data) -> HookResult:
         if data["level"] < DEEPEST:
             await hooks.emit("down", {"level": data["level"] + 1})
         else:
             deepest.append(data["level"])
+        return HookResult()
 
     hooks.register("down", descend, on_failure="deny")
     assert (await hooks.emit("down", {"level": 1})).action == "continue"
@@ -295,10 +296,11 @@ async def test_a_chain_as_deep_as_allowed_is_allowed():
 async def test_a_gate_that_fails_at_the_deepest_level_denies_there_and_is_reported():
     hooks, verdicts, heard = registry(), [], []
 
-    async def descend(event: str, data: Data) -> None:
+    async def descend(event: str, data: Data) -> HookResult:
         if data["level"] == DEEPEST:
             raise ValueError("at the bottom")
         verdicts.append((await hooks.emit("down", {"level": data["level"] + 1})).action)
+        return HookResult()
 
     hooks.register("down", descend, on_failure="deny")
     hooks.register("hook:failed", lambda event, data: heard.append(data["error"]))
@@ -310,9 +312,10 @@ async def test_a_gate_that_fails_at_the_deepest_level_denies_there_and_is_report
 async def test_events_in_a_row_are_not_inside_each_other():
     hooks, count = registry(), []
 
-    async def many(event: str, data: Data) -> None:
+    async def many(event: str, data: Data) -> HookResult:
         for _ in range(DEEPEST * 2):
             await hooks.emit("inner", {})
+        return HookResult()
 
     hooks.register("outer", many, on_failure="deny")
     hooks.register("inner", lambda event, data: count.append(1))
@@ -332,9 +335,10 @@ async def test_a_task_that_a_handler_started_stands_inside_nothing_once_the_disp
         await hooks.emit("turn:complete", {"number": number, "over": over})
         over.set()
 
-    async def start_next(event: str, data: Data) -> None:
+    async def start_next(event: str, data: Data) -> HookResult:
         if data["number"] < DEEPEST * 3:
             group.start_soon(turn, data["number"] + 1, data["over"])
+        return HookResult()
 
     begin = anyio.Event()
     begin.set()

@@ -42,7 +42,8 @@ SECTIONS = {
 
 @pytest.fixture(params=SECTIONS)
 def run_any(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    return functools.partial(run_section, **SECTIONS[request.param])
+    keywords: Any = SECTIONS[request.param]
+    return functools.partial(run_section, **keywords)
 
 
 async def test_a_section_gives_its_value_and_takes_arguments(run_any):

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from amplifier import AmplifierError, AmplifierSession, ModuleLoader, ModuleLoadError, ModuleNotFoundError
-from amplifier.errors import ContractError, DeadlineExceeded
+from amplifier.errors import ContractError, DeadlineExceeded, PlanError
 from amplifier.loading import LoadedModule
 from tests._support.small_agent import Echo, Loop, Memory, agent, heard, mounting, say_the_prompt
 
@@ -143,10 +143,15 @@ async def test_plan_changed_between_making_and_opening_is_read_as_it_is_then():
 
 
 async def test_oddities_of_the_plan_are_logged(caplog):
-    session = agent(session={"orchestrater": 1})
+    session = agent(session={"colour": 1})
     async with session:
         pass
-    assert "$.session.orchestrater: unknown key, ignored; did you mean 'orchestrator'?" in caplog.text
+    assert "$.session.colour: unknown key, ignored" in caplog.text
+
+
+def test_a_plan_with_a_misspelt_key_makes_no_session():
+    with pytest.raises(PlanError, match=r"\$\.session\.orchestrater: unknown key .* did you mean 'orchestrator'\?"):
+        agent(session={"orchestrater": 1})
 
 
 # ── lifetime forms ───────────────────────────────────────────────────────────────────────────────
@@ -459,7 +464,8 @@ async def test_strict_mode_reports_all_failures_in_one_group_and_cleans_up(log):
         hooks={"hooks-a": failing(LookupError("hook"))},
         session={"strict": True},
     )
-    with pytest.raises(ExceptionGroup, match="3 of the plan's modules failed") as caught:
+    named = "session.strict: 3 of the plan's modules failed: context 'context-small', tool 'tool-a', hook 'hooks-a'"
+    with pytest.raises(ExceptionGroup, match=named) as caught:
         async with session:
             log.append("never reached")
     assert [type(error.__cause__) for error in caught.value.exceptions] == [OSError, ValueError, LookupError]
@@ -654,9 +660,59 @@ async def test_failure_to_get_ready_is_fatal_in_strict_mode():
     async def fail(coordinator):
         raise ValueError("not yet")
 
-    with pytest.RaisesGroup(pytest.RaisesExc(ValueError, match="not yet")):
+    named = "1 of the plan's modules failed: hook 'hooks-a'"
+    with pytest.RaisesGroup(pytest.RaisesExc(ValueError, match="not yet"), match=named):
         async with agent(hooks={"hooks-a": ready_module(fail)}, session={"strict": True}):
             pass
+
+
+# ── groups ───────────────────────────────────────────────────────────────────────────────────────
+
+
+async def start_what_is_not_there(*_):
+    async def start():
+        raise FileNotFoundError("command not found: mcp-server, token=sk-ant-api03-" + "a" * 90)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(start)
+
+
+@asynccontextmanager
+async def hosting_what_is_not_there(coordinator, config):
+    await start_what_is_not_there()
+    yield Echo()
+
+
+@pytest.mark.parametrize("mount", [start_what_is_not_there, hosting_what_is_not_there], ids=["seed", "structured"])
+async def test_error_of_a_mount_that_failed_with_a_group_names_what_is_in_it(mount, caplog):
+    session = agent(tools={"tool-mcp": mount})
+    events = heard(session, "module:load_failed")
+    async with session:
+        [failure] = session.failures
+    text = "tool 'tool-mcp' failed to mount: FileNotFoundError: command not found: mcp-server, token=[REDACTED"
+    assert str(failure.error).startswith(text)
+    assert events[0][1]["error"].startswith(text)
+    assert isinstance(failure.error.__cause__, ExceptionGroup)
+    assert text in caplog.text
+
+
+async def test_group_of_many_errors_is_named_by_the_first_ones():
+    leaves = [ValueError(f"no. {number}") for number in range(7)]
+    nested = ExceptionGroup("outer", [ExceptionGroup("inner", leaves[:3]), *leaves[3:]])
+    session = agent(tools={"tool-a": failing(nested)})
+    async with session:
+        [failure] = session.failures
+    assert str(failure.error) == (
+        "tool 'tool-a' failed to mount: ExceptionGroup of ValueError: no. 0; ValueError: no. 1; ValueError: no. 2; "
+        "ValueError: no. 3; ValueError: no. 4; and 2 more"
+    )
+
+
+async def test_gate_that_did_not_get_ready_with_a_group_names_what_is_in_it():
+    hooks = {"hooks-gate": ready_module(start_what_is_not_there)}
+    plan = {"hooks": [{"module": "hooks-gate", "on_failure": "deny"}]}
+    with pytest.raises(ModuleLoadError, match="did not get ready: FileNotFoundError: command not found: mcp-server"):
+        await session_of(hooks, plan).__aenter__()
 
 
 # ── lineage ──────────────────────────────────────────────────────────────────────────────────────

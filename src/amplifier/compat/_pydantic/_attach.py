@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from amplifier.models._base import Model, OpenModel, _init_on_demand
 from amplifier.models._fast_reading import _TAGGED_READERS, READERS
+from amplifier.models._unknown_keywords import Misspellings
 
 from ._errors import GENERATED, convert_errors, keep_errors
 from ._face import FACE
@@ -24,6 +25,7 @@ def attach() -> None:
         for name, member in members.items():
             _before.append((cls, name, cls.__dict__.get(name, _ABSENT)))
             setattr(cls, name, member)
+    Misspellings.are_reported = False
     convert_errors()
     _forget_generated_code()
 
@@ -31,6 +33,7 @@ def attach() -> None:
 def detach() -> None:
     """Take the published form away."""
     keep_errors()
+    Misspellings.are_reported = True
     while _before:
         cls, name, member = _before.pop()
         if member is _ABSENT:

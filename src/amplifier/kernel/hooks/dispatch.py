@@ -17,18 +17,22 @@ import anyio
 
 from amplifier._json import copy_json, redact_text
 from amplifier.contracts._containment import contained_failure
+from amplifier.errors import ContractError
 from amplifier.models import HookResult
 
 from ..runtime.backend import loop_clock
 from ..runtime.deadlines import Contain, DeadlineGroup, DeadlinePassed, call_foreign, run_bounded
 from ..runtime.running_call import RunningCall
 from ..runtime.watchdog import Watchdog
-from .merge import Verdict, is_plain_continue, parse_answer
+from .merge import Verdict, is_invalid_response, is_plain_continue, parse_answer
 
 logger = logging.getLogger("amplifier.hooks")
 
 SLOW = 5.0
 """Seconds after which a handler is logged as slow, once."""
+
+_LONGEST_SEARCHED, _LONGEST_SHOWN = 10_000, 200
+"""Characters of an invalid answer that are searched for secrets, and of these what the log shows."""
 
 
 class Registration:
@@ -37,6 +41,7 @@ class Registration:
     __slots__ = (
         "event",
         "handler",
+        "is_gate",
         "live",
         "module",
         "name",
@@ -65,6 +70,7 @@ class Registration:
         self.name = name
         self.timeout = timeout
         self.on_failure = on_failure
+        self.is_gate: bool = on_failure == "deny"
         self.module = module
         self.live = True
         self.slow_logged = False
@@ -139,7 +145,10 @@ class Dispatch:
                 if armed and now >= series.until:  # it swallowed its cancellation and answered all the same
                     if self._failed(registration, series.renew()):
                         break
-                elif answer is not None and self._took(registration, answer):
+                elif answer is not None:
+                    if self._took(registration, answer):
+                        break
+                elif registration.is_gate and self._unanswered(registration, None):
                     break
             return self.result()
         finally:
@@ -162,8 +171,16 @@ class Dispatch:
             return False
         result = parse_answer(answer)
         if result is None:
-            return False
-        return self._add(result, registration.name)
+            return registration.is_gate and self._unanswered(registration, answer)
+        denied = self._add(result, registration.name)
+        if denied and (result.action != "deny" or is_invalid_response(result, answer)):
+            self._note_failure(registration, _log_invalid(registration, answer, "denied"))
+        return denied
+
+    def _unanswered(self, registration: Registration, answer: Any) -> bool:
+        """A gate returned nothing, as one that forgets its ``return`` does; True when that denies."""
+        problem = f"it returned {answer!r}; a gate must return a HookResult, such as HookResult() to let the event pass"
+        return self._failed(registration, ContractError(problem, module=registration.module, clause="H3"))
 
     def _add(self, result: HookResult, name: str) -> bool:
         if self._verdict is None:
@@ -173,12 +190,9 @@ class Dispatch:
         return denied
 
     def _failed(self, registration: Registration, error: Exception) -> bool:
-        """A handler raised or was cut off; True when that denies."""
-        if self.failures is None:
-            self.failures = []
-        self.failures.append(Failure(registration, error))
-        denies = registration.on_failure == "deny"
-        outcome = "denied, because it is a gate" if denies else "skipped"
+        """A handler raised, was cut off or, as a gate, gave no answer; True when that denies."""
+        self._note_failure(registration, error)
+        outcome = "denied, because it is a gate" if registration.is_gate else "skipped"
         if isinstance(error, DeadlinePassed):
             where = error.where or "no await of its own"
             logger.error(
@@ -186,10 +200,15 @@ class Dispatch:
             )
         else:
             logger.error("%s failed with %s: %s", registration, _words(error), outcome, exc_info=error)
-        if not denies:
+        if not registration.is_gate:
             return False
         reason = f"gate {registration.name!r} failed: {_words(error)}"
         return self._add(HookResult(action="deny", reason=reason), registration.name)
+
+    def _note_failure(self, registration: Registration, error: Exception) -> None:
+        if self.failures is None:
+            self.failures = []
+        self.failures.append(Failure(registration, error))
 
     def _note_slow(self, registration: Registration, seconds: float) -> None:
         if not registration.slow_logged:
@@ -201,7 +220,7 @@ def _words(error: Exception) -> str:
     return str(error) if isinstance(error, DeadlinePassed) else f"{type(error).__name__}: {text_of(error)}"
 
 
-def text_of(error: Exception) -> str:
+def text_of(error: BaseException) -> str:
     """What an exception says, without secrets, even if its own ``__str__`` fails: that is foreign code as well.
 
     It goes into events and, as the reason of a denial, to the model.
@@ -210,6 +229,23 @@ def text_of(error: Exception) -> str:
         return redact_text(str(error))
     except Exception as broken:  # noqa: BLE001 — see above
         return f"(its text cannot be shown: {type(broken).__name__})"
+
+
+def _log_invalid(registration: Registration, answer: Any, outcome: str) -> ContractError:
+    """Log an answer that could not be understood; returns the same as an error."""
+    problem = f"returned {_shown(answer)}; expected a HookResult, a dict with its keys or None"
+    logger.warning("%s %s: %s", registration, problem, outcome)
+    return ContractError(problem, module=registration.module, clause="H3")
+
+
+def _shown(answer: Any) -> str:
+    """What a handler returned, shortened and without secrets, even if its own ``__repr__`` fails."""
+    kind = type(answer).__name__
+    try:
+        text = redact_text(repr(answer)[:_LONGEST_SEARCHED])
+    except Exception as broken:  # noqa: BLE001 — foreign code
+        return f"the {kind} (it cannot be shown: {type(broken).__name__})"
+    return f"the {kind} {text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + '…'}"
 
 
 async def collect(
@@ -246,5 +282,13 @@ async def collect(
             group.start_soon(ask, index, registration, name=str(registration))
     if fatal:
         raise fatal[0]
-    results = [parse_answer(answer) for answer in answers]
-    return [result.data for result in results if result is not None and result.data is not None]
+    collected: list[dict[str, Any]] = []
+    for registration, answer in zip(handlers, answers, strict=True):
+        result = parse_answer(answer)
+        if result is None:
+            continue
+        if is_invalid_response(result, answer):
+            _log_invalid(registration, answer, "skipped")
+        elif result.data is not None:
+            collected.append(result.data)
+    return collected

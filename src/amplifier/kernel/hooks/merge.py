@@ -74,6 +74,11 @@ def parse_answer(answer: Any) -> HookResult | None:
     return HookResult(action="deny", reason=INVALID_RESPONSE)
 
 
+def is_invalid_response(result: HookResult, answer: Any) -> bool:
+    """Whether a parsed result stands for an answer that could not be understood, and is not the handler's own denial."""
+    return result is not answer and result.reason is INVALID_RESPONSE
+
+
 def _is_valid(result: Any) -> bool:
     """HookResults are mutable, so what was right at construction is looked at again; `Verdict.add` sees to the rest."""
     return (

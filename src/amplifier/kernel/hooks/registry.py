@@ -17,7 +17,7 @@ import attrs
 
 from amplifier.contracts import DEFAULT, Inherited, OnFailure
 from amplifier.errors import HookRecursionError
-from amplifier.events import HOOK_FAILED, HOOK_TIMEOUT, TERMINAL_EVENTS
+from amplifier.events import CATALOGUE, HOOK_FAILED, HOOK_TIMEOUT, TERMINAL_EVENTS
 from amplifier.models import HookResult
 
 from ..runtime.backend import run_section
@@ -25,6 +25,7 @@ from ..runtime.deadlines import DeadlinePassed, TimeBudget
 from ..runtime.timestamp import timestamp
 from ..runtime.watchdog import Watchdog
 from .dispatch import Dispatch, Failure, Registration, collect, text_of
+from .event_names import warn_if_misspelt
 
 EVERY_EVENT = "*"
 
@@ -126,7 +127,7 @@ class HookRegistry:
             priority: Lower runs earlier.
             name: For logs and `unregister`; names need not be unique.
             timeout: Seconds for one call; None for no limit.
-            on_failure: ``"deny"`` makes the handler a gate: if it fails or overruns, the event is denied.
+            on_failure: ``"deny"`` makes the handler a gate: if it fails, overruns or returns None, the event is denied.
 
         Returns:
             A function that removes exactly this registration; calling it again does nothing.
@@ -163,6 +164,8 @@ class HookRegistry:
     ) -> Callable[[], None]:
         """Add a handler on behalf of a module; see `register`."""
         _check_registration(event, handler, priority, name, on_failure)
+        if event not in CATALOGUE and event != EVERY_EVENT:
+            self._look_at_unknown(event)
         seq = next(self._sequence)
         registration = Registration(
             event,
@@ -181,6 +184,10 @@ class HookRegistry:
             self._remove(registration)
 
         return unregister
+
+    def _look_at_unknown(self, event: str) -> None:
+        """Events may have any name; one that is nearly the catalogue's is warned about."""
+        warn_if_misspelt(event)
 
     def unregister(self, name: str) -> None:
         """Remove the newest registration made under ``name``; nothing happens if there is none.

@@ -24,6 +24,7 @@ from amplifier.plan import ModuleSpec, MountPlan
 
 from ..coordinator.coordinator import ModuleCoordinator
 from ..coordinator.module_view import ModuleView
+from ..hooks.dispatch import text_of
 from ..runtime.backend import loop_clock
 from ..runtime.deadlines import DeadlinePassed, call_foreign, run_bounded
 from ..runtime.running_call import RunningCall
@@ -37,6 +38,9 @@ _CONTRACTS: dict[str, tuple[type, str]] = {
     "tool": (Tool, "tools"),
 }
 """What a returned instance must satisfy to be mounted by the kernel, and where. A hook's returned callable is its cleanup."""
+
+_MOST_NAMED = 5
+"""How many errors of a group the text of a failure names."""
 
 
 @attrs.frozen
@@ -104,8 +108,10 @@ class Opening:
 
     def _raise_in_strict_mode(self) -> None:
         if self._plan.strict and self.failures:
+            named = ", ".join(f"{f.module_type} {f.module_id!r}" for f in self.failures)
             raise ExceptionGroup(
-                f"session.strict: {len(self.failures)} of the plan's modules failed", [f.error for f in self.failures]
+                f"session.strict: {len(self.failures)} of the plan's modules failed: {named}",
+                [f.error for f in self.failures],
             )
 
     # ── one module ──
@@ -261,13 +267,17 @@ class Opening:
             self.failures.append(ModuleFailure(spec.module, kind, "ready", error, "ready_failed"))
             if spec.on_failure == "deny" and not self._plan.strict:
                 raise ModuleLoadError(
-                    f"gate {spec.module!r} did not get ready: {type(error).__name__}: {redact_text(str(error))}",
+                    f"gate {spec.module!r} did not get ready: {_words(error)}",
                     module_id=spec.module,
                     reason_code="ready_failed",
                 ) from error
             logger.warning("on_session_ready of module %r failed:\n%s", spec.module, _redacted_traceback(error))
             await self._coordinator.hooks.emit(
-                MODULE_ON_SESSION_READY_FAILED, {"module_id": spec.module, "error": redact_text(str(error))}
+                MODULE_ON_SESSION_READY_FAILED,
+                {
+                    "module_id": spec.module,
+                    "error": _words(error) if isinstance(error, ExceptionGroup) else text_of(error),
+                },
             )
 
 
@@ -301,10 +311,30 @@ def _as_load_error(kind: str, spec: ModuleSpec, exc: BaseException) -> Exception
     if isinstance(exc, AmplifierError) and getattr(exc, "module_id", None) == spec.module:
         return exc
     return ModuleLoadError(
-        f"{kind} {spec.module!r} failed to mount: {type(exc).__name__}: {redact_text(str(exc))}",
+        f"{kind} {spec.module!r} failed to mount: {_words(exc)}",
         module_id=spec.module,
         reason_code="mount_failed",
     )
+
+
+def _words(error: BaseException) -> str:
+    """An error with its type, without secrets; of a group, the errors inside, since its own text names none of them."""
+    if not isinstance(error, BaseExceptionGroup):
+        return f"{type(error).__name__}: {text_of(error)}"
+    leaves = list(_leaves(error))
+    words = "; ".join(_words(leaf) for leaf in leaves[:_MOST_NAMED])
+    if len(leaves) == 1:
+        return words
+    more = f"; and {len(leaves) - _MOST_NAMED} more" if len(leaves) > _MOST_NAMED else ""
+    return f"{type(error).__name__} of {words}{more}"
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
 
 
 def _log_failure(kind: str, spec: ModuleSpec, error: Exception) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import math
 import os
@@ -10,6 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import attrs
+
+from amplifier._spelling import did_you_mean
 
 from .._toolkit import count, flag, read_config
 
@@ -173,8 +174,7 @@ def read_options(
     for key, value in (config or {}).items():
         name = _ALIASES.get(key, key)
         if name not in known:
-            near = difflib.get_close_matches(str(key), known, n=1)
-            logger.warning("%s does not read the key %r%s", module, key, f"; did you mean {near[0]!r}?" if near else "")
+            logger.warning("%s does not read the key %r%s", module, key, did_you_mean(key, known))
         elif name == key or name not in (config or {}):
             given[name] = value
     given = read_config(module, given, known)

@@ -5,11 +5,11 @@ Unlike the loops, tools refuse keys they do not know: a misspelt ``allowed_paths
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeAlias
 
+from amplifier._spelling import did_you_mean
 from amplifier.errors import PlanError
 
 Check: TypeAlias = Callable[[Any], str | None]
@@ -26,8 +26,7 @@ def read_config(module: str, config: Mapping[str, Any] | None, checks: Mapping[s
     problems: list[tuple[str, str]] = []
     for key, value in given.items():
         if key not in checks:
-            near = difflib.get_close_matches(str(key), checks, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; expected one of {', '.join(checks)}"
+            hint = did_you_mean(key, checks) or f"; expected one of {', '.join(checks)}"
             problems.append((f"$.{key}", f"unknown key{hint}"))
         elif problem := checks[key](value):
             problems.append((f"$.{key}", problem))

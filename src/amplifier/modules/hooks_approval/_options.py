@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any, get_args
 
 import attrs
 
+from amplifier._spelling import nearest
 from amplifier.errors import PlanError, Problem
 from amplifier.models import ApprovalDefault
 
@@ -164,8 +164,8 @@ def _rule(given: Any, path: str, problems: list[Problem]) -> Rule | None:
     before = len(problems)
     for key in given:
         if key not in _RULE_KEYS:
-            near = difflib.get_close_matches(str(key), _RULE_KEYS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(_RULE_KEYS)}"
+            near = nearest(key, _RULE_KEYS)
+            hint = f"did you mean {near!r}?" if near else f"expected one of {', '.join(_RULE_KEYS)}"
             problems.append((f"{path}.{key}", f"unknown key; {hint}"))
     action = given.get("action")
     if not isinstance(action, str) or action not in _ACTIONS:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Mapping
 from typing import Any
 
 import attrs
+
+from amplifier._spelling import did_you_mean
 
 from .._toolkit import ToolFailure, shown
 
@@ -79,7 +80,6 @@ def find_agent(agents: Mapping[str, Agent], name: str) -> Agent:
     """
     if name in agents:
         return agents[name]
-    near = difflib.get_close_matches(name, agents, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = did_you_mean(name, agents)
     known = ", ".join(shown(known, 60) for known in list(agents)[:_MOST_SHOWN]) or "none"
     raise ToolFailure("UnknownAgent", f"there is no agent {shown(ascii(name), 80)}{hint} Available: {known}")

@@ -1,0 +1,111 @@
+"""Which known name an unknown one was probably meant to be.
+
+`nearest` and `did_you_mean` suggest a name in a message that is written in any case, so they are generous. `misspelt` decides
+whether an unknown name is a mistake at all, where unknown names are allowed, so it is strict; `cut_short` knows one more kind of
+mistake. `warn_caller` reports a mistake at the line that made it.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterable
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Final
+
+from .errors import MisspellingWarning
+
+_LONGEST: Final = 200
+"""Characters from which on a name is not compared: comparing takes time in the square of the length."""
+
+
+def nearest_names(name: object, known: Iterable[str], *, most: int = 3, cutoff: float = 0.6) -> list[str]:
+    """The known names that resemble a name, the most similar first; case does not count.
+
+    Args:
+        most: How many at most.
+        cutoff: How similar they must be, from 0 to 1.
+    """
+    if not isinstance(name, str) or len(name) > _LONGEST:
+        return []
+    folded = {each.casefold(): each for each in known}
+    return [folded[each] for each in get_close_matches(name.casefold(), folded, most, cutoff)]
+
+
+def nearest(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """The known name that resembles a name most; None if none does."""
+    return next(iter(nearest_names(name, known, most=1, cutoff=cutoff)), None)
+
+
+def did_you_mean(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """The end of a message about an unknown name: ``; did you mean 'x'?``, or nothing."""
+    near = nearest(name, known, cutoff=cutoff)
+    return "" if near is None else f"; did you mean {near!r}?"
+
+
+def misspelt(name: object, known: frozenset[str]) -> str | None:
+    """The known name that an unknown one is a misspelling of; None if it is a name of its own.
+
+    A misspelling differs in case or separators only, or by one slip (a letter left out, added, replaced, or swapped with its
+    neighbour; two slips from ten letters on).
+    """
+    return _misspelt(name, known) if type(name) is str and len(name) <= _LONGEST else None
+
+
+@lru_cache(maxsize=1024)  # registering and building ask for the same few names again and again
+def _misspelt(name: str, known: frozenset[str]) -> str | None:
+    given = _plain(name)
+    found = [(slips, each) for each in known if (slips := _slips(given, _plain(each))) is not None]
+    return min(found)[1] if found else None
+
+
+def cut_short(name: object, known: frozenset[str]) -> str | None:
+    """The known name of which an unknown one is the larger part, such as ``on_fail`` of ``on_failure``; None if none."""
+    given = _plain(name) if isinstance(name, str) else ""
+    if len(given) < 4:
+        return None
+    plain = {each: _plain(each) for each in known}
+    return min(
+        (each for each in plain if plain[each].startswith(given) and 2 * len(given) > len(plain[each])), default=None
+    )
+
+
+def _plain(name: str) -> str:
+    return name.casefold().replace("_", "").replace("-", "").replace(" ", "")
+
+
+def _slips(given: str, meant: str) -> int | None:
+    """How many slips lead from one name to the other; None if it is another name."""
+    shorter = min(len(given), len(meant))
+    allowed = 0 if shorter < 3 else 1 if shorter < 10 else 2
+    if abs(len(given) - len(meant)) > allowed:
+        return None
+    slips = _distance(given, meant)
+    return slips if slips <= allowed else None
+
+
+def _distance(first: str, second: str) -> int:
+    """The number of letters to leave out, add, replace or swap with their neighbours (optimal string alignment)."""
+    before, row = [0] * (len(second) + 1), list(range(len(second) + 1))
+    for i, letter in enumerate(first, 1):
+        two_before, before, row = before, row, [i]
+        for j, other in enumerate(second, 1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != other))
+            if i > 1 and j > 1 and letter == second[j - 2] and first[i - 2] == other:
+                cost = min(cost, two_before[j - 2] + 1)
+            row.append(cost)
+    return row[-1]
+
+
+def warn_caller(message: str, *inside: str) -> None:
+    """Emit a `MisspellingWarning` at the line that called into this project.
+
+    Args:
+        message: What was found, and what was probably meant.
+        inside: Beginnings of the names of modules whose frames are passed over; generated code is, too.
+    """
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and str(frame.f_globals.get("__name__", inside[0])).startswith(inside):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, MisspellingWarning, stacklevel=level)
