@@ -9,7 +9,7 @@ import pytest
 
 from amplifier.modules import loop_basic
 from amplifier.modules._turn import read_options
-from amplifier.testing import MODES, MockContextManager, MockProvider, MockTool, cancel_everywhere
+from amplifier.testing import LOOP_END_MODES, MODES, MockContextManager, MockProvider, MockTool, cancel_everywhere
 from tests.modules.test_loops import LOOPS, Agent
 
 
@@ -38,6 +38,35 @@ def test_a_turn_cancelled_anywhere_leaves_a_valid_transcript(loop, mode):
             return problems
 
         return agent.run, check
+
+    report = cancel_everywhere(make, modes=[mode])
+    report.raise_if_broken()
+    assert report.ok
+
+
+@pytest.mark.parametrize("mode", ["asyncio-native-twice", *LOOP_END_MODES])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_tool_unwinds_completely_whatever_is_cancelled_meanwhile(count, mode):
+    """A second Ctrl-C and the end of the loop go through every shield on asyncio, also in tools that run beside others."""
+
+    def make():
+        begun: list[str] = []
+        unwound: list[str] = []
+
+        async def work(given):
+            try:
+                await anyio.sleep(1)
+            except anyio.get_cancelled_exc_class():
+                begun.append("tool")
+                with anyio.CancelScope(shield=True):
+                    await anyio.sleep(0.5)
+                    await anyio.sleep(0.5)
+                    unwound.append("tool")
+                raise
+            return given
+
+        agent = Agent("loop-basic", [[("a", {})] * count, "done"], MockTool("a", respond=work))
+        return agent.run, lambda: agent.broken_pairs() + (["a tool was cut off"] if begun != unwound else [])
 
     report = cancel_everywhere(make, modes=[mode])
     report.raise_if_broken()

@@ -443,6 +443,25 @@ class Coordinator(Protocol):
         """
         ...
 
+    async def run_section(
+        self, fn: Callable[..., Awaitable[Any]], /, *args: Any, name: str | None = None, shield: bool = False
+    ) -> Any:
+        """Run work in a child task so that its unwinding is not cut off; for orchestrators that run calls in tasks of their own.
+
+        On asyncio a second ``Task.cancel()`` and the end of the event loop go through every shield. Inside of a section the first
+        cancellation arrives as usual, and later ones wait until the work has unwound.
+
+        Args:
+            fn: What to run, in the caller's context variables.
+            args: Its arguments.
+            name: For reports.
+            shield: Hold the first cancellation back as well, until the work is done; it must bound itself.
+
+        Returns:
+            What it returned. What it raises is raised here.
+        """
+        ...
+
     def to_dict(self) -> dict[str, Any]:
         """Describe what is mounted, by names."""
         ...

@@ -457,3 +457,42 @@ def test_without_a_task_to_live_in_there_is_a_timer_on_asyncio_only():
 
     assert run_on_asyncio(main) == [1]
     assert run_on("trio", main) == []
+
+
+async def test_who_waits_for_all_tasks_to_block_waits_for_sections_and_not_for_itself(run_any):
+    log: list[str] = []
+
+    async def section() -> None:
+        for _ in range(5):
+            await anyio.lowlevel.checkpoint()
+        log.append("section is about to block")
+        await anyio.wait_all_tasks_blocked()  # in the section itself
+        log.append("others are blocked")
+        await release.wait()
+
+    release = anyio.Event()
+    async with anyio.create_task_group() as group:
+        group.start_soon(lambda: run_any(section, name="section"))
+        with anyio.fail_after(60):
+            while "others are blocked" not in log:
+                await anyio.wait_all_tasks_blocked()
+        release.set()
+    assert log == ["section is about to block", "others are blocked"]
+
+
+async def test_tasks_are_not_all_blocked_while_a_section_can_go_on(run_any):
+    steps = 0
+
+    async def section() -> None:
+        nonlocal steps
+        for _ in range(20):
+            await anyio.lowlevel.checkpoint()
+            steps += 1
+        await release.wait()
+
+    release = anyio.Event()
+    async with anyio.create_task_group() as group:
+        group.start_soon(lambda: run_any(section, name="section"))
+        await anyio.wait_all_tasks_blocked()
+        assert steps == 20
+        release.set()

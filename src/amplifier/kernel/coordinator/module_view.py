@@ -156,6 +156,6 @@ for _name in (
     *("session", "session_id", "parent_id", "config", "loader", "mount_points", "cancellation", "session_state"),
     *("approval_system", "display_system", "channels", "injection_budget_per_turn", "injection_size_limit"),
     *("get", "get_mounted", "get_capability", "collect_contributions", "process_hook_result", "reset_turn"),
-    *("request_cancel", "to_dict"),
+    *("request_cancel", "run_section", "to_dict"),
 ):
     setattr(ModuleView, _name, property(attrgetter(f"_core.{_name}")))

@@ -217,9 +217,12 @@ class SectionWaiter:
 
     def done(self) -> bool:
         """Whether the caller can go on, or the section can: either way the two together are not blocked."""
-        if self._is_finished or self.section.task is None:
+        task = self.section.task
+        if self._is_finished or task is None:
             return True
-        waits_for = getattr(self.section.task, "_fut_waiter", None)
+        if task is sys.modules["asyncio"].current_task():  # it asks about the others
+            return False
+        waits_for = getattr(task, "_fut_waiter", None)
         return waits_for is None or bool(waits_for.done())
 
 

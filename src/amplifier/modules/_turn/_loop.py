@@ -52,10 +52,10 @@ class Turn:
         self._hooks = hooks
         self._coordinator = coordinator
         self._cancellation = None if coordinator is None else coordinator.cancellation
-        self._transcript = Transcript(context)
+        self._transcript = Transcript(context, coordinator)
         self._verdicts = Verdicts(coordinator, self._transcript)
         self._schemas = Schemas(tools)
-        self._runner = ToolRunner(tools, self._schemas, hooks, self._verdicts, self._cancellation, options)
+        self._runner = ToolRunner(tools, self._schemas, hooks, self._verdicts, coordinator, options)
         self._text = ""
         self._iterations = 0
         self._finished = False

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 
 from amplifier._json import redact_text
-from amplifier.contracts import Cancellation, Hooks, Tool
+from amplifier.contracts import Coordinator, Hooks, Tool
 from amplifier.events import TOOL_ERROR, TOOL_POST, TOOL_PRE
 from amplifier.models import HookResult, ToolCall, ToolResult
 
@@ -45,14 +45,15 @@ class ToolRunner:
         schemas: Schemas,
         hooks: Hooks,
         verdicts: Verdicts,
-        cancellation: Cancellation | None,
+        coordinator: Coordinator | None,
         options: TurnOptions,
     ) -> None:
         self._tools = tools
         self._schemas = schemas
         self._hooks = hooks
         self._verdicts = verdicts
-        self._cancellation = cancellation
+        self._coordinator = coordinator
+        self._cancellation = None if coordinator is None else coordinator.cancellation
         self._options = options
         self.results: dict[str, ToolResult] = {}
 
@@ -72,10 +73,17 @@ class ToolRunner:
 
             async def run_limited(call: ToolCall) -> None:
                 async with limiter:
-                    await self._run_one(call, group_id)
+                    await self._run_undisturbed(call, group_id)
 
             await run_together(partial(run_limited, call) for call in calls)
         return [self.results[call.id] for call in calls]
+
+    async def _run_undisturbed(self, call: ToolCall, group_id: str) -> None:
+        """One call in a task beside others: a second native cancel must not cut its unwinding off."""
+        if self._coordinator is None:
+            await self._run_one(call, group_id)
+        else:
+            await self._coordinator.run_section(self._run_one, call, group_id, name=f"tool {call.name}")
 
     async def _run_one(self, call: ToolCall, group_id: str) -> None:
         about = {"tool_name": call.name, "tool_call_id": call.id, "parallel_group_id": group_id}

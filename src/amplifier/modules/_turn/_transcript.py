@@ -6,11 +6,12 @@ The assistant's message comes before its tool results; results follow in the ord
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import anyio
 
-from amplifier.contracts import ContextManager, Provider
+from amplifier.contracts import ContextManager, Coordinator, Provider
 from amplifier.models import ChatResponse, Message, TextBlock, ToolCall, ToolCallBlock, ToolResult, to_dict
 
 from .._memory import owed_calls
@@ -92,8 +93,9 @@ def _is_aside(message: dict[str, Any]) -> bool:
 class Transcript:
     """The part of the conversation that one turn is responsible for; everything that it reads and writes goes through here."""
 
-    def __init__(self, context: ContextManager) -> None:
+    def __init__(self, context: ContextManager, coordinator: Coordinator | None) -> None:
         self._context = context
+        self._coordinator = coordinator
         self._contained = Contained(f"context {type(context).__name__}")
         self._open: list[ToolCall] = []
 
@@ -138,7 +140,20 @@ class Transcript:
         What a cancelled write has stored is not known, so the context itself is asked first.
         """
         if self._open:
-            await unbroken(self._settle, results)
+            await self._undisturbed(partial(self._settle, results))
+
+    async def _undisturbed(self, fn: Callable[[], Awaitable[None]]) -> None:
+        """Run ``fn()`` to its end although the turn is being cancelled, natively too; bounded."""
+
+        async def run() -> None:
+            with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _SETTLING_SECONDS):
+                await fn()
+
+        if self._coordinator is not None:
+            await self._coordinator.run_section(run, name="store the results of a turn", shield=True)
+        else:
+            # A child task under a shield: a native cancel of the caller only reaches the task group's wait, which goes on.
+            await run_together([run])
 
     async def _settle(self, results: dict[str, ToolResult]) -> None:
         stored = await self.stored()
@@ -149,16 +164,3 @@ class Transcript:
                 interrupted = ToolResult(success=False, error={"message": INTERRUPTED, "type": "Interrupted"})
                 await self.add(result_message(call, results.get(call.id, interrupted)))
         self._open = []
-
-
-async def unbroken(fn: Callable[..., Awaitable[None]], *args: Any) -> None:
-    """Run ``fn(*args)`` to its end although the caller is being cancelled, natively too; bounded.
-
-    A child task under a shield: a native cancel of the caller only reaches the task group's wait, which goes on.
-    """
-
-    async def run() -> None:
-        with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _SETTLING_SECONDS):
-            await fn(*args)
-
-    await run_together([run])
