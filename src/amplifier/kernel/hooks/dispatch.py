@@ -156,8 +156,7 @@ class Dispatch:
 
     def running_call(self) -> RunningCall | None:
         """The handler that is being waited for."""
-        series = self._series
-        return None if series.awaited is None else RunningCall(label=series.label, until=series.until)
+        return self._series.running_call()
 
     def result(self) -> HookResult:
         """The merged result of the handlers called so far."""

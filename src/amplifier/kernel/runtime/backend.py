@@ -15,13 +15,13 @@ Neither backend is imported here: a backend that runs is already in ``sys.module
 from __future__ import annotations
 
 import contextvars
+import itertools
 import math
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import anyio
-import anyio.lowlevel
 
 from amplifier.contracts._containment import running_asyncio_loop
 
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     import asyncio
 
 T = TypeVar("T")
-
-_UNSET: Any = object()
 
 _scope_classes: dict[bool, type[anyio.CancelScope]] = {}
 
@@ -87,7 +85,7 @@ async def run_section(
     if not shield:
         return await (_isolated_on_trio(fn(*args)) if isolate else fn(*args))
     if isolate:
-        return cast(T, await _protected_on_trio(fn, args))
+        return cast(T, await _protected_on_trio(fn, args, name))
     with cancel_scope(shield=True):
         return await fn(*args)
     raise AssertionError("a scope that nothing cancels swallows nothing")
@@ -99,7 +97,7 @@ class _Section:
     (A KeyboardInterrupt raised inside an asyncio task would tear the loop down under every session.)
     """
 
-    __slots__ = ("args", "error", "fn", "isolate", "loop", "name", "scope", "task", "value", "waiter")
+    __slots__ = ("args", "error", "fn", "is_over", "isolate", "loop", "name", "scope", "task", "value", "waiter")
 
     def __init__(
         self,
@@ -117,13 +115,10 @@ class _Section:
         self.scope = scope
         self.isolate = isolate
         self.task: asyncio.Task[None] | None = None
-        self.value: Any = _UNSET
+        self.value: Any = None
         self.error: BaseException | None = None
         self.waiter: SectionWaiter | None = None
-
-    @property
-    def is_over(self) -> bool:
-        return self.task is not None and (self.task.done() or self.value is not _UNSET or self.error is not None)
+        self.is_over = False
 
     def start(self, context: contextvars.Context) -> None:
         """Give the section its task, which never starts eagerly; ``context`` is that of the caller's task."""
@@ -146,6 +141,7 @@ class _Section:
         self._wake()
 
     def _wake(self, _: asyncio.Task[None] | None = None) -> None:
+        self.is_over = True
         if self.waiter is not None:
             self.waiter.finish()
 
@@ -338,22 +334,31 @@ def _cancelled_error() -> type[BaseException]:
 # ── sections on trio ─────────────────────────────────────────────────────────────────────────────
 
 
-async def _isolated_on_trio(awaitable: Awaitable[T]) -> T:
-    """Await something under a copy of the caller's context variables; lets others run if it waited for nothing.
+_QUICK_IN_A_ROW = 8
+_quick_sections = itertools.count(1)
+"""Of so many sections that wait for nothing, one lets others run. A visit to the scheduler costs as much as half a quick turn."""
 
-    Otherwise quick turns in a row would keep the others, and a deadline around these turns, from ever getting there.
+
+async def _isolated_on_trio(awaitable: Awaitable[T]) -> T:
+    """Await something under a copy of the caller's context variables.
+
+    One that waited for nothing notices a cancellation all the same, and lets others run from time to time: otherwise quick turns
+    in a row would keep the others, and a deadline around these turns, from ever getting there.
     """
     waited: list[bool] = []
     value = await drive(awaitable, context=contextvars.copy_context(), on_wait=lambda: waited.append(True))
     if not waited:
-        await anyio.lowlevel.checkpoint()
+        lowlevel = sys.modules["trio"].lowlevel
+        await lowlevel.checkpoint_if_cancelled()
+        if next(_quick_sections) % _QUICK_IN_A_ROW == 0:
+            await lowlevel.cancel_shielded_checkpoint()
     return cast(T, value)
 
 
 _protected: Callable[..., Awaitable[Any]] | None = None
 
 
-async def _protected_on_trio(fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> Any:
+async def _protected_on_trio(fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...], name: str) -> Any:
     """Run a shielded section in a child task, which Ctrl-C does not reach; it is raised in the caller afterwards.
 
     Trio raises KeyboardInterrupt in the main task, at whatever it waits for, whether that is protected or not.
@@ -377,9 +382,9 @@ async def _protected_on_trio(fn: Callable[..., Awaitable[Any]], args: tuple[Any,
                 errors.append(exc)
 
     try:
-        with cancel_scope(shield=True):
-            async with anyio.create_task_group() as group:
-                group.start_soon(child)
+        # Waiting for a nursery's child is not cut short by a cancellation, so the wait itself needs no shield.
+        async with sys.modules["trio"].open_nursery() as nursery:
+            nursery.start_soon(child, name=name)
     except BaseExceptionGroup as interrupted:  # the section's own errors do not come this way
         raise interrupted.exceptions[0] from (errors[0] if errors else None)
     if errors:

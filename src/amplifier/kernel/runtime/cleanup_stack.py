@@ -17,7 +17,7 @@ import attrs
 from amplifier.contracts._containment import contained_failure, is_cancellation_type
 from amplifier.errors import SpuriousCancellation
 
-from .deadlines import DeadlinePassed, TimeBudget, run_bounded
+from .deadlines import DeadlineGroup, DeadlinePassed, TimeBudget
 from .watchdog import Watchdog
 
 logger = logging.getLogger("amplifier.session")
@@ -94,18 +94,15 @@ class CleanupStack:
         failures: list[CleanupFailure] = []
         fatal: BaseException | None = None
         reserve = budget.reserve(LEAST_SHARE * (1.0 if each is None else each), self._count(owner))
-        while (entry := self._take(owner)) is not None:
-            seconds = budget.share(each, self._count(owner) + 1, reserve)
-            error = await _run_step(entry, seconds, watch)
-            if error is None:
-                continue
-            cut_off = isinstance(error, DeadlinePassed)
-            failures.append(CleanupFailure(entry.what, entry.owner, error, cut_off))
-            logger.error(
-                "%s failed: %s", entry, str(error) or type(error).__name__, exc_info=None if cut_off else error
-            )
-            if not isinstance(error, Exception):
-                fatal = fatal or error
+        with DeadlineGroup(watch) as calls:
+            while (entry := self._take(owner)) is not None:
+                seconds = budget.share(each, self._count(owner) + 1, reserve)
+                error = await _run_step(calls, entry, seconds)
+                if error is None:
+                    continue
+                failures.append(_failure(entry, error))
+                if not isinstance(error, Exception):
+                    fatal = fatal or error
         return failures, fatal
 
     def _take(self, owner: str | None) -> CleanupEntry | None:
@@ -123,12 +120,18 @@ class CleanupStack:
         return len(self._entries) if owner is None else sum(e.owner == owner for e in self._entries)
 
 
-async def _run_step(entry: CleanupEntry, seconds: float | None, watch: Watchdog | None) -> BaseException | None:
+def _failure(entry: CleanupEntry, error: BaseException) -> CleanupFailure:
+    cut_off = isinstance(error, DeadlinePassed)
+    logger.error("%s failed: %s", entry, str(error) or type(error).__name__, exc_info=None if cut_off else error)
+    return CleanupFailure(entry.what, entry.owner, error, cut_off)
+
+
+async def _run_step(calls: DeadlineGroup, entry: CleanupEntry, seconds: float | None) -> BaseException | None:
     """Run one step; whatever it raises is returned: nothing may keep the rest from running."""
     try:
         answer = entry.run()
         if isawaitable(answer):
-            await run_bounded(answer, seconds, entry, watch)
+            await calls.run(answer, seconds, entry)
     except BaseException as exc:  # noqa: BLE001 — foreign code, and see above
         return _judged(exc)
     return None

@@ -1,14 +1,15 @@
 """Deadlines for third-party code: every call into it is bounded, and its failure is told from what must pass through.
 
-`run_bounded` is for one call. `DeadlineGroup` serves a whole dispatch of handlers with one cancel scope whose deadline moves from
-handler to handler: a fresh scope for each costs two to four times as much. `TimeBudget` divides what is left of a closing.
+`run_bounded` is for one call. `DeadlineGroup` serves the calls of a dispatch, an opening or a closing with one cancel scope whose
+deadline moves from call to call: a fresh scope for each costs two to four times as much. `TimeBudget` divides what is left of a
+closing.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Self
 
 import anyio
 import attrs
@@ -164,16 +165,20 @@ class TimeBudget:
 
 
 class DeadlineGroup:
-    """Handlers of one dispatch, one after another, each under its own deadline.
+    """Calls of third-party code, one after another, each under its own deadline, with one cancel scope for all of them.
 
-    Dispatch is on the hot path and works by hand: `arm`, await, and `judge` what was raised. `close` must be called at the end,
-    in the same task. The scope is opened when the first handler really has something to await, so a dispatch of sync handlers
-    costs none.
+        with DeadlineGroup(watch) as calls:
+            for ...:
+                await calls.run(awaitable, seconds, label)
+
+    The scope is opened when the first call really has something to await, so a group of sync calls costs none. Dispatch, which
+    is on the hot path, does by hand what `run` does: `arm`, await, and `judge` what was raised.
     """
 
     __slots__ = (
         "_armed_for",
         "_contain",
+        "_is_watched",
         "_limit",
         "_scope",
         "_seconds",
@@ -198,9 +203,42 @@ class DeadlineGroup:
         self._armed_for = math.inf
         self._seconds = math.inf
         self._watch = watch
+        self._is_watched = False
         self._limit = math.inf if limit is None else self.clock() + limit
 
-    def arm(self, seconds: float | None, now: float, awaited: Any) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def run(self, awaitable: Awaitable[Any], seconds: float | None, label: Any) -> Any:
+        """Await one call; like `run_bounded`, but a call that succeeds leaves the scope open for the next one.
+
+        Raises:
+            DeadlinePassed: Its deadline passed.
+            Exception: Its own failure, contained.
+        """
+        self.label = label
+        self.arm(seconds, self.clock(), awaitable, watched=False)
+        try:
+            value = await drive(awaitable, on_wait=self._enter_watch)
+        except BaseException as exc:
+            failure = self.judge(exc)
+            self.close()  # what follows a failure is not part of the call and its deadline
+            if failure is exc:
+                del failure  # an exception that names its own frame is a reference cycle
+                raise
+            raise failure from (None if isinstance(failure, DeadlinePassed) else exc)
+        finally:
+            self.awaited = None
+        if self.clock() >= self.until:
+            late = self.renew()
+            late.answer = value
+            raise late
+        return value
+
+    def arm(self, seconds: float | None, now: float, awaited: Any, *, watched: bool = True) -> None:
         """Give the next call ``seconds`` from ``now``."""
         self.started = now
         self.awaited = awaited
@@ -214,10 +252,10 @@ class DeadlineGroup:
             self._armed_for = self._seconds
             self._scope = cancel_scope(until)
             self._scope.__enter__()
-            if self._watch is not None:
-                self._watch.enter(self)
+            if watched:
+                self._enter_watch()
         elif until != self.until and not 0 <= until - self.until <= min(self._armed_for, self._seconds) * SLACK:
-            if self._watch is not None and until < self.until:
+            if self._is_watched and self._watch is not None and until < self.until:
                 self._watch.hasten(until)
             self.until = until
             self._armed_for = self._seconds
@@ -268,6 +306,16 @@ class DeadlineGroup:
             self._leave_watch()
             scope.__exit__(None, None, None)
 
+    def running_call(self) -> RunningCall | None:
+        """What is being waited for."""
+        return None if self.awaited is None else RunningCall(label=self.label, until=self.until)
+
+    def _enter_watch(self) -> None:
+        if self._watch is not None and not self._is_watched:
+            self._is_watched = True
+            self._watch.enter(self)
+
     def _leave_watch(self) -> None:
-        if self._watch is not None:
+        if self._watch is not None and self._is_watched:
+            self._is_watched = False
             self._watch.leave(self)

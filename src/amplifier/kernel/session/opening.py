@@ -26,7 +26,7 @@ from ..coordinator.coordinator import ModuleCoordinator
 from ..coordinator.module_view import ModuleView
 from ..hooks.dispatch import text_of
 from ..runtime.backend import loop_clock
-from ..runtime.deadlines import DeadlinePassed, call_foreign, run_bounded
+from ..runtime.deadlines import DeadlineGroup, DeadlinePassed, call_foreign
 from ..runtime.running_call import RunningCall
 
 logger = logging.getLogger("amplifier.session")
@@ -63,7 +63,7 @@ class ModuleFailure:
 class Opening:
     """One run through a plan."""
 
-    __slots__ = ("_coordinator", "_listing", "_loader", "_names", "_now", "_plan", "_waiting", "failures")
+    __slots__ = ("_calls", "_coordinator", "_listing", "_loader", "_names", "_now", "_plan", "_waiting", "failures")
 
     def __init__(self, plan: MountPlan, coordinator: ModuleCoordinator, loader: Any) -> None:
         self._plan = plan
@@ -73,6 +73,7 @@ class Opening:
         self._waiting: list[tuple[str, ModuleSpec, ModuleView, Callable[..., Any]]] = []
         self._names: set[str] = set()
         self._now: RunningCall | None = None
+        self._calls = DeadlineGroup(coordinator.watch)
         self.failures: list[ModuleFailure] = []
 
     async def run(self) -> None:
@@ -82,13 +83,15 @@ class Opening:
             ModuleLoadError: The orchestrator, the context or a gate failed.
             ExceptionGroup: In strict mode, everything that failed.
         """
-        for kind, spec in self._modules():
-            await self._mount(kind, spec)
+        with self._calls:
+            for kind, spec in self._modules():
+                await self._mount(kind, spec)
         self._raise_in_strict_mode()
         for failure in self.failures:
             await self._announce(failure)
-        for kind, spec, view, on_session_ready in self._waiting:
-            await self._make_ready(kind, spec, view, on_session_ready)
+        with self._calls:
+            for kind, spec, view, on_session_ready in self._waiting:
+                await self._make_ready(kind, spec, view, on_session_ready)
         self._raise_in_strict_mode()
 
     def running_call(self) -> RunningCall | None:
@@ -160,7 +163,7 @@ class Opening:
                 options["coordinator"] = coordinator  # a loader made before its session asks the session's resolver
         loading = call_foreign(partial(loader.load, spec.module, spec.config, **options))
         if inspect.isawaitable(loading):
-            return await run_bounded(loading, seconds, f"loading of {spec.module!r}", coordinator.watch)
+            return await self._calls.run(loading, seconds, f"loading of {spec.module!r}")
         return loading
 
     def _load_at_once(self, loader: ModuleLoader, spec: ModuleSpec, seconds: float | None) -> Blueprint:
@@ -193,14 +196,14 @@ class Opening:
                 module_id=spec.module,
             )
         label = f"mount of module {spec.module!r}"
-        seconds, watch = self._coordinator.deadlines.mount, self._coordinator.watch
+        seconds = self._coordinator.deadlines.mount
         if _is_async_manager(answer):
             entering = self._coordinator.hosting.host(answer, name=spec.module, owner=owner)
-            result, _ = await run_bounded(entering, seconds, label, watch)
+            result, _ = await self._calls.run(entering, seconds, label)
             self._take_instance(kind, result, owner)
         else:
             try:
-                result = await run_bounded(answer, seconds, label, watch) if inspect.isawaitable(answer) else answer
+                result = await self._calls.run(answer, seconds, label) if inspect.isawaitable(answer) else answer
             except DeadlinePassed as late:
                 self._take(kind, late.answer, owner)  # so that undoing the module closes what it has opened
                 raise
@@ -258,8 +261,7 @@ class Opening:
         try:
             answer = call_foreign(on_session_ready, view)
             if inspect.isawaitable(answer):
-                label = f"on_session_ready of module {spec.module!r}"
-                await run_bounded(answer, seconds, label, self._coordinator.watch)
+                await self._calls.run(answer, seconds, f"on_session_ready of module {spec.module!r}")
         except Exception as exc:  # noqa: BLE001 — foreign code; not fatal by contract
             error: Exception = exc
             if isinstance(exc, DeadlinePassed):
