@@ -401,7 +401,7 @@ async def _protected_on_trio(fn: Callable[..., Awaitable[Any]], args: tuple[Any,
 def loop_clock() -> Callable[[], float]:
     """The running loop's clock as a bare function; AnyIO's looks the backend up at every call."""
     loop = running_asyncio_loop()
-    return loop.time if loop is not None else cast(Callable[[], float], sys.modules["trio"].current_time)
+    return loop.time if loop is not None else cast("Callable[[], float]", sys.modules["trio"].current_time)
 
 
 def current_raw_task() -> Any:

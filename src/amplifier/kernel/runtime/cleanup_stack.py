@@ -93,7 +93,10 @@ class CleanupStack:
         """
         failures: list[CleanupFailure] = []
         fatal: BaseException | None = None
-        reserve = budget.reserve(LEAST_SHARE * (1.0 if each is None else each), self._count(owner))
+        steps = self._count(owner)
+        if not steps:
+            return failures, fatal
+        reserve = budget.reserve(LEAST_SHARE * (1.0 if each is None else each), steps)
         with DeadlineGroup(watch) as calls:
             while (entry := self._take(owner)) is not None:
                 seconds = budget.share(each, self._count(owner) + 1, reserve)

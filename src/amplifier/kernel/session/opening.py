@@ -25,7 +25,6 @@ from amplifier.plan import ModuleSpec, MountPlan
 from ..coordinator.coordinator import ModuleCoordinator
 from ..coordinator.module_view import ModuleView
 from ..hooks.dispatch import text_of
-from ..runtime.backend import loop_clock
 from ..runtime.deadlines import DeadlineGroup, DeadlinePassed, call_foreign
 from ..runtime.running_call import RunningCall
 
@@ -72,7 +71,7 @@ class Opening:
         self._listing = Listing()
         self._waiting: list[tuple[str, ModuleSpec, ModuleView, Callable[..., Any]]] = []
         self._names: set[str] = set()
-        self._now: RunningCall | None = None
+        self._now: tuple[str, str] | None = None
         self._calls = DeadlineGroup(coordinator.watch)
         self.failures: list[ModuleFailure] = []
 
@@ -96,7 +95,10 @@ class Opening:
 
     def running_call(self) -> RunningCall | None:
         """The module that is being opened."""
-        return self._now
+        if self._now is None:
+            return None
+        module, what = self._now
+        return RunningCall(coordinator=self._coordinator, module=module, label=f"{what} of module {module!r}")
 
     def _modules(self) -> Iterator[tuple[str, ModuleSpec]]:
         plan = self._plan
@@ -121,7 +123,7 @@ class Opening:
 
     async def _mount(self, kind: str, spec: ModuleSpec) -> None:
         owner = self._owner_name(spec)
-        self._now = RunningCall(coordinator=self._coordinator, module=owner, label=f"mount of module {owner!r}")
+        self._now = owner, "mount"
         view = self._coordinator.view_for(owner, spec.on_failure)
         try:
             loaded = await self._load(spec)
@@ -168,7 +170,7 @@ class Opening:
 
     def _load_at_once(self, loader: ModuleLoader, spec: ModuleSpec, seconds: float | None) -> Blueprint:
         """Load without awaiting, as most modules are; an import cannot be cut off, only be told late."""
-        clock = loop_clock()
+        clock = self._calls.clock
         started = clock()
         found: Blueprint = call_foreign(loader.find, spec.module, spec.source, self._listing)
         if seconds is not None and clock() - started >= seconds:
@@ -257,7 +259,7 @@ class Opening:
         self, kind: str, spec: ModuleSpec, view: ModuleView, on_session_ready: Callable[..., Any]
     ) -> None:
         seconds = self._coordinator.deadlines.ready
-        self._now = RunningCall(coordinator=self._coordinator, module=spec.module)
+        self._now = spec.module, "on_session_ready"
         try:
             answer = call_foreign(on_session_ready, view)
             if inspect.isawaitable(answer):
