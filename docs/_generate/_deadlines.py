@@ -26,7 +26,9 @@ _WHEN_IT_PASSES = {
     "collection": """
         From then on async contributors are cut off, left out and logged; what plain functions contribute still counts.""",
     "cleanup": "The cleanup is cancelled and the next one runs; `cleanup:failed`, and `session.cleanup_failures`.",
-    "teardown": "Each cleanup that is left gets <share> of its own deadline, so that all of them still run.",
+    "teardown": """
+        The whole closing shares it, handlers of events and cancel callbacks included. <share> of its own deadline is kept for every
+        cleanup, or less if there are many, so that all of them still run.""",
     "turn": """
         The turn is cancelled with all its tools and children; `cancel:completed`, then `execute` raises
         `ExecutionTimeout`.""",
