@@ -13,7 +13,12 @@ import pytest
 from tests._support.tree import MIRROR, SOURCE, TESTS, module_name, parse, python_files, relative
 
 BANNED_IN_SOURCE = {"asyncio", "unittest"}
-MAY_IMPORT_ASYNCIO = ("amplifier.compat", "amplifier.testing", "amplifier.kernel.runtime.backend")
+MAY_IMPORT_ASYNCIO = (
+    "amplifier.compat",
+    "amplifier.testing",
+    "amplifier.kernel.runtime.backend",
+    "amplifier.kernel.runtime.sections",
+)
 
 
 def imported_modules(tree: ast.AST, package: str) -> list[tuple[int, str]]:

@@ -19,8 +19,9 @@ from amplifier.errors import ApprovalTimeoutError, SpuriousCancellation
 from amplifier.kernel import ModuleCoordinator as KernelCoordinator
 from amplifier.kernel.coordinator.mounts import DONE, Done
 from amplifier.kernel.hooks.injections import store
-from amplifier.kernel.runtime.backend import loop_clock, run_section
+from amplifier.kernel.runtime.backend import loop_clock
 from amplifier.kernel.runtime.deadlines import DeadlinePassed, TimeBudget, run_bounded
+from amplifier.kernel.runtime.sections import run_section
 from amplifier.models import ContextInjection, HookResult
 
 from ._containment import published_failure

@@ -17,8 +17,8 @@ from amplifier.events import TERMINAL_EVENTS
 from amplifier.kernel import HookRegistry as KernelHookRegistry
 from amplifier.kernel.hooks.dispatch import Dispatch, Registration
 from amplifier.kernel.hooks.registry import _begin, _innermost
-from amplifier.kernel.runtime.backend import run_section
 from amplifier.kernel.runtime.deadlines import DeadlinePassed, run_bounded
+from amplifier.kernel.runtime.sections import run_section
 from amplifier.kernel.runtime.timestamp import timestamp
 from amplifier.models import HookResult
 

@@ -23,7 +23,8 @@ import anyio
 from amplifier.contracts._containment import is_cancellation_type, is_real_cancellation
 from amplifier.errors import ExecutionCancelled, SessionBusyError, SessionStateError, SpuriousCancellation
 from amplifier.events import CANCEL_COMPLETED, SESSION_END, SESSION_RESUME, SESSION_START
-from amplifier.kernel.runtime.backend import Loop, run_section, start_timer
+from amplifier.kernel.runtime.backend import Loop, start_timer
+from amplifier.kernel.runtime.sections import run_section
 
 from ._coordinator import ModuleCoordinator
 from ._hooks import RustHookRegistry

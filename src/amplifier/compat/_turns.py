@@ -21,7 +21,7 @@ from typing import Any, cast
 import anyio
 
 from amplifier.contracts._containment import running_asyncio_loop
-from amplifier.kernel.runtime.backend import deliver_later, pending_cancellations
+from amplifier.kernel.runtime.sections import deliver_later, pending_cancellations
 
 
 class PublishedTurn:

@@ -21,15 +21,8 @@ import pytest
 from anyio.abc import TaskGroup
 
 from amplifier.contracts._containment import is_cancellation_type, is_real_cancellation
-from amplifier.kernel.runtime.backend import (
-    Loop,
-    Spawn,
-    cancel_scope,
-    current_raw_task,
-    loop_clock,
-    run_section,
-    start_timer,
-)
+from amplifier.kernel.runtime.backend import Loop, Spawn, cancel_scope, current_raw_task, loop_clock, start_timer
+from amplifier.kernel.runtime.sections import run_section
 from tests._support.backends_alone import run_on, run_on_asyncio
 
 SECTIONS = {

@@ -14,7 +14,7 @@ import anyio.lowlevel
 import pytest
 
 from amplifier.contracts._containment import is_real_cancellation
-from amplifier.kernel.runtime.backend import run_section
+from amplifier.kernel.runtime.sections import run_section
 from tests._support.backends_alone import loop_turns, run_on_asyncio
 
 Section = Callable[[], Awaitable[Any]]

@@ -24,10 +24,11 @@ from ..hooks.dispatch import Registration
 from ..hooks.injections import InjectionMeter, sanitised_injections, store
 from ..hooks.merge import gates_of, processed_result
 from ..hooks.registry import TERMINAL_SECONDS, HookRegistry
-from ..runtime.backend import Loop, loop_clock, run_section
+from ..runtime.backend import Loop, loop_clock
 from ..runtime.cancellation import CancellationToken
 from ..runtime.cleanup_stack import CleanupEntry, CleanupFailure, CleanupStack
 from ..runtime.deadlines import DeadlinePassed, TimeBudget, call_foreign, run_bounded
+from ..runtime.sections import run_section
 from ..runtime.task_host import TaskHost
 from ..runtime.watchdog import Unresponsive, Watchdog
 from .capabilities import Capabilities

@@ -20,8 +20,8 @@ from amplifier.errors import HookRecursionError
 from amplifier.events import CATALOGUE, HOOK_FAILED, HOOK_TIMEOUT, TERMINAL_EVENTS
 from amplifier.models import HookResult
 
-from ..runtime.backend import run_section
 from ..runtime.deadlines import DeadlinePassed, TimeBudget
+from ..runtime.sections import run_section
 from ..runtime.timestamp import timestamp
 from ..runtime.watchdog import Watchdog
 from .dispatch import Dispatch, Failure, Registration, collect, text_of

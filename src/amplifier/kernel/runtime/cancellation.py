@@ -17,8 +17,9 @@ from typing import Any, final
 import anyio
 import attrs
 
-from .backend import Loop, Spawn, run_section, start_timer
+from .backend import Loop, Spawn, start_timer
 from .deadlines import DeadlinePassed, TimeBudget, call_foreign, run_bounded
+from .sections import run_section
 from .watchdog import Watchdog
 
 logger = logging.getLogger("amplifier.cancellation")

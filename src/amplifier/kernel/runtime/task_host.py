@@ -20,9 +20,9 @@ import anyio.lowlevel
 from amplifier.contracts._containment import contained_failure, is_cancellation_type
 from amplifier.errors import SessionStateError, SpuriousCancellation
 
-from .backend import run_section
 from .cleanup_stack import CleanupEntry, CleanupStack
 from .running_call import RunningCall
+from .sections import run_section
 
 logger = logging.getLogger("amplifier.session")
 

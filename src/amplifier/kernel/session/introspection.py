@@ -20,8 +20,9 @@ from amplifier.contracts._containment import running_asyncio_loop
 from ..coordinator.coordinator import ModuleCoordinator, describe_label
 from ..coordinator.mounts import NAMED_POINTS, SINGLE_POINTS
 from ..runtime.await_location import await_chain, is_kernel, is_machinery
-from ..runtime.backend import SectionWaiter, _asyncio_context, loop_clock
+from ..runtime.backend import asyncio_context, loop_clock
 from ..runtime.running_call import RunningCall
+from ..runtime.sections import SectionWaiter
 from .session import _inside_turn_of
 
 __all__ = [
@@ -91,7 +92,7 @@ def running_tasks() -> list[RunningTask]:
     """Every task of the loop that runs in this thread; also in a signal handler, where no task is the current one."""
     if running_asyncio_loop() is not None:
         listed = {id(task): task for task in sys.modules["asyncio"].all_tasks()}
-        infos = _asyncio_context().run(anyio.get_running_tasks)
+        infos = asyncio_context().run(anyio.get_running_tasks)
         return [found for info in infos for found in _with_sections(info, listed.get(info.id))]
     found: list[RunningTask] = []
     waiting = [] if (root := _trio_root()) is None else [root]

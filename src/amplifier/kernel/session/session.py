@@ -31,10 +31,11 @@ from amplifier.plan import MountPlan, merge_plans, new_session_id, parse_plan, v
 
 from ..coordinator.coordinator import ModuleCoordinator
 from ..hooks.registry import check_timeout
-from ..runtime.backend import Loop, cancel_scope, current_raw_task, run_section, task_name
+from ..runtime.backend import Loop, cancel_scope, current_raw_task, task_name
 from ..runtime.cancellation import CancellationToken
 from ..runtime.cleanup_stack import CleanupFailure
 from ..runtime.running_call import RunningCall
+from ..runtime.sections import run_section
 from .closing import Closing
 from .lifecycle import Lifecycle, State
 from .opening import ModuleFailure, Opening

@@ -28,8 +28,9 @@ from amplifier.events import (
 from amplifier.models import SessionStatus
 
 from ..coordinator.coordinator import ModuleCoordinator
-from ..runtime.backend import cancel_scope, loop_clock, run_section
+from ..runtime.backend import cancel_scope, loop_clock
 from ..runtime.running_call import RunningCall
+from ..runtime.sections import run_section
 from .lifecycle import Lifecycle
 
 logger = logging.getLogger("amplifier.session")
