@@ -103,9 +103,7 @@ def text_of(error: Exception) -> str:
 
 def _named_failure(exc: BaseException, who: str) -> Exception:
     """As `contained_failure`, with the module's name in the message."""
-    own = _own_part(exc)
-    failure = contained_failure(own)
-    return failure if failure is own else type(failure)(f"{who} {failure}")
+    return contained_failure(_own_part(exc), who)
 
 
 def _judged(exc: BaseException, who: str, is_late: bool) -> Exception:
