@@ -47,6 +47,9 @@ class RustHookRegistry(KernelHookRegistry):  # type: ignore[misc]  # final for e
         """Add a handler; the same as `register`."""
         return self.register(event, handler, priority, name, **options)
 
+    def _forget_event(self, event: str) -> None:
+        """Keep an event without handlers in `list_handlers`, as published."""
+
     async def emit(self, event: str, data: Any) -> HookResult:  # type: ignore[override]  # data is not optional there
         """Tell every handler of ``event`` and merge what they say.
 

@@ -101,7 +101,7 @@ class HookRegistry:
 
     def statistics(self) -> HookStatistics:
         """How many handlers are registered, for how many events."""
-        counts = [len(handlers) for handlers in self._handlers.values() if handlers]
+        counts = [len(handlers) for handlers in self._handlers.values() if handlers]  # the alias keeps empty ones
         return HookStatistics(handlers=sum(counts), events=len(counts))
 
     # ── registration ──
@@ -240,8 +240,15 @@ class HookRegistry:
     def _remove(self, registration: Registration) -> None:
         if registration.live:
             registration.live = False
-            self._handlers[registration.event].remove(registration)
+            handlers = self._handlers[registration.event]
+            handlers.remove(registration)
+            if not handlers:
+                self._forget_event(registration.event)
             self._forget_ready(registration.event)
+
+    def _forget_event(self, event: str) -> None:
+        """The last handler of an event is gone: nothing is kept, because event names are open-ended."""
+        del self._handlers[event]
 
     def _forget_ready(self, event: str) -> None:
         if event == EVERY_EVENT:
