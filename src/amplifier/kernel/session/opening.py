@@ -76,6 +76,8 @@ class Opening:
             ModuleLoadError: The orchestrator, the context or a gate failed.
             ExceptionGroup: In strict mode, everything that failed.
         """
+        if isinstance(self._loader, ModuleLoader):
+            self._loader.acquire(self._coordinator)
         try:
             for kind, spec in self._modules():
                 await self._mount(kind, spec)
@@ -145,6 +147,7 @@ class Opening:
         seconds = coordinator.deadlines.mount
         options: dict[str, Any] = {"source_hint": spec.source}
         if isinstance(loader, ModuleLoader):
+            options["user"] = coordinator
             asked = loader.coordinator
             if asked is None or asked is coordinator:
                 if coordinator.mounts.points["module-source-resolver"] is None:
@@ -159,7 +162,7 @@ class Opening:
         """Load without awaiting, as most modules are; an import cannot be cut off, only be told late."""
         clock = self._series.clock
         started = clock()
-        found = loader.find(spec.module, spec.source, self._listing)
+        found = loader.find(spec.module, spec.source, self._listing, user=self._coordinator)
         if seconds is not None and clock() - started >= seconds:
             raise DeadlinePassed(seconds)
         return found
@@ -271,6 +274,18 @@ class Opening:
             await self._coordinator.hooks.emit(
                 MODULE_ON_SESSION_READY_FAILED, {"module_id": spec.module, "error": redact_text(str(error))}
             )
+
+
+def release_loader(coordinator: ModuleCoordinator) -> None:
+    """The session has closed: its loader gives up the sys.path entries that no other session uses."""
+    loader = coordinator.loader
+    if isinstance(loader, ModuleLoader):
+        loader.release(coordinator)
+    elif (clean_up := getattr(loader, "cleanup", None)) is not None:
+        try:
+            call_foreign(clean_up)
+        except Exception:  # loaders of applications are foreign code
+            logger.exception("the loader of session %r failed to clean up", coordinator.session_id)
 
 
 def _is_indispensable(kind: str, spec: ModuleSpec) -> bool:

@@ -35,7 +35,7 @@ from ..runtime.backend import Loop, run_guarded, run_shielded
 from ..runtime.cleanup_stack import CleanupFailure
 from ..runtime.deadlines import DeadlinePassed
 from .lifecycle import Lifecycle, State
-from .opening import ModuleFailure, Opening
+from .opening import ModuleFailure, Opening, release_loader
 from .stream import TurnStream
 from .turn import TurnRunner
 
@@ -411,11 +411,7 @@ class AmplifierSession:
         if self._parent is not None:
             self._parent.coordinator.cancellation.unregister_child(coordinator.cancellation)
         self.status.ended_at = datetime.now(UTC)
-        if (release := getattr(coordinator.loader, "cleanup", None)) is not None:
-            try:
-                release()
-            except Exception:  # loaders of applications are foreign code
-                logger.exception("the loader of session %r failed to clean up", self.session_id)
+        release_loader(coordinator)
 
     async def _end_running_turn(self) -> None:
         """A turn that runs in another task is cancelled and waited for: nothing may write into a closed session."""
