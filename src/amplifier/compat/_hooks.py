@@ -37,6 +37,8 @@ _CORRELATED = frozenset({"llm:request", "llm:response", "provider:error", "provi
 class RustHookRegistry(KernelHookRegistry):  # type: ignore[misc]  # final for everybody else
     """Handlers by event, as ``amplifier_core.HookRegistry``."""
 
+    _lists_empty_events = True
+
     def register(self, event: str, handler: Any, priority: int = 0, name: str | None = None, **options: Any) -> Any:
         """Add a handler; see `amplifier.HookRegistry.register`."""
         if not callable(handler):
@@ -46,9 +48,6 @@ class RustHookRegistry(KernelHookRegistry):  # type: ignore[misc]  # final for e
     def on(self, event: str, handler: Any, priority: int = 0, name: str | None = None, **options: Any) -> Any:
         """Add a handler; the same as `register`."""
         return self.register(event, handler, priority, name, **options)
-
-    def _forget_event(self, event: str) -> None:
-        """Keep an event without handlers in `list_handlers`, as published."""
 
     async def emit(self, event: str, data: Any) -> HookResult:  # type: ignore[override]  # data is not optional there
         """Tell every handler of ``event`` and merge what they say.

@@ -18,6 +18,7 @@ import pytest
 from amplifier.errors import HookRecursionError, ModelError
 from amplifier.events import TERMINAL_EVENTS
 from amplifier.kernel import HookRegistry
+from amplifier.kernel.coordinator.ownership import Ledger
 from amplifier.kernel.hooks.registry import DEEPEST
 from amplifier.models import HookResult
 from tests._support.backends_alone import run_on, run_on_asyncio
@@ -140,11 +141,12 @@ def test_a_module_cannot_unregister_what_another_one_registered():
 
 
 def test_clearing_what_modules_registered_keeps_the_applications_own():
-    hooks = registry()
+    hooks, ledger = HookRegistry(), Ledger()
+    hooks.belong_to("s-1", None, None, ledger)
     hooks.register_as("hooks-a", "tool:pre", print, name="theirs")
     hooks.register("tool:pre", print, name="ours")
     hooks.register_as("hooks-b", "*", print, name="theirs")
-    hooks.clear_owned()
+    ledger.undo_all()
     assert hooks.list_handlers() == {"tool:pre": ["ours"]}
 
 

@@ -33,6 +33,7 @@ from .capabilities import Capabilities
 from .contributions import Contributions, Contributor
 from .module_view import ModuleView
 from .mounts import DONE, Done, Mounts
+from .ownership import Ledger
 
 logger = logging.getLogger("amplifier.coordinator")
 
@@ -57,10 +58,11 @@ class ModuleCoordinator:
         self.session_state: dict[str, Any] = {}
         self.deadlines: Deadlines = Deadlines()
         self._hooks = HookRegistry()
-        self.mounts: Mounts = Mounts(self._hooks)
-        self._capabilities = Capabilities()
+        self.ledger: Ledger = Ledger()
+        self.mounts: Mounts = Mounts(self._hooks, self.ledger)
+        self._capabilities = Capabilities(self.ledger)
         self._capability_values = self._capabilities.values
-        self._channels = Contributions()
+        self._channels = Contributions(self.ledger)
         self._cancellation = CancellationToken()
         self.cleanups: CleanupStack = CleanupStack()
         self.watch: Watchdog = Watchdog(self._report_unresponsive)
@@ -68,7 +70,7 @@ class ModuleCoordinator:
         self._approvals = Approvals(self._hooks.emit)
         self._approvals.watch = self.watch
         self._meter = InjectionMeter()
-        self._hooks.belong_to(self._session_id, self._parent_id, self.watch)
+        self._hooks.belong_to(self._session_id, self._parent_id, self.watch, self.ledger)
         self._hooks.set_default_fields(session_id=self._session_id, parent_id=self._parent_id)
 
     def __repr__(self) -> str:
@@ -401,19 +403,18 @@ class ModuleCoordinator:
         return leave
 
     async def undo(self, owner: str) -> None:
-        """Take back everything a module registered: its cleanups run, its mounts, handlers and offers go."""
-        await self.cleanup_of(owner)
-        self.mounts.undo(owner)
-        self._hooks.undo(owner)
-        self._capabilities.undo(owner)
-        self._channels.undo(owner)
+        """Take back everything a module registered: its cleanups run, its mounts, handlers and offers go.
+
+        What its views register from then on is refused, cleanups excepted.
+        """
+        try:
+            await self.cleanup_of(owner)
+        finally:
+            self.ledger.undo(owner)
 
     def forget_modules(self) -> None:
         """Drop whatever modules registered; the session is closed."""
-        self.mounts.clear_owned()
-        self._hooks.clear_owned()
-        self._capabilities.clear_owned()
-        self._channels.clear_owned()
+        self.ledger.undo_all()
         self.watch.stop()
 
     # ── reports ──

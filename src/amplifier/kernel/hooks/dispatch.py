@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from inspect import isawaitable
 from types import CoroutineType
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 
@@ -29,8 +29,19 @@ SLOW = 5.0
 """Seconds after which a handler is logged as slow, once."""
 
 
+class Registry(Protocol):
+    """Where a registration is kept."""
+
+    def remove(self, registration: Registration) -> None:
+        """Remove one registration; nothing happens if it was removed before."""
+
+
 class Registration:
-    """One handler for one event."""
+    """One handler for one event.
+
+    Only one that the session's ledger lists knows its registry: an application's stays after the closing and must not form
+    a cycle.
+    """
 
     __slots__ = (
         "event",
@@ -40,6 +51,7 @@ class Registration:
         "name",
         "on_failure",
         "priority",
+        "registry",
         "seq",
         "slow_logged",
         "timeout",
@@ -55,6 +67,7 @@ class Registration:
         timeout: float | None,
         on_failure: str,
         module: str | None,
+        registry: Registry | None = None,
     ) -> None:
         self.event = event
         self.handler = handler
@@ -64,12 +77,24 @@ class Registration:
         self.timeout = timeout
         self.on_failure = on_failure
         self.module = module
+        self.registry = registry
         self.live = True
         self.slow_logged = False
 
     def __str__(self) -> str:
         module = f" of module {self.module!r}" if self.module else ""
         return f"handler {self.name!r}{module} for {self.event!r}"
+
+    def withdraw(self, key: object, owner: str) -> None:
+        """Remove it if this module registered it."""
+        if owner == self.module and self.registry is not None:
+            self.registry.remove(self)
+
+    def drop(self, key: object) -> None:
+        """Remove it; it has been struck from the ledger."""
+        registry, self.registry = self.registry, None
+        if registry is not None:
+            registry.remove(self)
 
 
 class Failure:

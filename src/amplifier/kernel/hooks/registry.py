@@ -10,7 +10,7 @@ import itertools
 import sys
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, Protocol, final
 
 import attrs
 
@@ -62,6 +62,16 @@ class _Link:
 _innermost: ContextVar[_Link | None] = ContextVar("amplifier_innermost_dispatch", default=None)
 
 
+class Ledger(Protocol):
+    """Where a session lists what modules have registered."""
+
+    def enter(self, key: Registration, entry: Registration) -> None:
+        """A module has registered a handler."""
+
+    def strike(self, key: Registration) -> None:
+        """It is gone."""
+
+
 @attrs.frozen
 class HookStatistics:
     """A registry at one moment."""
@@ -86,6 +96,9 @@ class HookRegistry:
     ORCHESTRATOR_COMPLETE: ClassVar[str] = "orchestrator:complete"
     USER_NOTIFICATION: ClassVar[str] = "user:notification"
 
+    _lists_empty_events: ClassVar[bool] = False
+    """Keep an event whose last handler is gone. Event names are open-ended, so they would pile up."""
+
     def __init__(self) -> None:
         self._handlers: dict[str, list[Registration]] = {}
         self._ready: dict[str, tuple[Registration, ...]] = {}
@@ -94,6 +107,7 @@ class HookRegistry:
         self._identity: dict[str, Any] = {}
         self._default_timeout: float | None = 300.0
         self._watch: Watchdog | None = None
+        self._ledger: Ledger | None = None
 
     def __repr__(self) -> str:
         now = self.statistics()
@@ -162,6 +176,7 @@ class HookRegistry:
         """Add a handler on behalf of a module; see `register`."""
         _check_registration(event, handler, priority, name, on_failure)
         seq = next(self._sequence)
+        ledger = None if module is None else self._ledger
         registration = Registration(
             event,
             handler,
@@ -171,12 +186,15 @@ class HookRegistry:
             self._default_timeout if timeout is DEFAULT else check_timeout(timeout),
             on_failure or "continue",
             module,
+            None if ledger is None else self,
         )
         bisect.insort(self._handlers.setdefault(event, []), registration, key=_order)
         self._forget_ready(event)
+        if ledger is not None:
+            ledger.enter(registration, registration)
 
         def unregister() -> None:
-            self._remove(registration)
+            self.remove(registration)
 
         return unregister
 
@@ -199,7 +217,7 @@ class HookRegistry:
             if r.name == name and (module is None or r.module == module)
         ]
         if candidates:
-            self._remove(max(candidates, key=lambda r: r.seq))
+            self.remove(max(candidates, key=lambda r: r.seq))
 
     def list_handlers(self, event: str | None = None) -> dict[str, list[str]]:
         """Names of handlers by event, in running order; an asked-for event is always there."""
@@ -213,42 +231,37 @@ class HookRegistry:
         """What one module has registered and not removed."""
         return [r for handlers in self._handlers.values() for r in handlers if r.module == module]
 
-    def undo(self, module: str) -> None:
-        """Remove everything one module registered."""
-        for registration in self.registrations_of(module):
-            self._remove(registration)
-
-    def clear_owned(self) -> None:
-        """Remove everything modules registered; the application's own handlers stay."""
-        for handlers in list(self._handlers.values()):
-            for registration in [r for r in handlers if r.module is not None]:
-                self._remove(registration)
-
     def set_default_fields(self, **fields: Any) -> None:
         """Replace the fields that every payload starts with."""
         self._defaults = fields
 
-    def belong_to(self, session_id: str, parent_id: str | None, watch: Watchdog | None) -> None:
-        """Stamp every event with the session's identity, which no payload can override."""
+    def belong_to(
+        self, session_id: str, parent_id: str | None, watch: Watchdog | None, ledger: Ledger | None = None
+    ) -> None:
+        """Stamp every event with the session's identity, which no payload can override; list modules' handlers."""
         self._identity = {"session_id": session_id, "parent_id": parent_id}
         self._watch = watch
+        self._ledger = ledger
 
     def set_default_timeout(self, seconds: float | None) -> None:
         """The deadline of handlers registered from now on without one of their own."""
         self._default_timeout = seconds
 
-    def _remove(self, registration: Registration) -> None:
-        if registration.live:
-            registration.live = False
-            handlers = self._handlers[registration.event]
-            handlers.remove(registration)
-            if not handlers:
-                self._forget_event(registration.event)
-            self._forget_ready(registration.event)
-
-    def _forget_event(self, event: str) -> None:
-        """The last handler of an event is gone: nothing is kept, because event names are open-ended."""
-        del self._handlers[event]
+    def remove(self, registration: Registration) -> None:
+        """Remove one registration; nothing happens if it was removed before."""
+        if not registration.live:
+            return
+        registration.live = False
+        event = registration.event
+        handlers = self._handlers[event]
+        handlers.remove(registration)
+        if not handlers and not self._lists_empty_events:
+            del self._handlers[event]
+        self._forget_ready(event)
+        if registration.registry is not None:
+            registration.registry = None
+            if self._ledger is not None:
+                self._ledger.strike(registration)
 
     def _forget_ready(self, event: str) -> None:
         if event == EVERY_EVENT:

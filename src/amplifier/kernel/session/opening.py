@@ -11,6 +11,7 @@ import logging
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import CoroutineType
 from typing import Any
 
 import attrs
@@ -114,7 +115,7 @@ class Opening:
         owner = self._owner_name(spec)
         view = self._coordinator.view_for(owner, spec.on_failure)
         try:
-            loaded = await self._load(spec)
+            loaded = self._load_at_once(spec) if self._needs_no_resolver() else await self._load(spec)
             ready = await self._mount_loaded(kind, spec, loaded, view, owner)
         except (Exception, SystemExit) as exc:  # foreign code: contained here, blamed and undone (L4)
             self._series.close()  # the module is undone outside of its own deadline
@@ -142,27 +143,31 @@ class Opening:
         self._names.add(unique)
         return unique
 
+    def _needs_no_resolver(self) -> bool:
+        """Whether the loader is ours and would ask this session's resolver, which there is not."""
+        loader, coordinator = self._loader, self._coordinator
+        if not isinstance(loader, ModuleLoader) or coordinator.mounts.points["module-source-resolver"] is not None:
+            return False
+        return loader.coordinator is None or loader.coordinator is coordinator
+
     async def _load(self, spec: ModuleSpec) -> Any:
         loader, coordinator = self._loader, self._coordinator
-        seconds = coordinator.deadlines.mount
         options: dict[str, Any] = {"source_hint": spec.source}
         if isinstance(loader, ModuleLoader):
             options["user"] = coordinator
-            asked = loader.coordinator
-            if asked is None or asked is coordinator:
-                if coordinator.mounts.points["module-source-resolver"] is None:
-                    return self._load_at_once(loader, spec, seconds)
-                options["coordinator"] = coordinator  # a loader made before its session asks the session's resolver
+            if loader.coordinator is None:  # a loader made before its session asks the session's resolver
+                options["coordinator"] = coordinator
         loading = call_foreign(partial(loader.load, spec.module, spec.config, **options))
         if inspect.isawaitable(loading):
-            return await self._series.run(loading, seconds, f"loading of {spec.module!r}")
+            return await self._series.run(loading, coordinator.deadlines.mount, f"loading of {spec.module!r}")
         return loading
 
-    def _load_at_once(self, loader: ModuleLoader, spec: ModuleSpec, seconds: float | None) -> Blueprint:
+    def _load_at_once(self, spec: ModuleSpec) -> Blueprint:
         """Load without awaiting, as most modules are; an import cannot be cut off, only be told late."""
+        seconds = self._coordinator.deadlines.mount
         clock = self._series.clock
         started = clock()
-        found = loader.find(spec.module, spec.source, self._listing, user=self._coordinator)
+        found: Blueprint = self._loader.find(spec.module, spec.source, self._listing, user=self._coordinator)
         if seconds is not None and clock() - started >= seconds:
             raise DeadlinePassed(seconds)
         return found
@@ -189,13 +194,15 @@ class Opening:
             )
         label = f"mount of module {spec.module!r}"
         seconds = self._coordinator.deadlines.mount
-        if _is_async_manager(answer):
+        is_coroutine = type(answer) is CoroutineType  # as most are, and nothing else has to be asked then
+        if not is_coroutine and _is_async_manager(answer):
             entering = self._coordinator.hosting.host(answer, name=spec.module, owner=owner)
             result, _ = await self._series.run(entering, seconds, label)
             self._take_instance(kind, result, owner)
         else:
             try:
-                result = await self._series.run(answer, seconds, label) if inspect.isawaitable(answer) else answer
+                is_awaitable = is_coroutine or inspect.isawaitable(answer)
+                result = await self._series.run(answer, seconds, label) if is_awaitable else answer
             except DeadlinePassed as late:
                 self._take(kind, late.answer, owner)  # so that undoing the module closes what it has opened
                 raise
