@@ -90,8 +90,10 @@ class RustHookRegistry(KernelHookRegistry):  # type: ignore[misc]  # final for e
         finally:
             link.is_over = True
             _innermost.reset(token)
-        if dispatch.failures is not None:
-            await self._report(event, dispatch.failures, limit)
+            # Their tracebacks lead to the dispatch; one that keeps them would be a reference cycle.
+            failures, dispatch.failures = dispatch.failures, None
+        if failures is not None:
+            await self._report(event, failures, limit)
         return result
 
     async def emit_and_collect(  # type: ignore[override]  # data is not optional there

@@ -32,7 +32,10 @@ def contained_failure(exc: BaseException) -> Exception:
     if isinstance(exc, Exception):
         return exc
     if _must_pass(exc):
-        raise exc
+        try:
+            raise exc
+        finally:
+            del exc  # an exception whose traceback has a frame that names it is a reference cycle
     if is_cancellation_type(exc):
         failure: ContainedError = SpuriousCancellation(
             f"raised {type(exc).__name__} although nothing was cancelled; it may have awaited a future or task that was"

@@ -10,6 +10,7 @@ import importlib
 import logging
 import os
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -127,6 +128,7 @@ class ModuleLoader:
     TYPE_TO_MOUNT_POINT: ClassVar[Mapping[str, str]] = TYPE_TO_MOUNT_POINT
     import_hook: Callable[[str], None] | None = None
     load_hook: Callable[[str, Callable[..., Any]], Callable[..., Any]] | None = None
+    _former: weakref.ref[Any] | None = None
 
     def __init__(
         self,
@@ -269,10 +271,14 @@ class ModuleLoader:
     def acquire(self, user: object) -> None:
         """A session starts to use this loader; `release` must follow."""
         self._roots.begin(user)
+        if self._former is not None and self._former() is user:
+            self.coordinator = user
 
     def release(self, user: object) -> None:
         """A session has closed: give up the sys.path entries that only it used; may be called any number of times."""
         self._roots.end(user)
+        if self.coordinator is user:  # the session's own loader does not keep it alive once it is closed
+            self.coordinator, self._former = None, weakref.ref(user)
 
     def cleanup(self) -> None:
         """Give up all sys.path entries this loader holds, whoever uses them; may be called any number of times."""

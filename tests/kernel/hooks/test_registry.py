@@ -527,8 +527,7 @@ async def test_collecting_contains_failures_and_invented_cancellations(caplog):
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-async def test_ctrl_c_and_exit_pass_through_collecting_as_themselves(kind, asynchronous):
+async def test_ctrl_c_passes_through_collecting_as_itself(asynchronous):
     hooks, ended = registry(), []
 
     async def neighbour(event: str, data: Data) -> None:
@@ -538,17 +537,34 @@ async def test_ctrl_c_and_exit_pass_through_collecting_as_themselves(kind, async
             ended.append("neighbour")
 
     def leaving(event: str, data: Data) -> None:
-        raise kind
+        raise KeyboardInterrupt
 
     async def leaving_later(event: str, data: Data) -> None:
         await anyio.wait_all_tasks_blocked()
-        raise kind
+        raise KeyboardInterrupt
 
     hooks.register("ask", neighbour)
     hooks.register("ask", leaving_later if asynchronous else leaving)
-    with pytest.raises(kind):
+    with pytest.raises(KeyboardInterrupt):
         await hooks.emit_and_collect("ask", {}, timeout=60)
     assert ended == ["neighbour"] or not asynchronous
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_exit_in_a_handler_is_its_failure_and_the_others_are_collected(asynchronous, caplog):
+    hooks = registry()
+
+    def leaving(event: str, data: Data) -> None:
+        raise SystemExit(3)
+
+    async def leaving_later(event: str, data: Data) -> None:
+        await anyio.lowlevel.checkpoint()
+        raise SystemExit(3)
+
+    hooks.register("ask", leaving_later if asynchronous else leaving, name="leaving")
+    hooks.register("ask", lambda event, data: {"data": {"well": True}})
+    assert await hooks.emit_and_collect("ask") == [{"well": True}]
+    assert "'leaving' for 'ask' failed with ContainedError: raised SystemExit: 3" in caplog.text
 
 
 @pytest.mark.virtual_time

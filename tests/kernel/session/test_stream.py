@@ -157,6 +157,23 @@ async def test_error_of_the_turn_is_raised_from_the_iteration_as_the_very_object
     assert log == ["session:start", "custom:event", *ended]
 
 
+@pytest.mark.parametrize("is_read", [True, False])
+async def test_error_of_the_turn_keeps_its_cause(is_read):
+    async def body(turn):
+        raise ValueError("broke") from OSError("why")
+
+    async def read(session):
+        async with session.stream("hi") as events:
+            if is_read:
+                await drain(events)
+            await anyio.sleep(1)
+
+    async with agent(body) as session:
+        with pytest.raises(ValueError, match="broke") as caught:
+            await read(session)
+    assert isinstance(caught.value.__cause__, OSError)
+
+
 async def test_error_caught_around_the_iteration_is_not_raised_again(log):
     async def body(turn):
         raise ValueError("broke")

@@ -115,16 +115,20 @@ class Contributions:
                             raise series.renew()
                     else:
                         now = None
-                except BaseException as exc:  # foreign code; judge() lets through what is not its own
-                    failure = series.judge(exc)
+                except BaseException as exc:  # noqa: BLE001 — foreign code; judge() lets through what is not its own
                     now = None
-                    if isinstance(failure, DeadlinePassed):
-                        logger.warning("%s was skipped: %s", contributor, failure)
-                    else:
-                        logger.warning("%s failed: %s", contributor, failure, exc_info=failure)
+                    _log_failure(contributor, series.judge(exc))
                 else:
                     if value is not None:
                         collected.append(value)
         finally:
             series.close()
         return collected
+
+
+def _log_failure(contributor: Contributor, failure: Exception) -> None:
+    """In a frame of its own: one that names an exception and is in its traceback is a reference cycle."""
+    if isinstance(failure, DeadlinePassed):
+        logger.warning("%s was skipped: %s", contributor, failure)
+    else:
+        logger.warning("%s failed: %s", contributor, failure, exc_info=failure)

@@ -6,6 +6,7 @@ It implements `contracts.Coordinator`. The session owns one; modules see it thro
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from inspect import isawaitable
@@ -65,8 +66,8 @@ class ModuleCoordinator:
         self._channels = Contributions(self.ledger)
         self._cancellation = CancellationToken()
         self.cleanups: CleanupStack = CleanupStack()
-        self.watch: Watchdog = Watchdog(self._report_unresponsive)
-        self.hosting: TaskHost = TaskHost(self.cleanups, self._report_crash)
+        self.watch: Watchdog = Watchdog(_Weakly(self._report_unresponsive))
+        self.hosting: TaskHost = TaskHost(self.cleanups, _Weakly(self._report_crash))
         self._approvals = Approvals(self._hooks.emit)
         self._approvals.watch = self.watch
         self._meter = InjectionMeter()
@@ -84,8 +85,9 @@ class ModuleCoordinator:
 
     @property
     def session(self) -> Any:
-        """The session, for spawning children."""
-        return self._session
+        """The session, for spawning children; None once it is closed and nobody keeps it any more."""
+        session = self._session
+        return session() if type(session) is weakref.ref else session
 
     @property
     def session_id(self) -> str:
@@ -413,9 +415,14 @@ class ModuleCoordinator:
             self.ledger.undo(owner)
 
     def forget_modules(self) -> None:
-        """Drop whatever modules registered; the session is closed."""
+        """Drop whatever modules registered; the session is closed.
+
+        From now on it is not kept alive from here: a closed session goes with the last reference to it.
+        """
         self.ledger.undo_all()
         self.watch.stop()
+        if self._session is not None and self.session is self._session:
+            self._session = weakref.ref(self._session)
 
     # ── reports ──
 
@@ -453,6 +460,27 @@ class ModuleCoordinator:
 
     async def _emit_quietly(self, event: str, details: dict[str, Any]) -> None:
         await run_shielded(self._hooks.emit, event, details, name=f"amplifier event {event}")
+
+
+class _Weakly:
+    """A method of a coordinator, for a part of it that must not keep it alive: they would only go with the collector.
+
+    Once the coordinator is gone, a call does nothing.
+    """
+
+    __slots__ = ("_coordinator", "_function")
+
+    def __init__(self, method: Any) -> None:
+        self._function = method.__func__
+        self._coordinator = weakref.ref(method.__self__)
+
+    @property
+    def __self__(self) -> Any:
+        return self._coordinator()
+
+    def __call__(self, *args: Any) -> Any:
+        coordinator = self._coordinator()
+        return None if coordinator is None else self._function(coordinator, *args)
 
 
 def _who(label: Any) -> tuple[str | None, str]:

@@ -226,6 +226,13 @@ def text_of(error: Exception) -> str:
         return f"(its text cannot be shown: {type(broken).__name__})"
 
 
+def _log_skipped(registration: Registration, error: Exception, seconds: float) -> None:
+    if isinstance(error, DeadlinePassed):
+        logger.warning("%s gave no answer within %g s: skipped", registration, seconds)
+    else:
+        logger.error("%s failed with %s: skipped", registration, _words(error), exc_info=error)
+
+
 async def collect(
     event: str,
     payload: dict[str, Any],
@@ -247,16 +254,12 @@ async def collect(
             if isawaitable(answer):
                 answer = await series.run(answer, until - series.clock(), registration)
             answers[index] = answer
-        except DeadlinePassed:
-            logger.warning("%s gave no answer within %g s: skipped", registration, timeout)
-        except Exception as exc:  # handlers are foreign code
-            logger.error("%s failed with %s: skipped", registration, _words(exc), exc_info=exc)
-        except (KeyboardInterrupt, SystemExit) as exc:
+        except KeyboardInterrupt as exc:
             # Raised in the emitter's task below: in a task of its own, asyncio would tear the loop down.
             fatal.append(exc)
             group.cancel_scope.cancel()
-        except BaseException as exc:  # noqa: BLE001 — judge() raises what is not the handler's own
-            logger.error("%s failed with %s: skipped", registration, _words(series.judge(exc)))
+        except BaseException as exc:  # noqa: BLE001 — handlers are foreign code; judge() lets through what is not theirs
+            _log_skipped(registration, series.judge(exc), timeout)
         finally:
             series.close()
 
@@ -264,6 +267,6 @@ async def collect(
         for index, registration in enumerate(handlers):
             group.start_soon(ask, index, registration, name=str(registration))
     if fatal:
-        raise fatal[0]
+        raise fatal.pop(0)
     results = [parse_answer(answer) for answer in answers]
     return [result.data for result in results if result is not None and result.data is not None]

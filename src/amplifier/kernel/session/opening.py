@@ -92,6 +92,11 @@ class Opening:
         finally:
             self._series.close()
 
+    def take_failures(self) -> list[ModuleFailure]:
+        """What failed, once: their tracebacks lead here, and whoever keeps them must not be led back to them."""
+        failures, self.failures = self.failures, []
+        return failures
+
     def _modules(self) -> Iterator[tuple[str, ModuleSpec]]:
         plan = self._plan
         yield "orchestrator", plan.orchestrator
@@ -117,21 +122,35 @@ class Opening:
         try:
             loaded = self._load_at_once(spec) if self._needs_no_resolver() else await self._load(spec)
             ready = await self._mount_loaded(kind, spec, loaded, view, owner)
-        except (Exception, SystemExit) as exc:  # foreign code: contained here, blamed and undone (L4)
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 — foreign code: contained, blamed and undone (L4)
             self._series.close()  # the module is undone outside of its own deadline
             await self._coordinator.undo(owner)
-            error = _as_load_error(kind, spec, exc)
-            reason = module_failure_reason(error)
-            self.failures.append(ModuleFailure(spec.module, kind, "mount", error, reason, spec.instance_id))
-            if _is_indispensable(kind, spec) and not self._plan.strict:
-                if error is exc:
-                    raise
-                raise error from (error.__cause__ or exc)
-            error.__cause__ = error.__cause__ or (exc if error is not exc else None)
-            _log_failure(kind, spec, error)
+            self._failed_to_mount(kind, spec, exc)
         else:
             if ready is not None:
                 self._waiting.append((kind, spec, view, ready))
+
+    def _failed_to_mount(self, kind: str, spec: ModuleSpec, exc: BaseException) -> None:
+        """Record and log it.
+
+        In a frame of its own: one that names an exception and is in its traceback is a reference cycle, and with it everything
+        the frame can reach would wait for the garbage collector.
+
+        Raises:
+            Exception: Without this module the session does not open.
+        """
+        error = _as_load_error(kind, spec, exc)
+        reason = module_failure_reason(error)
+        self.failures.append(ModuleFailure(spec.module, kind, "mount", error, reason, spec.instance_id))
+        if error is not exc:
+            error.__cause__ = error.__cause__ or exc
+        if self._plan.strict or not _is_indispensable(kind, spec):
+            _log_failure(kind, spec, error)
+            return
+        try:
+            raise error
+        finally:
+            del error, exc
 
     def _owner_name(self, spec: ModuleSpec) -> str:
         """The module's id, made unique when the plan names it more than once."""
@@ -256,31 +275,45 @@ class Opening:
         self, kind: str, spec: ModuleSpec, view: ModuleView, on_session_ready: Callable[..., Any]
     ) -> None:
         seconds = self._coordinator.deadlines.ready
+        problem: str | None = None
         try:
             answer = call_foreign(on_session_ready, view)
             if inspect.isawaitable(answer):
                 await self._series.run(answer, seconds, f"on_session_ready of module {spec.module!r}")
         except (Exception, SystemExit) as exc:  # noqa: BLE001 — foreign code; not fatal by contract
-            error: Exception = (
-                _deadline_error("on_session_ready", spec.module, exc)
-                if isinstance(exc, DeadlinePassed)
-                else exc
-                if isinstance(exc, Exception)
-                else ModuleLoadError(f"on_session_ready of {spec.module!r} called exit", module_id=spec.module)
-            )
-            self.failures.append(ModuleFailure(spec.module, kind, "ready", error, "ready_failed"))
-            if spec.on_failure == "deny" and not self._plan.strict:
-                self._series.close()
-                raise ModuleLoadError(
-                    f"gate {spec.module!r} did not get ready: {type(error).__name__}: {redact_text(str(error))}",
-                    module_id=spec.module,
-                    reason_code="ready_failed",
-                ) from error
-            logger.warning("on_session_ready of module %r failed:\n%s", spec.module, _redacted_traceback(error))
             self._series.close()
+            problem = self._failed_to_get_ready(kind, spec, exc)
+        if problem is not None:
             await self._coordinator.hooks.emit(
-                MODULE_ON_SESSION_READY_FAILED, {"module_id": spec.module, "error": redact_text(str(error))}
+                MODULE_ON_SESSION_READY_FAILED, {"module_id": spec.module, "error": problem}
             )
+
+    def _failed_to_get_ready(self, kind: str, spec: ModuleSpec, exc: BaseException) -> str:
+        """Record and log it, in a frame of its own like `_failed_to_mount`.
+
+        Returns:
+            What the error says, for the event.
+
+        Raises:
+            ModuleLoadError: The module is a gate; the session does not open.
+        """
+        error: Exception = (
+            _deadline_error("on_session_ready", spec.module, exc)
+            if isinstance(exc, DeadlinePassed)
+            else exc
+            if isinstance(exc, Exception)
+            else ModuleLoadError(f"on_session_ready of {spec.module!r} called exit", module_id=spec.module)
+        )
+        self.failures.append(ModuleFailure(spec.module, kind, "ready", error, "ready_failed"))
+        text = redact_text(str(error))
+        if spec.on_failure == "deny" and not self._plan.strict:
+            raise ModuleLoadError(
+                f"gate {spec.module!r} did not get ready: {type(error).__name__}: {text}",
+                module_id=spec.module,
+                reason_code="ready_failed",
+            ) from error
+        logger.warning("on_session_ready of module %r failed:\n%s", spec.module, _redacted_traceback(error))
+        return text
 
 
 def release_loader(coordinator: ModuleCoordinator) -> None:

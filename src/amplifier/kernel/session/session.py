@@ -212,7 +212,7 @@ class AmplifierSession:
         try:
             await opening.run()
         finally:
-            self._take_failures(opening.failures)
+            self._take_failures(opening.take_failures())
         if self.parent_id:
             await coordinator.hooks.emit(SESSION_FORK, self._lineage(raw=plan.raw))
 

@@ -81,10 +81,12 @@ class TurnStream:
         self._receive.close()
         if not self._finished:
             self._group.cancel_scope.cancel()
-        swallowed = await self._leave(exc)
-        if self._error is not None and exc is None:
-            error, self._error = self._error, None
-            raise error
+        try:
+            swallowed = await self._leave(exc)
+            if exc is None:
+                self._raise_error()
+        finally:
+            self._error = None
         return swallowed
 
     async def _leave(self, exc: BaseException | None) -> bool:
@@ -97,9 +99,8 @@ class TurnStream:
         except BaseException as stopped:
             if exc is None or not is_cancellation_type(stopped):
                 raise
-            if (
-                anyio.current_effective_deadline() > -math.inf
-            ):  # a native cancel; a cancelled scope comes again by itself
+            is_native = anyio.current_effective_deadline() > -math.inf
+            if is_native:  # a cancelled scope comes again by itself
                 _deliver_later(stopped)
         return False
 
@@ -114,13 +115,22 @@ class TurnStream:
         except anyio.ClosedResourceError:
             raise SessionStateError("a stream is read inside its `async with` block; this one has been left") from None
         except anyio.EndOfStream:
-            if self._error is not None:
-                error, self._error = self._error, None
-                raise error from None
-            raise StopAsyncIteration from None
-        if took_room:
-            self._room.release()
-        return event
+            pass
+        else:
+            if took_room:
+                self._room.release()
+            return event
+        self._raise_error()
+        raise StopAsyncIteration
+
+    def _raise_error(self) -> None:
+        """Raise what the turn raised, once."""
+        if self._error is not None:
+            error, self._error = self._error, None
+            try:
+                raise error
+            finally:
+                del error  # an exception whose traceback has a frame that names it is a reference cycle
 
     async def _run(self, send: MemoryObjectSendStream[tuple[TurnEvent, bool]]) -> None:
         async def pass_on(event: str, data: dict[str, Any]) -> None:
