@@ -53,7 +53,8 @@ API_PAGES = {
 
 _KERNELS_OWN = {
     "CancellationToken": {"attach", "detach", "bind", "unbind", "take_requests"},
-    "HookRegistry": {"register_as", "undo", "clear_owned", "belong_to"},
+    "ModuleLoader": {"acquire", "release"},
+    "HookRegistry": {"register_as", "remove", "belong_to"},
     "ModuleCoordinator": {
         "cleanup_of", "forget_modules", "host_as", "mount_as", "register_capability_as", "register_cleanup_as",
         "register_contributor_as", "reset_turn", "start_soon_as", "undo", "unmount_as", "view_for",

@@ -95,7 +95,7 @@ class SessionError(AmplifierError):
 class SessionStateError(SessionError, RuntimeError):
     """The call does not fit the session's state: not opened yet, already closed, or another event loop.
 
-    Unlike `SessionBusyError`, waiting does not help.
+    A module gets it as well when it registers something after it was undone. Unlike `SessionBusyError`, waiting does not help.
     """
 
 

@@ -91,4 +91,4 @@ def test_every_command_has_its_options_on_the_page(generated: dict[str, str]) ->
 
 @pytest.mark.parametrize("name", _KERNELS_OWN)
 def test_what_is_left_out_as_the_kernels_own_exists(name: str) -> None:
-    assert _KERNELS_OWN[name] <= set(vars(getattr(load("amplifier.kernel"), name)))
+    assert _KERNELS_OWN[name] <= set(vars(getattr(load("amplifier"), name)))

@@ -52,7 +52,7 @@ class RustCoordinator(KernelCoordinator):
         _check_session(session)
         KernelCoordinator.__init__(self, session, approval_system, display_system)
         hooks = HookRegistry()
-        hooks.belong_to(self._session_id, self._parent_id, self.watch)
+        hooks.belong_to(self._session_id, self._parent_id, self.watch, self.ledger)
         hooks.set_default_fields(session_id=self._session_id, parent_id=self._parent_id)
         self._hooks = hooks
         self.mounts.points["hooks"] = hooks

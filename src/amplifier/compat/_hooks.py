@@ -38,6 +38,8 @@ _CORRELATED = frozenset({"llm:request", "llm:response", "provider:error", "provi
 class RustHookRegistry(KernelHookRegistry):  # type: ignore[misc]  # final for everybody else
     """Handlers by event, as ``amplifier_core.HookRegistry``."""
 
+    _lists_empty_events = True
+
     def register(self, event: str, handler: Any, priority: int = 0, name: str | None = None, **options: Any) -> Any:
         """Add a handler; see `amplifier.HookRegistry.register`."""
         if not callable(handler):
@@ -93,8 +95,10 @@ class RustHookRegistry(KernelHookRegistry):  # type: ignore[misc]  # final for e
         finally:
             link.is_over = True
             _innermost.reset(token)
-        if dispatch.failures is not None:
-            await self._report(event, dispatch.failures, is_terminal)
+            # Their tracebacks lead to the dispatch; one that keeps them would be a reference cycle.
+            failures, dispatch.failures = dispatch.failures, None
+        if failures is not None:
+            await self._report(event, failures, is_terminal)
         return result
 
     async def emit_and_collect(  # type: ignore[override]  # data is not optional there

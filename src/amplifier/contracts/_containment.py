@@ -33,7 +33,10 @@ def contained_failure(exc: BaseException, who: str = "") -> Exception:
     if isinstance(exc, Exception):
         return exc
     if _must_pass(exc):
-        raise exc
+        try:
+            raise exc
+        finally:
+            del exc  # an exception whose traceback has a frame that names it is a reference cycle
     words = f"{who} raised" if who else "raised"
     if is_cancellation_type(exc):
         failure: ContainedError = SpuriousCancellation(

@@ -265,7 +265,9 @@ class Session(Protocol):
 class Coordinator(Protocol):
     """Everything the host offers to a module.
 
-    Each module gets a view of its own, so that the kernel knows who registered what and can undo it. Modules may set
+    Each module gets a view of its own, so that the kernel knows who registered what and can undo it. Once a module was
+    undone, because its mount failed, or the session is closed, registering through its view raises
+    `amplifier.errors.SessionStateError`; only a cleanup is still taken from an undone module. Modules may set
     attributes of their own here; every module of the session sees them.
     """
 

@@ -1,7 +1,6 @@
 """`ModuleLoader`: from a module id to a `LoadedModule`.
 
-Above: the session, which owns a loader, mounts what it returns and calls `cleanup` last. Below: the other files of
-this room; this one holds the order in which they are asked.
+The session mounts what it returns. This file holds the order in which the others of this package are asked.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import importlib
 import logging
 import os
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -26,7 +26,6 @@ from amplifier.errors import (
 )
 from amplifier.models import ModuleInfo
 
-from . import _syspath
 from ._blueprint import Blueprint, examine_imported, examine_registered, find_target
 from ._catalogue import describe, installed_modules, modules_in
 from ._discovery import (
@@ -62,6 +61,7 @@ from ._sources import (
     resolve_with,
     says_not_found,
 )
+from ._syspath import HeldRoots
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +108,8 @@ class ModuleLoader:
     installed distributions, then on the search paths, then as the importable package ``amplifier_module_<id>``.
 
     One process holds one copy of a package: sessions that load the same module share its Python module object, and a
-    second source for the same package name is refused.
+    second source for the same package name is refused. Sessions may share a loader: a sys.path entry stays until the last
+    session that uses it has closed.
 
     Args:
         coordinator: Whose ``module-source-resolver`` to ask; the session sets it.
@@ -127,6 +128,7 @@ class ModuleLoader:
     TYPE_TO_MOUNT_POINT: ClassVar[Mapping[str, str]] = TYPE_TO_MOUNT_POINT
     import_hook: Callable[[str], None] | None = None
     load_hook: Callable[[str, Callable[..., Any]], Callable[..., Any]] | None = None
+    _former: weakref.ref[Any] | None = None
 
     def __init__(
         self,
@@ -140,7 +142,7 @@ class ModuleLoader:
         self._registered: dict[str, _Registration] = {}
         self._registered_blueprints: dict[str, Blueprint] = {}
         self._loaded: set[str] = set()
-        self._roots: list[str] = []
+        self._roots = HeldRoots()
         for module_id, module in (modules or {}).items():
             self.register(module_id, module)
 
@@ -194,6 +196,8 @@ class ModuleLoader:
         source_hint: object = None,
         profile_source: object = None,
         coordinator: Any = None,
+        *,
+        user: object = None,
     ) -> LoadedModule:
         """Find and import a module; mounting it is up to the caller.
 
@@ -207,6 +211,8 @@ class ModuleLoader:
                 a ``file:`` URI, and only there is looked.
             profile_source: The same, by its older name.
             coordinator: Whose resolver to ask instead of this loader's own coordinator's.
+            user: The session for which sys.path entries are held. Without one they are held until `cleanup`, or until
+                the last session that uses this loader has closed.
 
         Raises:
             ModuleNotFoundError: There is no such module anywhere we looked.
@@ -217,22 +223,25 @@ class ModuleLoader:
         source = profile_source if source_hint is None else source_hint
         settings = _settings(module_id, config)
         if resolver is None:
-            return self.find(module_id, source).loaded(module_id, settings)
+            return self.find(module_id, source, user=user).loaded(module_id, settings)
         profile = source_hint if profile_source is None else profile_source
-        return self._finish(module_id, await self._resolve(resolver, module_id, source, profile), settings)
+        return self._finish(module_id, await self._resolve(resolver, module_id, source, profile, user), settings)
 
-    def find(self, module_id: str, source_hint: object = None, listing: Listing | None = None) -> Blueprint:
+    def find(
+        self, module_id: str, source_hint: object = None, listing: Listing | None = None, *, user: object = None
+    ) -> Blueprint:
         """As `load`, for those who know that no resolver is to be asked: then there is nothing to await.
 
         Args:
             module_id: What to look for; known to be an id.
             source_hint: As in `load`.
             listing: Shared by the loads of one opening, so that installed modules are looked for once.
+            user: As in `load`.
         """
         if source_hint is not None:
-            found: Blueprint | None = self._blueprint_from(path_from_hint(source_hint, module_id), module_id)
+            found: Blueprint | None = self._blueprint_from(path_from_hint(source_hint, module_id), module_id, user)
         else:
-            found = self._find_directly(module_id, listing)
+            found = self._find_directly(module_id, listing, user)
         if found is None:
             raise self._not_found(module_id)
         return self._usable(module_id, found)
@@ -259,10 +268,21 @@ class ModuleLoader:
             found = here | found
         return [info for infos in found.values() for info in infos]
 
+    def acquire(self, user: object) -> None:
+        """A session starts to use this loader; `release` must follow."""
+        self._roots.begin(user)
+        if self._former is not None and self._former() is user:
+            self.coordinator = user
+
+    def release(self, user: object) -> None:
+        """A session has closed: give up the sys.path entries that only it used; may be called any number of times."""
+        self._roots.end(user)
+        if self.coordinator is user:  # the session's own loader does not keep it alive once it is closed
+            self.coordinator, self._former = None, weakref.ref(user)
+
     def cleanup(self) -> None:
-        """Give up the sys.path entries this loader holds; may be called any number of times."""
-        while self._roots:
-            _syspath.release(self._roots.pop())
+        """Give up all sys.path entries this loader holds, whoever uses them; may be called any number of times."""
+        self._roots.clear()
 
     # ── without a resolver ───────────────────────────────────────────────────────────────────────
 
@@ -280,11 +300,11 @@ class ModuleLoader:
         blueprint = self._blueprint_from_filesystem(module_id)
         return None if blueprint is None else self._finish(module_id, blueprint, _settings(module_id, config))
 
-    def _find_directly(self, module_id: str, listing: Listing | None = None) -> Blueprint | None:
+    def _find_directly(self, module_id: str, listing: Listing | None = None, user: object = None) -> Blueprint | None:
         return (
             self._blueprint_from_registry(module_id)
             or self._blueprint_from_entry_point(module_id, listing)
-            or self._blueprint_from_filesystem(module_id)
+            or self._blueprint_from_filesystem(module_id, user)
         )
 
     def _finish(self, module_id: str, blueprint: Blueprint, config: dict[str, Any]) -> LoadedModule:
@@ -338,10 +358,10 @@ class ModuleLoader:
         _known_entry_points[claim] = _KnownEntryPoint(module, find_target(module, claim.attribute), blueprint)
         return blueprint
 
-    def _blueprint_from_filesystem(self, module_id: str) -> Blueprint | None:
+    def _blueprint_from_filesystem(self, module_id: str, user: object = None) -> Blueprint | None:
         root = find_directory(module_id, effective_search_paths(self._search_paths))
         if root is not None:
-            return self._blueprint_from(root, module_id)
+            return self._blueprint_from(root, module_id, user)
         name = package_name(module_id)
         with foreign_code(module_id, f"looking for {name!r}"):
             installed = find_installed(name)
@@ -356,7 +376,9 @@ class ModuleLoader:
 
     # ── from a directory ─────────────────────────────────────────────────────────────────────────
 
-    async def _resolve(self, resolver: Any, module_id: str, source_hint: object, profile_hint: object) -> Blueprint:
+    async def _resolve(
+        self, resolver: Any, module_id: str, source_hint: object, profile_hint: object, user: object
+    ) -> Blueprint:
         try:
             path = await resolve_with(resolver, module_id, source_hint, profile_hint)
         except Exception as exc:  # the application's resolver may raise anything; all but one meaning is passed on
@@ -365,42 +387,38 @@ class ModuleLoader:
             # An ImportError that names a package is not an answer: the resolver itself lacks something.
             level = logging.WARNING if isinstance(exc, ImportError) and exc.name else logging.INFO
             logger.log(level, "resolver %r did not find module %r: %s", type(resolver).__name__, module_id, exc)
-            blueprint = self._find_directly(module_id)
+            blueprint = self._find_directly(module_id, user=user)
             if blueprint is None:
                 asked = f"resolver {type(resolver).__name__}: {exc}"
                 also = exc.searched if isinstance(exc, ModuleNotFoundError) else ()
                 raise self._not_found(module_id, (asked, *also)) from exc
             return blueprint
-        return self._blueprint_from(path, module_id)
+        return self._blueprint_from(path, module_id, user)
 
-    def _blueprint_from(self, path: Path, module_id: str) -> Blueprint:
+    def _blueprint_from(self, path: Path, module_id: str, user: object) -> Blueprint:
         root = Path(os.path.realpath(path))
         name, directory = find_package(root, module_id)
         self._announce_import(name)
         with import_lock:
             # A root that is a package needs no entry: its parent is none of our business.
-            newly_held, warning = (False, None) if directory == root else self._hold(root, module_id)
+            newly_held, warning = (False, None) if directory == root else self._hold(root, module_id, user)
             try:
                 with package_from(directory, name, module_id, root) as module:
                     return examine_imported(module_id, module, origin=f"path {root}", path=directory)
             except BaseException as exc:
                 if newly_held:
-                    self._roots.remove(str(root))
-                    _syspath.release(str(root))
+                    self._roots.discard(str(root), user)
                 if warning is not None:
                     exc.add_note(warning)
                 raise
 
-    def _hold(self, root: Path, module_id: str) -> tuple[bool, str | None]:
+    def _hold(self, root: Path, module_id: str, user: object) -> tuple[bool, str | None]:
         """Put a root on sys.path, for packages beside the module's own.
 
         Returns:
-            Whether this loader holds it now and did not before; and why it was kept off sys.path, if it was.
+            Whether it is held for ``user`` now and was not before; and why it was kept off sys.path, if it was.
         """
-        entry = str(root)
-        if entry in self._roots:
-            return False, None
-        shadowing = stdlib_neighbours(root)
+        shadowing = () if str(root) in self._roots else stdlib_neighbours(root)
         if shadowing:
             pairs = ", ".join(f"{file} has the name of {original}" for file, original in shadowing)
             warning = (
@@ -409,10 +427,7 @@ class ModuleLoader:
             )
             logger.warning("%s", warning)
             return False, warning
-        if not _syspath.acquire(entry):
-            return False, None
-        self._roots.append(entry)
-        return True, None
+        return self._roots.add(str(root), user), None
 
     def _announce_import(self, name: str) -> None:
         if self.import_hook is not None and name not in sys.modules:

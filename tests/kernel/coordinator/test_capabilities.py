@@ -7,11 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amplifier.kernel.coordinator.capabilities import Capabilities
+from amplifier.kernel.coordinator.ownership import Ledger
 
 
 @pytest.fixture
-def capabilities():
-    return Capabilities()
+def ledger():
+    return Ledger()
+
+
+@pytest.fixture
+def capabilities(ledger):
+    return Capabilities(ledger)
 
 
 def test_value_of_any_kind_is_offered_and_the_last_registration_wins(capabilities, caplog):
@@ -39,32 +45,32 @@ def test_name_must_be_a_non_empty_str(capabilities, name):
 
 
 @pytest.mark.parametrize("first", ["a", None])
-def test_undoing_brings_back_what_was_replaced(capabilities, first):
+def test_undoing_brings_back_what_was_replaced(capabilities, ledger, first):
     capabilities.register("x", 1, first)
     capabilities.register("x", 2, "b")
     capabilities.register("y", 3, "b")
-    capabilities.undo("b")
+    ledger.undo("b")
     assert capabilities.values == {"x": 1}
     if first is not None:
-        capabilities.undo(first)
+        ledger.undo(first)
         assert capabilities.values == {}
 
 
-def test_undoing_the_newest_of_three_brings_back_the_second(capabilities):
+def test_undoing_the_newest_of_three_brings_back_the_second(capabilities, ledger):
     for number, owner in enumerate("abc"):
         capabilities.register("x", number, owner)
-    capabilities.undo("c")
+    ledger.undo("c")
     assert capabilities.values == {"x": 1}
 
 
-def test_module_undone_under_another_one_does_not_come_back_later(capabilities):
+def test_module_undone_under_another_one_does_not_come_back_later(capabilities, ledger):
     for number, owner in enumerate("abc"):
         capabilities.register("x", number, owner)
-    capabilities.undo("b")
+    ledger.undo("b")
     assert capabilities.values == {"x": 2}
-    capabilities.undo("c")
+    ledger.undo("c")
     assert capabilities.values == {"x": 0}
-    capabilities.undo("a")
+    ledger.undo("a")
     assert capabilities.values == {}
 
 
@@ -73,20 +79,21 @@ def test_module_undone_under_another_one_does_not_come_back_later(capabilities):
     undone=st.permutations("abcd"),
 )
 def test_whatever_modules_offered_undoing_all_of_them_leaves_the_applications(program, undone):
-    capabilities = Capabilities()
+    ledger = Ledger()
+    capabilities = Capabilities(ledger)
     capabilities.register("x", "application's", None)
     for number, (owner, name) in enumerate(program):
         capabilities.register(name, number, owner)
     for owner in undone:
-        capabilities.undo(owner)
+        ledger.undo(owner)
     assert capabilities.values == {"x": "application's"}
 
 
-def test_clearing_leaves_only_the_applications_and_the_same_dict(capabilities):
+def test_clearing_leaves_only_the_applications_and_the_same_dict(capabilities, ledger):
     values = capabilities.values
     capabilities.register("mine", 1, None)
     capabilities.register("mine", 2, "a")
     capabilities.register("yours", 3, "b")
-    capabilities.clear_owned()
+    ledger.undo_all()
     assert capabilities.values is values
     assert values == {"mine": 1}

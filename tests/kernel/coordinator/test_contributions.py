@@ -8,14 +8,20 @@ import anyio
 import pytest
 
 from amplifier.kernel.coordinator.contributions import Contributions
+from amplifier.kernel.coordinator.ownership import Ledger
 from tests._support.small_agent import agent, give_up_after
 
 pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture
-def channels():
-    return Contributions()
+def ledger():
+    return Ledger()
+
+
+@pytest.fixture
+def channels(ledger):
+    return Contributions(ledger)
 
 
 def after(seconds, value):
@@ -162,14 +168,14 @@ def test_wrong_registration_is_a_type_error_and_leaves_nothing(channels, channel
     assert channels.as_dict() == {}
 
 
-async def test_undoing_a_module_removes_its_contributors_from_every_channel(channels):
+async def test_undoing_a_module_removes_its_contributors_from_every_channel(channels, ledger):
     for owner in ("a", None, "b", "a"):
         channels.register("x", "n", lambda owner=owner: f"of {owner}", owner)
     channels.register("y", "n", len, "a")
-    channels.undo("a")
+    ledger.undo("a")
     assert await collect(channels) == ["of None", "of b"]
     assert list(channels.as_dict()) == ["x"]
-    channels.clear_owned()
+    ledger.undo_all()
     assert await collect(channels) == ["of None"]
 
 

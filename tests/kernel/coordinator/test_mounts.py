@@ -11,14 +11,20 @@ from hypothesis import strategies as st
 
 from amplifier import ContractError
 from amplifier.kernel.coordinator.mounts import DONE, Mounts
+from amplifier.kernel.coordinator.ownership import Ledger
 
 SINGLE = ["orchestrator", "context", "module-source-resolver"]
 NAMED = ["providers", "tools"]
 
 
 @pytest.fixture
-def mounts():
-    return Mounts(hooks="the registry")
+def ledger():
+    return Ledger()
+
+
+@pytest.fixture
+def mounts(ledger):
+    return Mounts("the registry", ledger)
 
 
 def warnings(caplog):
@@ -206,39 +212,39 @@ def test_module_may_not_unmount_what_somebody_else_mounted_but_the_application_m
 # ── undoing ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_undoing_a_module_takes_all_of_its_and_nothing_else(mounts):
+def test_undoing_a_module_takes_all_of_its_and_nothing_else(mounts, ledger):
     for owner in ("a", "b", None):
         mounts.mount("tools", owner, f"of {owner}", owner)
     mounts.mount("context", 1, None, "a")
-    mounts.undo("a")
+    ledger.undo("a")
     assert mounts.points["tools"] == {"of b": "b", "of None": None}
     assert mounts.get("context") is None
-    mounts.undo("a")
-    mounts.undo("never heard of")
+    ledger.undo("a")
+    ledger.undo("never heard of")
     assert list(mounts.points["tools"]) == ["of b", "of None"]
 
 
 @pytest.mark.parametrize(("point", "name"), [("tools", "x"), ("context", None)])
 @pytest.mark.parametrize("first", ["a", None])
-def test_undoing_a_module_brings_back_what_it_replaced_with_its_owner(mounts, point, name, first):
+def test_undoing_a_module_brings_back_what_it_replaced_with_its_owner(mounts, ledger, point, name, first):
     mounts.mount(point, 1, name, first)
     mounts.mount(point, 2, name, "b")
     mounts.mount(point, 3, name, "b")
-    mounts.undo("b")
+    ledger.undo("b")
     assert mounts.get(point, name) == 1
     assert mounts.owner_of(point, name) == first
-    mounts.undo("b")
+    ledger.undo("b")
     assert mounts.get(point, name) == 1
 
 
-def test_module_undone_under_another_one_does_not_come_back_later(mounts):
+def test_module_undone_under_another_one_does_not_come_back_later(mounts, ledger):
     for number, owner in enumerate("abc"):
         mounts.mount("tools", number, "x", owner)
-    mounts.undo("b")
+    ledger.undo("b")
     assert mounts.get("tools", "x") == 2
-    mounts.undo("c")
+    ledger.undo("c")
     assert mounts.get("tools", "x") == 0
-    mounts.undo("a")
+    ledger.undo("a")
     assert mounts.get("tools") == {}
 
 
@@ -250,11 +256,11 @@ def test_module_that_replaced_and_then_unmounts_its_own_gives_the_slot_back(moun
     assert mounts.owner_of("tools", "x") == "a"
 
 
-def test_application_empties_a_slot_for_good(mounts):
+def test_application_empties_a_slot_for_good(mounts, ledger):
     mounts.mount("tools", 1, "x", "a")
     mounts.mount("tools", 2, "x", "b")
     mounts.unmount("tools", "x")
-    mounts.undo("b")
+    ledger.undo("b")
     assert mounts.get("tools") == {}
 
 
@@ -265,7 +271,8 @@ def test_application_empties_a_slot_for_good(mounts):
     undone=st.permutations("abcd"),
 )
 def test_whatever_modules_did_undoing_all_of_them_leaves_the_applications(program, undone):
-    mounts = Mounts(hooks=None)
+    ledger = Ledger()
+    mounts = Mounts(None, ledger)
     mounts.mount("tools", "application's", "x", None)
     for number, (owner, name, unmounts) in enumerate(program):
         if not unmounts:
@@ -273,16 +280,16 @@ def test_whatever_modules_did_undoing_all_of_them_leaves_the_applications(progra
         elif mounts.owner_of("tools", name) in (None, owner) and mounts.get("tools", name) != "application's":
             mounts.unmount("tools", name, owner)
     for owner in undone:
-        mounts.undo(owner)
+        ledger.undo(owner)
     assert mounts.get("tools") == {"x": "application's"}
 
 
-def test_clearing_leaves_what_the_application_mounted_also_where_a_module_had_replaced_it(mounts):
+def test_clearing_leaves_what_the_application_mounted_also_where_a_module_had_replaced_it(mounts, ledger):
     mounts.mount("tools", 1, "mine", None)
     mounts.mount("tools", 2, "mine", "a")
     mounts.mount("tools", 3, "yours", "a")
     mounts.mount("context", 4, None, "b")
-    mounts.clear_owned()
+    ledger.undo_all()
     assert mounts.get("tools") == {"mine": 1}
     assert mounts.get("context") is None
 
@@ -290,21 +297,21 @@ def test_clearing_leaves_what_the_application_mounted_also_where_a_module_had_re
 # ── renaming ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_renaming_moves_a_module_and_lets_what_it_had_replaced_come_back(mounts):
+def test_renaming_moves_a_module_and_lets_what_it_had_replaced_come_back(mounts, ledger):
     mounts.mount("providers", "first", "mock", "provider-mock")
     mounts.mount("providers", "second", "mock", "provider-mock#fast")
     mounts.rename("providers", "mock", "fast")
     assert mounts.get("providers") == {"mock": "first", "fast": "second"}
     assert mounts.owner_of("providers", "mock") == "provider-mock"
     assert mounts.owner_of("providers", "fast") == "provider-mock#fast"
-    mounts.undo("provider-mock#fast")
+    ledger.undo("provider-mock#fast")
     assert mounts.get("providers") == {"mock": "first"}
 
 
-def test_renaming_onto_a_taken_name_is_logged(mounts, caplog):
+def test_renaming_onto_a_taken_name_is_logged(mounts, ledger, caplog):
     mounts.mount("providers", 1, "fast", "a")
     mounts.mount("providers", 2, "mock", "b")
     mounts.rename("providers", "mock", "fast")
     assert warnings(caplog) == ["providers 'fast' mounted by a is replaced by b"]
-    mounts.undo("b")
+    ledger.undo("b")
     assert mounts.get("providers") == {"fast": 1}

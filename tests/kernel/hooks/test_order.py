@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amplifier.kernel import HookRegistry
+from amplifier.kernel.coordinator.ownership import Ledger
 
 EVENTS = ["a", "b", "*"]
 events = st.sampled_from(EVENTS)
@@ -93,6 +94,8 @@ class Real:
 
     def __init__(self) -> None:
         self.hooks = HookRegistry()
+        self.ledger = Ledger()
+        self.hooks.belong_to("s-1", None, None, self.ledger)
         self.removers: list[Any] = []
         self.log: list[Any] = []
 
@@ -108,7 +111,7 @@ class Real:
             if rest[0] < len(self.removers):
                 self.removers[rest[0]]()
         elif what == "undo":
-            self.hooks.undo(rest[0])
+            self.ledger.undo(rest[0])
         elif what == "emit":
             await self.hooks.emit(rest[0], {})
         elif what == "unregister":

@@ -18,6 +18,7 @@ import pytest
 from amplifier.errors import HookRecursionError, ModelError
 from amplifier.events import TERMINAL_EVENTS
 from amplifier.kernel import HookRegistry
+from amplifier.kernel.coordinator.ownership import Ledger
 from amplifier.kernel.hooks.registry import DEEPEST
 from amplifier.models import HookResult
 from tests._support.backends_alone import run_on, run_on_asyncio
@@ -29,6 +30,10 @@ def registry() -> HookRegistry:
     hooks = HookRegistry()
     hooks.belong_to("s-1", "s-0", None)
     return hooks
+
+
+def ignore(event: str, data: Data) -> None:
+    """A handler that does nothing."""
 
 
 # ── fields ───────────────────────────────────────────────────────────────────────────────────────
@@ -110,7 +115,7 @@ def test_on_is_the_same_as_register():
     assert (registration.priority, registration.name) == (5, "printer")
     assert (registration.timeout, registration.on_failure) == (3, "deny")
     remove()
-    assert hooks.list_handlers() == {"tool:pre": []}
+    assert hooks.list_handlers() == {}
 
 
 def test_same_named_handlers_are_peeled_off_newest_first():
@@ -122,7 +127,7 @@ def test_same_named_handlers_are_peeled_off_newest_first():
     for _ in range(4):
         hooks.unregister("twin")
         counts.append({event: len(names) for event, names in hooks.list_handlers().items()})
-    assert counts == [{"a": 1, "b": 1}, {"a": 1, "b": 0}, {"a": 0, "b": 0}, {"a": 0, "b": 0}]
+    assert counts == [{"a": 1, "b": 1}, {"a": 1}, {}, {}]
 
 
 def test_a_module_cannot_unregister_what_another_one_registered():
@@ -136,12 +141,13 @@ def test_a_module_cannot_unregister_what_another_one_registered():
 
 
 def test_clearing_what_modules_registered_keeps_the_applications_own():
-    hooks = registry()
+    hooks, ledger = HookRegistry(), Ledger()
+    hooks.belong_to("s-1", None, None, ledger)
     hooks.register_as("hooks-a", "tool:pre", print, name="theirs")
     hooks.register("tool:pre", print, name="ours")
     hooks.register_as("hooks-b", "*", print, name="theirs")
-    hooks.clear_owned()
-    assert hooks.list_handlers() == {"tool:pre": ["ours"], "*": []}
+    ledger.undo_all()
+    assert hooks.list_handlers() == {"tool:pre": ["ours"]}
 
 
 async def test_the_repr_states_how_many_handlers_there_are():
@@ -165,6 +171,43 @@ async def test_a_removed_handler_is_not_kept_alive():
     del remove, handler
     gc.collect()
     assert gone() is None
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+async def test_ten_thousand_event_names_leave_nothing_when_their_handlers_are_gone(everywhere):
+    hooks = registry()
+    names = [f"event:{number}" for number in range(10_000)]
+    if everywhere:
+        hooks.register("*", ignore, name="listener")
+    removers = [hooks.register(name, ignore, name=name) for name in names]
+    for name in names[:100]:  # what an emit remembers must go, too
+        await hooks.emit(name, {})
+    for name in names[:10]:
+        hooks.unregister(name)
+    for remove in removers:
+        remove()
+    for name in names[:100]:
+        await hooks.emit(name, {})
+    hooks.unregister("listener")
+    assert (hooks._handlers, hooks._ready) == ({}, {})
+    assert hooks.statistics().events == 0
+
+
+async def test_handler_that_unregisters_the_last_handler_of_its_event_while_it_runs_and_registers_again():
+    hooks, heard = registry(), []
+
+    async def once(event: str, data: Data) -> None:
+        heard.append(event)
+        remove()
+        hooks.register("tool:pre", lambda event, data: heard.append("second"), name="second")
+
+    remove = hooks.register("tool:pre", once)
+    await hooks.emit("tool:pre", {})
+    assert heard == ["tool:pre"]
+    await hooks.emit("tool:pre", {})
+    assert heard == ["tool:pre", "second"]
+    remove()
+    assert hooks.list_handlers() == {"tool:pre": ["second"]}
 
 
 # ── every event ──────────────────────────────────────────────────────────────────────────────────
@@ -488,8 +531,7 @@ async def test_collecting_contains_failures_and_invented_cancellations(caplog):
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-@pytest.mark.parametrize("kind", [KeyboardInterrupt])
-async def test_ctrl_c_passes_through_collecting_as_itself(kind, asynchronous):
+async def test_ctrl_c_passes_through_collecting_as_itself(asynchronous):
     hooks, ended = registry(), []
 
     async def neighbour(event: str, data: Data) -> None:
@@ -499,17 +541,34 @@ async def test_ctrl_c_passes_through_collecting_as_itself(kind, asynchronous):
             ended.append("neighbour")
 
     def leaving(event: str, data: Data) -> None:
-        raise kind
+        raise KeyboardInterrupt
 
     async def leaving_later(event: str, data: Data) -> None:
         await anyio.wait_all_tasks_blocked()
-        raise kind
+        raise KeyboardInterrupt
 
     hooks.register("ask", neighbour)
     hooks.register("ask", leaving_later if asynchronous else leaving)
-    with pytest.raises(kind):
+    with pytest.raises(KeyboardInterrupt):
         await hooks.emit_and_collect("ask", {}, timeout=60)
     assert ended == ["neighbour"] or not asynchronous
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_exit_in_a_handler_is_its_failure_and_the_others_are_collected(asynchronous, caplog):
+    hooks = registry()
+
+    def leaving(event: str, data: Data) -> None:
+        raise SystemExit(3)
+
+    async def leaving_later(event: str, data: Data) -> None:
+        await anyio.lowlevel.checkpoint()
+        raise SystemExit(3)
+
+    hooks.register("ask", leaving_later if asynchronous else leaving, name="leaving")
+    hooks.register("ask", lambda event, data: {"data": {"well": True}})
+    assert await hooks.emit_and_collect("ask") == [{"well": True}]
+    assert "'leaving' for 'ask' failed with ContainedError: raised SystemExit: 3" in caplog.text
 
 
 @pytest.mark.virtual_time

@@ -458,13 +458,14 @@ async def test_error_of_the_block_leaves_as_the_very_object():
         assert caught.value is error
 
 
-async def test_loader_that_fails_to_clean_up_is_logged(caplog):
+@pytest.mark.parametrize("error", [OSError("stuck"), SystemExit("stuck")], ids=repr)
+async def test_loader_that_fails_to_clean_up_is_logged(caplog, error):
     class Loader:
         def load(self, module_id, config=None, source_hint=None):
             return lambda coordinator: Loop(say_the_prompt) if module_id == "loop-a" else Memory()
 
         def cleanup(self):
-            raise OSError("stuck")
+            raise error
 
     async with AmplifierSession({"session": {"orchestrator": "loop-a", "context": "context-a"}}, Loader()) as session:
         assert await session.execute("hi") == "hi"

@@ -12,7 +12,7 @@ from amplifier import ExecutionCancelled, ExecutionTimeout, SessionBusyError, Se
 from amplifier.errors import SpuriousCancellation
 from amplifier.kernel.session.stream import BUFFERED
 from amplifier.models import TextDelta, ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
-from tests._support.small_agent import Turn, agent
+from tests._support.small_agent import Turn, agent, give_up_after
 
 pytestmark = pytest.mark.virtual_time
 
@@ -156,6 +156,23 @@ async def test_error_of_the_turn_is_raised_from_the_iteration_as_the_very_object
         assert stream.result is None
     ended = ["cancel:completed"] if isinstance(error, KeyboardInterrupt) else []
     assert log == ["session:start", "custom:event", *ended]
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+async def test_error_of_the_turn_keeps_its_cause(is_read):
+    async def body(turn):
+        raise ValueError("broke") from OSError("why")
+
+    async def read(session):
+        async with session.stream("hi") as events:
+            if is_read:
+                await drain(events)
+            await anyio.sleep(1)
+
+    async with agent(body) as session:
+        with pytest.raises(ValueError, match="broke") as caught:
+            await read(session)
+    assert isinstance(caught.value.__cause__, OSError)
 
 
 async def test_error_caught_around_the_iteration_is_not_raised_again(log):
@@ -326,6 +343,184 @@ async def test_slow_reader_loses_no_terminal_event():
             if isinstance(event, ToolFinished):
                 seen.append(event.tool_call_id)
     assert seen == [str(number) for number in range(BUFFERED + 10)]
+
+
+# ── events that the turn did not emit ────────────────────────────────────────────────────────────
+
+
+async def emit_here(hooks):
+    await hooks.emit("consumer:event", {})
+
+
+async def emit_in_a_task(hooks):
+    async with anyio.create_task_group() as group:
+        group.start_soon(hooks.emit, "consumer:event", {})
+
+
+async def emit_in_a_task_of_before(hooks):
+    """In a task that was started before the stream was entered, and that the consumer waits for."""
+    await hooks.emit("ask the background", {})
+
+
+async def background(coordinator, config):
+    """A module that emits from background work when it is asked, and has the asking one wait for it."""
+    send, receive = anyio.create_memory_object_stream[anyio.Event](0)
+
+    async def work():
+        with receive:
+            async for done in receive:
+                await coordinator.hooks.emit("consumer:event", {})
+                done.set()
+
+    async def ask(event, data):
+        done = anyio.Event()
+        await send.send(done)
+        await done.wait()
+
+    coordinator.hooks.register("ask the background", ask)
+    coordinator.start_soon(work)
+    return send.close
+
+
+@pytest.mark.parametrize("emit", [emit_here, emit_in_a_task, emit_in_a_task_of_before])
+async def test_consumer_that_emits_while_the_turn_waits_for_it_does_not_wait_for_itself(emit, log):
+    async def body(turn):
+        for number in range(BUFFERED * 2):
+            await turn.hooks.emit("custom:event", {"number": number})
+            log.append(number)
+        return "done"
+
+    async with agent(body, hooks={"hooks-a": background}) as session, session.stream("hi") as events:
+        await anyio.sleep(1000)
+        ahead = len(log)
+        assert ahead < BUFFERED * 2
+        with anyio.fail_after(10):
+            for _ in range(3):
+                await emit(session.coordinator.hooks)
+        seen = []
+        async for event in events:
+            seen.append(event)
+            await anyio.sleep(1)
+    assert events.result == "done"
+    assert [event.data["number"] for event in seen if event.name == "custom:event"] == list(range(BUFFERED * 2))
+    assert sum(event.name == "consumer:event" for event in seen) == 3
+
+
+async def test_reading_events_of_its_own_does_not_let_the_turn_run_ahead(log):
+    go = anyio.Event()
+
+    async def body(turn):
+        await go.wait()
+        for number in range(BUFFERED * 2):
+            await turn.hooks.emit("custom:event", {})
+            log.append(number)
+
+    async with agent(body) as session, session.stream("hi") as events:
+        assert (await anext(events)).name == "session:start"
+        for _ in range(10):
+            await session.coordinator.hooks.emit("consumer:event", {})
+        go.set()
+        await anyio.sleep(1000)
+        ahead = len(log)
+        for _ in range(10):
+            assert (await anext(events)).name == "consumer:event"
+        await anyio.sleep(1000)
+        assert len(log) == ahead
+        assert (await anext(events)).name == "custom:event"
+        await anyio.sleep(1000)
+        assert len(log) == ahead + 1
+
+
+async def test_tasks_of_the_turn_wait_for_a_slow_reader_like_the_turn_itself(log):
+    async def body(turn):
+        async def work():
+            for number in range(BUFFERED):
+                await turn.hooks.emit("custom:event", {})
+                log.append(number)
+
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(work)
+        return "done"
+
+    async with agent(body) as session, session.stream("hi") as events:
+        await anyio.sleep(1000)
+        assert len(log) <= BUFFERED
+        await drain(events)
+    assert events.result == "done"
+
+
+# ── leaving with an error while being cancelled ──────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("how", ["scope", "native"])
+async def test_own_error_of_the_block_is_not_lost_when_it_is_cancelled_while_the_turn_unwinds(how, log):
+    async def body(turn):
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(5)
+            log.append("unwound")
+
+    async with agent(body) as session:
+
+        async def leave():
+            try:
+                async with session.stream("hi"):
+                    await anyio.sleep(0.5)  # the turn has begun
+                    raise LookupError("mine")
+            except LookupError as error:
+                log.append(str(error))
+            try:
+                await anyio.sleep(100)
+            except anyio.get_cancelled_exc_class():
+                log.append("cancelled")
+                raise
+            log.append("not reached")
+
+        await give_up_after(1, how, leave)
+        assert log == ["unwound", "mine", "cancelled"]
+        assert session.status.status == "cancelled"
+        assert session.coordinator.hooks.list_handlers("*") == {"*": []}
+        await anyio.sleep(1)  # no cancellation is left over
+
+
+async def test_own_error_of_the_block_leaves_a_cancelled_scope_that_is_not_waited_in():
+    async with agent(wait_for_ever) as session:
+
+        async def leave():
+            with anyio.CancelScope() as scope:
+                async with session.stream("hi"):
+                    await anyio.sleep(0.5)  # the turn has begun
+                    scope.cancel()
+                    raise LookupError("mine")
+
+        with pytest.raises(LookupError, match="mine"):
+            await leave()
+        await anyio.sleep(1)
+
+
+@pytest.mark.parametrize("how", ["scope", "native"])
+async def test_block_left_without_an_error_is_cancelled_as_soon_as_the_turn_has_unwound(how, log):
+    async def body(turn):
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(5)
+            log.append("unwound")
+
+    async with agent(body) as session:
+
+        async def leave():
+            async with session.stream("hi"):
+                await anyio.sleep(0.5)  # the turn has begun
+            await anyio.sleep(100)
+            log.append("not reached")
+
+        await give_up_after(1, how, leave)
+    assert log == ["unwound"]
 
 
 # ── wrong use ────────────────────────────────────────────────────────────────────────────────────

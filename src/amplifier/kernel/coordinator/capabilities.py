@@ -1,22 +1,26 @@
-"""The capability registry: named values that modules offer one another, with who offered them."""
+"""The capability registry: named values that modules offer one another. Who offered what is in `ownership`."""
 
 from __future__ import annotations
 
 import logging
 from typing import Any
 
+from .ownership import EMPTY, Ledger, SlotTable
+
 logger = logging.getLogger("amplifier.coordinator")
 
+_KIND = "capability"
+"""What keys begin with; no mount point has this name."""
 
-class Capabilities:
+
+class Capabilities(SlotTable):
     """Names and values of one session; `values` is read directly by the coordinator's hot getter."""
 
-    __slots__ = ("_covered", "_owners", "values")
+    __slots__ = ("values",)
 
-    def __init__(self) -> None:
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
         self.values: dict[str, Any] = {}
-        self._owners: dict[str, str] = {}
-        self._covered: dict[str, list[tuple[Any, str | None]]] = {}
 
     def register(self, name: Any, value: Any, owner: str | None) -> None:
         """Offer ``value`` under ``name``; the last registration wins, over another module's with a warning.
@@ -26,40 +30,21 @@ class Capabilities:
         """
         if not isinstance(name, str) or not name:
             raise TypeError(f"a capability's name must be a non-empty str such as 'agents.list', got {name!r}")
-        if name in self.values:
-            holder = self._owners.get(name)
-            if holder != owner:
-                logger.warning(
-                    "capability %r registered by %s is replaced by %s",
-                    name,
-                    holder or "the application",
-                    owner or "the application",
-                )
-                self._covered.setdefault(name, []).append((self.values[name], holder))
-        if name in self._covered:  # what its owner registers again is not covered but gone
-            self._covered[name] = [(value, holder) for value, holder in self._covered[name] if holder != owner]
+        key = (_KIND, name)
+        present = self.values.get(name, EMPTY)
+        if present is not EMPTY and (holder := self.holder(key)) != owner:
+            logger.warning(
+                "capability %r registered by %s is replaced by %s",
+                name,
+                holder or "the application",
+                owner or "the application",
+            )
+        self.cover(key, present, owner)
         self.values[name] = value
-        if owner is None:
-            self._owners.pop(name, None)
+
+    def write(self, key: tuple[str, str], value: Any) -> None:
+        """Put a value, or `EMPTY`, where it is read."""
+        if value is EMPTY:
+            self.values.pop(key[1], None)
         else:
-            self._owners[name] = owner
-
-    def undo(self, owner: str) -> None:
-        """Withdraw what one module offered and put back what it had replaced."""
-        for name, covered in list(self._covered.items()):
-            self._covered[name] = [(value, holder) for value, holder in covered if holder != owner]
-        for name in [name for name, holder in self._owners.items() if holder == owner]:
-            del self._owners[name]
-            del self.values[name]
-            if covered := self._covered.pop(name, []):
-                self.values[name], holder = covered.pop()
-                if covered:
-                    self._covered[name] = covered
-                if holder is not None:
-                    self._owners[name] = holder
-
-    def clear_owned(self) -> None:
-        """Withdraw everything modules offered; what the application offered stays."""
-        covered = [holder for layers in self._covered.values() for _, holder in layers if holder is not None]
-        for owner in {*self._owners.values(), *covered}:
-            self.undo(owner)
+            self.values[key[1]] = value

@@ -16,6 +16,7 @@ import attrs
 
 from ..runtime.deadlines import DeadlineGroup, DeadlinePassed
 from ..runtime.watchdog import Watchdog
+from .ownership import Ledger
 
 logger = logging.getLogger("amplifier.coordinator")
 
@@ -31,19 +32,32 @@ class Contributor:
     name: str
     callback: Callable[[], Any]
     owner: str | None
+    kept_by: Contributions | None
+    """Only a module's contributor knows it: an application's stays after the closing and must not form a cycle."""
 
     def __str__(self) -> str:
         module = f" of module {self.owner!r}" if self.owner and self.owner != self.name else ""
         return f"Contributor {self.name!r}{module} on channel {self.channel!r}"
 
+    def withdraw(self, key: object, owner: str) -> None:
+        """Remove it if this module registered it."""
+        if owner == self.owner:
+            self.drop(key)
+
+    def drop(self, key: object) -> None:
+        """Remove it."""
+        if self.kept_by is not None:
+            self.kept_by.remove(self)
+
 
 class Contributions:
     """All contributors of one session."""
 
-    __slots__ = ("_channels",)
+    __slots__ = ("_channels", "_ledger")
 
-    def __init__(self) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self._channels: dict[str, list[Contributor]] = {}
+        self._ledger = ledger
 
     def register(self, channel: Any, name: Any, callback: Any, owner: str | None) -> None:
         """Add a contributor; equal names are allowed.
@@ -56,22 +70,18 @@ class Contributions:
                 raise TypeError(f"a contributor's {what} must be a non-empty str, got {value!r}")
         if not callable(callback):
             raise TypeError(f"contributor {name!r} on channel {channel!r} needs a callable, got {callback!r}")
-        self._channels.setdefault(channel, []).append(Contributor(channel, name, callback, owner))
+        contributor = Contributor(channel, name, callback, owner, None if owner is None else self)
+        self._channels.setdefault(channel, []).append(contributor)
+        if owner is not None:
+            self._ledger.enter(contributor, contributor)
 
-    def undo(self, owner: str) -> None:
-        """Remove one module's contributors."""
-        for channel, contributors in list(self._channels.items()):
-            kept = [c for c in contributors if c.owner != owner]
-            if kept:
-                self._channels[channel] = kept
-            else:
-                del self._channels[channel]
-
-    def clear_owned(self) -> None:
-        """Remove every module's contributors; the application's stay."""
-        owners = {c.owner for contributors in self._channels.values() for c in contributors if c.owner is not None}
-        for owner in owners:
-            self.undo(owner)
+    def remove(self, contributor: Contributor) -> None:
+        """Remove a contributor, and its channel with the last one."""
+        contributors = self._channels[contributor.channel]
+        contributors.remove(contributor)
+        if not contributors:
+            del self._channels[contributor.channel]
+        self._ledger.strike(contributor)
 
     def as_dict(self) -> dict[str, list[dict[str, Any]]]:
         """Channel → name and callback of each contributor, in order."""
@@ -105,16 +115,20 @@ class Contributions:
                             raise series.renew()
                     else:
                         now = None
-                except BaseException as exc:  # foreign code; judge() lets through what is not its own
-                    failure = series.judge(exc)
+                except BaseException as exc:  # noqa: BLE001 — foreign code; judge() lets through what is not its own
                     now = None
-                    if isinstance(failure, DeadlinePassed):
-                        logger.warning("%s was skipped: %s", contributor, failure)
-                    else:
-                        logger.warning("%s failed: %s", contributor, failure, exc_info=failure)
+                    _log_failure(contributor, series.judge(exc))
                 else:
                     if value is not None:
                         collected.append(value)
         finally:
             series.close()
         return collected
+
+
+def _log_failure(contributor: Contributor, failure: Exception) -> None:
+    """In a frame of its own: one that names an exception and is in its traceback is a reference cycle."""
+    if isinstance(failure, DeadlinePassed):
+        logger.warning("%s was skipped: %s", contributor, failure)
+    else:
+        logger.warning("%s failed: %s", contributor, failure, exc_info=failure)

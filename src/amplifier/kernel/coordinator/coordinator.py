@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from inspect import isawaitable
@@ -35,6 +36,7 @@ from .capabilities import Capabilities
 from .contributions import Contributions, Contributor
 from .module_view import ModuleView
 from .mounts import DONE, Done, Mounts
+from .ownership import Ledger
 
 logger = logging.getLogger("amplifier.coordinator")
 
@@ -59,19 +61,20 @@ class ModuleCoordinator:
         self.session_state: dict[str, Any] = {}
         self.deadlines: Deadlines = Deadlines()
         self._hooks = HookRegistry()
-        self.mounts: Mounts = Mounts(self._hooks)
-        self._capabilities = Capabilities()
+        self.ledger: Ledger = Ledger()
+        self.mounts: Mounts = Mounts(self._hooks, self.ledger)
+        self._capabilities = Capabilities(self.ledger)
         self._capability_values = self._capabilities.values
-        self._channels = Contributions()
+        self._channels = Contributions(self.ledger)
         self._cancellation = CancellationToken()
         self.cleanups: CleanupStack = CleanupStack()
-        self.watch: Watchdog = Watchdog(self._report_unresponsive)
-        self.hosting: TaskHost = TaskHost(self.cleanups, self._report_crash, self)
+        self.watch: Watchdog = Watchdog(_Weakly(self._report_unresponsive))
+        self.hosting: TaskHost = TaskHost(self.cleanups, _Weakly(self._report_crash))
         self._approvals = Approvals(self._hooks.emit, self.watch)
         self._meter = InjectionMeter()
         self.closing_time: TimeBudget = TimeBudget()
         self._is_closed = False
-        self._hooks.belong_to(self._session_id, self._parent_id, self.watch, self.closing_time)
+        self._hooks.belong_to(self._session_id, self._parent_id, self.watch, self.ledger, self.closing_time)
         self._hooks.set_default_fields(session_id=self._session_id, parent_id=self._parent_id)
 
     def __repr__(self) -> str:
@@ -85,8 +88,9 @@ class ModuleCoordinator:
 
     @property
     def session(self) -> Any:
-        """The session, for spawning children."""
-        return self._session
+        """The session, for spawning children; None once it is closed and nobody keeps it any more."""
+        session = self._session
+        return session() if type(session) is weakref.ref else session
 
     @property
     def session_id(self) -> str:
@@ -457,20 +461,24 @@ class ModuleCoordinator:
         return leave
 
     async def undo(self, owner: str) -> None:
-        """Take back everything a module registered: its cleanups run, its mounts, handlers and offers go."""
-        await self.cleanup_of(owner)
-        self.mounts.undo(owner)
-        self._hooks.undo(owner)
-        self._capabilities.undo(owner)
-        self._channels.undo(owner)
+        """Take back everything a module registered: its cleanups run, its mounts, handlers and offers go.
+
+        What its views register from then on is refused, cleanups excepted.
+        """
+        try:
+            await self.cleanup_of(owner)
+        finally:
+            self.ledger.undo(owner)
 
     def forget_modules(self) -> None:
-        """Drop whatever modules registered; the session is closed."""
-        self.mounts.clear_owned()
-        self._hooks.clear_owned()
-        self._capabilities.clear_owned()
-        self._channels.clear_owned()
+        """Drop whatever modules registered; the session is closed.
+
+        From now on it is not kept alive from here: a closed session goes with the last reference to it.
+        """
+        self.ledger.undo_all()
         self.watch.stop()
+        if self._session is not None and self.session is self._session:
+            self._session = weakref.ref(self._session)
 
     # ── reports ──
 
@@ -508,6 +516,27 @@ class ModuleCoordinator:
 
     async def _emit_quietly(self, event: str, details: dict[str, Any]) -> None:
         await run_section(self._hooks.emit, event, details, name=f"amplifier event {event}", shield=True)
+
+
+class _Weakly:
+    """A method of a coordinator, for a part of it that must not keep it alive: they would only go with the collector.
+
+    Once the coordinator is gone, a call does nothing.
+    """
+
+    __slots__ = ("_coordinator", "_function")
+
+    def __init__(self, method: Any) -> None:
+        self._function = method.__func__
+        self._coordinator = weakref.ref(method.__self__)
+
+    @property
+    def __self__(self) -> Any:
+        return self._coordinator()
+
+    def __call__(self, *args: Any) -> Any:
+        coordinator = self._coordinator()
+        return None if coordinator is None else self._function(coordinator, *args)
 
 
 def describe_label(label: Any) -> tuple[str | None, str]:

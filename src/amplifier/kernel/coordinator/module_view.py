@@ -1,7 +1,8 @@
 """The coordinator as one module sees it: the same object, but everything registered through it carries the module's id.
 
-So a module that fails or is unmounted can be undone and blamed, and none can take away what another registered. Attributes the
-view does not define are the coordinator's own, for reading and for writing: published modules set theirs on it.
+So a module that fails or is unmounted can be undone and blamed, and none can take away what another registered. Once its module
+was undone or the session is closed, a view registers nothing any more. Attributes the view does not define are the coordinator's
+own, for reading and for writing: published modules set theirs on it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from amplifier.contracts import DEFAULT, Inherited, OnFailure
 
 from ..hooks.registry import HookRegistry
 from .mounts import DONE, Done
+from .ownership import Ledger
 
 if TYPE_CHECKING:
     from .coordinator import ModuleCoordinator  # the view is made by it and cannot be imported by it the other way
@@ -23,18 +25,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger("amplifier.coordinator")
 
 _GUARDED = ("approval_system", "display_system")
-_OWN = frozenset({"_core", "_hooks_view", "_on_failure", "_owner"})
+_OWN = frozenset({"_core", "_hooks_view", "_generation", "_on_failure", "_owner"})
 
 
 class HooksView:
     """The hook registry as one module sees it."""
 
-    __slots__ = ("_on_failure", "_owner", "_registry")
+    __slots__ = ("_generation", "_ledger", "_on_failure", "_owner", "_registry")
 
-    def __init__(self, registry: HookRegistry, owner: str, on_failure: OnFailure) -> None:
+    def __init__(
+        self, registry: HookRegistry, owner: str, on_failure: OnFailure, ledger: Ledger, generation: int
+    ) -> None:
         self._registry = registry
         self._owner = owner
         self._on_failure = on_failure
+        self._ledger = ledger
+        self._generation = generation
 
     def register(
         self,
@@ -46,7 +52,13 @@ class HooksView:
         timeout: float | Inherited | None = DEFAULT,
         on_failure: OnFailure | None = None,
     ) -> Callable[[], None]:
-        """Add a handler of this module; see `HookRegistry.register`."""
+        """Add a handler of this module; see `HookRegistry.register`.
+
+        Raises:
+            SessionStateError: The module was undone, or the session is closed.
+        """
+        if self._generation != self._ledger.generation:
+            self._ledger.check(self._owner, self._generation, "a handler")
         return self._registry.register_as(
             self._owner, event, handler, priority, name, timeout=timeout, on_failure=on_failure or self._on_failure
         )
@@ -65,12 +77,16 @@ class HooksView:
 
 
 class ModuleView:
-    """What a module's ``mount`` receives."""
+    """What a module's ``mount`` receives.
 
-    __slots__ = ("__weakref__", "_core", "_hooks_view", "_on_failure", "_owner")
+    Whatever registers something raises `SessionStateError` once the module was undone or the session is closed.
+    """
+
+    __slots__ = ("__weakref__", "_core", "_generation", "_hooks_view", "_on_failure", "_owner")
 
     _core: ModuleCoordinator
     _hooks_view: HooksView | None
+    _generation: int
     _on_failure: OnFailure
     _owner: str
 
@@ -80,13 +96,15 @@ class ModuleView:
         own(self, "_owner", owner)
         own(self, "_on_failure", on_failure)
         own(self, "_hooks_view", None)
+        own(self, "_generation", core.ledger.generation)
 
     @property
     def hooks(self) -> HooksView:
         """The session's hook registry, registering on behalf of this module."""
         hooks = self._hooks_view
         if hooks is None:  # most modules never ask
-            hooks = HooksView(self._core.hooks, self._owner, self._on_failure)
+            core = self._core
+            hooks = HooksView(core.hooks, self._owner, self._on_failure, core.ledger, self._generation)
             object.__setattr__(self, "_hooks_view", hooks)
         return hooks
 
@@ -97,6 +115,7 @@ class ModuleView:
 
     def mount(self, mount_point: str, module: Any, name: str | None = None) -> Done:
         """Mount something of this module; see `ModuleCoordinator.mount`."""
+        self._check("a mount")
         self._core.mount_as(self._owner, mount_point, module, name)
         return DONE
 
@@ -106,32 +125,45 @@ class ModuleView:
         return DONE
 
     def register_cleanup(self, cleanup_fn: Any) -> None:
-        """Have ``cleanup_fn()`` called when the session closes, or when this module is undone."""
+        """Have ``cleanup_fn()`` called when the session closes, or when this module is undone.
+
+        A module that was undone may still register one, for what it opened too late to be closed with the rest.
+        """
+        self._core.ledger.check(self._owner, self._generation, "a cleanup", undone_may=True)
         self._core.register_cleanup_as(self._owner, cleanup_fn)
 
     def register_capability(self, name: str, value: Any) -> None:
         """Offer a value to other modules."""
+        self._check("a capability")
         self._core.register_capability_as(self._owner, name, value)
 
     def register_contributor(self, channel: str, name: str, callback: Callable[[], Any]) -> None:
         """Contribute to a channel."""
+        self._check("a contributor")
         self._core.register_contributor_as(self._owner, channel, name, callback)
 
     def start_soon(
         self, fn: Callable[..., Awaitable[Any]], *args: Any, name: str | None = None, fatal: bool = False
     ) -> None:
         """Start background work of this module; see `ModuleCoordinator.start_soon`."""
+        self._check("background work")
         self._core.start_soon_as(self._owner, fn, *args, name=name, fatal=fatal)
 
     async def host(
         self, context_manager: AbstractAsyncContextManager[Any], *, name: str | None = None
     ) -> Callable[[], Awaitable[None]]:
         """Keep an async context manager of this module open in a task of its own."""
+        self._check("a hosted context manager")
         return await self._core.host_as(self._owner, context_manager, name=name)
 
     async def cleanup(self) -> None:
         """Run this module's cleanups; only the session itself may close everything."""
         await self._core.cleanup_of(self._owner)
+
+    def _check(self, what: str) -> None:
+        ledger = self._core.ledger
+        if self._generation != ledger.generation:
+            ledger.check(self._owner, self._generation, what)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._core, name)

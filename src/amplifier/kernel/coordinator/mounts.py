@@ -1,4 +1,4 @@
-"""Mount points, single and named, with who mounted what.
+"""Mount points, single and named. Who mounted what, and what it replaced, is in `ownership`.
 
 Everything happens at the call; `Done` is what a caller may await afterwards, or not (the contracts show both).
 """
@@ -9,9 +9,9 @@ import logging
 from collections.abc import Generator
 from typing import Any, final
 
-import attrs
-
 from amplifier.errors import ContractError
+
+from .ownership import EMPTY, Key, Ledger, Slot, SlotTable
 
 logger = logging.getLogger("amplifier.coordinator")
 
@@ -19,6 +19,8 @@ SINGLE_POINTS = ("orchestrator", "context", "module-source-resolver")
 NAMED_POINTS = ("providers", "tools")
 
 _SESSION_SYNONYM = "session"
+
+_NOBODY: frozenset[str | None] = frozenset()  # shared: each empty frozenset is an object of its own
 
 
 @final
@@ -35,19 +37,7 @@ class Done:
 DONE = Done()
 
 
-_Slot = tuple[str, str | None]
-"""A mount point and, where it has names, the name."""
-
-
-@attrs.frozen(eq=False)
-class _Covered:
-    """What stood in a slot before somebody else took it; it comes back when what covers it goes."""
-
-    module: Any
-    owner: str | None
-
-
-class Mounts:
+class Mounts(SlotTable):
     """The modules of one session by mount point.
 
     Attributes:
@@ -56,9 +46,10 @@ class Mounts:
             another instance.
     """
 
-    __slots__ = ("_covered", "_owners", "instances", "points", "strict")
+    __slots__ = ("instances", "points", "strict")
 
-    def __init__(self, hooks: Any) -> None:
+    def __init__(self, hooks: Any, ledger: Ledger) -> None:
+        super().__init__(ledger)
         self.points: dict[str, Any] = {
             "orchestrator": None,
             "providers": {},
@@ -67,9 +58,7 @@ class Mounts:
             "hooks": hooks,
             "module-source-resolver": None,
         }
-        self._owners: dict[_Slot, str] = {}
-        self._covered: dict[_Slot, list[_Covered]] = {}
-        self.instances: frozenset[str | None] = frozenset()
+        self.instances: frozenset[str | None] = _NOBODY
         self.strict: bool = False
 
     def mount(self, point: str, module: Any, name: str | None, owner: str | None) -> None:
@@ -81,14 +70,17 @@ class Mounts:
             ContractError: In strict mode, the slot belongs to another module.
         """
         point, name = self._resolve(point, name)
+        if point in SINGLE_POINTS:
+            present = self.points[point]
+            if present is not None:
+                self._check_replacing(point, None, owner)
+            self.cover(point, EMPTY if present is None else present, owner)
+            self.points[point] = module
+            return
         if point == "hooks":
             raise ValueError(
                 "Hooks should be registered directly with the HookRegistry: coordinator.hooks.register(event, handler)"
             )
-        if point in SINGLE_POINTS:
-            self._take_slot(point, None, self.points[point], owner)
-            self.points[point] = module
-            return
         named = self._named(point)
         if name is None:
             name = getattr(module, "name", None)
@@ -98,8 +90,7 @@ class Mounts:
                 )
         if not isinstance(name, str):
             raise TypeError(f"the name of a module at {point!r} must be a str, got {name!r}")
-        self._take_slot(point, name, named.get(name), owner)
-        named[name] = module
+        self._put(named, point, name, module, owner)
 
     def unmount(self, point: str, name: str | None, owner: str | None = None) -> None:
         """Empty a slot; an absent name is fine. A module gives back what its own had replaced.
@@ -111,18 +102,23 @@ class Mounts:
         point, name = self._resolve(point, name)
         if point == "hooks":
             return
-        slot = (point, None) if point in SINGLE_POINTS else (point, name)
-        if slot[1] is None and point not in SINGLE_POINTS:
-            raise ValueError(f"Name required to unmount from {point}")
-        present, holder = self._present(slot), self._owners.get(slot)
-        if owner is not None and present is not None and holder != owner:
+        key: Key = point
+        if point not in SINGLE_POINTS:
+            if name is None:
+                raise ValueError(f"Name required to unmount from {point}")
+            key = (point, name)
+        present, slot = self._present(key), self._entries.get(key)
+        if owner is None:
+            slot = None  # for good: nothing comes back
+        elif self.holder(key) != owner:
+            if present is None:
+                return
             raise ContractError(
-                f"module {owner!r} may not unmount {name or point!r}: it was mounted by {holder or 'the application'!r}",
+                f"module {owner!r} may not unmount {name or point!r}: "
+                f"it was mounted by {self.holder(key) or 'the application'!r}",
                 module=owner,
             )
-        if owner is None:
-            self._covered.pop(slot, None)
-        self._uncover(slot)
+        self.uncover(key, slot)
 
     def get(self, point: str, name: str | None = None) -> Any:
         """The module, the dict of modules, or None.
@@ -141,41 +137,33 @@ class Mounts:
 
     def owner_of(self, point: str, name: str | None = None) -> str | None:
         """The module that mounted it, if a module did."""
-        return self._owners.get((point, None if point in SINGLE_POINTS else name))
+        return self.holder(point if name is None or point in SINGLE_POINTS else (point, name))
 
     def mounted_by(self, owner: str) -> list[tuple[str, str | None, Any]]:
         """Everything one module has mounted: (point, name, module)."""
         return [
-            (point, name, self.points[point] if name is None else self.points[point].get(name))
-            for (point, name), holder in self._owners.items()
-            if holder == owner
+            (*_parts(key), self._present(key))
+            for key, slot in self._entries.items()
+            if isinstance(slot, Slot) and slot.table is self and slot.owner == owner
         ]
 
     def rename(self, point: str, old: str, new: str) -> None:
         """Move a module to another name and let what ``old`` held before come back."""
-        owner, module = self._owners.get((point, old)), self._named(point)[old]
-        self._uncover((point, old))
-        self._take_slot(point, new, self._present((point, new)), owner)
-        self._named(point)[new] = module
+        owner, named = self.holder((point, old)), self._named(point)
+        module = named[old]
+        self.uncover((point, old), self._entries.get((point, old)))
+        self._put(named, point, new, module, owner)
 
-    def undo(self, owner: str) -> None:
-        """Take away everything one module has mounted and put back what it had replaced."""
-        for slot, covered in list(self._covered.items()):
-            self._covered[slot] = [layer for layer in covered if layer.owner != owner]
-        for slot in [slot for slot, holder in self._owners.items() if holder == owner]:
-            self._uncover(slot)
-
-    def clear_owned(self) -> None:
-        """Empty every slot that a module filled; what the application mounted stays."""
-        if not self._covered:
-            for slot in list(self._owners):
-                self._uncover(slot)
-            return
-        for owner in {*self._owners.values(), *self._covering_owners()}:
-            self.undo(owner)
-
-    def _covering_owners(self) -> list[str]:
-        return [layer.owner for covered in self._covered.values() for layer in covered if layer.owner is not None]
+    def write(self, key: Key, value: Any) -> None:
+        """Put a value, or `EMPTY`, where it is read."""
+        point, name = _parts(key)
+        if name is None:
+            self.points[point] = None if value is EMPTY else value
+        elif isinstance(named := self.points[point], dict):  # somebody may have put something else there by hand
+            if value is EMPTY:
+                named.pop(name, None)
+            else:
+                named[name] = value
 
     def _resolve(self, point: Any, name: str | None) -> tuple[str, str | None]:
         if point == _SESSION_SYNONYM and name in ("orchestrator", "context"):
@@ -193,42 +181,28 @@ class Mounts:
             )
         return named
 
-    def _take_slot(self, point: str, name: str | None, present: Any, owner: str | None) -> None:
-        key = (point, name)
-        if present is not None:
-            holder = self._owners.get(key)
-            if (holder != owner or point == "orchestrator") and not (point == "providers" and owner in self.instances):
-                what = f"{point} {name!r}" if name else point
-                message = f"{what} mounted by {holder or 'the application'} is replaced by {owner or 'the application'}"
-                if self.strict and holder != owner:
-                    raise ContractError(f"{message}; session.strict forbids that: rename one of them", module=owner)
-                logger.warning("%s", message)
-            if holder != owner:
-                self._covered.setdefault(key, []).append(_Covered(present, holder))
-        if key in self._covered:  # what its owner mounts again is not covered but gone
-            self._covered[key] = [layer for layer in self._covered[key] if layer.owner != owner]
-        if owner is None:
-            self._owners.pop(key, None)
-        else:
-            self._owners[key] = owner
-
-    def _present(self, slot: _Slot) -> Any:
-        point, name = slot
+    def _present(self, key: Any) -> Any:
+        point, name = _parts(key)
         return self.points[point] if name is None else self._named(point).get(name)
 
-    def _uncover(self, slot: _Slot) -> None:
-        """Empty a slot, or put back what was covered last."""
-        point, name = slot
-        self._owners.pop(slot, None)
-        covered = self._covered.get(slot)
-        below = covered.pop() if covered else None
-        if not covered:
-            self._covered.pop(slot, None)
-        if below is not None and below.owner is not None:
-            self._owners[slot] = below.owner
-        if name is None:
-            self.points[point] = None if below is None else below.module
-        elif below is None:
-            self._named(point).pop(name, None)
-        else:
-            self._named(point)[name] = below.module
+    def _put(self, named: dict[str, Any], point: str, name: str, module: Any, owner: str | None) -> None:
+        present = named.get(name)
+        if present is not None:
+            self._check_replacing(point, name, owner)
+        self.cover((point, name), EMPTY if present is None else present, owner)
+        named[name] = module
+
+    def _check_replacing(self, point: str, name: str | None, owner: str | None) -> None:
+        """Log, or in strict mode refuse, that a module takes the place of another one."""
+        holder = self.owner_of(point, name)
+        if (holder != owner or point == "orchestrator") and not (point == "providers" and owner in self.instances):
+            what = f"{point} {name!r}" if name else point
+            message = f"{what} mounted by {holder or 'the application'} is replaced by {owner or 'the application'}"
+            if self.strict and holder != owner:
+                raise ContractError(f"{message}; session.strict forbids that: rename one of them", module=owner)
+            logger.warning("%s", message)
+
+
+def _parts(key: Any) -> tuple[str, str | None]:
+    """The mount point and the name of a slot."""
+    return (key, None) if isinstance(key, str) else key

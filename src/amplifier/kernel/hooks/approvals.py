@@ -39,6 +39,12 @@ class Decision:
     remembered: bool = False
 
 
+_Question = tuple[str, str, str, tuple[str, ...]]
+"""Hook, event, prompt and options."""
+
+_NONE_YET: frozenset[_Question] = frozenset()  # shared: each empty frozenset is an object of its own
+
+
 class Approvals:
     """The questions of one session and the answers it was told to remember."""
 
@@ -47,7 +53,7 @@ class Approvals:
     def __init__(self, emit: Emit, watch: Watchdog | None = None) -> None:
         self._emit = emit
         self._watch = watch
-        self._always: frozenset[tuple[str, str, str, tuple[str, ...]]] = frozenset()
+        self._always: frozenset[_Question] = _NONE_YET
 
     async def ask(self, system: Any, gates: list[ApprovalGate], event: str) -> Decision:
         """Ask every gate in order; the first denial decides."""
@@ -79,7 +85,7 @@ class Approvals:
         gate: ApprovalGate,
         prompt: str,
         options: list[str],
-        key: tuple[str, str, str, tuple[str, ...]],
+        key: _Question,
     ) -> Decision:
         if system is None:
             logger.warning("hook %r asks for approval but no approval system is available: denied", gate.hook_name)

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from inspect import isawaitable
 from types import CoroutineType
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 
@@ -35,8 +35,19 @@ _LONGEST_SEARCHED, _LONGEST_SHOWN = 10_000, 200
 """Characters of an invalid answer that are searched for secrets, and of these what the log shows."""
 
 
+class Registry(Protocol):
+    """Where a registration is kept."""
+
+    def remove(self, registration: Registration) -> None:
+        """Remove one registration; nothing happens if it was removed before."""
+
+
 class Registration:
-    """One handler for one event."""
+    """One handler for one event.
+
+    Only one that the session's ledger lists knows its registry: an application's stays after the closing and must not form
+    a cycle.
+    """
 
     __slots__ = (
         "event",
@@ -47,6 +58,7 @@ class Registration:
         "name",
         "on_failure",
         "priority",
+        "registry",
         "seq",
         "slow_logged",
         "timeout",
@@ -62,6 +74,7 @@ class Registration:
         timeout: float | None,
         on_failure: str,
         module: str | None,
+        registry: Registry | None = None,
     ) -> None:
         self.event = event
         self.handler = handler
@@ -72,12 +85,24 @@ class Registration:
         self.on_failure = on_failure
         self.is_gate: bool = on_failure == "deny"
         self.module = module
+        self.registry = registry
         self.live = True
         self.slow_logged = False
 
     def __str__(self) -> str:
         module = f" of module {self.module!r}" if self.module else ""
         return f"handler {self.name!r}{module} for {self.event!r}"
+
+    def withdraw(self, key: object, owner: str) -> None:
+        """Remove it if this module registered it."""
+        if owner == self.module and self.registry is not None:
+            self.registry.remove(self)
+
+    def drop(self, key: object) -> None:
+        """Remove it; it has been struck from the ledger."""
+        registry, self.registry = self.registry, None
+        if registry is not None:
+            registry.remove(self)
 
 
 class Failure:
@@ -247,6 +272,13 @@ def _shown(answer: Any) -> str:
     return f"the {kind} {text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + '…'}"
 
 
+def _log_skipped(registration: Registration, error: Exception, seconds: float) -> None:
+    if isinstance(error, DeadlinePassed):
+        logger.warning("%s gave no answer within %g s: skipped", registration, seconds)
+    else:
+        logger.error("%s failed with %s: skipped", registration, _words(error), exc_info=error)
+
+
 async def collect(
     event: str,
     payload: dict[str, Any],
@@ -267,20 +299,18 @@ async def collect(
             if isawaitable(answer):
                 answer = await run_bounded(answer, until - loop_clock()(), registration, watch)
             answers[index] = answer
-        except DeadlinePassed:
-            logger.warning("%s gave no answer within %g s: skipped", registration, timeout)
-        except Exception as exc:  # handlers are foreign code
-            logger.error("%s failed with %s: skipped", registration, _words(exc), exc_info=exc)
         except KeyboardInterrupt as exc:
             # Raised in the emitter's task below: in a task of its own, asyncio would tear the loop down.
             fatal.append(exc)
             group.cancel_scope.cancel()
+        except Exception as exc:  # noqa: BLE001 — handlers are foreign code; what is not theirs has passed already
+            _log_skipped(registration, exc, timeout)
 
     async with anyio.create_task_group() as group:
         for index, registration in enumerate(handlers):
             group.start_soon(ask, index, registration, name=str(registration))
     if fatal:
-        raise fatal[0]
+        raise fatal.pop(0)
     collected: list[dict[str, Any]] = []
     for registration, answer in zip(handlers, answers, strict=True):
         result = parse_answer(answer)

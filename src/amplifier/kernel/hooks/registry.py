@@ -11,7 +11,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, Protocol, final
 
 import attrs
 
@@ -64,6 +64,16 @@ class _Link:
 _innermost: ContextVar[_Link | None] = ContextVar("amplifier_innermost_dispatch", default=None)
 
 
+class Ledger(Protocol):
+    """Where a session lists what modules have registered."""
+
+    def enter(self, key: Registration, entry: Registration) -> None:
+        """A module has registered a handler."""
+
+    def strike(self, key: Registration) -> None:
+        """It is gone."""
+
+
 @attrs.frozen
 class HookStatistics:
     """A registry at one moment."""
@@ -88,6 +98,9 @@ class HookRegistry:
     ORCHESTRATOR_COMPLETE: ClassVar[str] = "orchestrator:complete"
     USER_NOTIFICATION: ClassVar[str] = "user:notification"
 
+    _lists_empty_events: ClassVar[bool] = False
+    """Keep an event whose last handler is gone. Event names are open-ended, so they would pile up."""
+
     def __init__(self) -> None:
         self._handlers: dict[str, list[Registration]] = {}
         self._ready: dict[str, tuple[Registration, ...]] = {}
@@ -97,6 +110,7 @@ class HookRegistry:
         self._default_timeout: float | None = 300.0
         self._watch: Watchdog | None = None
         self._budget: TimeBudget | None = None
+        self._ledger: Ledger | None = None
 
     def __repr__(self) -> str:
         now = self.statistics()
@@ -104,7 +118,7 @@ class HookRegistry:
 
     def statistics(self) -> HookStatistics:
         """How many handlers are registered, for how many events."""
-        counts = [len(handlers) for handlers in self._handlers.values() if handlers]
+        counts = [len(handlers) for handlers in self._handlers.values() if handlers]  # the alias keeps empty ones
         return HookStatistics(handlers=sum(counts), events=len(counts))
 
     # ── registration ──
@@ -167,6 +181,7 @@ class HookRegistry:
         if event not in CATALOGUE and event != EVERY_EVENT:
             self._look_at_unknown(event)
         seq = next(self._sequence)
+        ledger = None if module is None else self._ledger
         registration = Registration(
             event,
             handler,
@@ -176,12 +191,15 @@ class HookRegistry:
             self._default_timeout if timeout is DEFAULT else check_timeout(timeout),
             on_failure or "continue",
             module,
+            None if ledger is None else self,
         )
         bisect.insort(self._handlers.setdefault(event, []), registration, key=_order)
         self._forget_ready(event)
+        if ledger is not None:
+            ledger.enter(registration, registration)
 
         def unregister() -> None:
-            self._remove(registration)
+            self.remove(registration)
 
         return unregister
 
@@ -208,7 +226,7 @@ class HookRegistry:
             if r.name == name and (module is None or r.module == module)
         ]
         if candidates:
-            self._remove(max(candidates, key=lambda r: r.seq))
+            self.remove(max(candidates, key=lambda r: r.seq))
 
     def list_handlers(self, event: str | None = None) -> dict[str, list[str]]:
         """Names of handlers by event, in running order; an asked-for event is always there."""
@@ -222,38 +240,43 @@ class HookRegistry:
         """What one module has registered and not removed."""
         return [r for handlers in self._handlers.values() for r in handlers if r.module == module]
 
-    def undo(self, module: str) -> None:
-        """Remove everything one module registered."""
-        for registration in self.registrations_of(module):
-            self._remove(registration)
-
-    def clear_owned(self) -> None:
-        """Remove everything modules registered; the application's own handlers stay."""
-        for handlers in list(self._handlers.values()):
-            for registration in [r for r in handlers if r.module is not None]:
-                self._remove(registration)
-
     def set_default_fields(self, **fields: Any) -> None:
         """Replace the fields that every payload starts with."""
         self._defaults = fields
 
     def belong_to(
-        self, session_id: str, parent_id: str | None, watch: Watchdog | None, budget: TimeBudget | None = None
+        self,
+        session_id: str,
+        parent_id: str | None,
+        watch: Watchdog | None,
+        ledger: Ledger | None = None,
+        budget: TimeBudget | None = None,
     ) -> None:
-        """Stamp every event with the session's identity, which no payload can override; share its time for closing."""
+        """Stamp every event with the session's identity, which no payload can override; list modules' handlers; share its clock."""
         self._identity = {"session_id": session_id, "parent_id": parent_id}
         self._watch = watch
+        self._ledger = ledger
         self._budget = budget
 
     def set_default_timeout(self, seconds: float | None) -> None:
         """The deadline of handlers registered from now on without one of their own."""
         self._default_timeout = seconds
 
-    def _remove(self, registration: Registration) -> None:
-        if registration.live:
-            registration.live = False
-            self._handlers[registration.event].remove(registration)
-            self._forget_ready(registration.event)
+    def remove(self, registration: Registration) -> None:
+        """Remove one registration; nothing happens if it was removed before."""
+        if not registration.live:
+            return
+        registration.live = False
+        event = registration.event
+        handlers = self._handlers[event]
+        handlers.remove(registration)
+        if not handlers and not self._lists_empty_events:
+            del self._handlers[event]
+        self._forget_ready(event)
+        if registration.registry is not None:
+            registration.registry = None
+            if self._ledger is not None:
+                self._ledger.strike(registration)
 
     def _forget_ready(self, event: str) -> None:
         if event == EVERY_EVENT:
@@ -314,8 +337,10 @@ class HookRegistry:
         finally:
             link.is_over = True
             _innermost.reset(token)
-        if dispatch.failures is not None:
-            await self._report(event, dispatch.failures, is_terminal)
+            # Their tracebacks lead to the dispatch; one that keeps them would be a reference cycle.
+            failures, dispatch.failures = dispatch.failures, None
+        if failures is not None:
+            await self._report(event, failures, is_terminal)
         return result
 
     async def emit_and_collect(

@@ -36,16 +36,20 @@ Crashed = Callable[[str, str | None, BaseException, bool], Awaitable[None]]
 class TaskHost:
     """The session's task group and what runs in it."""
 
-    __slots__ = ("_cleanups", "_group", "_is_shut", "_report_crash", "coordinator", "fatal")
+    __slots__ = ("_cleanups", "_group", "_is_shut", "_report_crash", "fatal")
 
-    def __init__(self, cleanups: CleanupStack, report_crash: CrashReport, coordinator: Any = None) -> None:
-        self.coordinator = coordinator
+    def __init__(self, cleanups: CleanupStack, report_crash: CrashReport) -> None:
         self._cleanups = cleanups
         self._report_crash = report_crash
         self._group: anyio.abc.TaskGroup | None = None
         self._is_shut = False
         self.fatal: list[BaseException] = []
         """Crashes of background tasks that asked to end the session."""
+
+    @property
+    def coordinator(self) -> Any:
+        """Whose tasks these are: that of the report of crashes."""
+        return getattr(self._report_crash, "__self__", None)
 
     @property
     def group(self) -> anyio.abc.TaskGroup | None:

@@ -11,6 +11,7 @@ import logging
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import CoroutineType
 from typing import Any
 
 import attrs
@@ -82,6 +83,8 @@ class Opening:
             ModuleLoadError: The orchestrator, the context or a gate failed.
             ExceptionGroup: In strict mode, everything that failed.
         """
+        if isinstance(self._loader, ModuleLoader):
+            self._loader.acquire(self._coordinator)
         with self._calls:
             for kind, spec in self._modules():
                 await self._mount(kind, spec)
@@ -99,6 +102,11 @@ class Opening:
             return None
         module, what = self._now
         return RunningCall(coordinator=self._coordinator, module=module, label=f"{what} of module {module!r}")
+
+    def take_failures(self) -> list[ModuleFailure]:
+        """What failed, once: their tracebacks lead here, and whoever keeps them must not be led back to them."""
+        failures, self.failures = self.failures, []
+        return failures
 
     def _modules(self) -> Iterator[tuple[str, ModuleSpec]]:
         plan = self._plan
@@ -126,22 +134,36 @@ class Opening:
         self._now = owner, "mount"
         view = self._coordinator.view_for(owner, spec.on_failure)
         try:
-            loaded = await self._load(spec)
+            loaded = self._load_at_once(spec) if self._needs_no_resolver() else await self._load(spec)
             ready = await self._mount_loaded(kind, spec, loaded, view, owner)
-        except Exception as exc:  # foreign code: contained here, blamed and undone (L4)
+        except Exception as exc:  # noqa: BLE001 — foreign code: contained here, blamed and undone (L4)
             await self._coordinator.undo(owner)
-            error = _as_load_error(kind, spec, exc)
-            reason = module_failure_reason(error)
-            self.failures.append(ModuleFailure(spec.module, kind, "mount", error, reason, spec.instance_id))
-            if _is_indispensable(kind, spec) and not self._plan.strict:
-                if error is exc:
-                    raise
-                raise error from (error.__cause__ or exc)
-            error.__cause__ = error.__cause__ or (exc if error is not exc else None)
-            _log_failure(kind, spec, error)
+            self._failed_to_mount(kind, spec, exc)
         else:
             if ready is not None:
                 self._waiting.append((kind, spec, view, ready))
+
+    def _failed_to_mount(self, kind: str, spec: ModuleSpec, exc: BaseException) -> None:
+        """Record and log it.
+
+        In a frame of its own: one that names an exception and is in its traceback is a reference cycle, and with it everything
+        the frame can reach would wait for the garbage collector.
+
+        Raises:
+            Exception: Without this module the session does not open.
+        """
+        error = _as_load_error(kind, spec, exc)
+        reason = module_failure_reason(error)
+        self.failures.append(ModuleFailure(spec.module, kind, "mount", error, reason, spec.instance_id))
+        if error is not exc:
+            error.__cause__ = error.__cause__ or exc
+        if self._plan.strict or not _is_indispensable(kind, spec):
+            _log_failure(kind, spec, error)
+            return
+        try:
+            raise error
+        finally:
+            del error, exc
 
     def _owner_name(self, spec: ModuleSpec) -> str:
         """The module's id, made unique when the plan names it more than once."""
@@ -153,26 +175,32 @@ class Opening:
         self._names.add(unique)
         return unique
 
+    def _needs_no_resolver(self) -> bool:
+        """Whether the loader is ours and would ask this session's resolver, which there is not."""
+        loader, coordinator = self._loader, self._coordinator
+        if not isinstance(loader, ModuleLoader) or coordinator.mounts.points["module-source-resolver"] is not None:
+            return False
+        return loader.coordinator is None or loader.coordinator is coordinator
+
     async def _load(self, spec: ModuleSpec) -> Any:
         loader, coordinator = self._loader, self._coordinator
-        seconds = coordinator.deadlines.mount
         options: dict[str, Any] = {"source_hint": spec.source}
         if isinstance(loader, ModuleLoader):
-            asked = loader.coordinator
-            if asked is None or asked is coordinator:
-                if coordinator.mounts.points["module-source-resolver"] is None:
-                    return self._load_at_once(loader, spec, seconds)
-                options["coordinator"] = coordinator  # a loader made before its session asks the session's resolver
+            options["user"] = coordinator
+            if loader.coordinator is None:  # a loader made before its session asks the session's resolver
+                options["coordinator"] = coordinator
         loading = call_foreign(partial(loader.load, spec.module, spec.config, **options))
         if inspect.isawaitable(loading):
-            return await self._calls.run(loading, seconds, f"loading of {spec.module!r}")
+            return await self._calls.run(loading, coordinator.deadlines.mount, f"loading of {spec.module!r}")
         return loading
 
-    def _load_at_once(self, loader: ModuleLoader, spec: ModuleSpec, seconds: float | None) -> Blueprint:
+    def _load_at_once(self, spec: ModuleSpec) -> Blueprint:
         """Load without awaiting, as most modules are; an import cannot be cut off, only be told late."""
+        seconds = self._coordinator.deadlines.mount
         clock = self._calls.clock
         started = clock()
-        found: Blueprint = call_foreign(loader.find, spec.module, spec.source, self._listing)
+        find = partial(self._loader.find, spec.module, spec.source, self._listing, user=self._coordinator)
+        found: Blueprint = call_foreign(find)
         if seconds is not None and clock() - started >= seconds:
             raise DeadlinePassed(seconds)
         return found
@@ -199,13 +227,15 @@ class Opening:
             )
         label = f"mount of module {spec.module!r}"
         seconds = self._coordinator.deadlines.mount
-        if _is_async_manager(answer):
+        is_coroutine = type(answer) is CoroutineType  # as most are, and nothing else has to be asked then
+        if not is_coroutine and _is_async_manager(answer):
             entering = self._coordinator.hosting.host(answer, name=spec.module, owner=owner)
             result, _ = await self._calls.run(entering, seconds, label)
             self._take_instance(kind, result, owner)
         else:
             try:
-                result = await self._calls.run(answer, seconds, label) if inspect.isawaitable(answer) else answer
+                is_awaitable = is_coroutine or inspect.isawaitable(answer)
+                result = await self._calls.run(answer, seconds, label) if is_awaitable else answer
             except DeadlinePassed as late:
                 self._take(kind, late.answer, owner)  # so that undoing the module closes what it has opened
                 raise
@@ -260,29 +290,51 @@ class Opening:
     ) -> None:
         seconds = self._coordinator.deadlines.ready
         self._now = spec.module, "on_session_ready"
+        problem: str | None = None
         try:
             answer = call_foreign(on_session_ready, view)
             if inspect.isawaitable(answer):
                 await self._calls.run(answer, seconds, f"on_session_ready of module {spec.module!r}")
         except Exception as exc:  # noqa: BLE001 — foreign code; not fatal by contract
-            error: Exception = exc
-            if isinstance(exc, DeadlinePassed):
-                error = _deadline_error("on_session_ready", spec.module, exc)
-            self.failures.append(ModuleFailure(spec.module, kind, "ready", error, "ready_failed"))
-            if spec.on_failure == "deny" and not self._plan.strict:
-                raise ModuleLoadError(
-                    f"gate {spec.module!r} did not get ready: {_words(error)}",
-                    module_id=spec.module,
-                    reason_code="ready_failed",
-                ) from error
-            logger.warning("on_session_ready of module %r failed:\n%s", spec.module, _redacted_traceback(error))
+            problem = self._failed_to_get_ready(kind, spec, exc)
+        if problem is not None:
             await self._coordinator.hooks.emit(
-                MODULE_ON_SESSION_READY_FAILED,
-                {
-                    "module_id": spec.module,
-                    "error": _words(error) if isinstance(error, ExceptionGroup) else text_of(error),
-                },
+                MODULE_ON_SESSION_READY_FAILED, {"module_id": spec.module, "error": problem}
             )
+
+    def _failed_to_get_ready(self, kind: str, spec: ModuleSpec, exc: Exception) -> str:
+        """Record and log it, in a frame of its own like `_failed_to_mount`.
+
+        Returns:
+            What the error says, for the event.
+
+        Raises:
+            ModuleLoadError: The module is a gate; the session does not open.
+        """
+        error: Exception = exc
+        if isinstance(exc, DeadlinePassed):
+            error = _deadline_error("on_session_ready", spec.module, exc)
+        self.failures.append(ModuleFailure(spec.module, kind, "ready", error, "ready_failed"))
+        if spec.on_failure == "deny" and not self._plan.strict:
+            raise ModuleLoadError(
+                f"gate {spec.module!r} did not get ready: {_words(error)}",
+                module_id=spec.module,
+                reason_code="ready_failed",
+            ) from error
+        logger.warning("on_session_ready of module %r failed:\n%s", spec.module, _redacted_traceback(error))
+        return _words(error) if isinstance(error, ExceptionGroup) else text_of(error)
+
+
+def release_loader(coordinator: ModuleCoordinator) -> None:
+    """The session has closed: its loader gives up the sys.path entries that no other session uses."""
+    loader = coordinator.loader
+    if isinstance(loader, ModuleLoader):
+        loader.release(coordinator)
+    elif (clean_up := getattr(loader, "cleanup", None)) is not None:
+        try:
+            call_foreign(clean_up)
+        except Exception:  # loaders of applications are foreign code
+            logger.exception("the loader of session %r failed to clean up", coordinator.session_id)
 
 
 def _is_indispensable(kind: str, spec: ModuleSpec) -> bool:

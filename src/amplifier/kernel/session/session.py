@@ -38,7 +38,7 @@ from ..runtime.running_call import RunningCall
 from ..runtime.sections import run_section
 from .closing import Closing
 from .lifecycle import Lifecycle, State
-from .opening import ModuleFailure, Opening
+from .opening import ModuleFailure, Opening, release_loader
 from .stream import TurnStream
 from .turn import TurnRunner
 
@@ -238,7 +238,7 @@ class AmplifierSession:
         finally:
             if token is not None:
                 token.unbind()
-            self._take_failures(opening.failures)
+            self._take_failures(opening.take_failures())
         if token is not None and scope.cancel_called:
             reason = f" ({token.reason})" if token.reason else ""
             raise ExecutionCancelled(
@@ -429,11 +429,7 @@ class AmplifierSession:
         if self._parent is not None:
             self._parent.coordinator.cancellation.unregister_child(coordinator.cancellation)
         self.status.ended_at = datetime.now(UTC)
-        if (release := getattr(coordinator.loader, "cleanup", None)) is not None:
-            try:
-                release()
-            except Exception:  # loaders of applications are foreign code
-                logger.exception("the loader of session %r failed to clean up", self.session_id)
+        release_loader(coordinator)
 
     async def _leave_group(self, exc: BaseException | None) -> bool:
         """Leave the task group, in which nothing runs any more; True when ``exc`` was only our own way of stopping.

@@ -6,34 +6,45 @@
     events.result
 
 A context manager, not an async generator: nothing is ever yielded inside a task group, so leaving early is safe. It cancels the turn
-and returns when the turn has unwound.
+and returns when the turn has unwound. An exception of the block leaves as it is, also when the block is cancelled meanwhile; that
+cancellation is delivered at the next await.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, final
 
 import anyio
 
-from amplifier.contracts._containment import is_real_cancellation
+from amplifier.contracts._containment import is_cancellation_type, is_real_cancellation, running_asyncio_loop
 from amplifier.errors import SessionStateError
 from amplifier.events import CONTENT_BLOCK_DELTA, TERMINAL_EVENTS, THINKING_DELTA, TOOL_ERROR, TOOL_POST, TOOL_PRE
 from amplifier.models import TextDelta, ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
 
 from ..hooks.registry import EVERY_EVENT, HookRegistry
+from ..runtime.backend import current_raw_task
+from ..runtime.sections import deliver_later, pending_cancellations
 
 if TYPE_CHECKING:  # a twentieth of importing the package, for types only
     from anyio.abc import TaskGroup
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 BUFFERED = 256
-"""Events a consumer may lag behind before the turn waits for it; terminal events never wait and are not counted."""
+"""Events a consumer may lag behind before the turn waits for it.
+
+Terminal events never wait and are not counted. Neither are those that the turn did not emit: whoever emits them, the consumer first
+of all, may be the one whom the turn waits for.
+"""
 
 LAST = 2**31
 """The stream listens after every other handler, so it sees payloads as they finally are."""
+
+# The room of each streamed turn that the running code is part of. Not the streams: a task that a turn leaves behind keeps its context.
+_inside_streamed: ContextVar[tuple[anyio.Semaphore, ...]] = ContextVar("amplifier_inside_streamed", default=())
 
 
 @final
@@ -48,7 +59,7 @@ class TurnStream:
         self._execute = execute
         self._hooks = hooks
         self._group: TaskGroup | None = None
-        self._receive: MemoryObjectReceiveStream[TurnEvent] | None = None
+        self._receive: MemoryObjectReceiveStream[tuple[TurnEvent, bool]] | None = None
         self._room = anyio.Semaphore(BUFFERED)
         self._error: BaseException | None = None
         self._finished = False
@@ -57,7 +68,7 @@ class TurnStream:
     async def __aenter__(self) -> Self:
         if self._group is not None:
             raise SessionStateError("a stream can be entered once; call session.stream(...) again for another turn")
-        send, self._receive = anyio.create_memory_object_stream[TurnEvent](math.inf)
+        send, self._receive = anyio.create_memory_object_stream[tuple[TurnEvent, bool]](math.inf)
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
         self._group.start_soon(self._run, send)
@@ -71,10 +82,12 @@ class TurnStream:
         self._receive.close()
         if not self._finished:
             self._group.cancel_scope.cancel()
-        swallowed = await self._leave(exc)
-        if self._error is not None and exc is None:
-            error, self._error = self._error, None
-            raise error
+        try:
+            swallowed = await self._leave(exc)
+            if exc is None:
+                self._raise_error()
+        finally:
+            self._error = None
         return swallowed
 
     async def _leave(self, exc: BaseException | None) -> bool:
@@ -82,7 +95,16 @@ class TurnStream:
         if isinstance(exc, anyio.get_cancelled_exc_class()):
             return bool(await self._group.__aexit__(type(exc), exc, exc.__traceback__))
         # The group would wrap the body's error; it is re-raised as it is by returning False.
-        await self._group.__aexit__(None, None, None)
+        task = current_raw_task()
+        requests_before = 0 if running_asyncio_loop() is None else pending_cancellations(task)
+        try:
+            await self._group.__aexit__(None, None, None)
+        except BaseException as stopped:
+            if exc is None or not is_cancellation_type(stopped):
+                raise
+            is_native = anyio.current_effective_deadline() > -math.inf
+            if is_native:  # a cancelled scope comes again by itself
+                deliver_later(task, stopped, requests_before)
         return False
 
     def __aiter__(self) -> AsyncIterator[TurnEvent]:
@@ -92,28 +114,40 @@ class TurnStream:
         if self._receive is None:
             raise SessionStateError("enter the stream first: `async with session.stream(...) as events:`")
         try:
-            event = await self._receive.receive()
+            event, took_room = await self._receive.receive()
         except anyio.ClosedResourceError:
             raise SessionStateError("a stream is read inside its `async with` block; this one has been left") from None
         except anyio.EndOfStream:
-            if self._error is not None:
-                error, self._error = self._error, None
-                raise error from None
-            raise StopAsyncIteration from None
-        if event.name not in TERMINAL_EVENTS:
-            self._room.release()
-        return event
+            pass
+        else:
+            if took_room:
+                self._room.release()
+            return event
+        self._raise_error()
+        raise StopAsyncIteration
 
-    async def _run(self, send: MemoryObjectSendStream[TurnEvent]) -> None:
+    def _raise_error(self) -> None:
+        """Raise what the turn raised, once."""
+        if self._error is not None:
+            error, self._error = self._error, None
+            try:
+                raise error
+            finally:
+                del error  # an exception whose traceback has a frame that names it is a reference cycle
+
+    async def _run(self, send: MemoryObjectSendStream[tuple[TurnEvent, bool]]) -> None:
         async def pass_on(event: str, data: dict[str, Any]) -> None:
-            if event not in TERMINAL_EVENTS:  # those are cut off after seconds, and must be in the story all the same
+            # Terminal events are cut off after seconds, and must be in the story all the same.
+            takes_room = event not in TERMINAL_EVENTS and self._room in _inside_streamed.get()
+            if takes_room:
                 await self._room.acquire()
             try:
-                send.send_nowait(_typed(event, data))
+                send.send_nowait((_typed(event, data), takes_room))
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                 return  # the consumer has left; the turn is being cancelled
 
         unregister = self._hooks.register(EVERY_EVENT, pass_on, priority=LAST, name="session.stream", timeout=None)
+        _inside_streamed.set((*_inside_streamed.get(), self._room))  # in this task's own context
         try:
             self.result = await self._execute()
         except BaseException as exc:

@@ -1,0 +1,361 @@
+"""A closed session is gone with the last reference to it, modules included: nothing waits for the garbage collector.
+
+The collector is switched off, because it would hide a reference cycle. The usual one is an exception whose traceback has a frame
+that names the exception, and with that frame everything the code there could reach.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import logging
+import weakref
+from contextlib import contextmanager
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from amplifier import AmplifierSession, ExecutionCancelled, ModuleLoader
+from tests._support.small_agent import Echo, Loop, Memory, agent, give_up_after, mounting, say_the_prompt
+
+pytestmark = pytest.mark.virtual_time
+
+
+@pytest.fixture(autouse=True)
+def _without_the_collector():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@contextmanager
+def logging_to_a_stream():
+    """As programs do: pytest keeps every record, and with its exception the frames and all that they reach."""
+    logger = logging.getLogger("amplifier")
+    handlers, logger.handlers = logger.handlers, [logging.StreamHandler(io.StringIO())]
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.handlers = handlers
+        logger.propagate = True
+
+
+class Thing:
+    """Something that a module owns: alive as long as the module is."""
+
+
+# Classes are not made in tests: each is a reference cycle by itself.
+
+
+class NeverReady:
+    """A module that fails when the session is ready, after some time if there is one."""
+
+    def __init__(self, thing, seconds):
+        self.thing = thing
+        self.seconds = seconds
+
+    async def mount(self, coordinator, config):
+        return Echo()
+
+    async def on_session_ready(self, coordinator):
+        if self.seconds is not None:
+            await anyio.sleep(self.seconds)
+        raise ValueError(self.thing)
+
+
+async def gone(live):
+    """Run a session's life; whatever it returned references to must be gone without the collector."""
+    with logging_to_a_stream():
+        refs = await live()
+    for _ in range(3):  # finished tasks are let go of by the loop
+        await anyio.lowlevel.checkpoint()
+    left = [type(ref()).__name__ for ref in refs if ref() is not None]
+    assert left == []
+
+
+def living(make, use=None, *, opened="async with"):
+    """The life of a session that ``make(thing)`` builds, and references to all that must be gone after it."""
+
+    async def live():
+        thing = Thing()
+        session = make(thing)
+        refs = [weakref.ref(each) for each in (thing, session, session.coordinator, session.coordinator.hooks)]
+        del thing
+        if opened == "async with":
+            async with session:
+                if use is not None:
+                    await use(session)
+        else:
+            await session.initialize()
+            if use is not None:
+                await use(session)
+            await session.cleanup()
+        return refs
+
+    return live
+
+
+async def emit(session):
+    await session.coordinator.hooks.emit("e", {"k": 1})
+
+
+async def emit_a_terminal_event(session):
+    await session.coordinator.hooks.emit("tool:error", {})
+
+
+async def emit_and_collect(session):
+    await session.coordinator.hooks.emit_and_collect("e", {}, timeout=5)
+
+
+async def collect(session):
+    await session.coordinator.collect_contributions("c")
+
+
+# ── nothing fails ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("opened", ["async with", "by hand"])
+async def test_session_in_which_nothing_fails(opened):
+    def make(thing):
+        async def mount(coordinator, config):
+            coordinator.thing_of_mine = thing
+            coordinator.hooks.register("e", lambda event, data: thing and None)
+            coordinator.register_capability("c", thing)
+            coordinator.register_contributor("c", "c", lambda: thing)
+            coordinator.register_cleanup(lambda: thing)
+            return Echo()
+
+        return agent(tools={"tool-a": mount})
+
+    async def use(session):
+        assert await session.execute("hi") == "hi"
+        await emit(session)
+        await collect(session)
+        async with session.stream("hi") as events:
+            assert [event.name async for event in events] == []
+        async with session.fork() as child:
+            assert await child.execute("hi") == "hi"
+
+    await gone(living(make, use, opened=opened))
+
+
+async def test_session_with_a_loader_of_its_own():
+    def make(thing):
+        session = AmplifierSession({"session": {"orchestrator": "loop-a", "context": "context-a"}})
+        session.coordinator.session_state["mine"] = thing
+        session.loader.register("loop-a", mounting(Loop(say_the_prompt)))
+        session.loader.register("context-a", mounting(Memory()))
+        return session
+
+    async def use(session):
+        assert session.coordinator.session is session
+        assert session.loader.coordinator is session.coordinator
+
+    await gone(living(make, use))
+
+
+async def test_session_that_is_opened_again_works_and_is_gone_after_that():
+    loader = ModuleLoader(modules={"loop-a": mounting(Loop(say_the_prompt)), "context-a": mounting(Memory())})
+
+    async def live():
+        session = AmplifierSession({"session": {"orchestrator": "loop-a", "context": "context-a"}})
+        session.loader = session.coordinator.loader = loader.for_child(session.coordinator)
+        for _ in range(2):
+            await session.initialize()
+            assert session.coordinator.session is session
+            assert session.loader.coordinator is session.coordinator
+            assert await session.execute("hi") == "hi"
+            await session.cleanup()
+        return [weakref.ref(session), weakref.ref(session.coordinator)]
+
+    await gone(live)
+
+
+# ── handlers ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def failing_handler(how, **options):
+    """A session whose handler fails: at the call, when it is awaited, or by its deadline."""
+
+    def make(thing):
+        async def mount(coordinator, config):
+            def at_the_call(event, data):
+                raise ValueError(thing)
+
+            async def awaited(event, data):
+                await anyio.lowlevel.checkpoint()
+                raise ValueError(thing)
+
+            async def late(event, data):
+                assert thing
+                await anyio.sleep_forever()
+
+            def leaving(event, data):
+                raise SystemExit(thing)
+
+            handler = {"at the call": at_the_call, "awaited": awaited, "late": late, "exit": leaving}[how]
+            for event in ("e", "tool:error"):
+                coordinator.hooks.register(event, handler, timeout=3, **options)
+
+        async def listen(coordinator, config):
+            coordinator.hooks.register("hook:failed", lambda event, data: None)
+            coordinator.hooks.register("hook:timeout", lambda event, data: None)
+
+        return agent(hooks={"hooks-a": mount, "hooks-b": listen})
+
+    return make
+
+
+@pytest.mark.parametrize("how", ["at the call", "awaited", "late", "exit"])
+@pytest.mark.parametrize("on_failure", ["continue", "deny"])
+@pytest.mark.parametrize("use", [emit, emit_a_terminal_event])
+async def test_session_with_a_failing_handler(how, on_failure, use):
+    await gone(living(failing_handler(how, on_failure=on_failure), use))
+
+
+@pytest.mark.parametrize("how", ["at the call", "awaited", "exit"])
+async def test_session_with_a_handler_that_fails_when_all_are_asked_at_once(how):
+    await gone(living(failing_handler(how), emit_and_collect))
+
+
+# ── mounting ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_session_with_a_module_that_fails_to_mount():
+    def make(thing):
+        async def mount(coordinator, config):
+            coordinator.register_capability("c", thing)
+            await anyio.lowlevel.checkpoint()
+            raise ValueError(thing)
+
+        return agent(tools={"tool-a": mount})
+
+    async def use(session):
+        assert [failure.module_id for failure in session.failures] == ["tool-a"]
+
+    await gone(living(make, use))
+
+
+async def test_session_with_a_module_that_is_not_found():
+    def make(thing):
+        session = agent()
+        session.coordinator.session_state["mine"] = thing
+        session.config["tools"] = [{"module": "tool-nowhere"}]
+        return session
+
+    async def use(session):
+        assert [failure.module_id for failure in session.failures] == ["tool-nowhere"]
+
+    await gone(living(make, use))
+
+
+@pytest.mark.parametrize("how", ["at once", "awaited"])
+async def test_session_with_a_module_that_does_not_get_ready(how):
+    def make(thing):
+        return agent(tools={"tool-a": NeverReady(thing, None if how == "at once" else 0)})
+
+    async def use(session):
+        assert [failure.phase for failure in session.failures] == ["ready"]
+
+    await gone(living(make, use))
+
+
+# ── contributors, cleanups, turns ────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("how", ["at the call", "awaited", "late"])
+async def test_session_with_a_failing_contributor(how):
+    def make(thing):
+        async def mount(coordinator, config):
+            async def wait():
+                assert thing
+                await anyio.sleep(0 if how == "awaited" else 100)
+                raise ValueError(thing)
+
+            def contribute():
+                if how == "at the call":
+                    raise ValueError(thing)
+                return wait()
+
+            coordinator.register_contributor("c", "c", contribute)
+
+        return agent(hooks={"hooks-a": mount}, session={"deadlines": {"contribution": 5}})
+
+    await gone(living(make, collect))
+
+
+@pytest.mark.parametrize("how", ["raises", "stopped"])
+async def test_session_whose_turn_does_not_end_well(how):
+    def make(thing):
+        async def body(turn):
+            assert thing
+            if how == "raises":
+                raise ValueError(thing)
+            turn.coordinator.request_cancel(immediate=True)
+            await anyio.sleep_forever()
+
+        return agent(body)
+
+    async def use(session):
+        with pytest.raises((ValueError, ExecutionCancelled)):
+            await session.execute("hi")
+
+    await gone(living(make, use))
+
+
+@pytest.mark.parametrize("how", ["read", "not read", "error of the block"])
+async def test_session_whose_streamed_turn_fails(how):
+    def make(thing):
+        async def body(turn):
+            await turn.hooks.emit("e", {})
+            raise ValueError(thing)
+
+        return agent(body)
+
+    async def stream(session):
+        async with session.stream("hi") as events:
+            if how == "read":
+                async for _ in events:
+                    pass
+            await anyio.sleep(1)
+            if how == "error of the block":
+                raise LookupError
+
+    async def use(session):
+        with pytest.raises((ValueError, LookupError)):
+            await stream(session)
+
+    await gone(living(make, use))
+
+
+# ── cancelled from outside ───────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("how", ["scope", "native"])
+async def test_session_that_is_cancelled(how):
+    def make(thing):
+        async def body(turn):
+            assert thing
+            await anyio.sleep_forever()
+
+        return agent(body)
+
+    async def live():
+        refs: list[weakref.ref[Any]] = []
+
+        async def use():
+            thing = Thing()
+            session = make(thing)
+            refs.extend(weakref.ref(each) for each in (thing, session, session.coordinator))
+            del thing
+            async with session:
+                await session.execute("hi")
+
+        await give_up_after(1, how, use)
+        return refs
+
+    await gone(live)

@@ -1,0 +1,244 @@
+"""Several sessions with one loader: sys.path entries are held per session and go with the last one that uses them."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+
+import anyio
+import pytest
+
+from amplifier import AmplifierSession, ModuleLoader, SessionStateError
+from tests._support.small_agent import Echo, Loop, Memory, mounting, say_the_prompt
+
+MOUNT = "async def mount(coordinator, config):\n    return None\n"
+BROKEN = "async def mount(coordinator, config):\n    raise RuntimeError('broke')\n"
+
+
+@pytest.fixture(autouse=True)
+def _imports_forgotten(tmp_path):
+    yield
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """Writes the checkout of a module and returns the entry that it needs on sys.path."""
+
+    def write(module_id, body=MOUNT):
+        name = module_id.replace("-", "_")
+        root = tmp_path.resolve() / f"amplifier-module-{module_id}"
+        (root / f"amplifier_module_{name}").mkdir(parents=True)
+        (root / f"amplifier_module_{name}" / "__init__.py").write_text(body)
+        return str(root)
+
+    return write
+
+
+@pytest.fixture
+def loader(tmp_path):
+    made = ModuleLoader(search_paths=[tmp_path])
+    made.register("loop-small", mounting(Loop(say_the_prompt)))
+    made.register("context-small", mounting(Memory()))
+    yield made
+    made.cleanup()
+
+
+def session_with(loader, *tools, strict=False):
+    plan = {"session": {"orchestrator": "loop-small", "context": "context-small", "strict": strict}}
+    return AmplifierSession({**plan, "tools": [{"module": module_id} for module_id in tools]}, loader=loader)
+
+
+class Resolver:
+    """Finds one root for everything, after a real wait."""
+
+    def __init__(self, root):
+        self.root = root
+
+    async def async_resolve(self, module_id, source_hint=None, profile_hint=None):
+        await anyio.lowlevel.checkpoint()
+        if not module_id.startswith("tool-"):
+            raise ModuleNotFoundError(f"no source for {module_id}")
+        return self
+
+    def resolve(self):
+        return self.root
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("resolved", [False, True])
+async def test_first_session_to_close_leaves_the_entry_to_the_other_and_the_last_one_removes_it(
+    checkout, loader, first, resolved
+):
+    entry = checkout("tool-x")
+    sessions = [session_with(loader, "tool-x") for _ in range(2)]
+    for session in sessions:
+        if resolved:
+            session.coordinator.mount("module-source-resolver", Resolver(entry))
+        await session.initialize()
+        assert session.failures == []
+    assert sys.path.count(entry) == 1
+    assert loader.statistics().path_entries == 1
+    await sessions[first].cleanup()
+    assert entry in sys.path
+    await sessions[first].cleanup()  # a second time
+    assert entry in sys.path
+    await sessions[1 - first].cleanup()
+    assert entry not in sys.path
+    assert loader.statistics().path_entries == 0
+
+
+async def test_module_imports_what_is_beside_it_after_another_session_has_closed(checkout, loader, tmp_path):
+    body = "async def mount(coordinator, config):\n    coordinator.register_capability('late', lambda: __import__('lazy_y'))\n"
+    entry = checkout("tool-y", body)
+    (tmp_path / "amplifier-module-tool-y" / "lazy_y.py").write_text("")
+    async with session_with(loader, "tool-y") as outer:
+        async with session_with(loader, "tool-y"):
+            pass
+        assert outer.coordinator.get_capability("late")().__name__ == "lazy_y"
+    assert entry not in sys.path
+
+
+async def test_entry_that_only_one_session_uses_goes_with_it(checkout, loader):
+    entries = {name: checkout(name) for name in ("tool-a", "tool-b")}
+    async with session_with(loader, "tool-a"):
+        async with session_with(loader, "tool-a", "tool-b"):
+            assert set(entries.values()) <= set(sys.path)
+        assert entries["tool-a"] in sys.path
+        assert entries["tool-b"] not in sys.path
+
+
+@pytest.mark.parametrize("how", ["fails", "cancelled", "plan changed"])
+async def test_opening_that_does_not_succeed_gives_up_its_own_entries_only(checkout, loader, how):
+    entries = {
+        "tool-a": checkout("tool-a"),
+        "tool-b": checkout("tool-b"),
+        "tool-broken": checkout("tool-broken", BROKEN),
+    }
+
+    async def wait(coordinator, config):
+        scope.cancel()
+        await anyio.sleep_forever()
+
+    loader.register("tool-wait", wait)
+    async with session_with(loader, "tool-a"):
+        if how == "fails":
+            with pytest.raises(ExceptionGroup):
+                async with session_with(loader, "tool-a", "tool-b", "tool-broken", strict=True):
+                    pass
+        elif how == "cancelled":
+            with anyio.CancelScope() as scope:
+                async with session_with(loader, "tool-a", "tool-b", "tool-wait"):
+                    pass
+        else:
+            session = session_with(loader, "tool-b")
+            session.config["tools"] = "nonsense"
+            with pytest.raises(ValueError, match="tools"):
+                await session.initialize()
+        assert [name for name, entry in entries.items() if entry in sys.path] == ["tool-a"]
+
+
+async def test_session_that_is_opened_again_holds_its_entries_again(checkout, loader):
+    entry = checkout("tool-x")
+    session = session_with(loader, "tool-x")
+    for _ in range(2):
+        await session.initialize()
+        assert entry in sys.path
+        await session.cleanup()
+        assert entry not in sys.path
+
+
+async def test_child_holds_for_itself(checkout, loader):
+    entry = checkout("tool-x")
+    parent = session_with(loader, "tool-x")
+    await parent.initialize()
+    async with parent.fork() as child:
+        assert child.loader is not loader
+    assert entry in sys.path
+    child = parent.fork()
+    await child.initialize()
+    await parent.cleanup()
+    assert entry in sys.path
+    await child.cleanup()
+    assert entry not in sys.path
+
+
+async def test_what_a_module_loads_by_hand_is_given_up_by_the_last_session(checkout, loader):
+    entry = checkout("tool-x")
+
+    async def mount(coordinator, config):
+        await coordinator.loader.load("tool-x")
+
+    loader.register("tool-loads", mount)
+    async with session_with(loader):
+        async with session_with(loader, "tool-loads"):
+            pass
+        assert entry in sys.path
+    assert entry not in sys.path
+    async with AmplifierSession(session_with(loader, "tool-loads").config, loader=loader):
+        assert entry in sys.path
+    assert entry not in sys.path
+
+
+async def test_cleaning_up_the_loader_by_hand_gives_up_everything_at_once_and_sessions_close_all_the_same(
+    checkout, loader
+):
+    held, by_hand = checkout("tool-x"), checkout("tool-y")
+    await loader.load("tool-y")
+    async with session_with(loader, "tool-x"):
+        assert {held, by_hand} <= set(sys.path)
+        loader.cleanup()
+        loader.cleanup()
+        assert not {held, by_hand} & set(sys.path)
+        await loader.load("tool-y")
+    assert not {held, by_hand} & set(sys.path)
+
+
+async def test_session_dropped_without_being_closed_is_not_kept_alive_by_the_loader(checkout, loader):
+    checkout("tool-x")
+
+    async def open_and_drop():
+        session = session_with(loader, "tool-x")
+        await session.initialize()
+        return weakref.ref(session)
+
+    gone = await open_and_drop()
+    await anyio.lowlevel.checkpoint()
+    gc.collect()
+    assert gone() is None
+
+
+async def test_loader_of_an_application_is_cleaned_up_by_each_session_if_it_can_be():
+    class Loader:
+        def load(self, module_id, config=None, source_hint=None):
+            return lambda coordinator: Loop(say_the_prompt) if module_id == "loop-small" else Memory()
+
+    class Closing(Loader):
+        cleanups = 0
+
+        def cleanup(self):
+            self.cleanups += 1
+
+        def release(self, *args):  # a name of the application's own
+            raise AssertionError("not for the kernel")
+
+        acquire = release
+
+    closing = Closing()
+    for made in (Loader(), closing):
+        async with session_with(made) as one, session_with(made) as two:
+            assert await one.execute("hi") == await two.execute("hi") == "hi"
+        with pytest.raises(SessionStateError):
+            await one.execute("hi")
+    assert closing.cleanups == 2
+
+
+async def test_tool_of_a_session_works_after_its_sibling_has_closed(loader):
+    loader.register("tool-echo", mounting(Echo()))
+    async with session_with(loader, "tool-echo") as one:
+        async with session_with(loader, "tool-echo"):
+            pass
+        assert (await one.coordinator.get("tools", "echo").execute({"k": 1})).output == {"k": 1}
