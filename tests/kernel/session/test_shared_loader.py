@@ -197,6 +197,7 @@ async def test_cleaning_up_the_loader_by_hand_gives_up_everything_at_once_and_se
     assert not {held, by_hand} & set(sys.path)
 
 
+@pytest.mark.filterwarnings("ignore:session .* was dropped while it was open:ResourceWarning")
 async def test_session_dropped_without_being_closed_is_not_kept_alive_by_the_loader(checkout, loader):
     checkout("tool-x")
 

@@ -48,10 +48,12 @@ def call_foreign(fn: Callable[..., Any], *args: Any) -> Any:
         return fn(*args)
     except BaseException as exc:
         failure = contained_failure(exc)
-        if failure is exc:
+        try:
+            if failure is exc:
+                raise
+            raise failure from exc
+        finally:
             del failure  # an exception that names its own frame is a reference cycle
-            raise
-        raise failure from exc
 
 
 Contain = Callable[[BaseException], Exception]
@@ -226,10 +228,12 @@ class DeadlineGroup:
         except BaseException as exc:
             failure = self.judge(exc)
             self.close()  # what follows a failure is not part of the call and its deadline
-            if failure is exc:
+            try:
+                if failure is exc:
+                    raise
+                raise failure from (None if isinstance(failure, DeadlinePassed) else exc)
+            finally:
                 del failure  # an exception that names its own frame is a reference cycle
-                raise
-            raise failure from (None if isinstance(failure, DeadlinePassed) else exc)
         finally:
             self.awaited = None
         if self.clock() >= self.until:
