@@ -13,30 +13,28 @@ from contextlib import AbstractAsyncContextManager
 from inspect import isawaitable
 from typing import Any
 
-from amplifier._json import redact_text
 from amplifier.contracts import OnFailure
 from amplifier.errors import DeadlineExceeded, SessionStateError
-from amplifier.events import MODULE_CRASHED, MODULE_UNRESPONSIVE
 from amplifier.models import HookResult
 from amplifier.plan import Deadlines, MountPlan
 
 from ..hooks.approvals import Approvals
-from ..hooks.dispatch import Registration
 from ..hooks.injections import InjectionMeter, sanitised_injections, store
 from ..hooks.merge import gates_of, processed_result
 from ..hooks.registry import TERMINAL_SECONDS, HookRegistry
 from ..runtime.backend import Loop, loop_clock
 from ..runtime.cancellation import CancellationToken
-from ..runtime.cleanup_stack import CleanupEntry, CleanupFailure, CleanupStack
+from ..runtime.cleanup_stack import CleanupFailure, CleanupStack
 from ..runtime.deadlines import DeadlinePassed, TimeBudget, call_foreign, run_bounded
 from ..runtime.sections import run_section
 from ..runtime.task_host import TaskHost
-from ..runtime.watchdog import Unresponsive, Watchdog
+from ..runtime.watchdog import Watchdog
 from .capabilities import Capabilities
-from .contributions import Contributions, Contributor
+from .contributions import Contributions
 from .module_view import ModuleView
 from .mounts import DONE, Done, Mounts
 from .ownership import Ledger
+from .reports import Reports
 
 logger = logging.getLogger("amplifier.coordinator")
 
@@ -68,8 +66,9 @@ class ModuleCoordinator:
         self._channels = Contributions(self.ledger)
         self._cancellation = CancellationToken()
         self.cleanups: CleanupStack = CleanupStack()
-        self.watch: Watchdog = Watchdog(_Weakly(self._report_unresponsive))
-        self.hosting: TaskHost = TaskHost(self.cleanups, _Weakly(self._report_crash))
+        reports = Reports(self)
+        self.watch: Watchdog = Watchdog(reports.unresponsive)
+        self.hosting: TaskHost = TaskHost(self.cleanups, reports.crash)
         self._approvals = Approvals(self._hooks.emit, self.watch)
         self._meter = InjectionMeter()
         self.closing_time: TimeBudget = TimeBudget()
@@ -479,70 +478,3 @@ class ModuleCoordinator:
         self.watch.stop()
         if self._session is not None and self.session is self._session:
             self._session = weakref.ref(self._session)
-
-    # ── reports ──
-
-    async def _report_crash(self, module: str | None, task: str, error: BaseException, fatal: bool) -> None:
-        await self._hooks.emit(
-            MODULE_CRASHED,
-            {
-                "module_id": module,
-                "task": task,
-                "error": redact_text(str(error)),
-                "error_type": type(error).__name__,
-                "fatal": fatal,
-            },
-        )
-
-    def _report_unresponsive(self, report: Unresponsive) -> None:
-        module, operation = describe_label(report.label)
-        logger.error(
-            "%s does not answer to its cancellation: it had %g s and is %.0f s over; task %r waits at %s",
-            operation,
-            report.seconds,
-            report.overdue,
-            report.task,
-            report.where,
-        )
-        if self.hosting.group is not None:
-            details = {
-                "module_id": module,
-                "operation": operation,
-                "task": report.task,
-                "awaiting": report.where,
-                "seconds": report.seconds,
-            }
-            self.hosting.spawn(lambda: self._emit_quietly(MODULE_UNRESPONSIVE, details))
-
-    async def _emit_quietly(self, event: str, details: dict[str, Any]) -> None:
-        await run_section(self._hooks.emit, event, details, name=f"amplifier event {event}", shield=True)
-
-
-class _Weakly:
-    """A method of a coordinator, for a part of it that must not keep it alive: they would only go with the collector.
-
-    Once the coordinator is gone, a call does nothing.
-    """
-
-    __slots__ = ("_coordinator", "_function")
-
-    def __init__(self, method: Any) -> None:
-        self._function = method.__func__
-        self._coordinator = weakref.ref(method.__self__)
-
-    @property
-    def __self__(self) -> Any:
-        return self._coordinator()
-
-    def __call__(self, *args: Any) -> Any:
-        coordinator = self._coordinator()
-        return None if coordinator is None else self._function(coordinator, *args)
-
-
-def describe_label(label: Any) -> tuple[str | None, str]:
-    """Module and words for what a deadline was about."""
-    if isinstance(label, Registration):
-        return label.module, str(label)
-    if isinstance(label, Contributor | CleanupEntry):
-        return label.owner, str(label)
-    return None, str(label)

@@ -46,7 +46,7 @@ def call_foreign(fn: Callable[..., Any], *args: Any) -> Any:
     """Call third-party code that may be sync; whatever is its own failure leaves as an ``Exception``."""
     try:
         return fn(*args)
-    except BaseException as exc:
+    except BaseException as exc:  # noqa: BLE001 — raised again, as itself or contained
         failure = contained_failure(exc)
         try:
             if failure is exc:
@@ -225,7 +225,7 @@ class DeadlineGroup:
         self.arm(seconds, self.clock(), awaitable, watched=False)
         try:
             value = await drive(awaitable, on_wait=self._enter_watch)
-        except BaseException as exc:
+        except BaseException as exc:  # noqa: BLE001 — raised again, as itself or contained
             failure = self.judge(exc)
             self.close()  # what follows a failure is not part of the call and its deadline
             try:

@@ -49,7 +49,7 @@ class TaskHost:
     @property
     def coordinator(self) -> Any:
         """Whose tasks these are: that of the report of crashes."""
-        return getattr(self._report_crash, "__self__", None)
+        return getattr(getattr(self._report_crash, "__self__", None), "coordinator", None)
 
     @property
     def group(self) -> anyio.abc.TaskGroup | None:

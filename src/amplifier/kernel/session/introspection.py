@@ -17,8 +17,9 @@ import attrs
 
 from amplifier.contracts._containment import running_asyncio_loop
 
-from ..coordinator.coordinator import ModuleCoordinator, describe_label
+from ..coordinator.coordinator import ModuleCoordinator
 from ..coordinator.mounts import NAMED_POINTS, SINGLE_POINTS
+from ..coordinator.reports import describe_label
 from ..runtime.await_location import await_chain, is_kernel, is_machinery
 from ..runtime.backend import asyncio_context, loop_clock
 from ..runtime.running_call import RunningCall
