@@ -14,14 +14,17 @@ from inspect import isawaitable, iscoroutine
 from typing import Any, Self
 
 from amplifier._json import sanitize_text
-from amplifier.errors import ApprovalTimeoutError, SpuriousCancellation
+from amplifier.contracts import contained_failure
+from amplifier.contracts._containment import is_cancellation_type, is_real_cancellation
+from amplifier.errors import ApprovalTimeoutError, DeadlineExceeded, SpuriousCancellation
 from amplifier.kernel import ModuleCoordinator as KernelCoordinator
 from amplifier.kernel.coordinator.mounts import DONE, Done
 from amplifier.kernel.hooks.injections import store
 from amplifier.kernel.runtime.backend import run_shielded
-from amplifier.kernel.runtime.deadlines import DeadlineGroup, DeadlinePassed
+from amplifier.kernel.runtime.deadlines import DeadlinePassed
 from amplifier.models import ContextInjection, HookResult
 
+from ._calls import PublishedCalls, is_fatal, is_no_exception
 from ._hooks import HookRegistry
 from ._owner import Owner
 from ._verdict import scalar_item, write_items
@@ -98,16 +101,16 @@ class RustCoordinator(KernelCoordinator):
     async def collect_contributions(self, channel: str) -> list[Any]:
         """What the contributors of ``channel`` return, in order, without None; one that makes up a cancellation ends it."""
         collected: list[Any] = []
-        series = DeadlineGroup(self.watch, self.deadlines.collection)
+        calls = PublishedCalls(self.watch, self.deadlines.collection, passes=is_fatal)
         try:
             for contributor in self.channels.get(channel, ()):
                 name = contributor["name"]
                 try:
                     value = contributor["callback"]()
                     if iscoroutine(value):
-                        value = await series.run(value, self.deadlines.contribution, f"contributor {name!r}")
+                        value = await calls.run(value, self.deadlines.contribution, f"contributor {name!r}")
                 except BaseException as exc:  # noqa: BLE001 — foreign code; judge() lets through what is not its own
-                    failure = series.judge(exc)
+                    failure = calls.judge(exc)
                     logger.warning("Contributor '%s' on channel '%s' failed: %s", name, channel, failure)
                     if isinstance(failure, SpuriousCancellation):
                         break
@@ -115,7 +118,7 @@ class RustCoordinator(KernelCoordinator):
                     if value is not None:
                         collected.append(value)
         finally:
-            series.close()
+            calls.close()
         return collected
 
     # ── hook results ──
@@ -162,7 +165,16 @@ class RustCoordinator(KernelCoordinator):
         return getattr(self.mounts.points.get("context"), "add_message", None) is not None
 
     async def _add_message(self, message: dict[str, Any]) -> None:
-        await self._call_bounded(self.mounts.points["context"].add_message(message), "context.add_message")
+        answer = self.mounts.points["context"].add_message(message)
+        if not isawaitable(answer):
+            return
+        what, calls = "context.add_message", PublishedCalls(self.watch, passes=is_no_exception)
+        try:
+            await calls.run(answer, self.deadlines.hook, what)
+        except DeadlinePassed as late:
+            raise DeadlineExceeded(f"{what}: {late}", operation=what, seconds=late.seconds) from None
+        finally:
+            calls.close()
 
     async def _asked(self, result: Any, hook_name: str) -> HookResult:
         prompt = "Allow this operation?" if result.approval_prompt is None else result.approval_prompt
@@ -171,18 +183,18 @@ class RustCoordinator(KernelCoordinator):
             logger.error("hook %r asks for approval and there is no approval system: denied", hook_name)
             return HookResult(action="deny", reason="No approval system available")
         timeout = result.approval_timeout
-        series = DeadlineGroup(self.watch)
+        calls = PublishedCalls(self.watch, passes=is_no_exception)
         try:
             answer = self.approval_system.request_approval(prompt, options, timeout, result.approval_default)
             if isawaitable(answer):
                 seconds = timeout if isinstance(timeout, int | float) and timeout > 0 else None
-                answer = await series.run(answer, seconds, f"approval for hook {hook_name!r}")
+                answer = await calls.run(answer, seconds, f"approval for hook {hook_name!r}")
         except (DeadlinePassed, ApprovalTimeoutError):
             if result.approval_default == "allow":
                 return HookResult(action="continue")
             return HookResult(action="deny", reason=f"Approval timeout - denied by default: {_shorten(prompt)}")
         finally:
-            series.close()
+            calls.close()
         if not isinstance(answer, str):
             raise TypeError(f"the approval system answered {answer!r}; expected one of {options!r}")
         chosen = answer.lower()
@@ -212,7 +224,8 @@ class RustCoordinator(KernelCoordinator):
         """Run all registered cleanups, the last one first; calling it again runs them again.
 
         Raises:
-            BaseException: The first one among them that is no Exception (Ctrl-C, exit, a cancellation), after all ran.
+            BaseException: The first one among them that is no Exception (Ctrl-C, exit), after all ran. A cancellation that a
+                cleanup invents is its failure and is logged.
         """
         fatal = await run_shielded(self.run_cleanups, name="amplifier cleanup")
         if fatal is not None:
@@ -225,19 +238,19 @@ class RustCoordinator(KernelCoordinator):
             The first thing raised that is no Exception.
         """
         fatal: BaseException | None = None
-        for cleanup in reversed(list(self._cleanup_fns)):
-            series = DeadlineGroup(self.watch)
+        for cleanup in reversed([step for step in self._cleanup_fns if callable(step)]):
+            calls = PublishedCalls(self.watch, passes=is_fatal)
             try:
                 answer = cleanup()
                 if isawaitable(answer):
-                    await series.run(answer, self.deadlines.cleanup, f"cleanup {cleanup!r}")
-            except Exception as exc:
-                logger.error("Error during cleanup: %s", exc, exc_info=exc)
-            except BaseException as exc:  # noqa: BLE001 — the caller raises it when all have run
-                logger.error("Error during cleanup: %r", exc)
-                fatal = fatal or exc
+                    await calls.run(answer, self.deadlines.cleanup, f"cleanup {cleanup!r}")
+            except BaseException as exc:  # foreign code; nothing may keep the rest from running
+                failure = _failure_of_cleanup(exc)
+                logger.error("Error during cleanup: %s (%r)", failure or repr(exc), cleanup, exc_info=failure)
+                if failure is None:
+                    fatal = fatal or exc
             finally:
-                series.close()
+                calls.close()
         _, interrupt = await self.cleanups.unwind(
             each=self.deadlines.cleanup, total=self.deadlines.teardown, watch=self.watch
         )
@@ -258,6 +271,13 @@ def _check_session(session: Any) -> None:
     if session.parent_id is not None and not isinstance(session.parent_id, str):
         raise TypeError(f"parent_id must be a str or None, got {session.parent_id!r}")
     _ = session.config
+
+
+def _failure_of_cleanup(exc: BaseException) -> Exception | None:
+    """What a cleanup's exception is as its failure; None for one that the caller must raise."""
+    if isinstance(exc, Exception):
+        return exc
+    return contained_failure(exc) if is_cancellation_type(exc) and not is_real_cancellation(exc) else None
 
 
 def _copy_without_injections(result: Any) -> HookResult:

@@ -18,11 +18,12 @@ from amplifier.kernel import HookRegistry as KernelHookRegistry
 from amplifier.kernel.hooks.dispatch import Dispatch, Registration
 from amplifier.kernel.hooks.registry import _begin, _innermost
 from amplifier.kernel.runtime.backend import run_shielded
-from amplifier.kernel.runtime.deadlines import DeadlineGroup, DeadlinePassed
+from amplifier.kernel.runtime.deadlines import DeadlinePassed
 from amplifier.kernel.runtime.timestamp import timestamp
 from amplifier.models import HookResult
 
 from ._apart import Apart
+from ._calls import PublishedCalls, is_exit
 from ._payload import json_shaped
 from ._verdict import PublishedVerdict, parse_answer
 
@@ -109,16 +110,16 @@ class RustHookRegistry(KernelHookRegistry):  # type: ignore[misc]  # final for e
             raise ValueError(f"a timeout must be a finite number of seconds, got {timeout!r}")
         payload = json_shaped(data)
         collected: list[dict[str, Any]] = []
-        series = DeadlineGroup(self._watch)
+        calls = PublishedCalls(self._watch, passes=is_exit)
         try:
             for registration in self._ready.get(event) or self._ready_for(event):
                 if not registration.live:
                     continue
-                result = parse_answer(await _ask(registration, event, payload, timeout, series))
+                result = parse_answer(await _ask(registration, event, payload, timeout, calls))
                 if result is not None and result.data is not None:
                     collected.append(result.data)
         finally:
-            series.close()
+            calls.close()
         return collected
 
 
@@ -133,6 +134,7 @@ class _PublishedDispatch(Dispatch):
 
     def __init__(self, event: str, payload: Any, owned: Any, watch: Any, limit: float | None) -> None:
         super().__init__(event, payload, owned, watch, limit)
+        self._series = PublishedCalls(watch, limit, passes=is_exit)
         self._published = PublishedVerdict(event, payload)
 
     def result(self) -> HookResult:
@@ -153,17 +155,17 @@ class _PublishedDispatch(Dispatch):
         return denied
 
 
-async def _ask(registration: Registration, event: str, payload: Any, timeout: float, series: DeadlineGroup) -> Any:
+async def _ask(registration: Registration, event: str, payload: Any, timeout: float, calls: PublishedCalls) -> Any:
     try:
         answer = registration.handler(event, json_shaped(payload))
         if isawaitable(answer):
-            answer = await series.run(answer, timeout, registration)
+            answer = await calls.run(answer, timeout, registration)
     except DeadlinePassed:
         logger.warning("%s gave no answer within %g s: skipped", registration, timeout)
     except Exception as exc:  # handlers are foreign code
         logger.error("%s failed with %s: skipped", registration, exc, exc_info=exc)
     except BaseException as exc:  # noqa: BLE001 — judge() raises what is not the handler's own
-        logger.error("%s failed with %s: skipped", registration, series.judge(exc))
+        logger.error("%s failed with %s: skipped", registration, calls.judge(exc))
     else:
         return answer
     return None

@@ -31,22 +31,25 @@ class PublishedTurn:
         is_shielded: A cancelled scope around it does not reach it; a cancelled task does, as with published code.
 
     Attributes:
-        was_stopped: `stop` was called before the code ended.
+        was_stopped: `stop` was called before the code ended, or its caller was cancelled.
+        why_stopped: What `stop` was given, for the words of the error.
     """
 
-    __slots__ = ("_is_shielded", "_scope", "_task", "was_stopped")
+    __slots__ = ("_is_shielded", "_scope", "_task", "was_stopped", "why_stopped")
 
     def __init__(self, *, is_shielded: bool = False) -> None:
         self._is_shielded = is_shielded
         self._task: asyncio.Task[None] | None = None
         self._scope: anyio.CancelScope | None = None
         self.was_stopped = False
+        self.why_stopped: str | None = None
 
-    def stop(self) -> None:
+    def stop(self, why: str) -> None:
         """Cancel the code, once; from the loop's own thread."""
         if self.was_stopped:
             return
         self.was_stopped = True
+        self.why_stopped = why
         if self._task is not None:
             self._task.cancel()
         elif self._scope is not None:
