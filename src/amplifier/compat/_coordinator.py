@@ -9,14 +9,16 @@ are consumed in ``__new__``, because published subclasses override that and defi
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from inspect import isawaitable, iscoroutine
 from typing import Any, Self
 
 from amplifier._json import sanitize_text
 from amplifier.contracts import contained_failure
 from amplifier.contracts._containment import is_cancellation_type, is_real_cancellation
-from amplifier.errors import ApprovalTimeoutError, DeadlineExceeded, SpuriousCancellation
+from amplifier.errors import ApprovalTimeoutError, DeadlineExceeded, SessionStateError, SpuriousCancellation
 from amplifier.kernel import ModuleCoordinator as KernelCoordinator
 from amplifier.kernel.coordinator.mounts import DONE, Done
 from amplifier.kernel.hooks.injections import store
@@ -213,6 +215,24 @@ class RustCoordinator(KernelCoordinator):
         await self._owner.start()
         return await super().host_as(owner, context_manager, name=name)
 
+    def start_soon_as(
+        self,
+        owner: str | None,
+        fn: Callable[..., Awaitable[Any]],
+        *args: Any,
+        name: str | None = None,
+        fatal: bool = False,
+    ) -> None:
+        """Start background work; a task that owns the session's task group is started for the first one.
+
+        Raises:
+            SessionStateError: The session is closed.
+        """
+        if self.hosting.is_shut:
+            raise SessionStateError(f"start_soon({name or fn!r}) comes too late: the session is closed")
+        start = partial(super().start_soon_as, owner, fn, *args, name=name, fatal=fatal)
+        self._owner.call_with_group(start)
+
     # ── cleanup ──
 
     def register_cleanup_as(self, owner: str | None, cleanup_fn: Any) -> None:
@@ -251,6 +271,7 @@ class RustCoordinator(KernelCoordinator):
                     fatal = fatal or exc
             finally:
                 calls.close()
+        await self._owner.settle()
         _, interrupt = await self.cleanups.unwind(
             each=self.deadlines.cleanup, total=self.deadlines.teardown, watch=self.watch
         )

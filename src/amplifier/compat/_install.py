@@ -125,8 +125,8 @@ def look_at(module_id: str, mount: Callable[..., Any]) -> Callable[..., Any]:
     if ALIAS not in sys.modules:
         return mount
     # Asked at every load, and the import system takes its time even for what is imported already.
-    backends = sys.modules.get(f"{__package__}._backends") or importlib.import_module("._backends", __package__)
-    adapted: Callable[..., Any] = backends.adapted(module_id, mount)
+    adapting = sys.modules.get(f"{__package__}._adapting") or importlib.import_module("._adapting", __package__)
+    adapted: Callable[..., Any] = adapting.adapted(module_id, mount)
     return adapted
 
 

@@ -157,6 +157,7 @@ class RustSession:
     async def _initialize(self) -> None:
         coordinator = self._coordinator
         coordinator.show_session(self)
+        coordinator.hosting.is_shut = False
         had_loader = coordinator.loader is not None
         init = importlib.import_module("amplifier_core._session_init")
         try:
@@ -172,7 +173,6 @@ class RustSession:
         finally:
             if not had_loader:
                 self._own_loader = coordinator.loader
-        coordinator.hosting.is_shut = False
         coordinator.cancellation.attach(loop := Loop(), loop.spawn_timer, self._note_request)
         self._said_end = False
         self._initialized = True
@@ -358,6 +358,7 @@ class RustSession:
             fatal = await coordinator.run_cleanups()
         finally:
             self._initialized = False
+            coordinator.hosting.is_shut = True
             coordinator.cancellation.detach()
             coordinator.watch.stop()
             self._release_loader()

@@ -4,7 +4,7 @@ Published loops are written for asyncio's way of cancelling: the exception arriv
 they store the results of cut-off tools, emit ``cancel:*``, add a closing message, and raise it again. Inside a cancelled AnyIO
 scope each of these awaits would be cancelled anew. Here the code runs in a task of its own that is told to stop by exactly
 one ``Task.cancel()``, wherever the wish came from; whoever waits, waits until the task has ended. On trio there is no such
-edge: there a plain scope is cancelled. Above: `_session`, and `_backends` for loops in native sessions. Below:
+edge: there a plain scope is cancelled. Above: `_session`, and `_adapting` for loops in native sessions. Below:
 `amplifier.kernel`.
 """
 
@@ -22,6 +22,8 @@ import anyio
 
 from amplifier.contracts._containment import running_asyncio_loop
 from amplifier.kernel.runtime.backend import _deliver_later
+
+from ._streaming import providers_for
 
 
 class PublishedTurn:
@@ -126,6 +128,8 @@ def _run_in_a_turn(orchestrator: Any) -> None:
 
     @functools.wraps(execute)
     async def executing(*args: Any, **kwargs: Any) -> Any:
+        if "providers" in kwargs:
+            kwargs["providers"] = providers_for(orchestrator, kwargs["providers"], kwargs.get("tools"))
         return await PublishedTurn().run(lambda: execute(*args, **kwargs), name="amplifier published turn")
 
     executing.runs_in_a_turn = True  # type: ignore[attr-defined]  # so that it is done once

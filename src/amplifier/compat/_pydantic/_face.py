@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 import attrs
 
 from amplifier.errors import ModelError
-from amplifier.models import ToolResult
+from amplifier.models import StreamChunk, ToolResult
 from amplifier.models._base import Model, OpenModel
 from amplifier.models._problems import type_name
 
@@ -260,6 +260,15 @@ def _delete_any(self: OpenModel, name: str) -> None:
         object.__delattr__(self, name)
 
 
+# ── pieces of a streamed answer ──────────────────────────────────────────────────────────────────
+
+
+def get_piece(self: StreamChunk, key: str, default: Any = None) -> Any:
+    """A member of a chunk, as published loops read one: they take it for a dict, whose ``content`` is new text of the answer."""
+    value = getattr(self, key, None) if key != "content" else self.text if self.block_type in (None, "text") else None
+    return default if value is None else value
+
+
 # ── about ────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -344,5 +353,6 @@ FACE: Final[dict[type, dict[str, Any]]] = {
         "__repr__": _repr,
     },
     OpenModel: {"__getattr__": _get_unknown, "__setattr__": _set_any, "__delattr__": _delete_any},
+    StreamChunk: {"get": get_piece},
     ToolResult: {"model_copy": checked_copy, "get_serialized_output": get_serialized_output},
 }

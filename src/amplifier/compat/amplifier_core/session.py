@@ -11,6 +11,7 @@ import uuid
 from types import TracebackType
 from typing import Any, Self
 
+from amplifier.compat._streaming import providers_for
 from amplifier.compat._turns import PublishedTurn
 
 from ._engine import RustCoordinator as ModuleCoordinator
@@ -144,6 +145,7 @@ class AmplifierSession:
                 raise RuntimeError(f"No {words} mounted")
         mounted["tools"] = self.coordinator.get("tools") or {}
         mounted["hooks"] = self.coordinator.get("hooks")
+        mounted["providers"] = providers_for(mounted["orchestrator"], mounted["providers"], mounted["tools"])
         return mounted
 
     async def _say_start(self) -> None:
