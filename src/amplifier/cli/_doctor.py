@@ -133,7 +133,7 @@ def _package(package: str, extra: str, purpose: str) -> Finding:
 
 
 def _look_at_modules() -> Iterator[Finding]:
-    found = installed_modules()
+    found = [entry.info for entry in installed_modules()]
     loader = ModuleLoader()
     broken = 0
     for info in found:
@@ -165,7 +165,7 @@ def _look_at_keys() -> Iterator[Finding]:
         is_set = bool(os.environ.get(variable))
         said = f"{variable} is {'set' if is_set else 'not set'} ({module_id})"
         yield Finding("key", "ok" if is_set else "note", said)
-    chosen = compose({info.id for info in installed_modules()}).provider
+    chosen = compose({entry.info.id for entry in installed_modules()}).provider
     yield Finding("provider", "ok", f"{chosen} answers unless -p says otherwise")
 
 

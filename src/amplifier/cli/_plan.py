@@ -35,8 +35,9 @@ def plan() -> None:
 def check(context: click.Context, file: Path) -> None:
     """Print everything that is wrong with the mount plan in FILE (YAML, TOML or JSON).
 
-    Modules that nothing installed provides are problems; one with a source is not looked for, and no module's config is checked:
-    only the module itself knows what may stand there. Variables are filled in as far as they are set.
+    Modules that nothing installed provides are problems, and so is an id that several third-party distributions claim while the plan pins
+    none. One whose source is a place is not looked for, and no module's config is checked: only the module itself knows what may
+    stand there. Variables are filled in as far as they are set.
 
     The exit code is 0 for a plan that can be used, 1 for one that cannot, 2 for a file of another kind. Warnings are
     printed too and change no exit code.
