@@ -4,6 +4,7 @@
     python -m amplifier.compat script.py argument    a file
     python -m amplifier.compat -c "import …"         a text
     python -m amplifier.compat pytest tests          a command that a distribution installs as a Python function
+    python -m amplifier.compat amplifier run …       the published command line, where it is installed
 
 The program runs in this process, after the alias is installed. Python processes that it starts find the alias as well.
 """
@@ -63,6 +64,8 @@ def _run_command(name: str) -> object:
     from importlib.metadata import entry_points  # noqa: PLC0415 — slow to import, and only needed here
 
     found = [entry for entry in entry_points(group="console_scripts") if entry.name == name]
+    # The published command line has the name of ours; whoever starts it here means the published one.
+    found.sort(key=lambda entry: entry.value.startswith("amplifier.cli"))
     if not found:
         _refuse(
             f"{name!r} is neither a file nor a command that an installed distribution provides as a Python function"

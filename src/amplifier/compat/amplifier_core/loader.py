@@ -263,8 +263,9 @@ class ModuleLoader:
             raw = find(module_id)
             if raw:
                 self._loaded_modules[module_id] = raw
-                if built_in_claim(module_id) is not None and not raw.__module__.startswith("amplifier.modules."):
-                    logger.info("module '%s': %s is used, not the built-in one", module_id, raw.__module__)
+                name = str(getattr(raw, "__module__", ""))
+                if built_in_claim(module_id) is not None and not name.startswith("amplifier.modules."):
+                    logger.info("module '%s': %s is used, not the built-in one", module_id, name)
                 return _closure(raw, config)
         return None
 
