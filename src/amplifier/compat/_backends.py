@@ -53,12 +53,17 @@ def refuse_asyncio_on_trio(package: str, module_id: str) -> None:
     where = _source_of(package)
     call = None if where is None else first_asyncio_call(where)
     if call is not None:
-        raise ModuleLoadError(
-            f"module {module_id!r} cannot run on trio: it calls {call}; run the session on asyncio, or use a module "
-            "that speaks AnyIO",
-            module_id=module_id,
-            reason_code="validation_failed",
-        )
+        raise cannot_run_on_trio(module_id, call)
+
+
+def cannot_run_on_trio(module_id: str, call: str) -> ModuleLoadError:
+    """The error about a module that calls asyncio while trio runs, at loading or later."""
+    return ModuleLoadError(
+        f"module {module_id!r} cannot run on trio: it calls {call}; run the session on asyncio, or use a module "
+        "that speaks AnyIO",
+        module_id=module_id,
+        reason_code="validation_failed",
+    )
 
 
 def _source_of(package: str) -> str | None:

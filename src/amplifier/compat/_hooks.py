@@ -24,6 +24,7 @@ from amplifier.models import HookResult
 
 from ._apart import Apart
 from ._calls import PublishedCalls, is_exit
+from ._on_trio import naming_failures
 from ._payload import json_shaped
 from ._verdict import PublishedVerdict, parse_answer
 
@@ -36,12 +37,20 @@ _CORRELATED = frozenset({"llm:request", "llm:response", "provider:error", "provi
 
 
 class RustHookRegistry(KernelHookRegistry):  # type: ignore[misc]  # final for everybody else
-    """Handlers by event, as ``amplifier_core.HookRegistry``."""
+    """Handlers by event, as ``amplifier_core.HookRegistry``.
+
+    Attributes:
+        mounting: The module that is being mounted, so that its handlers can be named; see `_adapting`.
+    """
+
+    mounting: str | None = None
 
     def register(self, event: str, handler: Any, priority: int = 0, name: str | None = None, **options: Any) -> Any:
         """Add a handler; see `amplifier.HookRegistry.register`."""
         if not callable(handler):
             handler = _Uncallable(handler)
+        if self.mounting is not None:
+            handler = naming_failures(self.mounting, handler)
         return super().register(event, Apart(handler), priority, name, **options)
 
     def on(self, event: str, handler: Any, priority: int = 0, name: str | None = None, **options: Any) -> Any:

@@ -27,6 +27,7 @@ from amplifier.kernel.runtime.backend import Loop, run_shielded, start_timer
 
 from ._coordinator import ModuleCoordinator
 from ._hooks import RustHookRegistry
+from ._processes import guard_tools
 from ._turns import PublishedTurn
 
 logger = logging.getLogger("amplifier_core.session")
@@ -215,6 +216,7 @@ class RustSession:
             raise SessionBusyError(
                 f"session {self.session_id!r} is running a turn; wait for it before starting another"
             )
+        guard_tools(self._coordinator.mounts.points.get("tools"))
         turn = self._turn = PublishedTurn()
         inside = _inside.set((*_inside.get(), id(self)))
         try:

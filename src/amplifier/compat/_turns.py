@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import inspect
 import math
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -104,24 +103,8 @@ class PublishedTurn:
             self._task = None
 
 
-def cancelled_once(mount: Callable[..., Any]) -> Callable[..., Any]:
-    """A mount function after which the orchestrator it mounted, if any, is cancelled the published way by our sessions, too."""
-    if not inspect.iscoroutinefunction(mount):
-        return mount  # a structured mount, which is ours
-
-    @functools.wraps(mount)
-    async def mounting(coordinator: Any, config: Any) -> Any:
-        before = coordinator.get("orchestrator")
-        answer = await mount(coordinator, config)
-        orchestrator = coordinator.get("orchestrator")
-        if orchestrator is not None and orchestrator is not before:
-            _run_in_a_turn(orchestrator)
-        return answer
-
-    return mounting
-
-
-def _run_in_a_turn(orchestrator: Any) -> None:
+def run_in_a_turn(orchestrator: Any) -> None:
+    """Have an orchestrator that our sessions run be cancelled the published way, too; done once."""
     execute = getattr(orchestrator, "execute", None)
     if execute is None or getattr(execute, "runs_in_a_turn", False):
         return

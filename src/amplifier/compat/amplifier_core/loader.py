@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from amplifier.compat._adapting import mount_published
 from amplifier.compat._backends import refuse_asyncio_on_trio
 from amplifier.compat._installed import built_in_claim, mount_of, third_party_entries
 from amplifier.errors import ModuleLoadError
@@ -202,7 +203,7 @@ class ModuleLoader:
             if known is not None and (resolver is None or path is not None):
                 if resolver is not None and path is not None:
                     await self._refuse_other_source(resolver, module_id, source_hint, path)
-                return _closure(known, config)
+                return _closure(module_id, known, config)
             if resolver is None:
                 mount = await self._load_direct(module_id, config)
                 if mount is None:
@@ -251,7 +252,7 @@ class ModuleLoader:
             )
         self._loaded_modules[module_id] = raw
         self._loaded_module_paths[module_id] = module_path.resolve()
-        return _closure(raw, config)
+        return _closure(module_id, raw, config)
 
     def _add_path(self, path: str) -> None:
         if path not in sys.path:
@@ -266,7 +267,7 @@ class ModuleLoader:
                 name = str(getattr(raw, "__module__", ""))
                 if built_in_claim(module_id) is not None and not name.startswith("amplifier.modules."):
                     logger.info("module '%s': %s is used, not the built-in one", module_id, name)
-                return _closure(raw, config)
+                return _closure(module_id, raw, config)
         return None
 
     def _load_pinned(self, module_id: str, config: dict[str, Any] | None, pin: Pin) -> Mount:
@@ -277,7 +278,7 @@ class ModuleLoader:
         """
         mount, module = mount_of(find_pinned(module_id, installed_entry_points().get(module_id, ()), pin))
         _attach_ready(mount, module, module_id)
-        return _closure(mount, config)
+        return _closure(module_id, mount, config)
 
     def _load_built_in(self, module_id: str) -> Any:
         """The mount function of our own module of an id, unless somebody else's is installed and could not be loaded."""
@@ -461,14 +462,11 @@ async def _resolve(resolver: Any, module_id: str, hint: Any) -> Any:
     return resolver.resolve(module_id, source_hint=hint, profile_hint=hint)
 
 
-def _closure(raw: Any, config: dict[str, Any] | None) -> Mount:
+def _closure(module_id: str, raw: Any, config: dict[str, Any] | None) -> Mount:
     """A mount function with its configuration, and with what the module wants to be told."""
 
     async def mount(coordinator: Any) -> Any:
-        answer = raw(coordinator, config or {})
-        if hasattr(type(answer), "__aenter__"):  # a module of ours, in the structured form
-            return await coordinator.host(answer, name=getattr(raw, "__module__", None))
-        return await answer
+        return await mount_published(module_id, raw, coordinator, config or {})
 
     ready = getattr(raw, "__on_session_ready__", None)
     if ready:
