@@ -23,7 +23,7 @@ _KINDS = {
 def modules_index() -> str:
     """List the built-in modules by kind."""
     project = tomllib.loads((_DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    ids = sorted(project["entry-points"]["amplifier.modules"])
+    ids = sorted(project["entry-points"]["amplifier.builtin_modules"])
     return page(
         "Built-in modules",
         "A plan names them by id. They come with the package and see only the contracts, as anyone's modules do. "

@@ -11,6 +11,7 @@ from amplifier.cli import _composition
 from amplifier.cli._composition import NEEDS, TOOLS, compose, place
 from amplifier.cli._exits import CommandError
 from amplifier.plan import check_plan
+from tests.loading._forge import distribution
 
 EVERYTHING = {
     "loop-streaming",
@@ -43,6 +44,25 @@ def test_the_default_plan_is_valid_and_has_everything():
     assert modules(made.plan, "tools") == list(TOOLS)
     assert modules(made.plan, "hooks") == ["hooks-redaction", "hooks-approval", "hooks-logging"]
     assert [hook.get("on_failure") for hook in made.plan["hooks"]] == ["deny", "deny", None]
+
+
+def test_the_default_plan_pins_what_the_command_relies_on_and_nothing_else():
+    plan = compose(EVERYTHING, environment={}).plan
+    specs = [*plan["session"].values(), *plan["providers"], *plan["tools"], *plan["hooks"]]
+    pinned = {spec["module"] for spec in specs if spec.get("source") == "builtin"}
+    assert pinned == {
+        *("loop-streaming", "context-persistent", "tool-task"),
+        *("hooks-redaction", "hooks-approval", "hooks-logging"),
+    }
+    assert [spec for spec in specs if "source" in spec and spec["module"] not in pinned] == []
+
+
+def test_a_third_party_provider_does_not_need_the_package_that_ours_needs(tmp_path, monkeypatch, installed):
+    installed.discard("anthropic")
+    assert compose(EVERYTHING, environment={"ANTHROPIC_API_KEY": "x"}).provider == "provider-offline"
+    distribution(tmp_path, "amplifier_module_provider_anthropic", {"provider-anthropic": "theirs:mount"})
+    monkeypatch.syspath_prepend(tmp_path)
+    assert compose(EVERYTHING, environment={"ANTHROPIC_API_KEY": "x"}).provider == "provider-anthropic"
 
 
 @pytest.mark.parametrize(

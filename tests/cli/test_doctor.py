@@ -70,6 +70,43 @@ def test_a_module_that_is_broken_is_named(tmp_path, monkeypatch, capsys):
     assert "no_such_library" in broken["text"]
 
 
+def script(folder, text):
+    folder.mkdir(exist_ok=True)
+    file = folder / "amplifier"
+    file.write_text(f"#!/usr/bin/python\n{text}\n")
+    file.chmod(0o755)
+
+
+def test_a_foreign_command_of_our_name_is_noticed(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    metadata = tmp_path / "site" / "amplifier_app_cli-0.1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: amplifier-app-cli\nVersion: 0.1.0\n")
+    (metadata / "entry_points.txt").write_text("[console_scripts]\namplifier = amplifier_app_cli.main:main\n")
+
+    main(["doctor", "--json"])
+    (absent,) = findings(capsys)["command"]
+    script(tmp_path / "bin", "from amplifier.cli import main")
+    main(["doctor", "--json"])
+    (ours,) = findings(capsys)["command"]
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    main(["doctor", "--json"])
+    both = findings(capsys)["command"]
+    script(tmp_path / "bin", "from amplifier_app_cli.main import main")
+    main(["doctor", "--json"])
+    (foreign,) = findings(capsys)["command"]
+
+    assert (absent["verdict"], ours["verdict"], [each["verdict"] for each in both], foreign["verdict"]) == (
+        *("note", "ok"),
+        ["ok", "note"],
+        "note",
+    )
+    assert "amplifier-app-cli 0.1.0 installs a command `amplifier` as well" in both[1]["text"]
+    assert "is not this command but that of amplifier-app-cli 0.1.0" in foreign["text"]
+    assert "`amplifier-kernel` and `python -m amplifier` always are" in foreign["text"]
+
+
 def test_for_people_every_line_has_its_mark(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path))
     main(["doctor"])

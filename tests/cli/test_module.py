@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from amplifier.cli import _module, main
 from amplifier.plan import check_plan
+from tests.loading._forge import distribution, package
 
 
 def test_modules_are_listed_by_kind_with_a_line_each(capsys):
@@ -97,3 +100,52 @@ def test_a_plan_is_shown_without_its_secrets(tmp_path, monkeypatch, capsys):
     shown = capsys.readouterr().out
     assert "very-secret" not in shown
     assert json.loads(shown)["providers"][0]["module"] == "provider-x"
+
+
+# ── two modules with one id ──────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def published(tmp_path, monkeypatch):
+    """A published tool-todo beside ours."""
+    distribution(tmp_path, "amplifier_module_tool_todo", {"tool-todo": "amplifier_module_tool_todo:mount"}, "1.2")
+    package(tmp_path, "amplifier_module_tool_todo")
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def test_the_listing_shows_which_module_is_in_use_each_with_its_own_description(published, capsys):
+    assert main(["module", "list", "--type", "tool"]) == 0
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines() if line.startswith("tool-todo\t")]
+    assert [(row[2], row[4]) for row in rows] == [
+        ("1.2", "amplifier_module_tool_todo 1.2"),
+        (rows[1][2], 'built in (not used; source: "builtin")'),
+    ]
+    assert rows[0][3] == "About amplifier_module_tool_todo" != rows[1][3]
+
+    assert main(["module", "list", "--json"]) == 0
+    shown = [each for each in json.loads(capsys.readouterr().out) if each["id"] == "tool-todo"]
+    assert [(each["in_use"], each["source"]) for each in shown] == [
+        (True, {"distribution": "amplifier_module_tool_todo"}),
+        (False, "builtin"),
+    ]
+
+
+def test_a_module_is_shown_with_those_it_takes_precedence_over(published, capsys):
+    assert main(["module", "show", "tool-todo"]) == 0
+    shown = capsys.readouterr().out
+    assert "from           amplifier_module_tool_todo 1.2\n" in shown
+    assert 'others         built in (not used; source: "builtin")\n' in shown
+
+
+def test_the_kit_examines_the_one_in_use(published, capsys):
+    from amplifier.conformance._subject import find_subject
+
+    assert find_subject("tool-todo").import_name == "amplifier_module_tool_todo"
+
+
+def test_a_contested_id_is_listed_as_such(published, capsys):
+    distribution(published, "evil", {"tool-todo": "evil:mount"}, "6.6")
+    assert main(["module", "list", "--type", "tool"]) == 0
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines() if line.startswith("tool-todo\t")]
+    assert sorted(row[4].partition(" (")[2].partition(";")[0] for row in rows) == ["contested", "contested", "not used"]

@@ -13,6 +13,7 @@ import pytest
 
 from amplifier.cli import main
 from amplifier.plan import check_plan
+from tests.loading._forge import distribution
 
 GOOD = {"session": {"orchestrator": {"module": "loop-basic"}, "context": {"module": "context-simple"}}}
 
@@ -220,3 +221,48 @@ def test_a_malformed_reference_is_a_problem_beside_the_others(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "$.agents.a: write ${NAME}" in said
     assert "$.session.strict" in said
+
+
+# ── pins ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def checked(tmp_path, capsys, *tools: Any, **session: Any) -> tuple[int, str]:
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps({"session": {**GOOD["session"], **session}, "tools": list(tools)}))
+    code = main(["plan", "check", str(file)])
+    return code, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("source", ["builtin", {"distribution": "amplifier"}, "/some/where", {"git": "x"}])
+def test_a_source_that_fits_or_is_somebody_elses_is_good(source, tmp_path, capsys):
+    assert checked(tmp_path, capsys, {"module": "tool-todo", "source": source})[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ({"distribution": "absent"}, "pinned to the distribution 'absent', which does not provide it"),
+        ({"distribution": 5}, "$.tools[0].source.distribution: expected the name of an installed distribution; got 5"),
+        ({"distribution": " "}, "expected the name of an installed distribution"),
+    ],
+)
+def test_a_pin_that_fits_nothing_is_a_problem(source, words, tmp_path, capsys):
+    code, said = checked(tmp_path, capsys, {"module": "tool-todo", "source": source})
+    assert (code, words in said) == (1, True), said
+
+
+def test_the_source_of_a_loop_that_is_named_by_its_id_is_looked_at_too(tmp_path, capsys):
+    code, said = checked(tmp_path, capsys, orchestrator="loop-basic", orchestrator_source={"distribution": "absent"})
+    assert code == 1
+    assert "$.session.orchestrator: module 'loop-basic' is pinned" in said
+    assert checked(tmp_path, capsys, orchestrator="loop-basic", orchestrator_source="builtin")[0] == 0
+
+
+def test_a_contested_id_is_a_problem_until_one_is_pinned(tmp_path, capsys, monkeypatch):
+    for name in ("acme", "evil"):
+        distribution(tmp_path / "site", name, {"tool-todo": f"{name}:mount"})
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    code, said = checked(tmp_path, capsys, "tool-todo")
+    assert code == 1
+    assert "claimed by entry point tool-todo of acme 1.0" in said
+    assert checked(tmp_path, capsys, {"module": "tool-todo", "source": {"distribution": "evil"}})[0] == 0

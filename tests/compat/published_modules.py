@@ -354,9 +354,14 @@ def write_modules(directory: Path, name: str = "small") -> dict[str, Path]:
     written = {}
     for module_id, source in MODULES.items():
         unique = f"{module_id}-{name}"
-        root = directory / f"amplifier-module-{unique}"
-        package = root / f"amplifier_module_{unique.replace('-', '_')}"
-        package.mkdir(parents=True)
-        (package / "__init__.py").write_text(source, encoding="utf-8")
-        written[unique] = root
+        written[unique] = write_package(directory, unique, source)
     return written
+
+
+def write_package(directory: Path, module_id: str, source: str) -> Path:
+    """Write one module in the layout of a published repository; gives its root."""
+    root = directory / f"amplifier-module-{module_id}"
+    package = root / f"amplifier_module_{module_id.replace('-', '_')}"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(source, encoding="utf-8")
+    return root

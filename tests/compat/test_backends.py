@@ -348,7 +348,7 @@ async def test_a_session_on_trio_says_why_it_has_no_such_module(anyio_backend_na
 # ── loops in native sessions ─────────────────────────────────────────────────────────────────────
 
 
-async def test_only_a_published_mount_is_changed(loader: ModuleLoader, anyio_backend_name: str):
+async def test_only_a_published_mount_is_changed(loader: ModuleLoader):
     own = own_module()
     own.mount.__module__ = "amplifier.modules.loop_basic"  # this file imports the alias, so it would count as published
     native = ModuleLoader(modules={"tool-own": own})
@@ -356,37 +356,202 @@ async def test_only_a_published_mount_is_changed(loader: ModuleLoader, anyio_bac
     published = await loader.load("context-simple")
     assert published.mount.__name__ == "mount"
     assert published.mount.__module__ == "amplifier_module_context_simple"
-    assert hasattr(published.mount, "__wrapped__") is (anyio_backend_name == "asyncio")
+    assert hasattr(published.mount, "__wrapped__")
 
 
-async def test_a_loop_is_changed_once_and_keeps_its_signature(directory: Path, anyio_backend_name: str):
+async def test_a_loop_is_changed_once_and_keeps_its_signature(directory: Path):
     import inspect
 
-    from amplifier.compat._turns import cancelled_once
+    from amplifier.compat._turns import run_in_a_turn
 
     class Loop:
         async def execute(self, prompt: str, *, coordinator: Any = None) -> str:
             return prompt
 
     loop = Loop()
-
-    async def mount(coordinator: Any, config: Any) -> str:
-        coordinator.mounted = loop
-        return "cleanup"
-
-    twice = cancelled_once(cancelled_once(mount))
-    coordinator = SimpleNamespace(mounted=None)
-    coordinator.get = lambda point: coordinator.mounted
-    assert await twice(coordinator, {}) == "cleanup"
+    run_in_a_turn(loop)
+    run_in_a_turn(loop)
     assert list(inspect.signature(loop.execute).parameters) == ["prompt", "coordinator"]
     assert not hasattr(loop.execute.__wrapped__, "__wrapped__")  # type: ignore[attr-defined]
     assert await loop.execute("hello") == "hello"
 
 
-def test_a_structured_mount_is_left_alone():
-    from amplifier.compat._turns import cancelled_once
+async def test_a_structured_mount_is_left_alone(directory: Path):
+    from amplifier.compat._adapting import adapted
 
     def mount(coordinator: Any, config: Any) -> Any:
         raise AssertionError("nobody mounts it")
 
-    assert cancelled_once(mount) is mount
+    assert adapted("tool-x", mount) is mount
+
+
+# ── what shows only when it is called ────────────────────────────────────────────────────────────
+
+LAZY = """
+from amplifier_core import HookResult, ModuleCoordinator, ToolResult
+{extra}
+
+async def mount(coordinator: ModuleCoordinator, config=None):
+    await coordinator.mount("tools", Lazy(), name="lazy")
+    coordinator.hooks.register("tool:pre", watch, name="watcher")
+
+
+class Lazy:
+    name = "lazy"
+    description = "Calls something that needs asyncio."
+    input_schema = {{"type": "object", "properties": {{}}}}
+
+    async def execute(self, input):
+        {call}
+        return ToolResult(success=True, output="done")
+
+
+async def watch(event, data):
+    {watch}
+    return HookResult(action="continue")
+"""
+
+HELPER = """
+import asyncio
+
+
+async def work():
+    await asyncio.sleep(0.001)
+
+
+async def wait():
+    return await asyncio.Event().wait()
+
+
+async def step_aside():
+    await asyncio.sleep(0)
+
+
+def start():
+    return asyncio.create_task(work())
+
+
+async def lock():
+    return asyncio.get_running_loop()
+"""
+
+
+def lazy(directory: Path, function: str, *, watch: str = "pass") -> None:
+    """A published module that imports a helper of asyncio's inside a function, and the helper."""
+    call = f"from helper_of_asyncio import {function}; answer = {function}(); answer = await answer if hasattr(answer, '__await__') else answer"
+    source = LAZY.format(call=call, watch=watch, extra="")
+    root = directory / "amplifier-module-tool-lazy"
+    root.mkdir()
+    package(root, "amplifier_module_tool_lazy", source)
+    (directory / "helper_of_asyncio.py").write_text(HELPER)
+
+
+@pytest.fixture
+def helper(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.syspath_prepend(directory)
+    yield directory
+    sys.modules.pop("helper_of_asyncio", None)
+
+
+async def opened(kind: str, directory: Path) -> Any:
+    """A session of that kind with the lazy tool; to be entered."""
+    turns = [("lazy", {}), "done"]
+
+    async def mount(coordinator: Any, config: Any = None) -> None:
+        await coordinator.mount("providers", MockProvider(turns), name="scripted")
+
+    tool = {"module": "tool-lazy", "source": str(directory / "amplifier-module-tool-lazy")}
+    plan = {"session": {"orchestrator": "loop-basic", "context": "context-simple"}, "tools": [tool]}
+    if kind == "native session":
+        plan["session"] = {name: {"module": each, "source": "builtin"} for name, each in plan["session"].items()}  # type: ignore[attr-defined]
+        plan["providers"] = [{"module": "provider-own"}]
+        return AmplifierSession(plan, loader=ModuleLoader(modules={"provider-own": mount}))
+    from amplifier_core import AmplifierSession as Published  # type: ignore[import-not-found]
+
+    plan["session"] = {name: {"module": each, "source": "builtin"} for name, each in plan["session"].items()}  # type: ignore[attr-defined]
+    session = Published(plan)
+    await mount(session.coordinator)
+    await session.coordinator.mount("module-source-resolver", Resolver(directory))
+    return session
+
+
+FUNCTIONS = {
+    "work": ("asyncio.sleep", 6),
+    "wait": ("asyncio.Event", 10),
+    "step_aside": ("asyncio.sleep", 14),
+    "start": ("asyncio.create_task", 18),
+    "lock": ("asyncio.get_running_loop", 22),
+}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("kind", ["published session", "native session"])
+@pytest.mark.filterwarnings("ignore:coroutine 'work' was never awaited:RuntimeWarning")
+async def test_a_lazy_call_of_asyncio_on_trio_is_named_like_the_refusal(
+    helper: Path, kind: str, function: str, anyio_backend_name: str
+):
+    if (anyio_backend_name, function) == ("asyncio", "wait"):
+        return  # it waits for what never comes, as it would anywhere
+    lazy(helper, function)
+    async with await opened(kind, helper) as session:
+        said = await session.execute("go")
+        messages = await session.coordinator.get("context").get_messages()
+        tool = session.coordinator.get("tools")["lazy"]
+        if anyio_backend_name == "trio":
+            with pytest.raises(ModuleLoadError) as caught:
+                await tool.execute({})
+
+    assert said == "done"
+    (result,) = [message["content"] for message in messages if message["role"] == "tool"]
+    if anyio_backend_name == "asyncio":
+        assert "done" in str(result)
+        return
+    call, line = FUNCTIONS[function]
+    words = f"module 'tool-lazy' cannot run on trio: it calls {call} (helper_of_asyncio.py, line {line}); run the session on asyncio"
+    assert words in str(caught.value)
+    assert words.partition(" (")[0] in str(result)
+    assert (caught.value.module_id, caught.value.reason_code) == ("tool-lazy", "validation_failed")
+    assert isinstance(caught.value.__cause__, RuntimeError | TypeError | AttributeError)
+
+
+@pytest.mark.parametrize("kind", ["published session", "native session"])
+async def test_a_handler_is_named_too(
+    helper: Path, kind: str, anyio_backend_name: str, caplog: pytest.LogCaptureFixture
+):
+    lazy(helper, "lock", watch="from helper_of_asyncio import work; await work()")
+    async with await opened(kind, helper) as session:
+        await session.execute("go")
+    failures = [record.getMessage() for record in caplog.records if "'watcher'" in record.getMessage()]
+    expected = "module 'tool-lazy' cannot run on trio: it calls asyncio.sleep (helper_of_asyncio.py, line 6)"
+    assert [expected in line for line in failures] == ([] if anyio_backend_name == "asyncio" else [True])
+
+
+@pytest.mark.parametrize("kind", ["published session", "native session"])
+async def test_a_mount_that_turns_out_to_need_asyncio_is_named_too(
+    helper: Path, kind: str, anyio_backend_name: str, caplog: pytest.LogCaptureFixture
+):
+    lazy(helper, "lock")
+    file = helper / "amplifier-module-tool-lazy" / "amplifier_module_tool_lazy" / "__init__.py"
+    file.write_text(
+        file.read_text().replace(
+            "config=None):", "config=None):\n    from helper_of_asyncio import work\n    await work()"
+        )
+    )
+    session = await opened(kind, helper)
+    errors: list[str] = []
+    session.coordinator.hooks.register("module:load_failed", lambda event, data: errors.append(data["error"]))
+    async with session:
+        pass
+    expected = "module 'tool-lazy' cannot run on trio: it calls asyncio.sleep (helper_of_asyncio.py, line 6)"
+    assert [expected in error for error in errors] == ([] if anyio_backend_name == "asyncio" else [True])
+
+
+async def test_other_errors_stay_what_they_are(helper: Path):
+    lazy(helper, "lock")
+    file = helper / "amplifier-module-tool-lazy" / "amplifier_module_tool_lazy" / "__init__.py"
+    file.write_text(
+        file.read_text().replace("from helper_of_asyncio import lock;", "raise RuntimeError('of its own');")
+    )
+    async with await opened("native session", helper) as session:
+        with pytest.raises(RuntimeError, match=r"^of its own$"):
+            await session.coordinator.get("tools")["lazy"].execute({})

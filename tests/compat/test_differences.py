@@ -100,6 +100,22 @@ def test_ours_are_no_models_of_pydantic_and_have_no_old_names():
     assert [name for name in old if hasattr(HookResult, name)] == []
 
 
+def test_classes_show_their_fields_so_a_mock_made_after_one_has_them():
+    assert hasattr(ChatRequest, "messages")
+    assert "messages" in dir(ChatRequest)  # what a mock with a spec asks for; published, neither
+
+
+def test_vars_is_a_copy_and_of_a_subclass_the_new_fields_only():
+    usage: Any = Usage(input_tokens=1, output_tokens=1, total_tokens=2)
+    vars(usage)["input_tokens"] = 5
+    assert usage.input_tokens == 1
+
+    class Labelled(Usage):
+        label: str = "x"
+
+    assert vars(Labelled(input_tokens=1, output_tokens=1, total_tokens=2)) == {"label": "x"}
+
+
 def test_validators_of_a_subclass_are_not_run():
     class Careful(Usage):
         label: str = "x"

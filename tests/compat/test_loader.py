@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from amplifier.compat._backends import first_asyncio_call
 from amplifier.errors import ModuleLoadError
+from tests.loading._forge import distribution, package
 
 NEUTRAL = """
 from amplifier_core import HookResult
@@ -190,3 +191,54 @@ def test_types_and_questions_of_asyncio_are_no_calls(tmp_path: Path):
     )
 
     assert first_asyncio_call(str(file)) == "asyncio.sleep (x.py, line 4)"
+
+
+# ── ids that built-in modules have as well ───────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def published_todo(alias, tmp_path, monkeypatch):
+    """A published tool-todo, installed."""
+    distribution(tmp_path, "amplifier_module_tool_todo", {"tool-todo": "amplifier_module_tool_todo:mount"}, "1.2")
+    package(tmp_path, "amplifier_module_tool_todo")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "amplifier_module_tool_todo"
+    sys.modules.pop("amplifier_module_tool_todo", None)
+
+
+async def mounted_from(source: Any = None, resolver: Any = None) -> str:
+    from amplifier_core.loader import ModuleLoader as Published  # type: ignore[import-not-found]
+
+    coordinator = None if resolver is None else SimpleNamespace(get=lambda point: resolver)
+    mount = await Published(coordinator).load("tool-todo", source_hint=source)
+    (cell,) = [c.cell_contents for c in mount.__closure__ or () if callable(c.cell_contents)]
+    return str(cell.__module__)
+
+
+async def test_a_published_session_takes_the_installed_module_and_says_so_once(published_todo: str, caplog):
+    with caplog.at_level("INFO"):
+        assert await mounted_from() == published_todo
+    lines = [record.getMessage() for record in caplog.records if "not the built-in one" in record.getMessage()]
+    assert len(lines) == 1
+    assert published_todo in lines[0]
+
+
+async def test_a_published_session_takes_ours_where_there_is_no_other_or_it_is_pinned(published_todo: str, monkeypatch):
+    assert await mounted_from("builtin") == "amplifier.modules.tool_todo"
+    assert await mounted_from({"distribution": published_todo}) == published_todo
+    monkeypatch.undo()
+    sys.modules.pop(published_todo, None)
+    assert await mounted_from() == "amplifier.modules.tool_todo"
+
+
+async def test_a_pin_is_no_question_for_the_resolver(published_todo: str):
+    class Resolver:
+        def resolve(self, module_id: str, **_: Any) -> Any:
+            raise AssertionError(f"asked about {module_id}")
+
+    assert await mounted_from("builtin", Resolver()) == "amplifier.modules.tool_todo"
+
+
+async def test_a_pin_that_fits_nothing_is_an_error(alias: None):
+    with pytest.raises(ModuleLoadError, match="does not provide it"):
+        await mounted_from({"distribution": "absent"})

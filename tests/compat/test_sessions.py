@@ -14,7 +14,7 @@ import pytest
 from amplifier import HookResult
 from amplifier.compat import _session
 from amplifier.compat._session import AmplifierSession
-from amplifier.errors import SessionBusyError, SessionStateError
+from amplifier.errors import ExecutionCancelled, SessionBusyError, SessionStateError
 
 pytestmark = pytest.mark.usefixtures("alias")
 
@@ -178,11 +178,64 @@ async def test_an_immediate_stop_that_nobody_answers_cancels_the_turn(monkeypatc
     session = session_of(wait)
     heard = record(session)
     async with session:
-        with pytest.raises(RuntimeError, match="Execution failed: Cancelled"):
+        with pytest.raises(RuntimeError) as caught:
             await session.execute("x")
 
     assert unwound == ["yes"]
     assert heard == ["session:start", "cancel:completed", "session:end"]
+    assert "an immediate stop was requested" in str(caught.value)
+    assert isinstance(caught.value.__cause__, ExecutionCancelled)
+
+
+@pytest.mark.virtual_time
+async def test_a_headless_double_ctrl_c_ends_with_words_on_both_backends():
+    """The published command line asks for a graceful stop at the first SIGINT, and for an immediate one at the second."""
+    waiting = anyio.Event()
+    told: list[str | None] = []
+
+    async def wait(**_: Any) -> str:
+        waiting.set()
+        await anyio.sleep_forever()
+        return ""
+
+    async def press_twice(token: Any) -> None:
+        await waiting.wait()
+        assert token.request_graceful()
+        assert token.request_immediate()
+
+    session = session_of(wait)
+    session.coordinator.hooks.register("cancel:completed", lambda event, data: told.append(data.get("error")))
+    async with session, anyio.create_task_group() as group:
+        group.start_soon(press_twice, session.coordinator.cancellation)
+        with pytest.raises(RuntimeError) as caught:
+            await session.execute("x")
+
+    expected = "CancelledError: an immediate stop was requested, and the loop did not end the turn by itself"
+    assert (str(caught.value), told) == (f"Execution failed: {expected}", [expected])
+
+
+async def test_a_turn_that_is_running_while_the_session_is_closed_ends_with_words():
+    waiting = anyio.Event()
+    failed: list[str] = []
+
+    async def wait(**_: Any) -> str:
+        waiting.set()
+        await anyio.sleep_forever()
+        return ""
+
+    async def run(session: AmplifierSession) -> None:
+        with pytest.raises(RuntimeError) as caught:
+            await session.execute("x")
+        failed.append(str(caught.value))
+
+    session = session_of(wait)
+    await session.initialize()
+    async with anyio.create_task_group() as group:
+        group.start_soon(run, session)
+        await waiting.wait()
+        await session.cleanup()
+
+    assert failed == ["Execution failed: CancelledError: the session was closed while the turn was running"]
 
 
 async def test_the_coordinators_request_may_be_awaited_or_not():

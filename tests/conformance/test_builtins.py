@@ -60,8 +60,7 @@ def unexamined(report: Report) -> set[str]:
 
 
 def test_no_module_is_forgotten():
-    ours = [each for each in entry_points(group="amplifier.modules") if each.value.startswith("amplifier.modules.")]
-    assert set(CHECKED) == {each.name for each in ours}
+    assert set(CHECKED) == {each.name for each in entry_points(group="amplifier.builtin_modules")}
 
 
 @pytest.mark.timeout(3600 if THOROUGH else 600)

@@ -3,5 +3,21 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
 
-collect_ignore = [] if find_spec("build") else ["test_distributions.py", "test_public_types.py"]
+import pytest
+
+from tests._support.tree import ROOT
+
+collect_ignore = (
+    [] if find_spec("build") else ["test_distributions.py", "test_public_types.py", "test_beside_published.py"]
+)
+
+
+@pytest.fixture(scope="session")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The wheel, made from the sdist, and the sdist, made from this tree."""
+    from .environments import built
+
+    wheel, sdist = built(ROOT, tmp_path_factory.mktemp("dist"))
+    return wheel, sdist

@@ -5,39 +5,20 @@ The empty environment gets its dependencies from this one, as far as the wheel a
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
-import sys
 import tarfile
-import venv
 import zipfile
 from email.parser import Parser
-from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 
 import amplifier
 from tests._support.tree import ROOT
 
+from .environments import Environment, built
+
 MEGABYTE = 1 << 20
-
-
-def built(source: Path, target: Path, *options: str) -> list[Path]:
-    command = [sys.executable, "-m", "build", "--no-isolation", *options, "--outdir", str(target), str(source)]
-    finished = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    return sorted(target.iterdir())
-
-
-@pytest.fixture(scope="module")
-def archives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The wheel, made from the sdist, and the sdist, made from this tree."""
-    wheel, sdist = built(ROOT, tmp_path_factory.mktemp("dist"))
-    return wheel, sdist
 
 
 @pytest.fixture(scope="module")
@@ -103,43 +84,6 @@ def test_the_metadata_says_what_the_code_says(wheel: zipfile.ZipFile) -> None:
 
 
 # ── an empty environment ─────────────────────────────────────────────────────────────────────────
-
-
-class Environment:
-    """A virtual environment with the wheel, what the wheel asks for, and nothing else."""
-
-    def __init__(self, folder: Path, wheel: Path) -> None:
-        venv.create(folder, with_pip=False, symlinks=True)
-        self.bin = folder / "bin"
-        (self.packages,) = folder.glob("lib/python*/site-packages")
-        self.distributions: set[str] = set()
-        install = [sys.executable, "-m", "pip", "--python", str(self.bin / "python"), "install", "--quiet"]
-        subprocess.run([*install, "--no-deps", "--no-index", str(wheel)], check=True, capture_output=True)
-        self._bring(Distribution.at(next(self.packages.glob("amplifier-*.dist-info"))))
-
-    def _bring(self, told: Distribution) -> None:
-        """Copy what a distribution needs without extras, and what that needs."""
-        self.distributions.add(told.name)
-        for text in told.requires or []:
-            needed = Requirement(text)
-            if needed.name in self.distributions or (needed.marker and not needed.marker.evaluate({"extra": ""})):
-                continue
-            found = distribution(needed.name)
-            for file in found.files or []:
-                source = Path(str(found.locate_file(file)))
-                if ".." in file.parts or "__pycache__" in file.parts or not source.is_file():
-                    continue
-                (self.packages / file).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(source, self.packages / file)
-            self._bring(found)
-
-    def run(self, *command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-        clean = {"PATH": os.pathsep.join([str(self.bin), os.defpath]), "HOME": str(cwd), "PYTHONDONTWRITEBYTECODE": "1"}
-        program = [str(self.bin / command[0]), *command[1:]]
-        return subprocess.run(program, cwd=cwd, env=clean, capture_output=True, text=True, check=False)
-
-    def python(self, program: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-        return self.run("python", "-I", "-W", "error", "-c", program, cwd=cwd)
 
 
 @pytest.fixture(scope="module")

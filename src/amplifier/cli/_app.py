@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
 
 import click
 
@@ -12,7 +14,10 @@ from ._exits import CommandError, Exit
 from ._invocation import Invocation, debug_option
 from ._lazy import LazyGroup
 
-__all__ = ["run"]
+__all__ = ["SECOND_NAME", "run"]
+
+SECOND_NAME: Final = "amplifier-kernel"
+"""Installed beside ``amplifier``, which the published command line installs as well."""
 
 _COMMANDS = {
     "run": "_run:run",
@@ -55,7 +60,7 @@ def run(arguments: Sequence[str] | None) -> int:
     """Run one command and return the exit code."""
     invocation = Invocation()
     try:
-        ended = app.main(args=arguments, prog_name="amplifier", standalone_mode=False, obj=invocation)
+        ended = app.main(args=arguments, prog_name=_own_name(), standalone_mode=False, obj=invocation)
         sys.stdout.flush()
     except click.exceptions.Exit as end:
         return end.exit_code
@@ -69,6 +74,12 @@ def run(arguments: Sequence[str] | None) -> int:
     except Exception as error:  # noqa: BLE001  # the last place before the shell: one message, no traceback
         return _complain(error, debug=invocation.debug)
     return ended if isinstance(ended, int) else Exit.OK
+
+
+def _own_name() -> str:
+    """The name the command was called by: the published command line may have the first one."""
+    called = Path(sys.argv[0]).stem if sys.argv else ""
+    return called if called == SECOND_NAME else "amplifier"
 
 
 def _complain(error: Exception, *, debug: bool) -> int:

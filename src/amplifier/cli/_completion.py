@@ -7,14 +7,12 @@ from click.shell_completion import get_completion_class
 
 __all__ = ["completion"]
 
-_VARIABLE = "_AMPLIFIER_COMPLETE"
-
 
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print the completion code for SHELL.
+    """Print the completion code for SHELL, for the name this command was called by.
 
     \b
     bash   eval "$(amplifier completion bash)"      in ~/.bashrc
@@ -24,7 +22,8 @@ def completion(context: click.Context, shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None  # click knows these three
     root = context.find_root()
-    made = kind(root.command, {}, "amplifier", _VARIABLE)
+    name = root.info_name or "amplifier"
+    made = kind(root.command, {}, name, f"_{name.replace('-', '_').upper()}_COMPLETE")
     click.echo(
         made.source_template % made.source_vars()
     )  # not source(), which first looks for a bash to ask its version

@@ -14,12 +14,16 @@ from typing import Any, Final
 import attrs
 
 from amplifier._json import copy_json
+from amplifier.loading import is_built_in
 from amplifier.plan import expand_variables, merge_plans
 
 from ._exits import CommandError
 from ._plan_files import read_plan_file
 
 __all__ = ["Composition", "compose", "needs", "place"]
+
+BUILT_IN: Final = "builtin"
+"""The source that pins a module of this package, where another distribution may provide the id as well."""
 
 OFFLINE: Final = "provider-offline"
 KEYS: Final = {"ANTHROPIC_API_KEY": "provider-anthropic", "OPENAI_API_KEY": "provider-openai"}
@@ -73,8 +77,8 @@ class Composition:
 
 
 def needs(module_id: str) -> tuple[str, str] | None:
-    """The package a built-in module lacks on this machine and the extra that brings it; None if it lacks nothing."""
-    package, extra = NEEDS.get(module_id, ("", ""))
+    """The package a built-in module lacks on this machine and the extra that brings it; None if it lacks nothing or is not used."""
+    package, extra = NEEDS.get(module_id, ("", "")) if is_built_in(module_id) else ("", "")
     return (package, extra) if package and find_spec(package) is None else None
 
 
@@ -131,21 +135,27 @@ def place(plan: dict[str, Any], *, sessions: Path) -> dict[str, Any]:
 def _default(available: Collection[str], wanted: str | None, variables: Mapping[str, str]) -> Composition:
     provider, notes = _choose_provider(available, wanted, variables)
     tools = [module_id for module_id in TOOLS if module_id in available and needs(module_id) is None]
+    # Pinned is what this command relies on: the system prompt, the files of a session, the gates, the agents below. Tools and
+    # providers are whatever is installed.
     hooks: list[dict[str, Any]] = [
-        {"module": "hooks-redaction", "on_failure": "deny"},
-        {"module": "hooks-approval", "on_failure": "deny"},
-        {"module": "hooks-logging"},
+        {"module": "hooks-redaction", "source": BUILT_IN, "on_failure": "deny"},
+        {"module": "hooks-approval", "source": BUILT_IN, "on_failure": "deny"},
+        {"module": "hooks-logging", "source": BUILT_IN},
     ]
     plan: dict[str, Any] = {
         "session": {
             "orchestrator": {
                 "module": "loop-streaming",
+                "source": BUILT_IN,
                 "config": {"system_prompt": SYSTEM_PROMPT.format(directory=Path.cwd())},
             },
-            "context": {"module": "context-persistent"},
+            "context": {"module": "context-persistent", "source": BUILT_IN},
         },
         "providers": [{"module": provider}],
-        "tools": [{"module": module_id} for module_id in tools],
+        "tools": [
+            {"module": module_id, "source": BUILT_IN} if module_id == "tool-task" else {"module": module_id}
+            for module_id in tools
+        ],
         "hooks": [hook for hook in hooks if hook["module"] in available],
     }
     if "tool-task" in tools:

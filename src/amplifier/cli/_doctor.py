@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 import anyio
@@ -20,6 +22,7 @@ from amplifier.errors import AmplifierError
 from amplifier.loading import ModuleLoader
 from amplifier.models import to_json
 
+from ._app import SECOND_NAME
 from ._catalogue import installed_modules
 from ._complaints import complaint
 from ._composition import KEYS, NEEDS, OFFLINE, TOOLS, compose, needs
@@ -33,6 +36,7 @@ __all__ = ["doctor"]
 Verdict: TypeAlias = Literal["ok", "note", "problem"]
 _MARKS = {"ok": "✓", "note": "·", "problem": "✗"}
 _COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
+_OUR_COMMAND = "amplifier.cli"
 _OPTIONAL = {
     "trio": ("trio", "--backend trio"),
     "yaml": ("cli", "plans in YAML"),
@@ -61,7 +65,7 @@ class Finding:
 @json_option
 @debug_option
 def doctor(wanted: str | None, as_json: bool) -> int:
-    """Check Python, backends, extras, modules, keys, the state folder, the terminal and what is running.
+    """Check Python, backends, extras, modules, keys, the command itself, the state folder, the terminal and what is running.
 
     The exit code is 0 when `amplifier run` can work and 1 when it cannot. Keys are never shown.
 
@@ -133,7 +137,7 @@ def _package(package: str, extra: str, purpose: str) -> Finding:
 
 
 def _look_at_modules() -> Iterator[Finding]:
-    found = installed_modules()
+    found = [entry.info for entry in installed_modules()]
     loader = ModuleLoader()
     broken = 0
     for info in found:
@@ -165,8 +169,41 @@ def _look_at_keys() -> Iterator[Finding]:
         is_set = bool(os.environ.get(variable))
         said = f"{variable} is {'set' if is_set else 'not set'} ({module_id})"
         yield Finding("key", "ok" if is_set else "note", said)
-    chosen = compose({info.id for info in installed_modules()}).provider
+    chosen = compose({entry.info.id for entry in installed_modules()}).provider
     yield Finding("provider", "ok", f"{chosen} answers unless -p says otherwise")
+
+
+def _look_at_command() -> Iterator[Finding]:
+    """The published command line installs a command of our name; of two the one installed last is there."""
+    others = [
+        f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
+        for entry in entry_points(group="console_scripts", name="amplifier")
+        if not entry.value.startswith(_OUR_COMMAND)
+    ]
+    path = shutil.which("amplifier")
+    if path is None:
+        yield Finding("command", "note", f"no command `amplifier` is on the PATH; {_instead()}")
+    elif _is_ours(path):
+        yield Finding("command", "ok", f"{path} is this command")
+        if others:
+            yield Finding(
+                "command", "note", f"{', '.join(others)} installs a command `amplifier` as well; {_instead()}"
+            )
+    else:
+        whose = f"that of {', '.join(others)}" if others else "another program"
+        yield Finding("command", "note", f"{path} is not this command but {whose}; {_instead()}")
+
+
+def _is_ours(path: str) -> bool:
+    """Whether a script starts our command line, by what is written in it; the module's name is in every kind of launcher."""
+    try:
+        return _OUR_COMMAND.encode() in Path(path).read_bytes()
+    except OSError:
+        return False
+
+
+def _instead() -> str:
+    return f"`{SECOND_NAME}` and `python -m amplifier` always are"
 
 
 def _look_at_state() -> Iterator[Finding]:
@@ -214,6 +251,7 @@ _CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     _look_at_extras,
     _look_at_modules,
     _look_at_keys,
+    _look_at_command,
     _look_at_state,
     _look_at_terminal,
     _look_at_running,

@@ -13,12 +13,12 @@ import click
 from amplifier._json import visible_text
 from amplifier.contracts import CONTRACTS
 from amplifier.errors import AmplifierError
-from amplifier.loading import LoadedModule, ModuleLoader
-from amplifier.models import ModuleInfo, to_dict
+from amplifier.loading import CatalogueEntry, LoadedModule, ModuleLoader
+from amplifier.models import to_dict
 
-from ._catalogue import installed_ids, installed_modules, one_line_about
+from ._catalogue import all_modules, installed_ids
 from ._complaints import complaint
-from ._composition import needs
+from ._composition import BUILT_IN, needs
 from ._exits import CommandError
 from ._invocation import debug_option, json_option
 from ._lazy import LazyGroup
@@ -42,31 +42,43 @@ def _complete_module(_context: click.Context, _parameter: click.Parameter, incom
 @json_option
 @debug_option
 def list_modules(kind: str | None, as_json: bool) -> None:
-    """List every module that can be named in a plan. Files are read; no module is imported."""
+    """List every module that can be named in a plan. Files are read; no module is imported.
+
+    Where several modules have one id, a plan gets the third-party one rather than the built-in one; the others are listed as not used,
+    with the source that pins them in a plan.
+    """
     if kind is not None and kind not in CONTRACTS:
         raise CommandError(f"--type is {kind!r}; expected one of {', '.join(CONTRACTS)}")
-    found = [info for info in installed_modules() if kind in (None, info.type)]
+    found = [entry for entry in all_modules() if kind in (None, entry.info.type)]
     if as_json:
-        click.echo(json.dumps([_facts(info) for info in found], indent=2))
+        click.echo(json.dumps([_facts(entry) for entry in found], indent=2))
         return
     print_table(
-        ["module", "kind", "version", "what it is"],
-        [[info.id, info.type, info.version, _remark(info)] for info in found],
+        ["module", "kind", "version", "what it is", "from"],
+        [[e.info.id, e.info.type, e.info.version, _remark(e), _whence(e)] for e in found],
     )
 
 
-def _facts(info: ModuleInfo) -> dict[str, Any]:
-    return {**to_dict(info), "description": one_line_about(info), "missing": _missing(info.id)}
+def _facts(entry: CatalogueEntry) -> dict[str, Any]:
+    about = {"from": entry.origin, "source": entry.source, "in_use": entry.is_used}
+    return {**to_dict(entry.info), **about, "missing": _missing(entry)}
 
 
-def _missing(module_id: str) -> dict[str, str] | None:
-    lacking = needs(module_id)
+def _missing(entry: CatalogueEntry) -> dict[str, str] | None:
+    lacking = needs(entry.info.id) if entry.source == BUILT_IN else None
     return None if lacking is None else {"package": lacking[0], "extra": lacking[1]}
 
 
-def _remark(info: ModuleInfo) -> str:
-    lacking = _missing(info.id)
-    return one_line_about(info) if lacking is None else f"needs {_how_to_get(lacking)}"
+def _remark(entry: CatalogueEntry) -> str:
+    lacking = _missing(entry)
+    return entry.info.description if lacking is None else f"needs {_how_to_get(lacking)}"
+
+
+def _whence(entry: CatalogueEntry) -> str:
+    if entry.is_used:
+        return entry.origin
+    why = "contested" if entry.is_contested else "not used"
+    return f"{entry.origin} ({why}; source: {json.dumps(entry.source)})"
 
 
 def _how_to_get(lacking: dict[str, str]) -> str:
@@ -79,12 +91,12 @@ def _how_to_get(lacking: dict[str, str]) -> str:
 @debug_option
 def show_module(module_id: str, as_json: bool) -> None:
     """Show one MODULE. It is imported for this, not mounted."""
-    found = [info for info in installed_modules() if info.id == module_id]
+    found = [entry for entry in all_modules() if entry.info.id == module_id]
     if not found:
-        near = nearest_module(module_id, [info.id for info in installed_modules()])
+        near = nearest_module(module_id, installed_ids())
         advice = f"did you mean {near!r}? " if near else ""
         raise CommandError(f"no module {module_id!r} is installed; {advice}`amplifier module list` shows all of them")
-    facts = _facts(found[0])
+    facts = {**_facts(found[0]), "others": [_whence(other) for other in found[1:]]}
     try:
         loaded: LoadedModule = anyio.run(ModuleLoader().load, module_id)
     except AmplifierError as error:
@@ -97,8 +109,8 @@ def show_module(module_id: str, as_json: bool) -> None:
     if facts["missing"] is not None:
         facts["missing"] = _how_to_get(facts["missing"])
     for name, value in facts.items():
-        if value not in (None, "", {}):
-            text = visible_text(str(value))
+        if value not in (None, "", {}, []):
+            text = visible_text("\n".join(value) if isinstance(value, list) else str(value))
             click.echo(f"{name.replace('_', ' '):14} {text.replace(chr(10), chr(10) + ' ' * 15)}")
 
 

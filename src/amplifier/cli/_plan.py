@@ -35,9 +35,10 @@ def plan() -> None:
 def check(context: click.Context, file: Path) -> None:
     """Print everything that is wrong with the mount plan in FILE (YAML, TOML or JSON).
 
-    A misspelt section or key is a problem; one that resembles nothing known is a warning. Modules that nothing installed provides, and
-    built-in ones whose extra is not installed, are problems; one with a source is not looked for, and no module's config is
-    checked: only the module itself knows its keys. Variables are filled in; a note names those that are not set here.
+    A misspelt section or key is a problem; one that resembles nothing known is a warning. Problems are also modules that nothing installed
+    provides, built-in ones whose extra is not installed, and an id that several third-party distributions claim while the plan pins
+    none. One whose source is a place is not looked for, and no module's config is checked: only the module itself knows its keys.
+    Variables are filled in; a note names those that are not set here.
 
     The exit code is 0 for a plan without problems and warnings, 1 for one with any, 2 for a file of another kind.
     """

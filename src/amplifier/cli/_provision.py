@@ -12,6 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from amplifier.errors import ModuleLoadError
+from amplifier.loading import choose, entry_points, find_pinned, read_pin
 from amplifier.plan import is_module_id
 
 from ._catalogue import installed_ids
@@ -26,22 +28,35 @@ _ADVICE = "install it, name its folder in AMPLIFIER_MODULES or give its 'source'
 def missing_modules(plan: Any) -> list[tuple[str, str]]:
     """Every module that nothing provides, or whose extra is not installed, as a path in the plan and the problem.
 
-    One that has a ``source`` is not judged.
+    One that has a ``source`` is not judged, unless the source pins an installed distribution or the built-in module.
     """
     named = list(_named(plan))
-    known = installed_ids() if named else []
-    return [(path, problem) for path, module_id in named if (problem := _problem(module_id, known)) is not None]
+    if not named:
+        return []
+    known = installed_ids()
+    return [
+        (path, problem)
+        for path, module_id, source in named
+        if (problem := _problem(module_id, source, known)) is not None
+    ]
 
 
-def _problem(module_id: str, known: list[str]) -> str | None:
-    if module_id not in known:
-        installed = _is_importable(module_id)
-        return None if installed else f"no module {module_id!r} is installed; {_advice(module_id, known)}"
-    lacking = needs(module_id)
-    if lacking is None:
+def _problem(module_id: str, source: Any, known: list[str]) -> str | None:
+    pin = read_pin(source)
+    if source is not None and pin is None:
         return None
-    package, extra = lacking
-    return f"module {module_id!r} needs {package}, which is not installed; install it with: pip install 'amplifier[{extra}]'"
+    claims = entry_points().get(module_id, ())
+    try:
+        used = choose(module_id, claims) if pin is None else find_pinned(module_id, claims, pin)
+    except ModuleLoadError as error:
+        return str(error)
+    if used is not None and used.is_built_in and (lacking := needs(module_id)) is not None:
+        package, extra = lacking
+        install = f"pip install 'amplifier[{extra}]'"
+        return f"module {module_id!r} needs {package}, which is not installed; install it with: {install}"
+    if used is not None or module_id in known or _is_importable(module_id):
+        return None
+    return f"no module {module_id!r} is installed; {_advice(module_id, known)}"
 
 
 def _advice(module_id: str, known: list[str]) -> str:
@@ -49,15 +64,15 @@ def _advice(module_id: str, known: list[str]) -> str:
     return _ADVICE if near is None else f"did you mean {near!r}?"
 
 
-def _named(plan: Any) -> Iterator[tuple[str, str]]:
-    """Path and id of each module without a source."""
+def _named(plan: Any) -> Iterator[tuple[str, str, Any]]:
+    """Path, id and source of each module."""
     sections = plan if isinstance(plan, Mapping) else {}
     session = sections.get("session")
     if isinstance(session, Mapping):
         for role in ("orchestrator", "context"):
             entry = session.get(role)
-            if isinstance(entry, str) and session.get(f"{role}_source") is not None:
-                continue
+            if isinstance(entry, str):
+                entry = {"module": entry, "source": session.get(f"{role}_source")}
             yield from _module_of(entry, f"$.session.{role}")
     for section in ("providers", "tools", "hooks"):
         entries = sections.get(section)
@@ -65,10 +80,10 @@ def _named(plan: Any) -> Iterator[tuple[str, str]]:
             yield from _module_of(entry, f"$.{section}[{index}]")
 
 
-def _module_of(entry: Any, path: str) -> Iterator[tuple[str, str]]:
+def _module_of(entry: Any, path: str) -> Iterator[tuple[str, str, Any]]:
     spec = {"module": entry} if isinstance(entry, str) else entry
-    if isinstance(spec, Mapping) and spec.get("source") is None and is_module_id(spec.get("module")):
-        yield path, spec["module"]
+    if isinstance(spec, Mapping) and is_module_id(spec.get("module")):
+        yield path, spec["module"], spec.get("source")
 
 
 def _is_importable(module_id: str) -> bool:

@@ -4,8 +4,12 @@
     python -m amplifier.compat script.py argument    a file
     python -m amplifier.compat -c "import …"         a text
     python -m amplifier.compat pytest tests          a command that a distribution installs as a Python function
+    python -m amplifier.compat amplifier run …       the published command line, where it is installed
 
-The program runs in this process, after the alias is installed. Python processes that it starts find the alias as well.
+The program runs in this process, after the alias is installed. Python processes that it starts find the alias as well, unless they
+are given a PYTHONPATH of their own. For all processes of the environment, until it is taken back:
+
+    python -m amplifier.compat enable | disable | status
 """
 
 from __future__ import annotations
@@ -17,8 +21,12 @@ from typing import NoReturn
 
 from . import install
 from ._children import let_in
+from ._environment import disable, enable, status
 
-_USAGE = "usage: python -m amplifier.compat (-m MODULE | -c TEXT | FILE | COMMAND) [ARGUMENT …]"
+_USAGE = """\
+usage: python -m amplifier.compat (-m MODULE | -c TEXT | FILE | COMMAND) [ARGUMENT …]
+       python -m amplifier.compat (enable | disable | status)"""
+_FOR_THE_ENVIRONMENT = {"enable": enable, "disable": disable, "status": status}
 
 
 def main(arguments: list[str]) -> object:
@@ -32,6 +40,10 @@ def main(arguments: list[str]) -> object:
     """
     if not arguments or arguments == ["-m"] or arguments == ["-c"]:
         _refuse("nothing to run")
+    if arguments[0] in _FOR_THE_ENVIRONMENT:
+        if len(arguments) > 1:
+            _refuse(f"{arguments[0]!r} takes no arguments; a file of that name is ./{arguments[0]}")
+        return _FOR_THE_ENVIRONMENT[arguments[0]]()
     install()
     let_in()
     first, *rest = arguments
@@ -63,6 +75,8 @@ def _run_command(name: str) -> object:
     from importlib.metadata import entry_points  # noqa: PLC0415 — slow to import, and only needed here
 
     found = [entry for entry in entry_points(group="console_scripts") if entry.name == name]
+    # The published command line has the name of ours; whoever starts it here means the published one.
+    found.sort(key=lambda entry: entry.value.startswith("amplifier.cli"))
     if not found:
         _refuse(
             f"{name!r} is neither a file nor a command that an installed distribution provides as a Python function"

@@ -11,6 +11,8 @@ from contextvars import Context, copy_context
 from types import CoroutineType
 from typing import Any
 
+from amplifier.contracts import contained_failure
+
 
 class Apart:
     """A handler whose calls do not leak context variables."""
@@ -22,7 +24,10 @@ class Apart:
 
     def __call__(self, event: str, data: Any) -> Any:
         context = copy_context()
-        answer = context.run(self.handler, event, data)
+        try:
+            answer = context.run(self.handler, event, data)
+        except SystemExit as exc:  # published, only an async handler's exit ends the program
+            raise contained_failure(exc) from exc
         return _Driven(answer, context) if type(answer) is CoroutineType else answer
 
     def __repr__(self) -> str:

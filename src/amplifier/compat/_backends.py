@@ -2,23 +2,22 @@
 
 About half of the published modules speak AnyIO or nothing; they run on trio as they are. The others call asyncio by name, or
 use a library that does, and on trio such a call finds no loop. What they call is read from their source, so that the refusal
-can name it. Above: the mirror's loader, and `_install`, which has native loaders ask as well.
+can name it. Above: the mirror's loader, and `_adapting` for native ones.
 """
 
 from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from amplifier.contracts._containment import running_asyncio_loop
 from amplifier.errors import ModuleLoadError
 
 from ._finder import ALIAS
-from ._turns import cancelled_once
 
 _HARMLESS: Final = frozenset(
     {
@@ -43,21 +42,6 @@ _NEED_ASYNCIO: Final = frozenset({"aiohttp", "litellm"})
 _ANNOTATIONS: Final = frozenset({"annotation", "returns"})
 
 
-def adapted(module_id: str, mount: Callable[..., Any]) -> Callable[..., Any]:
-    """The mount function of a module that a native loader loaded, so that it fits our sessions if it is a published one.
-
-    Raises:
-        ModuleLoadError: Trio runs, and a published module calls asyncio; names the first such call and where it stands.
-    """
-    package = getattr(mount, "__module__", None)
-    if not isinstance(package, str) or not _imports_alias(package):
-        return mount
-    if running_asyncio_loop() is None:
-        refuse_asyncio_on_trio(package, module_id)
-        return mount
-    return cancelled_once(mount)
-
-
 def refuse_asyncio_on_trio(package: str, module_id: str) -> None:
     """Refuse a module that calls asyncio if trio is what runs.
 
@@ -69,12 +53,17 @@ def refuse_asyncio_on_trio(package: str, module_id: str) -> None:
     where = _source_of(package)
     call = None if where is None else first_asyncio_call(where)
     if call is not None:
-        raise ModuleLoadError(
-            f"module {module_id!r} cannot run on trio: it calls {call}; run the session on asyncio, or use a module "
-            "that speaks AnyIO",
-            module_id=module_id,
-            reason_code="validation_failed",
-        )
+        raise cannot_run_on_trio(module_id, call)
+
+
+def cannot_run_on_trio(module_id: str, call: str) -> ModuleLoadError:
+    """The error about a module that calls asyncio while trio runs, at loading or later."""
+    return ModuleLoadError(
+        f"module {module_id!r} cannot run on trio: it calls {call}; run the session on asyncio, or use a module "
+        "that speaks AnyIO",
+        module_id=module_id,
+        reason_code="validation_failed",
+    )
 
 
 def _source_of(package: str) -> str | None:
@@ -98,7 +87,8 @@ def _is_on_trio() -> bool:
     return True
 
 
-def _imports_alias(package: str) -> bool:
+def is_published(package: str) -> bool:
+    """Whether a Python module belongs to a package that was written for the published kernel."""
     where = _source_of(package)
     return where is not None and mentions_alias(where)
 

@@ -10,21 +10,25 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from inspect import isawaitable, iscoroutine
 from typing import Any, Self
 
 from amplifier._json import sanitize_text
-from amplifier.errors import ApprovalTimeoutError, SpuriousCancellation
+from amplifier.contracts import contained_failure
+from amplifier.contracts._containment import is_cancellation_type, is_real_cancellation
+from amplifier.errors import ApprovalTimeoutError, DeadlineExceeded, SessionStateError, SpuriousCancellation
 from amplifier.kernel import ModuleCoordinator as KernelCoordinator
 from amplifier.kernel.coordinator.mounts import DONE, Done
 from amplifier.kernel.hooks.injections import store
 from amplifier.kernel.runtime.backend import loop_clock
-from amplifier.kernel.runtime.deadlines import DeadlinePassed, TimeBudget, run_bounded
+from amplifier.kernel.runtime.deadlines import DeadlinePassed, TimeBudget
 from amplifier.kernel.runtime.sections import run_section
 from amplifier.models import ContextInjection, HookResult
 
-from ._containment import published_failure
+from ._calls import PublishedCalls, is_fatal, is_no_exception
 from ._hooks import HookRegistry
 from ._owner import Owner
 from ._verdict import scalar_item, write_items
@@ -101,23 +105,24 @@ class RustCoordinator(KernelCoordinator):
     async def collect_contributions(self, channel: str) -> list[Any]:
         """What the contributors of ``channel`` return, in order, without None; one that makes up a cancellation ends it."""
         collected: list[Any] = []
-        budget = _budget(self.deadlines.collection)
-        for contributor in self.channels.get(channel, ()):
-            name = contributor["name"]
-            try:
-                value = contributor["callback"]()
-                if iscoroutine(value):
-                    seconds = budget.share(self.deadlines.contribution, 1, 0.0)
-                    label = f"contributor {name!r}"
-                    value = await run_bounded(value, seconds, label, self.watch, contain=published_failure)
-            except BaseException as exc:  # noqa: BLE001 — foreign code; what is not its own is raised again
-                failure = published_failure(exc)
-                logger.warning("Contributor '%s' on channel '%s' failed: %s", name, channel, failure)
-                if isinstance(failure, SpuriousCancellation):
-                    break
-            else:
-                if value is not None:
-                    collected.append(value)
+        calls = PublishedCalls(self.watch, self.deadlines.collection, passes=is_fatal)
+        try:
+            for contributor in self.channels.get(channel, ()):
+                name = contributor["name"]
+                try:
+                    value = contributor["callback"]()
+                    if iscoroutine(value):
+                        value = await calls.run(value, self.deadlines.contribution, f"contributor {name!r}")
+                except BaseException as exc:  # noqa: BLE001 — foreign code; judge() lets through what is not its own
+                    failure = calls.judge(exc)
+                    logger.warning("Contributor '%s' on channel '%s' failed: %s", name, channel, failure)
+                    if isinstance(failure, SpuriousCancellation):
+                        break
+                else:
+                    if value is not None:
+                        collected.append(value)
+        finally:
+            calls.close()
         return collected
 
     # ── hook results ──
@@ -164,7 +169,16 @@ class RustCoordinator(KernelCoordinator):
         return getattr(self.mounts.points.get("context"), "add_message", None) is not None
 
     async def _add_message(self, message: dict[str, Any]) -> None:
-        await self._call_bounded(self.mounts.points["context"].add_message(message), "context.add_message")
+        answer = self.mounts.points["context"].add_message(message)
+        if not isawaitable(answer):
+            return
+        what, calls = "context.add_message", PublishedCalls(self.watch, passes=is_no_exception)
+        try:
+            await calls.run(answer, self.deadlines.hook, what)
+        except DeadlinePassed as late:
+            raise DeadlineExceeded(f"{what}: {late}", operation=what, seconds=late.seconds) from None
+        finally:
+            calls.close()
 
     async def _asked(self, result: Any, hook_name: str) -> HookResult:
         prompt = "Allow this operation?" if result.approval_prompt is None else result.approval_prompt
@@ -173,16 +187,18 @@ class RustCoordinator(KernelCoordinator):
             logger.error("hook %r asks for approval and there is no approval system: denied", hook_name)
             return HookResult(action="deny", reason="No approval system available")
         timeout = result.approval_timeout
+        calls = PublishedCalls(self.watch, passes=is_no_exception)
         try:
             answer = self.approval_system.request_approval(prompt, options, timeout, result.approval_default)
             if isawaitable(answer):
                 seconds = timeout if isinstance(timeout, int | float) and timeout > 0 else None
-                label = f"approval for hook {hook_name!r}"
-                answer = await run_bounded(answer, seconds, label, self.watch, contain=published_failure)
+                answer = await calls.run(answer, seconds, f"approval for hook {hook_name!r}")
         except (DeadlinePassed, ApprovalTimeoutError):
             if result.approval_default == "allow":
                 return HookResult(action="continue")
             return HookResult(action="deny", reason=f"Approval timeout - denied by default: {_shorten(prompt)}")
+        finally:
+            calls.close()
         if not isinstance(answer, str):
             raise TypeError(f"the approval system answered {answer!r}; expected one of {options!r}")
         chosen = answer.lower()
@@ -201,6 +217,24 @@ class RustCoordinator(KernelCoordinator):
         await self._owner.start()
         return await super().host_as(owner, context_manager, name=name)
 
+    def start_soon_as(
+        self,
+        owner: str | None,
+        fn: Callable[..., Awaitable[Any]],
+        *args: Any,
+        name: str | None = None,
+        fatal: bool = False,
+    ) -> None:
+        """Start background work; a task that owns the session's task group is started for the first one.
+
+        Raises:
+            SessionStateError: The session is closed.
+        """
+        if self.hosting.is_shut:
+            raise SessionStateError(f"start_soon({name or fn!r}) comes too late: the session is closed")
+        start = partial(super().start_soon_as, owner, fn, *args, name=name, fatal=fatal)
+        self._owner.call_with_group(start)
+
     # ── cleanup ──
 
     def register_cleanup_as(self, owner: str | None, cleanup_fn: Any) -> None:
@@ -212,7 +246,8 @@ class RustCoordinator(KernelCoordinator):
         """Run all registered cleanups, the last one first; calling it again runs them again.
 
         Raises:
-            BaseException: The first one among them that is no Exception (Ctrl-C, exit, a cancellation), after all ran.
+            BaseException: The first one among them that is no Exception (Ctrl-C, exit), after all ran. A cancellation that a
+                cleanup invents is its failure and is logged.
         """
         fatal = await run_section(self.run_cleanups, name="amplifier cleanup", shield=True)
         if fatal is not None:
@@ -225,17 +260,20 @@ class RustCoordinator(KernelCoordinator):
             The first thing raised that is no Exception.
         """
         fatal: BaseException | None = None
-        for cleanup in reversed(list(self._cleanup_fns)):
+        for cleanup in reversed([step for step in self._cleanup_fns if callable(step)]):
+            calls = PublishedCalls(self.watch, passes=is_fatal)
             try:
                 answer = cleanup()
                 if isawaitable(answer):
-                    label = f"cleanup {cleanup!r}"
-                    await run_bounded(answer, self.deadlines.cleanup, label, self.watch, contain=published_failure)
-            except Exception as exc:
-                logger.error("Error during cleanup: %s", exc, exc_info=exc)
-            except BaseException as exc:  # noqa: BLE001 — the caller raises it when all have run
-                logger.error("Error during cleanup: %r", exc)
-                fatal = fatal or exc
+                    await calls.run(answer, self.deadlines.cleanup, f"cleanup {cleanup!r}")
+            except BaseException as exc:  # foreign code; nothing may keep the rest from running
+                failure = _failure_of_cleanup(exc)
+                logger.error("Error during cleanup: %s (%r)", failure or repr(exc), cleanup, exc_info=failure)
+                if failure is None:
+                    fatal = fatal or exc
+            finally:
+                calls.close()
+        await self._owner.settle()
         _, interrupt = await self.unwind(_budget(self.deadlines.teardown))
         await self._owner.end()
         return fatal or interrupt
@@ -258,6 +296,13 @@ def _check_session(session: Any) -> None:
     if session.parent_id is not None and not isinstance(session.parent_id, str):
         raise TypeError(f"parent_id must be a str or None, got {session.parent_id!r}")
     _ = session.config
+
+
+def _failure_of_cleanup(exc: BaseException) -> Exception | None:
+    """What a cleanup's exception is as its failure; None for one that the caller must raise."""
+    if isinstance(exc, Exception):
+        return exc
+    return contained_failure(exc) if is_cancellation_type(exc) and not is_real_cancellation(exc) else None
 
 
 def _copy_without_injections(result: Any) -> HookResult:

@@ -17,13 +17,14 @@ from amplifier.events import TERMINAL_EVENTS
 from amplifier.kernel import HookRegistry as KernelHookRegistry
 from amplifier.kernel.hooks.dispatch import Dispatch, Registration
 from amplifier.kernel.hooks.registry import _begin, _innermost
-from amplifier.kernel.runtime.deadlines import DeadlinePassed, run_bounded
+from amplifier.kernel.runtime.deadlines import DeadlinePassed
 from amplifier.kernel.runtime.sections import run_section
 from amplifier.kernel.runtime.timestamp import timestamp
 from amplifier.models import HookResult
 
 from ._apart import Apart
-from ._containment import published_failure
+from ._calls import PublishedCalls, is_exit
+from ._on_trio import naming_failures
 from ._payload import json_shaped
 from ._verdict import PublishedVerdict, parse_answer
 
@@ -36,7 +37,13 @@ _CORRELATED = frozenset({"llm:request", "llm:response", "provider:error", "provi
 
 
 class RustHookRegistry(KernelHookRegistry):  # type: ignore[misc]  # final for everybody else
-    """Handlers by event, as ``amplifier_core.HookRegistry``."""
+    """Handlers by event, as ``amplifier_core.HookRegistry``.
+
+    Attributes:
+        mounting: The module that is being mounted, so that its handlers can be named; see `_adapting`.
+    """
+
+    mounting: str | None = None
 
     _lists_empty_events = True
 
@@ -44,6 +51,8 @@ class RustHookRegistry(KernelHookRegistry):  # type: ignore[misc]  # final for e
         """Add a handler; see `amplifier.HookRegistry.register`."""
         if not callable(handler):
             handler = _Uncallable(handler)
+        if self.mounting is not None:
+            handler = naming_failures(self.mounting, handler)
         return super().register(event, Apart(handler), priority, name, **options)
 
     def on(self, event: str, handler: Any, priority: int = 0, name: str | None = None, **options: Any) -> Any:
@@ -118,12 +127,16 @@ class RustHookRegistry(KernelHookRegistry):  # type: ignore[misc]  # final for e
             raise ValueError(f"a timeout must be a finite number of seconds, got {timeout!r}")
         payload = json_shaped(data)
         collected: list[dict[str, Any]] = []
-        for registration in self._ready.get(event) or self._ready_for(event):
-            if not registration.live:
-                continue
-            result = parse_answer(await _ask(registration, event, payload, timeout, self._watch))
-            if result is not None and result.data is not None:
-                collected.append(result.data)
+        calls = PublishedCalls(self._watch, passes=is_exit)
+        try:
+            for registration in self._ready.get(event) or self._ready_for(event):
+                if not registration.live:
+                    continue
+                result = parse_answer(await _ask(registration, event, payload, timeout, calls))
+                if result is not None and result.data is not None:
+                    collected.append(result.data)
+        finally:
+            calls.close()
         return collected
 
 
@@ -137,7 +150,8 @@ class _PublishedDispatch(Dispatch):
     __slots__ = ("_published",)
 
     def __init__(self, event: str, payload: Any, owned: Any, watch: Any, limit: float | None) -> None:
-        super().__init__(event, payload, owned, watch, limit, published_failure)
+        super().__init__(event, payload, owned, watch, limit)
+        self._series = PublishedCalls(watch, limit, passes=is_exit)
         self._published = PublishedVerdict(event, payload)
 
     def result(self) -> HookResult:
@@ -161,17 +175,17 @@ class _PublishedDispatch(Dispatch):
         return denied
 
 
-async def _ask(registration: Registration, event: str, payload: Any, timeout: float, watch: Any) -> Any:
+async def _ask(registration: Registration, event: str, payload: Any, timeout: float, calls: PublishedCalls) -> Any:
     try:
         answer = registration.handler(event, json_shaped(payload))
         if isawaitable(answer):
-            answer = await run_bounded(answer, timeout, registration, watch, contain=published_failure)
+            answer = await calls.run(answer, timeout, registration)
     except DeadlinePassed:
         logger.warning("%s gave no answer within %g s: skipped", registration, timeout)
     except Exception as exc:  # handlers are foreign code
         logger.error("%s failed with %s: skipped", registration, exc, exc_info=exc)
-    except BaseException as exc:  # noqa: BLE001 — raised again when it is not the handler's own
-        logger.error("%s failed with %s: skipped", registration, published_failure(exc))
+    except BaseException as exc:  # noqa: BLE001 — judge() raises what is not the handler's own
+        logger.error("%s failed with %s: skipped", registration, calls.judge(exc))
     else:
         return answer
     return None

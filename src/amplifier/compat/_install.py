@@ -20,6 +20,8 @@ from amplifier.loading import ModuleLoader
 
 from ._finder import ALIAS, AliasFinder, alias_modules, alias_spec, is_alias
 
+FOR_ALL_PROCESSES: Final = "run `python -m amplifier.compat enable` once for all processes of this environment"
+
 _lock: Final = threading.RLock()
 _finder: Final = AliasFinder()
 
@@ -82,8 +84,8 @@ def _refuse_the_published_one() -> None:
         where = getattr(present, "__file__", None) or repr(present)
         raise ModuleConflictError(
             f"{ALIAS!r} is already imported from {where}, so it cannot be replaced in this process; call "
-            "amplifier.compat.install() before anything imports it, start with `python -m amplifier.compat`, or run "
-            "pytest with `-p amplifier.compat.pytest`",
+            "amplifier.compat.install() before anything imports it, start with `python -m amplifier.compat`, run "
+            f"pytest with `-p amplifier.compat.pytest`, or {FOR_ALL_PROCESSES}",
             module_id=ALIAS,
         )
 
@@ -125,8 +127,8 @@ def look_at(module_id: str, mount: Callable[..., Any]) -> Callable[..., Any]:
     if ALIAS not in sys.modules:
         return mount
     # Asked at every load, and the import system takes its time even for what is imported already.
-    backends = sys.modules.get(f"{__package__}._backends") or importlib.import_module("._backends", __package__)
-    adapted: Callable[..., Any] = backends.adapted(module_id, mount)
+    adapting = sys.modules.get(f"{__package__}._adapting") or importlib.import_module("._adapting", __package__)
+    adapted: Callable[..., Any] = adapting.adapted(module_id, mount)
     return adapted
 
 

@@ -28,6 +28,7 @@ from amplifier.kernel.runtime.sections import run_section
 
 from ._coordinator import ModuleCoordinator
 from ._hooks import RustHookRegistry
+from ._processes import guard_tools
 from ._turns import PublishedTurn
 
 logger = logging.getLogger("amplifier_core.session")
@@ -158,6 +159,7 @@ class RustSession:
     async def _initialize(self) -> None:
         coordinator = self._coordinator
         coordinator.show_session(self)
+        coordinator.hosting.reopen()
         had_loader = coordinator.loader is not None
         init = importlib.import_module("amplifier_core._session_init")
         try:
@@ -165,12 +167,14 @@ class RustSession:
                 lambda: init.initialize_session(self._config, coordinator, self.session_id, self.parent_id),
                 name=f"amplifier open {self.session_id}",
             )
-        except BaseException as exc:  # noqa: BLE001 — raised again, as itself or as the published error
-            raise _as_failure("Session initialization failed", exc) from _cause(exc)
+        except BaseException as exc:
+            failure = _as_failure("Session initialization failed", exc)
+            if failure is None:
+                raise
+            raise failure from _cause(exc)
         finally:
             if not had_loader:
                 self._own_loader = coordinator.loader
-        coordinator.hosting.reopen()
         coordinator.cancellation.attach(loop := Loop(), loop.spawn_timer, self._note_request)
         self._said_end = False
         self._initialized = True
@@ -213,6 +217,7 @@ class RustSession:
             raise SessionBusyError(
                 f"session {self.session_id!r} is running a turn; wait for it before starting another"
             )
+        guard_tools(self._coordinator.mounts.points.get("tools"))
         turn = self._turn = PublishedTurn()
         inside = _inside.set((*_inside.get(), id(self)))
         try:
@@ -236,20 +241,26 @@ class RustSession:
             answer = await turn.run(
                 lambda: execution.run_orchestrator(self._coordinator, prompt), name=f"amplifier turn {self.session_id}"
             )
-        except BaseException as exc:  # noqa: BLE001 — raised again, as itself or as the published error
+        except BaseException as exc:
+            stopped = turn.why_stopped is not None and is_cancellation_type(exc)
             if token.is_cancelled:
-                await self._say_cancelled(f"{type(exc).__name__}: {_text(exc)}")
-            failure = _as_failure("Execution failed", exc)
-            stopped = failure is not exc and turn.was_stopped and is_cancellation_type(exc)
-            raise failure from self._stopped() if stopped else _cause(exc)
+                await self._say_cancelled(_words(exc, turn.why_stopped))
+            failure = _as_failure("Execution failed", exc, turn.why_stopped)
+            if failure is None:
+                raise
+            raise failure from self._stopped(turn) if stopped else _cause(exc)
+        if answer is None and turn.why_stopped is not None:  # trio: the scope took the cancellation in
+            text = f"CancelledError: {turn.why_stopped}"
+            if token.is_cancelled:
+                await self._say_cancelled(text)
+            raise RuntimeError(f"Execution failed: {text}") from self._stopped(turn)
         if token.is_cancelled:
             await self._say_cancelled(None)
-        if answer is None and turn.was_stopped:  # trio: the scope took the cancellation in
-            raise RuntimeError("Execution failed: Cancelled: the turn was stopped") from self._stopped()
         return answer
 
-    def _stopped(self) -> ExecutionCancelled:
-        return ExecutionCancelled(f"the turn of session {self.session_id!r} was stopped", session_id=self.session_id)
+    def _stopped(self, turn: PublishedTurn) -> ExecutionCancelled:
+        text = f"the turn of session {self.session_id!r} was stopped: {turn.why_stopped}"
+        return ExecutionCancelled(text, session_id=self.session_id)
 
     async def _say_start(self) -> None:
         if not self._claimed_start:
@@ -284,7 +295,7 @@ class RustSession:
         self._stop_timer = None
         if self._turn is not None and self._coordinator.cancellation.is_immediate:
             logger.info("the turn of session %r did not end by itself: cancelled", self.session_id)
-            self._turn.stop()
+            self._turn.stop("an immediate stop was requested, and the loop did not end the turn by itself")
 
     def _end_timer(self) -> None:
         if self._stop_timer is not None:
@@ -302,30 +313,35 @@ class RustSession:
 
         Raises:
             SessionStateError: Called from inside one of the session's own turns.
-            BaseException: The first Ctrl-C or exit that a cleanup raised, after all have run.
+            BaseException: The first Ctrl-C or exit that a handler of the end or a cleanup raised, after all have run.
         """
         if self._turn is not None and id(self) in _inside.get():
             raise SessionStateError(f"session {self.session_id!r} cannot be closed from inside its own turn")
         while self._closing is not None:
             await self._closing.wait()
         closing = self._closing = anyio.Event()
+        ending: BaseException | None = None
         try:
             if self._turn is not None:
                 await run_section(self._end_turn, name=f"amplifier stop {self.session_id}", shield=True)
             if self._initialized and not self._said_end:
                 self._said_end = True
-                await self._say_end()
+                try:
+                    await self._say_end()
+                except (KeyboardInterrupt, SystemExit) as exc:  # raised below, when all is closed
+                    ending = exc
             fatal = await run_section(self._close, name=f"amplifier close {self.session_id}", shield=True)
         finally:
             self._closing = None
             closing.set()
-        if fatal is not None and not is_cancellation_type(fatal):
-            raise fatal
+        ending = ending or fatal
+        if isinstance(ending, KeyboardInterrupt | SystemExit):
+            raise ending
 
     async def _end_turn(self) -> None:
         if self._turn is not None:
             self._turn_over = anyio.Event()
-            self._turn.stop()
+            self._turn.stop("the session was closed while the turn was running")
             await self._turn_over.wait()
             self._turn_over = None
 
@@ -345,6 +361,7 @@ class RustSession:
             fatal = await coordinator.run_cleanups()
         finally:
             self._initialized = False
+            coordinator.hosting.shut()
             coordinator.cancellation.detach()
             coordinator.watch.stop()
             self._release_loader()
@@ -391,20 +408,21 @@ def _checked_section(config: Any) -> dict[str, Any]:
     return section or {}
 
 
-def _as_failure(what: str, exc: BaseException) -> BaseException:
-    """What callers see: their own cancellation, Ctrl-C and exit as they are, anything else as a RuntimeError."""
-    if is_cancellation_type(exc):
-        if is_real_cancellation(exc):
-            return exc
-    elif not isinstance(exc, Exception):
-        return exc
-    return RuntimeError(f"{what}: {type(exc).__name__}: {_text(exc)}")
+def _as_failure(what: str, exc: BaseException, why_stopped: str | None = None) -> RuntimeError | None:
+    """The published error that callers see; None for what they get as it is: their own cancellation, Ctrl-C and exit."""
+    if isinstance(exc, KeyboardInterrupt | SystemExit | GeneratorExit) or is_real_cancellation(exc):
+        return None
+    return RuntimeError(f"{what}: {_words(exc, why_stopped)}")
 
 
-def _cause(exc: BaseException) -> BaseException | None:
-    if isinstance(exc, Exception):
-        return exc
-    return SpuriousCancellation(f"a module raised {type(exc).__name__}") if is_cancellation_type(exc) else None
+def _words(exc: BaseException, why_stopped: str | None) -> str:
+    """Kind and text of an error; the cancellation of a turn that was stopped has no text of its own."""
+    text = why_stopped if why_stopped is not None and is_cancellation_type(exc) else _text(exc)
+    return f"{type(exc).__name__}: {text}"
+
+
+def _cause(exc: BaseException) -> BaseException:
+    return SpuriousCancellation(f"a module raised {type(exc).__name__}") if is_cancellation_type(exc) else exc
 
 
 def _text(exc: BaseException) -> str:

@@ -4,7 +4,7 @@ Published loops are written for asyncio's way of cancelling: the exception arriv
 they store the results of cut-off tools, emit ``cancel:*``, add a closing message, and raise it again. Inside a cancelled AnyIO
 scope each of these awaits would be cancelled anew. Here the code runs in a task of its own that is told to stop by exactly
 one ``Task.cancel()``, wherever the wish came from; whoever waits, waits until the task has ended. On trio there is no such
-edge: there a plain scope is cancelled. Above: `_session`, and `_backends` for loops in native sessions. Below:
+edge: there a plain scope is cancelled. Above: `_session`, and `_adapting` for loops in native sessions. Below:
 `amplifier.kernel`.
 """
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import inspect
 import math
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
@@ -23,6 +22,8 @@ import anyio
 from amplifier.contracts._containment import running_asyncio_loop
 from amplifier.kernel.runtime.sections import deliver_later, pending_cancellations
 
+from ._streaming import providers_for
+
 
 class PublishedTurn:
     """One piece of published code under way.
@@ -31,22 +32,25 @@ class PublishedTurn:
         is_shielded: A cancelled scope around it does not reach it; a cancelled task does, as with published code.
 
     Attributes:
-        was_stopped: `stop` was called before the code ended.
+        was_stopped: `stop` was called before the code ended, or its caller was cancelled.
+        why_stopped: What `stop` was given, for the words of the error.
     """
 
-    __slots__ = ("_is_shielded", "_scope", "_task", "was_stopped")
+    __slots__ = ("_is_shielded", "_scope", "_task", "was_stopped", "why_stopped")
 
     def __init__(self, *, is_shielded: bool = False) -> None:
         self._is_shielded = is_shielded
         self._task: asyncio.Task[None] | None = None
         self._scope: anyio.CancelScope | None = None
         self.was_stopped = False
+        self.why_stopped: str | None = None
 
-    def stop(self) -> None:
+    def stop(self, why: str) -> None:
         """Cancel the code, once; from the loop's own thread."""
         if self.was_stopped:
             return
         self.was_stopped = True
+        self.why_stopped = why
         if self._task is not None:
             self._task.cancel()
         elif self._scope is not None:
@@ -101,30 +105,16 @@ class PublishedTurn:
             self._task = None
 
 
-def cancelled_once(mount: Callable[..., Any]) -> Callable[..., Any]:
-    """A mount function after which the orchestrator it mounted, if any, is cancelled the published way by our sessions, too."""
-    if not inspect.iscoroutinefunction(mount):
-        return mount  # a structured mount, which is ours
-
-    @functools.wraps(mount)
-    async def mounting(coordinator: Any, config: Any) -> Any:
-        before = coordinator.get("orchestrator")
-        answer = await mount(coordinator, config)
-        orchestrator = coordinator.get("orchestrator")
-        if orchestrator is not None and orchestrator is not before:
-            _run_in_a_turn(orchestrator)
-        return answer
-
-    return mounting
-
-
-def _run_in_a_turn(orchestrator: Any) -> None:
+def run_in_a_turn(orchestrator: Any) -> None:
+    """Have an orchestrator that our sessions run be cancelled the published way, too; done once."""
     execute = getattr(orchestrator, "execute", None)
     if execute is None or getattr(execute, "runs_in_a_turn", False):
         return
 
     @functools.wraps(execute)
     async def executing(*args: Any, **kwargs: Any) -> Any:
+        if "providers" in kwargs:
+            kwargs["providers"] = providers_for(orchestrator, kwargs["providers"], kwargs.get("tools"))
         return await PublishedTurn().run(lambda: execute(*args, **kwargs), name="amplifier published turn")
 
     executing.runs_in_a_turn = True  # type: ignore[attr-defined]  # so that it is done once

@@ -64,6 +64,7 @@ _HINTS: dict[str, str] = {
     "P19": "Translate the service's errors into the LLMError family, with retryable and retry_after.",
     "P20": "Put context_window and max_output_tokens into the defaults of get_info.",
     "P21": "Let complete collect the stream, so that there is one path only.",
+    "P22": "Return an object with __aenter__, __aexit__, __aiter__, __anext__ and aclose; leave the exchange in __anext__ on every exception.",
     # hooks
     "H1": "Declare async def handler(event, data).",
     "H2": "Call coordinator.hooks.register(event, handler) in mount.",

@@ -25,6 +25,7 @@ _BY_CLAUSE: dict[str, tuple[str, ...]] = {
     "P13": ("get_info",),
     "P20": ("get_info",),
     "P21": ("stream",),
+    "P22": ("stream",),
     "C3": ("add_message",),
     "C4": ("get_messages", "add_message"),
     "C5": ("add_message",),

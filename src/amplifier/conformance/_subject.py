@@ -19,7 +19,7 @@ import attrs
 
 from amplifier.contracts import CONTRACTS
 from amplifier.errors import ModuleLoadError, ModuleNotFoundError
-from amplifier.loading import entry_points, type_from_id
+from amplifier.loading import choose, entry_points, type_from_id
 
 Origin = Literal["folder", "file", "installed"]
 
@@ -193,12 +193,10 @@ def _from_folder(target: str, folder: Path) -> Subject:
 
 
 def _from_installed(target: str) -> Subject:
-    claims = entry_points().get(target, ())
-    if len(claims) > 1:
-        raise ModuleLoadError(f"{target!r} is claimed by {' and by '.join(map(str, claims))}", module_id=target)
-    import_name, attribute = (claims[0].module, claims[0].attribute or "mount") if claims else (target, "mount")
+    claim = choose(target, entry_points().get(target, ()))
+    import_name, attribute = (claim.module, claim.attribute or "mount") if claim else (target, "mount")
     file = next((f for base in sys.path if (f := _file_of(Path(base or "."), import_name)) is not None), None)
-    if file is None and claims:  # installed in place: only an import hook knows where
+    if file is None and claim:  # installed in place: only an import hook knows where
         file = _file_by_hook(import_name)
     if file is None:
         near = ", ".join(sorted(entry_points())[:20])
@@ -208,7 +206,7 @@ def _from_installed(target: str) -> Subject:
         )
     return Subject(
         target=target,
-        module_id=target if claims else _id_from(import_name.rpartition(".")[2]),
+        module_id=target if claim else _id_from(import_name.rpartition(".")[2]),
         module_type=None,
         origin="installed",
         import_name=import_name,
@@ -216,7 +214,7 @@ def _from_installed(target: str) -> Subject:
         file=file,
         search_path=None,
         project=None,
-        declared={claim.module_id: f"{claim.module}:{claim.attribute}" for claim in claims},
+        declared={claim.module_id: f"{claim.module}:{claim.attribute}"} if claim else {},
     )
 
 

@@ -17,8 +17,11 @@ from ._clause import Clause, recommended, required
 class Provider(Protocol):
     """What the orchestrator needs of a provider.
 
-    A provider that can stream has one member more, which `isinstance` does not ask for: ``stream(request, **kwargs)``,
-    an async context manager that yields an async iterator of `StreamChunk`, the last of them with the whole response.
+    A provider that can stream has one member more, which `isinstance` does not ask for: ``stream(request, **kwargs)``. What it
+    returns is an async context manager that yields an async iterator of `StreamChunk`, the last of them with the whole response. It
+    should be an async iterator over the same chunks itself, because published loops read it with a bare ``async for``. Then it
+    closes itself: at its end, when it fails and when its reader is cancelled, each time before the reader goes on; left between two
+    chunks, when it is collected or, at the latest, with the provider.
     """
 
     @property
@@ -93,5 +96,10 @@ CLAUSES: tuple[Clause, ...] = (
     recommended("P20", "The defaults of get_info hold context_window and max_output_tokens."),
     required(
         "P21", "stream, if it is offered, ends with the response that complete gives, and its pieces make that up."
+    ),
+    recommended(
+        "P22",
+        "What stream returns can be read with async for alone, and closes itself at its end and when its reader is cancelled.",
+        law="L1",
     ),
 )

@@ -5,6 +5,8 @@ coordinator's ``module-source-resolver`` mount point and touches nothing else of
 """
 
 from ._blueprint import Blueprint
+from ._catalogue import CatalogueEntry
+from ._choice import Pin, choose, find_pinned, is_built_in, read_pin
 from ._discovery import Listing, entry_points
 from ._loader import AmplifierModuleLoader, LoaderStatistics, ModuleLoader, module_failure_reason
 from ._record import TYPE_TO_MOUNT_POINT, LoadedModule, is_module_id, type_from_id
@@ -13,12 +15,18 @@ __all__ = [
     "TYPE_TO_MOUNT_POINT",
     "AmplifierModuleLoader",
     "Blueprint",
+    "CatalogueEntry",
     "Listing",
     "LoadedModule",
     "LoaderStatistics",
     "ModuleLoader",
+    "Pin",
+    "choose",
     "entry_points",
+    "find_pinned",
+    "is_built_in",
     "is_module_id",
     "module_failure_reason",
+    "read_pin",
     "type_from_id",
 ]

@@ -1,4 +1,4 @@
-"""What `ModuleLoader.discover` says about modules, read from files without running any of them.
+"""What `ModuleLoader.discover` and `ModuleLoader.catalogue` list, read from files without running any module.
 
 Above: `_loader`. Below: `_discovery` and `_importing`, which find things, and the `ModuleInfo` model. Looking at a
 module must be safe before anybody decided to trust it, so types are read from the syntax tree and versions from
@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import ast
 import logging
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal, cast
+from typing import Any, Final, Literal, cast, final
+
+import attrs
 
 from amplifier.errors import ModuleLoadError
 from amplifier.models import ModuleInfo
 
+from ._choice import pin_for
 from ._discovery import EntryPoint, entry_points, module_directories
 from ._importing import find_installed
 from ._record import TYPE_TO_MOUNT_POINT, check_declared_type, is_module_id, type_from_id
@@ -28,6 +32,25 @@ _Type = Literal["orchestrator", "provider", "tool", "context", "hook", "resolver
 # What the published kernel answers when nothing says otherwise; listings need some value.
 _UNKNOWN_VERSION: Final = "1.0.0"
 _UNKNOWN_TYPE: Final = "tool"
+
+
+@final
+@attrs.frozen(kw_only=True)
+class CatalogueEntry:
+    """One module that is there, whether or not it is the one that its id means.
+
+    Attributes:
+        origin: Where it comes from, for people: a distribution, a path, or ``built in``.
+        source: What a plan has as the module's ``source`` to pin it; None where nothing does.
+        is_used: A plan that names the id without a source gets this one.
+        is_contested: Other distributions claim the id as well and none is used.
+    """
+
+    info: ModuleInfo
+    origin: str
+    source: Any = None
+    is_used: bool = True
+    is_contested: bool = False
 
 
 def describe(
@@ -51,28 +74,46 @@ def describe(
     )
 
 
-def installed_modules() -> Iterator[ModuleInfo]:
-    """Modules of installed distributions; an id that two of them claim appears twice, since neither can be loaded."""
+def registered_module(module_id: str, source: object, module_type: str | None) -> CatalogueEntry | None:
+    """A module that somebody registered in process."""
+    declared = getattr(source, "__amplifier_module_type__", None) if module_type is None else module_type
+    try:
+        info = describe(module_id, declared=declared, origin="registered in process")
+    except ModuleLoadError as exc:
+        logger.error("%s", exc)
+        return None
+    return CatalogueEntry(info=info, origin="registered in process")
+
+
+def installed_modules(*, built_in: bool) -> Iterator[CatalogueEntry]:
+    """Modules of installed distributions: the built-in ones, or those of others."""
     for module_id, claims in sorted(entry_points().items()):
-        if not is_module_id(module_id):
-            logger.warning("%s: %r is not a module id, ignored", claims[0].metadata, module_id)
+        chosen = [claim for claim in claims if claim.is_built_in is built_in]
+        if not chosen:
             continue
-        if len(claims) > 1:
-            logger.warning("module %r is claimed by %s", module_id, " and by ".join(map(str, claims)))
-        for claim in claims:
+        if not is_module_id(module_id):
+            logger.warning("%s: %r is not a module id, ignored", chosen[0].metadata, module_id)
+            continue
+        if len(chosen) > 1:
+            logger.warning("module %r is claimed by %s", module_id, " and by ".join(map(str, chosen)))
+        for claim in chosen:
+            file = _source_file(claim.module)
             try:
-                yield describe(
+                info = describe(
                     module_id,
-                    declared=_declared_type(_source_file(claim.module)),
+                    declared=_declared_type(file),
                     origin=str(claim),
                     version=claim.version,
-                    summary=_summary(claim),
+                    summary=("" if built_in else _summary(claim)) or _first_line(file, module_id),
                 )
             except ModuleLoadError as exc:
                 logger.error("%s", exc)
+                continue
+            origin = "built in" if built_in else f"{claim.distribution} {claim.version}".rstrip()
+            yield CatalogueEntry(info=info, origin=origin, source=pin_for(claim))
 
 
-def modules_in(search_paths: Sequence[Path]) -> Iterator[ModuleInfo]:
+def modules_in(search_paths: Sequence[Path]) -> Iterator[CatalogueEntry]:
     """Modules in ``amplifier-module-<id>`` directories."""
     for search_path in search_paths:
         for module_id, root in module_directories(search_path):
@@ -80,9 +121,32 @@ def modules_in(search_paths: Sequence[Path]) -> Iterator[ModuleInfo]:
                 _, directory = find_package(root, module_id)
                 version, summary = _project_facts(root)
                 declared = _declared_type(directory / "__init__.py")
-                yield describe(module_id, declared=declared, origin=f"path {root}", version=version, summary=summary)
+                origin = f"path {root}"
+                info = describe(module_id, declared=declared, origin=origin, version=version, summary=summary)
             except ModuleLoadError as exc:
                 logger.error("%s", exc)
+            else:
+                yield CatalogueEntry(info=info, origin=origin, source=str(root))
+
+
+def ranked(*levels: Sequence[CatalogueEntry]) -> list[CatalogueEntry]:
+    """All entries with what became of them, those of an earlier level before those of a later one.
+
+    The first entry of an id is used, unless several distributions contest the id: their order would be chance.
+    """
+    taken: set[str] = set()
+    judged: list[CatalogueEntry] = []
+    for level in levels:
+        claimed = Counter(entry.info.id for entry in level if isinstance(entry.source, Mapping))
+        contested = {module_id for module_id, count in claimed.items() if count > 1} - taken
+        for entry in level:
+            is_contested = entry.info.id in contested
+            is_used = not is_contested and entry.info.id not in taken
+            judged.append(attrs.evolve(entry, is_used=is_used, is_contested=is_contested))
+            if is_used:
+                taken.add(entry.info.id)
+        taken |= contested
+    return judged
 
 
 def _declared_type(file: Path | None) -> object:
@@ -122,6 +186,15 @@ def _source_file(module: str) -> Path | None:
         if candidate.is_file():
             return candidate
     return None
+
+
+def _first_line(file: Path | None, module_id: str) -> str:
+    """The first line of a module's documentation, without the id in front of it."""
+    try:
+        documented = None if file is None else ast.get_docstring(ast.parse(file.read_bytes()))
+    except (OSError, SyntaxError, ValueError):
+        return ""
+    return (documented or "").partition("\n")[0].removeprefix(f"{module_id}: ").removesuffix(".")
 
 
 def _summary(entry_point: EntryPoint) -> str:

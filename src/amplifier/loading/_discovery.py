@@ -28,12 +28,17 @@ from ._record import is_module_id, package_name
 logger = logging.getLogger(__name__)
 
 ENTRY_POINT_GROUP: Final = "amplifier.modules"
+BUILT_IN_GROUP: Final = "amplifier.builtin_modules"
+"""Where this package declares its own modules: published programs take whatever is in the other group for published modules."""
 SEARCH_PATH_VARIABLE: Final = "AMPLIFIER_MODULES"
 _DIRECTORY_PREFIX: Final = "amplifier-module-"
 
 _REFERENCE: Final = re.compile(r"(?P<module>\w+(?:\.\w+)*)\s*(?::\s*(?P<attribute>\w+(?:\.\w+)*))?\s*(?:\[.*\])?")
 _METADATA_DIRECTORY: Final = re.compile(r"(?P<name>.+?)(?:-(?P<version>\d[^-]*)(?:-.*)?)?\.(?:dist|egg)-info")
 _SEPARATORS: Final = re.compile(r"[-_.]+")
+
+_OUR_DISTRIBUTION: Final = "amplifier"
+_OUR_MODULES: Final = "amplifier.modules."
 
 # A directory changed this recently may change again without its modification time showing it (file systems count in
 # up to two seconds), so what was read from it is not kept.
@@ -60,6 +65,7 @@ class EntryPoint:
         module: The Python module it points into.
         attribute: The dotted name in it; empty when the module itself is meant.
         metadata: The distribution's metadata directory.
+        is_built_in: Whether the module is one of this package's own.
     """
 
     module_id: str
@@ -68,6 +74,7 @@ class EntryPoint:
     distribution: str
     version: str
     metadata: str
+    is_built_in: bool = False
 
     def __str__(self) -> str:
         return f"entry point {self.module_id} of {self.distribution} {self.version}".rstrip()
@@ -165,14 +172,24 @@ def _stamp(entry: str) -> _Stamp:
     return status.st_mtime_ns, status.st_ino, status.st_dev
 
 
+def normalized(distribution: str) -> str:
+    """A distribution's name in the form in which names are compared."""
+    return _SEPARATORS.sub("-", distribution).lower()
+
+
 def _indexed(scans: Mapping[str, _Scan]) -> _Index:
-    """Claims by id; of one distribution found twice the first one counts, as for imports."""
+    """Claims by id, the built-in one last; of one distribution found twice the first one counts, as for imports."""
     index: dict[str, dict[str, EntryPoint]] = {}
     for scan in scans.values():
         for entry_point in scan.entry_points:
             claims = index.setdefault(entry_point.module_id, {})
-            claims.setdefault(_SEPARATORS.sub("-", entry_point.distribution).lower(), entry_point)
-    return MappingProxyType({module_id: tuple(claims.values()) for module_id, claims in index.items()})
+            claims.setdefault(normalized(entry_point.distribution), entry_point)
+    return MappingProxyType(
+        {
+            module_id: tuple(sorted(claims.values(), key=lambda claim: claim.is_built_in))
+            for module_id, claims in index.items()
+        }
+    )
 
 
 def _read_directory(entry: str) -> Iterator[EntryPoint]:
@@ -192,7 +209,7 @@ def _read_directory(entry: str) -> Iterator[EntryPoint]:
             text = (directory / "entry_points.txt").read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             continue
-        if ENTRY_POINT_GROUP in text:
+        if ENTRY_POINT_GROUP in text or BUILT_IN_GROUP in text:
             yield from _parsed(text, match["name"], match["version"] or "", str(directory))
 
 
@@ -214,10 +231,12 @@ def _read_archive(entry: str) -> Iterator[EntryPoint]:
 def _parsed(text: str, distribution: str, version: str, metadata: str) -> Iterator[EntryPoint]:
     """The claims in one ``entry_points.txt``; the first line for an id counts."""
     section = ""
+    is_ours = normalized(distribution) == _OUR_DISTRIBUTION
+    groups = (ENTRY_POINT_GROUP, BUILT_IN_GROUP) if is_ours else (ENTRY_POINT_GROUP,)
     for line in map(str.strip, text.splitlines()):
         if line.startswith("["):
             section = line.strip("[] ")
-        elif section == ENTRY_POINT_GROUP and "=" in line and not line.startswith(("#", ";")):
+        elif section in groups and "=" in line and not line.startswith(("#", ";")):
             module_id, _, value = line.partition("=")
             match = _REFERENCE.fullmatch(value.strip())
             if match is None:
@@ -230,6 +249,7 @@ def _parsed(text: str, distribution: str, version: str, metadata: str) -> Iterat
                 distribution=distribution,
                 version=version,
                 metadata=metadata,
+                is_built_in=is_ours and match["module"].startswith(_OUR_MODULES),
             )
 
 

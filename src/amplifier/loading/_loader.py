@@ -27,7 +27,8 @@ from amplifier.errors import (
 from amplifier.models import ModuleInfo
 
 from ._blueprint import Blueprint, examine_imported, examine_registered, find_target
-from ._catalogue import describe, installed_modules, modules_in
+from ._catalogue import CatalogueEntry, installed_modules, modules_in, ranked, registered_module
+from ._choice import choose, find_pinned, read_pin
 from ._discovery import (
     ENTRY_POINT_GROUP,
     SEARCH_PATH_VARIABLE,
@@ -105,7 +106,8 @@ class ModuleLoader:
     """Finds modules, imports them, classifies them; never mounts one.
 
     Without a resolver a module is looked for among those registered in process, then among the entry points of
-    installed distributions, then on the search paths, then as the importable package ``amplifier_module_<id>``.
+    installed distributions, then on the search paths, then among the built-in ones, then as the importable package
+    ``amplifier_module_<id>``.
 
     One process holds one copy of a package: sessions that load the same module share its Python module object, and a
     second source for the same package name is refused. Sessions may share a loader: a sys.path entry stays until the last
@@ -207,8 +209,9 @@ class ModuleLoader:
         Args:
             module_id: What to load.
             config: What the mount plan says for this module.
-            source_hint: Where the mount plan says it comes from. Without a resolver this must be a filesystem path or
-                a ``file:`` URI, and only there is looked.
+            source_hint: Where the mount plan says it comes from: ``"builtin"`` or ``{"distribution": NAME}`` for an
+                installed one, which no resolver is asked about. Without a resolver anything else must be a filesystem
+                path or a ``file:`` URI, and only there is looked.
             profile_source: The same, by its older name.
             coordinator: Whose resolver to ask instead of this loader's own coordinator's.
             user: The session for which sys.path entries are held. Without one they are held until `cleanup`, or until
@@ -222,7 +225,7 @@ class ModuleLoader:
         resolver = mounted_resolver(self.coordinator if coordinator is None else coordinator)
         source = profile_source if source_hint is None else source_hint
         settings = _settings(module_id, config)
-        if resolver is None:
+        if resolver is None or read_pin(source) is not None:
             return self.find(module_id, source, user=user).loaded(module_id, settings)
         profile = source_hint if profile_source is None else profile_source
         return self._finish(module_id, await self._resolve(resolver, module_id, source, profile, user), settings)
@@ -238,8 +241,12 @@ class ModuleLoader:
             listing: Shared by the loads of one opening, so that installed modules are looked for once.
             user: As in `load`.
         """
-        if source_hint is not None:
-            found: Blueprint | None = self._blueprint_from(path_from_hint(source_hint, module_id), module_id, user)
+        pin = None if source_hint is None else read_pin(source_hint)
+        if pin is not None:
+            claims = (listing or Listing()).claims(module_id) or ()
+            found: Blueprint | None = self._blueprint_from_claim(find_pinned(module_id, claims, pin))
+        elif source_hint is not None:
+            found = self._blueprint_from(path_from_hint(source_hint, module_id), module_id, user)
         else:
             found = self._find_directly(module_id, listing, user)
         if found is None:
@@ -249,24 +256,20 @@ class ModuleLoader:
     async def discover(self) -> list[ModuleInfo]:
         """List the modules that can be loaded without a resolver, in the order in which they are looked for.
 
-        Reads files only: no module is imported. What cannot be understood is logged and left out. A kind that is
+        Of several with one id the one in use is listed; all of them if none is, because they contest the id. Reads files only: no module is imported. What cannot be understood is logged and left out. A kind that is
         neither declared nor named by the id's first word is listed as a tool.
         """
-        found: dict[str, list[ModuleInfo]] = {}
-        for module_id, registration in self._registered.items():
-            declared = registration.module_type
-            if declared is None:
-                declared = getattr(registration.source, "__amplifier_module_type__", None)
-            try:
-                found[module_id] = [describe(module_id, declared=declared, origin="registered in process")]
-            except ModuleLoadError as exc:
-                logger.error("%s", exc)
-        for step in (installed_modules(), modules_in(effective_search_paths(self._search_paths))):
-            here: dict[str, list[ModuleInfo]] = {}
-            for info in step:
-                here.setdefault(info.id, []).append(info)
-            found = here | found
-        return [info for infos in found.values() for info in infos]
+        return [entry.info for entry in self.catalogue() if entry.is_used or entry.is_contested]
+
+    def catalogue(self) -> list[CatalogueEntry]:
+        """List all modules that are there, those that others take precedence over included; see `discover`."""
+        registered = [registered_module(id_, each.source, each.module_type) for id_, each in self._registered.items()]
+        return ranked(
+            [entry for entry in registered if entry is not None],
+            [*installed_modules(built_in=False)],
+            [*modules_in(effective_search_paths(self._search_paths))],
+            [*installed_modules(built_in=True)],
+        )
 
     def acquire(self, user: object) -> None:
         """A session starts to use this loader; `release` must follow."""
@@ -303,9 +306,13 @@ class ModuleLoader:
     def _find_directly(self, module_id: str, listing: Listing | None = None, user: object = None) -> Blueprint | None:
         return (
             self._blueprint_from_registry(module_id)
-            or self._blueprint_from_entry_point(module_id, listing)
+            or self._blueprint_from_entry_point(module_id, listing, user)
             or self._blueprint_from_filesystem(module_id, user)
         )
+
+    def _note_precedence(self, module_id: str, used: str, built_in: EntryPoint) -> None:
+        if module_id not in self._loaded:
+            logger.info('module %r: %s is used, not %s; "source": "builtin" pins that one', module_id, used, built_in)
 
     def _finish(self, module_id: str, blueprint: Blueprint, config: dict[str, Any]) -> LoadedModule:
         return self._usable(module_id, blueprint).loaded(module_id, config)
@@ -332,18 +339,25 @@ class ModuleLoader:
         self._registered_blueprints[module_id] = blueprint
         return blueprint
 
-    def _blueprint_from_entry_point(self, module_id: str, listing: Listing | None = None) -> Blueprint | None:
+    def _blueprint_from_entry_point(
+        self, module_id: str, listing: Listing | None = None, user: object = None
+    ) -> Blueprint | None:
         claims = (listing or Listing()).claims(module_id)
         if claims is None:
             return None
-        if len(claims) > 1:
-            named = " and by ".join(f"{claim} ({claim.metadata})" for claim in claims)
-            raise ModuleConflictError(
-                f"module {module_id!r} is claimed by {named}; uninstall all but one of them, or give the module's "
-                "source in the mount plan",
-                module_id=module_id,
-            )
-        claim = claims[0]
+        claim = choose(module_id, claims)
+        if claim is None:
+            return None
+        if claims[-1].is_built_in:
+            root = find_directory(module_id, effective_search_paths(self._search_paths)) if claim.is_built_in else None
+            if root is not None or not claim.is_built_in:
+                self._note_precedence(module_id, str(claim) if root is None else f"path {root}", claims[-1])
+            if root is not None:
+                return self._blueprint_from(root, module_id, user)
+        return self._blueprint_from_claim(claim)
+
+    def _blueprint_from_claim(self, claim: EntryPoint) -> Blueprint:
+        module_id = claim.module_id
         known = _known_entry_points.get(claim)
         if (
             known is not None

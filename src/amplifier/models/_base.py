@@ -112,6 +112,13 @@ class Model:
         # attrs adds these; stated here so that generic code may rely on them.
         __attrs_attrs__: ClassVar[tuple[attrs.Attribute[Any], ...]]
 
+    if not TYPE_CHECKING:  # to a type checker it would be the class's as well
+
+        @property
+        def __dict__(self) -> dict[str, Any]:
+            """What ``vars()`` asks for. Models have slots and none of it, unless a layer above attaches ``__vars__``."""
+            return self.__vars__()
+
     def _remember_order(self, names: Iterable[str]) -> None:
         """Note the order in which the members came, for models that give it back."""
 

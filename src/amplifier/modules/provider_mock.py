@@ -7,7 +7,7 @@ many answers it gave and nothing of what it was asked.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
 import anyio
@@ -338,12 +338,15 @@ _CHECKS: Mapping[str, _Check] = {
 }
 
 
-async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
+async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], Awaitable[None]]:
     """Mount the provider ``mock``.
 
     Args:
         coordinator: The session's.
         config: See the module's reference page for the keys.
+
+    Returns:
+        The cleanup, which closes streams that were left half-way.
 
     Raises:
         PlanError: The config is wrong; every problem with its path.
@@ -358,3 +361,4 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         raw=options.get("debug", False),
     )
     await coordinator.mount("providers", provider, name=provider.name)
+    return provider.aclose

@@ -174,6 +174,8 @@ class _Reader:
             )
             return None
         beside, source = config.get(name), session.get(source_key)
+        if type(source) is dict:
+            self.pin(source, f"$.session.{source_key}")
         if type(given) is not str:
             if source is not None:
                 self.warnings.append(f"{path}_source: ignored, because session.{name} is a mapping; put 'source' there")
@@ -246,16 +248,28 @@ class _Reader:
             elif on_failure not in ("continue", "deny"):
                 near = did_you_mean(on_failure, ("continue", "deny"))
                 self.problem(f"{path}.on_failure", f"expected 'continue' or 'deny'; got {show(on_failure)}{near}")
+        source = given.get("source")
+        if type(source) is dict:
+            self.pin(source, f"{path}.source")
         if module is None:
             return None
         return ModuleSpec(
             module=module,
-            source=given.get("source"),
+            source=source,
             config=config,
             instance_id=instance_id,
             on_failure=on_failure,
             path=path,
         )
+
+    def pin(self, source: dict[Any, Any], path: str) -> None:
+        """A source that pins a distribution has to name it; what else may stand there only a resolver knows."""
+        if source.keys() == {"distribution"}:
+            name = source["distribution"]
+            if type(name) is not str or not name.strip():
+                self.problem(
+                    f"{path}.distribution", f"expected the name of an installed distribution; got {show(name)}"
+                )
 
     def instances(self, providers: list[ModuleSpec]) -> None:
         """One entry per provider module may go without a name; no two may share one."""

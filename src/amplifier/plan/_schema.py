@@ -20,8 +20,16 @@ _DEADLINES: Final = {
     "teardown": "The whole closing of a session.",
     "turn": "One turn.",
 }
+_SOURCE: Final = (
+    'Where the module comes from. `"builtin"` pins the module of this package, `{"distribution": NAME}` that of an installed distribution, '
+    "where several have the id. Anything else is read by the source resolver; without one it is a path."
+)
 # Of this one character, white space to a schema and none to Python, a name may consist.
 _NOT_BLANK: Final = r"[\S\uFEFF]"
+_PIN: Final = {
+    "if": {"type": "object", "required": ["distribution"], "maxProperties": 1},
+    "then": {"properties": {"distribution": {"type": "string", "pattern": _NOT_BLANK}}},
+}
 
 
 def plan_schema() -> dict[str, Any]:
@@ -75,7 +83,10 @@ def _session() -> dict[str, Any]:
         "context": _module("The memory: it keeps the conversation."),
     }
     sources = {
-        f"{role}_source": {"description": f"Where the {role} comes from, if {role} is an id; as `source` of a module."}
+        f"{role}_source": {
+            "description": f"Where the {role} comes from, if {role} is an id; as `source` of a module.",
+            **_PIN,
+        }
         for role in roles
     }
     return {
@@ -113,7 +124,7 @@ def _module(description: str, **extra: Any) -> dict[str, Any]:
     module_id = {"type": "string", "pattern": f"^{MODULE_ID.pattern}$"}
     properties = {
         "module": {**module_id, "description": "The module's id."},
-        "source": {"description": "Where the module comes from; read by the source resolver, opaque to the kernel."},
+        "source": {"description": _SOURCE, **_PIN},
         "config": {
             "type": ["object", "null"],
             "description": "Handed to the module's mount(); only the module knows what may stand here.",

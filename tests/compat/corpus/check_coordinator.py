@@ -306,7 +306,22 @@ def test_cleanups_run_backwards_and_again():
     assert ran == ["async", "sync"] * 2
 
 
-@pytest.mark.parametrize("fatal", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
+def test_what_is_no_cleanup_is_passed_over_in_silence(caplog):
+    coordinator, ran = make(), []
+    coordinator.register_cleanup(lambda: ran.append("cleanup"))
+    for thing in (None, 5, "text", object()):
+        coordinator._cleanup_fns.append(thing)
+    with caplog.at_level("DEBUG"):
+        run(coordinator.cleanup)
+    assert ran == ["cleanup"]
+    assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
+
+
+class Odd(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("fatal", [KeyboardInterrupt, SystemExit, Odd])
 def test_a_fatal_cleanup_is_raised_after_all_have_run(fatal):
     ran = []
 

@@ -41,6 +41,26 @@ def test_provider_errors_are_data():
 
 
 @pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ({}, 'ProviderError("m")'),
+        ({"provider": "p", "model": 'q"'}, 'ProviderError("m", provider="p", model="q\\"")'),
+        ({"delay_multiplier": 1.0}, 'ProviderError("m", delay_multiplier=1)'),
+        ({"retry_after": 0.0, "delay_multiplier": 2.5}, 'ProviderError("m", retry_after=0, delay_multiplier=2.5)'),
+        (
+            {"retry_after": 1e20, "retryable": True},
+            'ProviderError("m", retry_after=100000000000000000000, retryable=True)',
+        ),
+        ({"delay_multiplier": 1e-7, "error_type": "x"}, 'ProviderError("m", delay_multiplier=0.0000001)'),
+        ({"message": "a\n\x07é"}, 'ProviderError("a\\n\\u{7}é")'),
+        ({"retry_after": float("nan")}, 'ProviderError("m", retry_after=NaN)'),
+    ],
+)
+def test_a_provider_error_shows_all_it_was_given(given, shown):
+    assert repr(_engine.ProviderError(**{"message": "m", **given})) == shown
+
+
+@pytest.mark.parametrize(
     ("text", "category"),
     [
         ("rate limit exceeded", "rate_limit"),

@@ -634,6 +634,29 @@ def test_our_models_as_fields_of_pydantic_models():
         Outer(message={"role": "robot", "content": "x"})
 
 
+def test_models_and_adapters_that_hold_ours_have_a_schema():
+    from pydantic import BaseModel, TypeAdapter
+
+    class Turn(BaseModel):
+        request: ChatRequest
+        answers: list[ChatResponse] = []
+
+    schema = Turn.model_json_schema()
+    assert schema["properties"]["request"] == {"$ref": "#/$defs/ChatRequest"}
+    assert schema["properties"]["answers"]["items"] == {"$ref": "#/$defs/ChatResponse"}
+    assert {"Message", "TextBlock", "ToolSpec", "Usage"} <= set(schema["$defs"])
+    assert set(schema["$defs"]["Message"]["required"]) == {"role", "content"}
+    assert TypeAdapter(list[TextBlock]).json_schema()["items"] == {"$ref": "#/$defs/TextBlock"}
+    assert TypeAdapter(HookResult).json_schema()["title"] == "HookResult"
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=IDS)
+def test_vars_are_the_declared_fields(sample):
+    shown = vars(sample)
+    assert set(shown) == set(type(sample).model_fields)
+    assert all(shown[name] is getattr(sample, name) for name in shown)
+
+
 def test_type_adapters_take_the_unions():
     from amplifier_core.message_models import ContentBlockUnion
     from pydantic import TypeAdapter

@@ -57,6 +57,9 @@ def observe(made: Any) -> dict[str, Any]:
         "read": lambda: shown(type(made).model_validate_json(made.model_dump_json()).model_dump()),
         "extra": lambda: shown(made.model_extra),
         "config": lambda: shown(dict(type(made).model_config).get("extra")),
+        "vars": lambda: repr(
+            {k: v for k, v in vars(made).items() if k not in ("started_at", "ended_at", "last_activity")}
+        ),
         "fields": lambda: [(name, field.is_required()) for name, field in type(made).model_fields.items()],
     }.items():
         try:
@@ -64,6 +67,16 @@ def observe(made: Any) -> dict[str, Any]:
         except Exception as error:
             seen[label] = "raised " + ("ValueError" if isinstance(error, ValueError) else type(error).__name__)
     return seen
+
+
+def schemas_around(cls: type, mode: str) -> Any:
+    """What pydantic says about models and types that hold one of the kernel's."""
+    import pydantic
+
+    outer = pydantic.create_model("Outer", one=(cls, ...), some=(list[cls], []), maybe=(cls | None, None))  # type: ignore[valid-type]
+    types = (cls, list[cls], dict[str, cls | int])  # type: ignore[valid-type]
+    adapters = [pydantic.TypeAdapter(kind).json_schema(mode=mode) for kind in types]
+    return [outer.model_json_schema(mode=mode), *adapters]
 
 
 def answer(operation: str, name: str, keywords: dict[str, Any]) -> Any:
@@ -80,6 +93,8 @@ def answer(operation: str, name: str, keywords: dict[str, Any]) -> Any:
         return cls(**keywords["one"]) == cls(**keywords["other"])
     if operation == "schema":
         return cls.model_json_schema()
+    if operation == "schema around":
+        return schemas_around(cls, keywords["mode"])
     raise LookupError(operation)
 
 

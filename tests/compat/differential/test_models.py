@@ -235,3 +235,17 @@ def without_words(schema: Any) -> Any:
 def test_schemas_say_the_same(ask: Ask, name: str) -> None:
     reference, ours = ask(repr(("schema", name, {})))
     assert without_words(ours) == without_words(reference)
+
+
+@pytest.mark.parametrize(
+    "name", ["Message", "ToolSpec", "ChatResponse", "HookResult", "ModelInfo", "ProviderInfo", "TextBlock"]
+)
+def test_schemas_of_what_holds_a_model_say_the_same(ask: Ask, name: str) -> None:
+    reference, ours = ask(repr(("schema around", name, {"mode": "validation"})))
+    assert without_words(ours) == without_words(reference)
+
+
+def test_a_schema_of_what_is_written_has_costs_as_text(ask: Ask) -> None:
+    reference, ours = ask(repr(("schema around", "Usage", {"mode": "serialization"})))
+    costs = [schemas[0]["$defs"]["Usage"]["properties"]["cost_usd"]["anyOf"] for schemas in (reference, ours)]
+    assert costs[0] == costs[1] == [{"type": "string"}, {"type": "null"}]

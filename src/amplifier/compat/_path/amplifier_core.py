@@ -1,12 +1,21 @@
 """What a Python process finds under this name that a program with the alias has started: it installs the alias there, too.
 
-The directory is on such a process's path; see `amplifier.compat._children`. Importing this file puts the mirror in its place.
+The directory is on such a process's path; see `amplifier.compat._children` and `amplifier.compat._environment`. Importing this file
+puts the mirror in its place.
 """
 
 import sys
 
 del sys.modules[__name__]
 
-from amplifier.compat import install  # noqa: E402 — the name must be free before
+try:
+    from amplifier.compat import install
+except ImportError as error:
+    raise ImportError(
+        f"amplifier_core is an alias of the package amplifier here ({__file__}), which {sys.executable} cannot import: {error}. "
+        "Processes that are given a PYTHONPATH of their own may lose one of both; install amplifier into the environment and run "
+        "`python -m amplifier.compat enable` there, which needs no PYTHONPATH (`disable` takes the alias back)",
+        name="amplifier_core",
+    ) from error
 
 install()

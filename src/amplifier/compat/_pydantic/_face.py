@@ -19,13 +19,13 @@ from weakref import WeakKeyDictionary
 import attrs
 
 from amplifier.errors import ModelError
-from amplifier.models import ToolResult
+from amplifier.models import StreamChunk, ToolResult
 from amplifier.models._base import Model, OpenModel
 from amplifier.models._problems import type_name
 
 from ._dump import Rules, dump, dump_text
 from ._errors import is_called_by_us, validation_error
-from ._schema import FieldView, fields_of, json_schema_of
+from ._schema import FieldView, fields_of, json_schema_of, published_fields, schema_for_pydantic
 from ._subclasses import notice_subclass, prepare
 
 _MISSING: Final = object()
@@ -260,6 +260,15 @@ def _delete_any(self: OpenModel, name: str) -> None:
         object.__delattr__(self, name)
 
 
+# ── pieces of a streamed answer ──────────────────────────────────────────────────────────────────
+
+
+def get_piece(self: StreamChunk, key: str, default: Any = None) -> Any:
+    """A member of a chunk, as published loops read one: they take it for a dict, whose ``content`` is new text of the answer."""
+    value = getattr(self, key, None) if key != "content" else self.text if self.block_type in (None, "text") else None
+    return default if value is None else value
+
+
 # ── about ────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -270,6 +279,12 @@ def _model_extra(self: Model) -> dict[str, Any] | None:
 def _model_fields_set(self: Model) -> set[str]:
     """Nobody remembers what was passed, so: what differs from the default."""
     return set(model_dump(self, exclude_defaults=True))
+
+
+def _fields_as_dict(self: Model) -> dict[str, Any]:
+    """The declared fields, for ``vars()``; a copy, since the fields are in slots."""
+    fields = (field.name for field in published_fields(type(self)))
+    return {name: getattr(self, name) for name in fields if hasattr(self, name)}
 
 
 def _model_config(cls: type[Model]) -> dict[str, Any]:
@@ -298,7 +313,16 @@ def core_schema(cls: type[Model], _source: Any, _handler: Any) -> Any:
     from pydantic_core import core_schema as schemas  # noqa: PLC0415 — only pydantic calls this
 
     written = schemas.plain_serializer_function_ser_schema(_written_for_pydantic, info_arg=True)
-    return schemas.no_info_plain_validator_function(cls.model_validate, serialization=written)  # type: ignore[attr-defined]
+    return schemas.no_info_plain_validator_function(
+        cls.model_validate,  # type: ignore[attr-defined]  # attached with this
+        ref=f"{cls.__module__}.{cls.__qualname__}:{id(cls)}",  # the form of pydantic's own: it names the definition
+        serialization=written,
+    )
+
+
+def json_schema(cls: type[Model], _core_schema: Any, handler: Any) -> dict[str, Any]:
+    """The JSON Schema of a pydantic model or type adapter that holds one of ours."""
+    return schema_for_pydantic(cls, handler)
 
 
 def _written_for_pydantic(value: Any, info: Any) -> Any:
@@ -322,10 +346,13 @@ FACE: Final[dict[type, dict[str, Any]]] = {
         "model_computed_fields": _ClassProperty(_no_computed_fields),
         "__init_subclass__": classmethod(notice_subclass),
         "__get_pydantic_core_schema__": classmethod(core_schema),
+        "__get_pydantic_json_schema__": classmethod(json_schema),
+        "__vars__": _fields_as_dict,
         "__iter__": _pairs,
         "__str__": _text,
         "__repr__": _repr,
     },
     OpenModel: {"__getattr__": _get_unknown, "__setattr__": _set_any, "__delattr__": _delete_any},
+    StreamChunk: {"get": get_piece},
     ToolResult: {"model_copy": checked_copy, "get_serialized_output": get_serialized_output},
 }

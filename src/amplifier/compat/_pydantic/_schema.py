@@ -71,11 +71,12 @@ def fields_of(cls: type[Model]) -> dict[str, FieldView]:
     hints = _hints(cls)
     return {
         field.name: FieldView(hints.get(field.name, Any), ... if field.is_required else field.default, field.factory)
-        for field in _published_fields(cls)
+        for field in published_fields(cls)
     }
 
 
-def _published_fields(cls: type[Model]) -> list[ModelField]:
+def published_fields(cls: type[Model]) -> list[ModelField]:
+    """The declared fields that the published model of that name has as well."""
     ours = {name for owner, name in OURS if issubclass(cls, owner)}
     return [field for field in cls.__model_fields_of__ if field.name not in ours]
 
@@ -83,8 +84,35 @@ def _published_fields(cls: type[Model]) -> list[ModelField]:
 def json_schema_of(cls: type[Model]) -> dict[str, Any]:
     """The JSON Schema of a model; nested models are definitions."""
     definitions: dict[str, Any] = {}
-    schema = _model_schema(cls, definitions)
+
+    def reference(nested: type[Model]) -> dict[str, Any]:
+        if nested.__name__ not in definitions:
+            definitions[nested.__name__] = {}  # a model may hold others of its own kind
+            definitions[nested.__name__] = _Writer(reference).model(nested)
+        return {"$ref": f"#/$defs/{nested.__name__}"}
+
+    schema = _Writer(reference).model(cls)
     return {"$defs": dict(sorted(definitions.items())), **schema} if definitions else schema
+
+
+def schema_for_pydantic(cls: type[Model], handler: Any) -> dict[str, Any]:
+    """The JSON Schema of a model inside one that pydantic makes; pydantic keeps the definitions of nested models.
+
+    Args:
+        cls: The model.
+        handler: Pydantic's; makes the JSON Schema of a core schema.
+    """
+    from pydantic import TypeAdapter  # noqa: PLC0415 — only pydantic calls this
+    from pydantic_core import core_schema  # noqa: PLC0415 — as above
+
+    def reference(nested: type[Model]) -> dict[str, Any]:
+        if nested is cls:
+            return {"title": cls.__name__, "type": "object"}
+        # Inside a list, because the handler itself looks at the outermost schema only, without what a class says of itself.
+        made: dict[str, Any] = handler(core_schema.list_schema(TypeAdapter(nested).core_schema))["items"]
+        return made
+
+    return _Writer(reference, is_output=handler.mode == "serialization").model(cls)
 
 
 def _hints(cls: type[Model]) -> dict[str, Any]:
@@ -94,59 +122,64 @@ def _hints(cls: type[Model]) -> dict[str, Any]:
         return {}
 
 
-def _model_schema(cls: type[Model], definitions: dict[str, Any]) -> dict[str, Any]:
-    hints = _hints(cls)
-    schema: dict[str, Any] = {"additionalProperties": True} if issubclass(cls, OpenModel) else {}
-    if cls.__doc__:
-        schema["description"] = cls.__doc__.strip()
-    schema["properties"] = {
-        field.name: _property(field, shape_of(hints.get(field.name, Any)), definitions)
-        for field in _published_fields(cls)
-    }
-    required = [field.name for field in cls.__model_fields_of__ if field.is_required]
-    if required:
-        schema["required"] = required
-    return {**schema, "title": cls.__name__, "type": "object"}
+@attrs.frozen
+class _Writer:
+    """Writes the schema of one model.
 
+    Attributes:
+        reference: Gives what stands for a nested model.
+        is_output: The schema is of what a dump holds, not of what the constructor takes.
+    """
 
-def _property(field: ModelField, shape: Shape, definitions: dict[str, Any]) -> dict[str, Any]:
-    schema = _shape_schema(shape, definitions)
-    if not field.is_required and field.factory is None:
-        schema = {**schema, "default": field.default}
-    named = shape.inner if isinstance(shape, OptionalShape) else shape
-    # A nested model has a title already.
-    return schema if isinstance(named, ModelShape) else {**schema, "title": field.name.replace("_", " ").title()}
+    reference: Callable[[type[Model]], dict[str, Any]]
+    is_output: bool = False
 
+    def model(self, cls: type[Model]) -> dict[str, Any]:
+        """The schema of the model itself."""
+        hints = _hints(cls)
+        schema: dict[str, Any] = {"additionalProperties": True} if issubclass(cls, OpenModel) else {}
+        if cls.__doc__:
+            schema["description"] = cls.__doc__.strip()
+        schema["properties"] = {
+            field.name: self._property(field, shape_of(hints.get(field.name, Any))) for field in published_fields(cls)
+        }
+        required = [field.name for field in cls.__model_fields_of__ if field.is_required]
+        if required:
+            schema["required"] = required
+        return {**schema, "title": cls.__name__, "type": "object"}
 
-def _shape_schema(shape: Shape, definitions: dict[str, Any]) -> dict[str, Any]:
-    if type(shape) in _SCALARS:
-        return dict(_SCALARS[type(shape)])
-    if isinstance(shape, LiteralShape):
-        values = list(shape.values)
-        words = {"const": values[0]} if len(values) == 1 else {"enum": sorted(values)}
-        return {**words, "type": "string"}
-    if isinstance(shape, DictShape):
-        members = True if type(shape.inner) is Shape else _shape_schema(shape.inner, definitions)
-        return {"additionalProperties": members, "type": "object"}
-    if isinstance(shape, ListShape):
-        return {"items": _shape_schema(shape.inner, definitions), "type": "array"}
-    if isinstance(shape, ModelShape):
-        return _reference(shape.cls, definitions)
-    if isinstance(shape, TaggedShape):
-        mapping = {tag: _reference(cls, definitions)["$ref"] for tag, cls in shape.by_tag.items()}
-        options = [{"$ref": reference} for reference in mapping.values()]
-        return {"discriminator": {"mapping": mapping, "propertyName": "type"}, "oneOf": options}
-    if isinstance(shape, OptionalShape):
-        inner = _shape_schema(shape.inner, definitions)
-        options = inner["anyOf"] if set(inner) == {"anyOf"} else [inner]
-        return {"anyOf": [*options, {"type": "null"}]}
-    if isinstance(shape, EitherShape):
-        return {"anyOf": [_shape_schema(option, definitions) for option in shape.options]}
-    return {}
+    def _property(self, field: ModelField, shape: Shape) -> dict[str, Any]:
+        schema = self._shape(shape)
+        if not field.is_required and field.factory is None:
+            schema = {**schema, "default": field.default}
+        named = shape.inner if isinstance(shape, OptionalShape) else shape
+        # A nested model has a title already.
+        return schema if isinstance(named, ModelShape) else {**schema, "title": field.name.replace("_", " ").title()}
 
-
-def _reference(cls: type[Model], definitions: dict[str, Any]) -> dict[str, Any]:
-    if cls.__name__ not in definitions:
-        definitions[cls.__name__] = {}  # a model may hold others of its own kind
-        definitions[cls.__name__] = _model_schema(cls, definitions)
-    return {"$ref": f"#/$defs/{cls.__name__}"}
+    def _shape(self, shape: Shape) -> dict[str, Any]:
+        if isinstance(shape, DecimalShape) and self.is_output:
+            return {"type": "string"}
+        if type(shape) in _SCALARS:
+            return dict(_SCALARS[type(shape)])
+        if isinstance(shape, LiteralShape):
+            values = list(shape.values)
+            words = {"const": values[0]} if len(values) == 1 else {"enum": sorted(values)}
+            return {**words, "type": "string"}
+        if isinstance(shape, DictShape):
+            members = True if type(shape.inner) is Shape else self._shape(shape.inner)
+            return {"additionalProperties": members, "type": "object"}
+        if isinstance(shape, ListShape):
+            return {"items": self._shape(shape.inner), "type": "array"}
+        if isinstance(shape, ModelShape):
+            return self.reference(shape.cls)
+        if isinstance(shape, TaggedShape):
+            mapping = {tag: self.reference(cls)["$ref"] for tag, cls in shape.by_tag.items()}
+            options = [{"$ref": reference} for reference in mapping.values()]
+            return {"discriminator": {"mapping": mapping, "propertyName": "type"}, "oneOf": options}
+        if isinstance(shape, OptionalShape):
+            inner = self._shape(shape.inner)
+            options = inner["anyOf"] if set(inner) == {"anyOf"} else [inner]
+            return {"anyOf": [*options, {"type": "null"}]}
+        if isinstance(shape, EitherShape):
+            return {"anyOf": [self._shape(option) for option in shape.options]}
+        return {}

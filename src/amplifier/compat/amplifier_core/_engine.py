@@ -1,7 +1,9 @@
 """Names of the native module that published code and its tests reach for; nothing here is native."""
 
 import json
+import math
 import types
+from decimal import Decimal
 from typing import Any, Final
 
 from amplifier.compat._coordinator import RustCoordinator
@@ -22,6 +24,8 @@ RUST_AVAILABLE = True
 RustUnregisterFn = types.FunctionType
 
 _NO_WASM: Final = "{}: modules in WebAssembly are not loaded by this kernel; use the published one for them"
+
+_ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\0": "\\0"}
 
 _WORDS = (
     (("context length", "too many tokens", "maximum context"), "context_length"),
@@ -59,10 +63,33 @@ class ProviderError:
         self.error_type = error_type
 
     def __repr__(self) -> str:
-        return f'ProviderError("{self.message}")'
+        shown = [_quoted(self.message)]
+        shown += [
+            f"{name}={_quoted(text)}" for name in ("provider", "model") if (text := getattr(self, name)) is not None
+        ]
+        for name in ("retry_after", "delay_multiplier"):
+            if (number := getattr(self, name)) is not None:
+                shown.append(f"{name}={_number(number)}")
+        if self.retryable:
+            shown.append("retryable=True")
+        return f"ProviderError({', '.join(shown)})"
 
     def __str__(self) -> str:
         return self.message
+
+
+def _quoted(text: str) -> str:
+    """A text as Rust shows it for debugging."""
+    escaped = (_ESCAPES.get(char) or (char if char.isprintable() else f"\\u{{{ord(char):x}}}") for char in text)
+    return f'"{"".join(escaped)}"'
+
+
+def _number(number: float) -> str:
+    """A float as Rust shows it: no exponent, and no fraction that is zero."""
+    if not math.isfinite(number):
+        return "NaN" if math.isnan(number) else repr(number)
+    shown = format(Decimal(repr(number)), "f")
+    return shown.removesuffix(".0")
 
 
 def classify_error_message(message: str) -> str:

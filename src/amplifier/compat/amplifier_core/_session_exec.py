@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from amplifier.compat._streaming import providers_for
+
 from .utils import redact_secrets
 
 __all__ = ["emit_raw_field_if_configured", "run_orchestrator"]
@@ -16,11 +18,12 @@ async def run_orchestrator(coordinator: Any, prompt: str) -> Any:
     """Hand a prompt and what is mounted to the orchestrator."""
     providers = coordinator.get("providers") or {}
     logger.debug("orchestrator runs with providers %s", list(providers))
-    return await coordinator.get("orchestrator").execute(
+    orchestrator, tools = coordinator.get("orchestrator"), coordinator.get("tools") or {}
+    return await orchestrator.execute(
         prompt=prompt,
         context=coordinator.get("context"),
-        providers=providers,
-        tools=coordinator.get("tools") or {},
+        providers=providers_for(orchestrator, providers, tools),
+        tools=tools,
         hooks=coordinator.hooks,
         coordinator=coordinator,
     )

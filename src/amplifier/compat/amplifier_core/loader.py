@@ -17,8 +17,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from amplifier.compat._adapting import mount_published
 from amplifier.compat._backends import refuse_asyncio_on_trio
+from amplifier.compat._installed import built_in_claim, mount_of, third_party_entries
 from amplifier.errors import ModuleLoadError
+from amplifier.loading import Pin, find_pinned, read_pin
+from amplifier.loading import entry_points as installed_entry_points
 
 from . import _transports
 from ._engine import RustCoordinator as ModuleCoordinator
@@ -128,7 +132,7 @@ class ModuleLoader:
     def _discover_entry_points(self) -> list[ModuleInfo]:
         found = []
         try:
-            for entry in importlib.metadata.entry_points(group="amplifier.modules"):
+            for entry in third_party_entries():
                 try:
                     found.append(self._note(entry.name, *self._guess_from_naming(entry.name)))
                 except Exception as exc:  # noqa: BLE001 — metadata written by others
@@ -178,7 +182,7 @@ class ModuleLoader:
         Args:
             module_id: What to load.
             config: What its mount will be called with.
-            source_hint: Handed to the resolver.
+            source_hint: Handed to the resolver, unless it pins an installed distribution or the built-in module.
             coordinator: Given, modules in other languages are recognized; they go to `loader_grpc` or to the engine.
 
         Returns:
@@ -190,13 +194,16 @@ class ModuleLoader:
             ImportError: The package is already loaded from elsewhere.
         """
         try:
+            pin = read_pin(source_hint)
+            if pin is not None:
+                return self._load_pinned(module_id, config, pin)
             resolver = self._resolver()
             known = self._loaded_modules.get(module_id)
             path = self._loaded_module_paths.get(module_id)
             if known is not None and (resolver is None or path is not None):
                 if resolver is not None and path is not None:
                     await self._refuse_other_source(resolver, module_id, source_hint, path)
-                return _closure(known, config)
+                return _closure(module_id, known, config)
             if resolver is None:
                 mount = await self._load_direct(module_id, config)
                 if mount is None:
@@ -245,7 +252,7 @@ class ModuleLoader:
             )
         self._loaded_modules[module_id] = raw
         self._loaded_module_paths[module_id] = module_path.resolve()
-        return _closure(raw, config)
+        return _closure(module_id, raw, config)
 
     def _add_path(self, path: str) -> None:
         if path not in sys.path:
@@ -253,19 +260,41 @@ class ModuleLoader:
             self._added_paths.append(path)
 
     async def _load_direct(self, module_id: str, config: dict[str, Any] | None = None) -> Mount | None:
-        for find in (self._load_entry_point, self._load_filesystem):
+        for find in (self._load_entry_point, self._load_filesystem, self._load_built_in):
             raw = find(module_id)
             if raw:
                 self._loaded_modules[module_id] = raw
-                return _closure(raw, config)
+                name = str(getattr(raw, "__module__", ""))
+                if built_in_claim(module_id) is not None and not name.startswith("amplifier.modules."):
+                    logger.info("module '%s': %s is used, not the built-in one", module_id, name)
+                return _closure(module_id, raw, config)
         return None
 
+    def _load_pinned(self, module_id: str, config: dict[str, Any] | None, pin: Pin) -> Mount:
+        """The module of the distribution that a plan pins.
+
+        Raises:
+            ModuleLoadError: It does not provide the module, or the module cannot be imported.
+        """
+        mount, module = mount_of(find_pinned(module_id, installed_entry_points().get(module_id, ()), pin))
+        _attach_ready(mount, module, module_id)
+        return _closure(module_id, mount, config)
+
+    def _load_built_in(self, module_id: str) -> Any:
+        """The mount function of our own module of an id, unless somebody else's is installed and could not be loaded."""
+        claim = built_in_claim(module_id)
+        if claim is None or any(entry.name == module_id for entry in third_party_entries()):
+            return None
+        mount, module = mount_of(claim)
+        _attach_ready(mount, module, module_id)
+        return mount
+
     def _load_entry_point(self, module_id: str) -> Any:
-        """The mount function of an installed distribution; a module of somebody else's wins over a built-in one."""
+        """The mount function of an installed distribution."""
         try:
-            entries = [e for e in importlib.metadata.entry_points(group="amplifier.modules") if e.name == module_id]
-            entries.sort(key=lambda entry: str(getattr(entry, "value", "")).startswith("amplifier.modules."))
-            for entry in entries:
+            for entry in third_party_entries():
+                if entry.name != module_id:
+                    continue
                 mount = entry.load()
                 name = getattr(mount, "__module__", None)
                 module = None
@@ -433,14 +462,11 @@ async def _resolve(resolver: Any, module_id: str, hint: Any) -> Any:
     return resolver.resolve(module_id, source_hint=hint, profile_hint=hint)
 
 
-def _closure(raw: Any, config: dict[str, Any] | None) -> Mount:
+def _closure(module_id: str, raw: Any, config: dict[str, Any] | None) -> Mount:
     """A mount function with its configuration, and with what the module wants to be told."""
 
     async def mount(coordinator: Any) -> Any:
-        answer = raw(coordinator, config or {})
-        if hasattr(type(answer), "__aenter__"):  # a module of ours, in the structured form
-            return await coordinator.host(answer, name=getattr(raw, "__module__", None))
-        return await answer
+        return await mount_published(module_id, raw, coordinator, config or {})
 
     ready = getattr(raw, "__on_session_ready__", None)
     if ready:

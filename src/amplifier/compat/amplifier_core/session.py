@@ -11,6 +11,8 @@ import uuid
 from types import TracebackType
 from typing import Any, Self
 
+from amplifier.compat._processes import guard_tools
+from amplifier.compat._streaming import providers_for
 from amplifier.compat._turns import PublishedTurn
 
 from ._engine import RustCoordinator as ModuleCoordinator
@@ -143,7 +145,9 @@ class AmplifierSession:
             if not mounted[point]:
                 raise RuntimeError(f"No {words} mounted")
         mounted["tools"] = self.coordinator.get("tools") or {}
+        guard_tools(mounted["tools"])
         mounted["hooks"] = self.coordinator.get("hooks")
+        mounted["providers"] = providers_for(mounted["orchestrator"], mounted["providers"], mounted["tools"])
         return mounted
 
     async def _say_start(self) -> None:

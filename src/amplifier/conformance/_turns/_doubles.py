@@ -24,6 +24,7 @@ from amplifier.models import (
     ToolCallBlock,
     ToolResult,
 )
+from amplifier.modules._provider import AnswerStream, AnswerStreams
 
 from ._record import plain
 from ._script import RAISED, Answer, Call
@@ -172,10 +173,17 @@ class ScriptedProvider:
 class StreamingProvider(ScriptedProvider):
     """The same, for loops that want to hear the answer while it comes."""
 
-    @asynccontextmanager
-    async def stream(self, request: ChatRequest, **kwargs: Any) -> AsyncIterator[AsyncIterator[StreamChunk]]:
-        """Pieces of the next answer, and in the end the whole."""
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name)
+        self._streams = AnswerStreams(world.start_soon)
+        world.register_cleanup(self._streams.aclose)
 
+    def stream(self, request: ChatRequest, **kwargs: Any) -> AnswerStream:
+        """Pieces of the next answer, and in the end the whole."""
+        return self._streams.stream(self._pieces(request))
+
+    @asynccontextmanager
+    async def _pieces(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[StreamChunk]]:
         async def chunks() -> AsyncIterator[StreamChunk]:
             response = (await self._answer(request)).response()
             for index, block in enumerate(response.content):

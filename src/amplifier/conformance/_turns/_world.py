@@ -72,6 +72,8 @@ class World:
         self.cancelled_where = ""
         self.was_delivered = False
         self.gave_up: str | None = None
+        self.start_soon: Callable[..., None] = scene.session.coordinator.start_soon
+        self.register_cleanup: Callable[..., None] = scene.session.coordinator.register_cleanup
         self.context = ScriptedContext(
             self,
             history=case.get("history", 0),

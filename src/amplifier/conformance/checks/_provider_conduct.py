@@ -303,6 +303,56 @@ async def _streamed(provider: Any, request: ChatRequest) -> list[StreamChunk] | 
     return chunks
 
 
+@check("P22", kind="behaviour", types=PROVIDER)
+async def streams_without_a_block(stage: Stage) -> None:
+    """Reads a stream with async for alone, to its end, and another one until its reader is cancelled."""
+    async with stage.scene() as scene:
+        if not usable(scene) or not callable(getattr(scene.instance, "stream", None)):
+            return
+        blocked = await scene.call(_streamed, scene.instance, asking("Hello."))
+        if not blocked.returned or not blocked.value:
+            return  # another kind of stream, or none for this
+        bare = await scene.call(_read_bare, scene.instance, asking("Hello."))
+        if not bare.returned:
+            stage.fault("P22", f"reading a stream with async for alone {bare}", error=bare.error)
+        elif bare.value is None:
+            stage.fault("P22", "what stream returns is no async iterator: it lacks __aiter__ or __anext__")
+        elif [chunk.kind for chunk in bare.value[-1:]] != [chunk.kind for chunk in blocked.value[-1:]]:
+            stage.fault(
+                "P22", "read with async for alone a stream ends with another kind of chunk than inside its block"
+            )
+        if stage.faults:
+            return
+        left = await scene.call(_cancelled_reader, scene.instance, asking("Hello."))
+        if left.returned and left.value is not None:
+            stage.fault("P22", f"after its reader was cancelled a stream goes on: {left.value}")
+
+
+async def _read_bare(provider: Any, request: ChatRequest) -> list[StreamChunk] | None:
+    stream = provider.stream(request)
+    if not hasattr(type(stream), "__aiter__") or not hasattr(type(stream), "__anext__"):
+        return None
+    return [chunk async for chunk in stream]
+
+
+async def _cancelled_reader(provider: Any, request: ChatRequest) -> str | None:
+    """What a stream gives after its reader was cancelled; None if it has ended, or never waited."""
+    stream = provider.stream(request)
+    while True:
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            try:
+                await anext(stream)
+            except StopAsyncIteration:
+                return None
+        if scope.cancelled_caught:
+            break
+    try:
+        return repr(await anext(stream))[:200]
+    except StopAsyncIteration:
+        return None
+
+
 def _judge_pieces(stage: Stage, chunks: list[StreamChunk], response: ChatResponse) -> None:
     pieces: dict[int, str] = {}
     for chunk in chunks:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, ClassVar
 
 import anyio
@@ -34,6 +34,7 @@ from amplifier.models import (
     to_dict,
 )
 
+from .._provider import AnswerStream, AnswerStreams, start_soon_of
 from ._pieces import pieces_of
 
 logger = logging.getLogger("amplifier.modules.providers")
@@ -74,6 +75,7 @@ class CannedProvider(ABC):
     def __init__(self, coordinator: Coordinator, *, raw: bool = False) -> None:
         self._coordinator = coordinator
         self._raw = raw
+        self._streams = AnswerStreams(start_soon_of(coordinator))
 
     @property
     def name(self) -> str:
@@ -117,13 +119,17 @@ class CannedProvider(ABC):
                     return chunk.response
         raise ContractError(f"{self._name} ended its stream without a response", module=self._name)
 
-    def stream(self, request: ChatRequest, **kwargs: Any) -> AbstractAsyncContextManager[AsyncIterator[StreamChunk]]:
+    def stream(self, request: ChatRequest, **kwargs: Any) -> AnswerStream:
         """Tell the answer piece by piece; the last chunk has the whole of it.
 
         Raises:
             LLMError: The answer is an error, while the chunks are read.
         """
-        return self._stream(request)
+        return self._streams.stream(self._stream(request))
+
+    async def aclose(self) -> None:
+        """Close streams that were left half-way; harmless the second time."""
+        await self._streams.aclose()
 
     def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:
         """The calls of a response; of one that lists none, those among its blocks."""

@@ -1,6 +1,6 @@
 """What the providers on official SDKs share: everything but the dialect.
 
-`_options` reads the plan, `_mounting` builds and mounts, `_provider` is the provider, `_wire` one HTTP exchange, `_sse` its
+`_streams` is what all streaming providers return, `_options` reads the plan, `_mounting` builds and mounts, `_provider` is the provider, `_wire` one HTTP exchange, `_sse` its
 events, `_errors` what can go wrong, `_conversation` and `_answer` the two directions in normal form, `_dialect` what a
 service adds to that.
 """
@@ -13,11 +13,14 @@ from ._options import ProviderOptions, choice, limit, number, optional, read_opt
 from ._prices import Prices
 from ._provider import EVENTS, SdkProvider
 from ._sse import ServerEvent, read_json
+from ._streams import AnswerStream, AnswerStreams, start_soon_of
 from ._wire import Sdk, client_options
 
 __all__ = [
     "EVENTS",
     "AnswerReader",
+    "AnswerStream",
+    "AnswerStreams",
     "Blocks",
     "Call",
     "Catalogue",
@@ -51,5 +54,6 @@ __all__ = [
     "read_json",
     "read_options",
     "read_schema",
+    "start_soon_of",
     "text",
 ]

@@ -16,6 +16,7 @@ from ._dialect import Catalogue, Dialect
 from ._options import ProviderOptions
 from ._prices import Prices
 from ._provider import EVENTS, SdkProvider
+from ._streams import AnswerStreams, start_soon_of
 from ._wire import Sdk, Wire, import_sdk, settle_platform
 
 logger = logging.getLogger("amplifier.modules.provider")
@@ -54,7 +55,7 @@ async def mount_service(
     """Build the client and mount the provider.
 
     Returns:
-        The cleanup, which closes the client.
+        The cleanup, which closes the client and what is open of its streams.
 
     Raises:
         MissingExtraError: The SDK is not installed.
@@ -68,6 +69,7 @@ async def mount_service(
         catalogue=service.catalogue,
         prices=service.prices,
         hooks=coordinator.hooks,
+        streams=AnswerStreams(start_soon_of(coordinator)),
     )
     await coordinator.mount("providers", provider, name=provider.name)
     coordinator.register_contributor("observability.events", service.module, lambda: list(EVENTS))

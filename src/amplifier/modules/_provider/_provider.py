@@ -36,6 +36,7 @@ from ._errors import Blame, from_stream
 from ._options import ProviderOptions
 from ._prices import Prices
 from ._sse import EventParser, ServerEvent
+from ._streams import AnswerStream, AnswerStreams
 from ._wire import Deadlines, Reply, Wire
 
 logger = logging.getLogger("amplifier.modules.provider")
@@ -58,6 +59,7 @@ class SdkProvider:
         catalogue: What is known of its models.
         prices: What they cost.
         hooks: Who is told of calls; nobody if absent.
+        streams: Makes what `stream` returns.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class SdkProvider:
         catalogue: Catalogue,
         prices: Prices,
         hooks: Hooks | None = None,
+        streams: AnswerStreams | None = None,
     ) -> None:
         self._info = info
         self._options = options
@@ -78,6 +81,7 @@ class SdkProvider:
         self._catalogue = catalogue
         self._prices = prices
         self._hooks = hooks
+        self._streams = streams or AnswerStreams()
         self.priority = options.priority
 
     def __repr__(self) -> str:
@@ -121,8 +125,7 @@ class SdkProvider:
         assert response is not None  # the last chunk has it, or there was an error
         return response
 
-    @asynccontextmanager
-    async def stream(self, request: ChatRequest, **kwargs: Any) -> AsyncIterator[AsyncIterator[StreamChunk]]:
+    def stream(self, request: ChatRequest, **kwargs: Any) -> AnswerStream:
         """Ask the model and get the answer piece by piece; leaving early closes the connection.
 
         Args:
@@ -130,8 +133,14 @@ class SdkProvider:
             kwargs: As for `complete`.
 
         Raises:
-            LLMError: The call failed, here or while the chunks are read.
+            LLMError: The call failed, when it is entered or while the chunks are read.
         """
+        return self._streams.stream(self._exchange(request, kwargs))
+
+    @asynccontextmanager
+    async def _exchange(
+        self, request: ChatRequest, kwargs: dict[str, Any]
+    ) -> AsyncIterator[AsyncIterator[StreamChunk]]:
         known = self._catalogue.look_up(kwargs.get("model") or request.model or self._options.default_model)
         usual_limit = known.max_output_tokens if self._dialect.always_limits else None
         call = resolve_call(self._options, request, kwargs, usual_limit)
@@ -156,7 +165,8 @@ class SdkProvider:
         ]
 
     async def aclose(self) -> None:
-        """Close the client; harmless the second time."""
+        """Close streams that were left half-way, then the client; harmless the second time."""
+        await self._streams.aclose()
         await self._wire.aclose()
 
     def _blame(self, model: str | None) -> Blame:

@@ -42,7 +42,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     server = server_type(options)
     provider = provider_type(coordinator, options, server)
     await coordinator.mount("providers", provider, name=provider.name)
-    cleanup: Callable[[], Awaitable[None]] = server.aclose
+    cleanup: Callable[[], Awaitable[None]] = provider.aclose
     return cleanup
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import anyio
@@ -25,6 +25,7 @@ from amplifier.models import (
 )
 
 from .._canned import used_ids
+from .._provider import AnswerStream, AnswerStreams, start_soon_of
 from ._decode import Decoder, Lines
 from ._encode import Encoded, encode
 from ._failures import TRANSPORT_ERRORS, from_body, from_error, from_transport
@@ -49,6 +50,7 @@ class LocalProvider:
         self._coordinator = coordinator
         self._options = options
         self._server = server
+        self._streams = AnswerStreams(start_soon_of(coordinator))
 
     def __repr__(self) -> str:
         return f"<LocalProvider {self._options.model!r}: {self._server!r}>"
@@ -104,13 +106,18 @@ class LocalProvider:
                     return chunk.response
         raise ContractError("provider-local ended its stream without a response", module="provider-local")
 
-    def stream(self, request: ChatRequest, **kwargs: Any) -> AbstractAsyncContextManager[AsyncIterator[StreamChunk]]:
+    def stream(self, request: ChatRequest, **kwargs: Any) -> AnswerStream:
         """Tell the answer as it comes; leaving early makes the server stop.
 
         Raises:
             LLMError: There is no answer, or not all of it; while the chunks are read.
         """
-        return self._stream(request)
+        return self._streams.stream(self._stream(request))
+
+    async def aclose(self) -> None:
+        """Close streams that were left half-way, then the server; harmless the second time."""
+        await self._streams.aclose()
+        await self._server.aclose()
 
     def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:
         """The calls of a response; of one that lists none, those among its blocks."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from amplifier.contracts import Coordinator
@@ -100,12 +101,15 @@ _CHECKS = {
 }
 
 
-async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
+async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], Awaitable[None]]:
     """Mount the provider ``offline``.
 
     Args:
         coordinator: The session's.
         config: See the module's reference page for the keys.
+
+    Returns:
+        The cleanup, which closes streams that were left half-way.
 
     Raises:
         PlanError: The config is wrong.
@@ -119,3 +123,4 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         raw=options.get("debug", False),
     )
     await coordinator.mount("providers", provider, name=provider.name)
+    return provider.aclose

@@ -8,6 +8,8 @@ import inspect
 from pathlib import Path
 from typing import Any, ClassVar
 
+from amplifier.compat._on_trio import worded
+
 from .base import ValidationResult, check_on_session_ready, import_module_from_path
 
 __all__ = ["ModuleValidator"]
@@ -96,7 +98,9 @@ class ModuleValidator:
             answer = await mount_fn(coordinator, config if config is not None else {})
             self._check_mounted(result, coordinator, answer)
         except Exception as exc:  # noqa: BLE001 — the module is foreign code
-            result.note("protocol_compliance", False, f"Error during protocol compliance check: {exc}")
+            package = str(getattr(mount_fn, "__module__", "")).partition(".")[0]
+            named = worded(package.removeprefix("amplifier_module_").replace("_", "-"), exc)
+            result.note("protocol_compliance", False, f"Error during protocol compliance check: {named}")
         finally:
             for cleanup in (answer, *reversed(coordinator._cleanup_fns)):
                 await _clean_up(cleanup)

@@ -2,8 +2,6 @@
 
 import uuid
 
-from contextlib import asynccontextmanager
-
 from amplifier import ChatResponse, ModelInfo, ProviderInfo, TextBlock, ToolCall, ToolCallBlock, Usage
 from amplifier.models import StreamChunk
 
@@ -14,6 +12,25 @@ def text_of(message):
     if isinstance(message.content, str):
         return message.content
     return " ".join(getattr(block, "text", "") for block in message.content)
+
+
+class Both:
+    """A context manager and an iterator over one generator."""
+
+    def __init__(self, chunks):
+        self.chunks = chunks
+
+    async def __aenter__(self):
+        return self.chunks
+
+    async def __aexit__(self, *error):
+        await self.chunks.aclose()
+
+    def __aiter__(self):
+        return self.chunks
+
+    async def __anext__(self):
+        return await anext(self.chunks)
 
 
 class Parrot:
@@ -46,14 +63,13 @@ class Parrot:
         await self.hooks.emit("llm:response", {"provider": self.name, "status": "ok", "usage": told})
         return ChatResponse(content=blocks, tool_calls=calls or None, usage=usage)
 
-    @asynccontextmanager
-    async def stream(self, request, **kwargs):
+    def stream(self, request, **kwargs):
         async def chunks():
             response = await self.complete(request)
             yield StreamChunk(kind="block_delta", index=0, text=response.content[0].text[:-1])
             yield StreamChunk(kind="response", response=response)
 
-        yield chunks()
+        return Both(chunks())
 
     def parse_tool_calls(self, response):
         return list(response.tool_calls or [])

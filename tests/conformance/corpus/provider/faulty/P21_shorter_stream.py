@@ -109,12 +109,19 @@ class Acme:
 class Streaming:
     def __init__(self, p, r):
         self.p, self.r = p, r
+        self.chunks = self.run()
 
     async def __aenter__(self):
-        return self.run()
+        return self.chunks
 
     async def __aexit__(self, *a):
-        return None
+        await self.chunks.aclose()
+
+    def __aiter__(self):
+        return self.chunks
+
+    async def __anext__(self):
+        return await anext(self.chunks)
 
     async def run(self):
         r = await self.p.complete(self.r)

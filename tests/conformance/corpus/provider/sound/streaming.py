@@ -1,4 +1,4 @@
-"""Sound: streams word by word, and collects its own stream; a structured mount."""
+"""Sound: streams word by word, in a block or without one, and collects its own stream; a structured mount."""
 
 from contextlib import asynccontextmanager
 
@@ -17,6 +17,32 @@ from amplifier.models import (
 __amplifier_module_type__ = "provider"
 
 
+class Words:
+    """One answer: a context manager and an iterator over one generator."""
+
+    def __init__(self, chunks):
+        self.chunks = chunks
+
+    async def __aenter__(self):
+        return self.chunks
+
+    async def __aexit__(self, *error):
+        await self.chunks.aclose()
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        try:
+            return await anext(self.chunks)
+        except BaseException:
+            await self.chunks.aclose()
+            raise
+
+    async def aclose(self):
+        await self.chunks.aclose()
+
+
 class StreamingProvider:
     name = "words"
 
@@ -33,13 +59,8 @@ class StreamingProvider:
             ModelInfo(id="words", display_name="Words", context_window=self.window, max_output_tokens=self.window // 4)
         ]
 
-    @asynccontextmanager
-    async def stream(self, request, **kwargs):
-        chunks = self._chunks(request)
-        try:
-            yield chunks
-        finally:
-            await chunks.aclose()
+    def stream(self, request, **kwargs):
+        return Words(self._chunks(request))
 
     async def _chunks(self, request):
         words = ["There", " are ", str(len(request.messages)), " messages."]

@@ -1,0 +1,287 @@
+"""Commands of published tools end with the call that is cancelled, and with no other."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from amplifier import AmplifierSession
+from amplifier.compat import _session
+from amplifier.compat._processes import guard_tools
+from amplifier.loading import ModuleLoader
+from amplifier.testing import MockProvider, wait_for
+
+from .published_bash import TOOL
+from .published_loops import BASIC
+from .published_modules import CONTEXT, write_package
+
+LONG = "echo begun; sleep 600; echo never"
+KINDS = ["published session", "native session"]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """The tool calls asyncio, as the published one does; on trio it is refused."""
+    return "asyncio"
+
+
+@pytest.fixture
+def directory(alias: None, tmp_path: Path) -> Iterator[Path]:
+    for module_id, source in {"tool-shell": TOOL, "loop-told": BASIC, "context-told": CONTEXT}.items():
+        write_package(tmp_path, module_id, source)
+    before = list(sys.path)
+    sys.path[:0] = [str(root) for root in tmp_path.glob("amplifier-module-*")]
+    yield tmp_path
+    sys.path[:] = before
+    for name in [name for name in sys.modules if name.startswith("amplifier_module_")]:
+        del sys.modules[name]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+class Play:
+    """An open session whose model calls the shell."""
+
+    def __init__(self, session: Any) -> None:
+        self.session = session
+        self.started = anyio.Event()
+        self.pids: list[int] = []
+
+    def note(self, pid: int) -> None:
+        self.pids.append(pid)
+        self.started.set()
+
+    async def begin(self) -> asyncio.Task[Any]:
+        task = asyncio.create_task(self.session.execute("go"))
+        await self.started.wait()
+        return task
+
+
+@asynccontextmanager
+async def playing(kind: str, directory: Path, *turns: Any, **config: Any) -> AsyncIterator[Play]:
+    """A session that plays the turns; closed at the end, if it is not yet."""
+    provider = MockProvider(list(turns))
+
+    async def mount(coordinator: Any, config: Any = None) -> None:
+        await coordinator.mount("providers", provider, name="mock")
+
+    plan = {
+        "session": {"orchestrator": "loop-told", "context": "context-told"},
+        "tools": [{"module": "tool-shell", "config": config}],
+    }
+    session: Any
+    if kind == "native session":
+        plan["providers"] = [{"module": "provider-own"}]
+        plan["session"]["orchestrator"] = "loop-basic"  # type: ignore[index]  # ours, which cancels by a scope
+        session = AmplifierSession(plan, loader=ModuleLoader(modules={"provider-own": mount}))
+    else:
+        session = _session.AmplifierSession(plan)
+        session.coordinator.mount("providers", provider, name="mock")  # type: ignore[unused-awaitable]  # done at once
+    play = Play(session)
+    session.coordinator.register_capability("test.started", play.note)
+    async with session:
+        yield play
+
+
+def shell(command: str, **more: Any) -> Any:
+    return ("bash", {"command": command, **more})
+
+
+def by_token(play: Play, task: asyncio.Task[Any]) -> None:
+    play.session.coordinator.cancellation.request_immediate()
+
+
+def by_task(play: Play, task: asyncio.Task[Any]) -> None:
+    task.cancel()
+
+
+@pytest.mark.parametrize("stop", [by_token, by_task])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_command_of_a_cancelled_call_ends_with_it(
+    directory: Path, kind: str, stop: Callable[..., None], caplog: pytest.LogCaptureFixture, monkeypatch
+):
+    monkeypatch.setattr(_session, "IMMEDIATE_GRACE", 0.01)
+    async with playing(kind, directory, shell(LONG), "never") as play:
+        task = await play.begin()
+        stop(play, task)
+        with suppress(BaseException):
+            await task
+        assert [is_running(pid) for pid in play.pids] == [False]
+
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "amplifier_core.tools"]
+    assert "tool 'bash' was cancelled and left processes running" in line
+    assert str(play.pids[0]) in line
+    assert "sleep 600" in line
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_closing_the_session_ends_the_command_of_a_running_call(directory: Path, kind: str):
+    async with playing(kind, directory, shell(LONG), "never") as play:
+        task = await play.begin()
+        if kind == "published session":
+            await play.session.cleanup()
+        else:
+            task.cancel()
+        with suppress(BaseException):
+            await task
+    assert [is_running(pid) for pid in play.pids] == [False]
+
+
+@pytest.mark.parametrize("own_session", [True, False])
+async def test_the_children_of_the_command_end_with_it_in_a_group_of_their_own_or_in_ours(
+    directory: Path, tmp_path: Path, own_session: bool
+):
+    told = tmp_path / "children"
+    command = f"sleep 600 & echo $! > {told}; sleep 601 & echo $! >> {told}; echo done >> {told}; wait"
+    async with playing("published session", directory, shell(command), "never", start_new_session=own_session) as play:
+        task = await play.begin()
+        assert await wait_for(lambda: told.exists() and "done" in told.read_text(), 10)
+        task.cancel()
+        with suppress(BaseException):
+            await task
+    children = [int(pid) for pid in told.read_text().split()[:2]]
+    assert [is_running(pid) for pid in [*play.pids, *children]] == [False] * 3
+
+
+async def test_a_command_that_ignores_the_request_is_killed(directory: Path, tmp_path: Path):
+    ready = tmp_path / "ready"
+    command = f"trap '' TERM; echo > {ready}; while :; do sleep 0.05; done"
+    async with playing("published session", directory, shell(command), "never") as play:
+        task = await play.begin()
+        assert await wait_for(ready.exists, 10)
+        task.cancel()
+        with suppress(BaseException):
+            await task
+    assert [is_running(pid) for pid in play.pids] == [False]
+
+
+async def test_what_a_call_that_returned_left_running_is_left_alone(directory: Path, caplog: pytest.LogCaptureFixture):
+    background = shell("sleep 600", run_in_background=True)
+    async with playing("published session", directory, background, shell(LONG), "never") as play:
+        tool = play.session.coordinator.get("tools")["bash"]
+        task = await play.begin()
+        task.cancel()
+        with suppress(BaseException):
+            await task
+        kept, ended = tool.pids
+        running = (is_running(kept), is_running(ended))
+        os.killpg(kept, signal.SIGKILL)
+        assert await wait_for(lambda: not is_running(kept), 10)
+    assert running == (True, False)
+
+
+async def test_only_the_processes_of_the_cancelled_session_end(directory: Path):
+    async with (
+        playing("published session", directory, shell(LONG), "never") as one,
+        playing("published session", directory, shell(LONG), "never") as other,
+    ):
+        first, second = await one.begin(), await other.begin()
+        elsewhere = await asyncio.create_subprocess_exec("sleep", "600")
+        first.cancel()
+        with suppress(BaseException):
+            await first
+        running = [is_running(pid) for pid in (*one.pids, *other.pids, elsewhere.pid)]
+        second.cancel()
+        with suppress(BaseException):
+            await second
+        elsewhere.kill()
+        await elsewhere.wait()
+    assert running == [False, True, True]
+
+
+async def test_a_call_that_ends_by_itself_is_as_it_was(directory: Path, caplog: pytest.LogCaptureFixture):
+    async with playing("published session", directory, shell("echo hello"), "done") as play:
+        assert await play.session.execute("go") == "done"
+        messages = await play.session.coordinator.get("context").get_messages()
+    assert "hello" in str(messages)
+    assert [record for record in caplog.records if record.name == "amplifier_core.tools"] == []
+    assert "noted" not in subprocess.Popen.__init__.__qualname__
+
+
+async def test_a_process_of_a_worker_thread_belongs_to_the_call(alias: None):
+    class Tool:
+        async def execute(self, given: Any) -> Any:
+            return await asyncio.to_thread(subprocess.run, ["sleep", "600"], check=False)
+
+    pids = await _cancelled(Tool())
+    assert [is_running(pid) for pid in pids] == [False]
+
+
+async def _cancelled(tool: Any) -> list[int]:
+    """Call a guarded tool, cancel it when it has started a process; gives the processes."""
+    before = _children()
+    guard_tools({"own": tool})
+    task = asyncio.create_task(tool.execute({}))
+    assert await wait_for(lambda: bool(_children() - before), 10)
+    started = sorted(_children() - before)
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    return started
+
+
+def _children() -> set[int]:
+    return {int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
+
+
+def test_popen_is_untouched_while_no_such_call_runs():
+    import inspect
+
+    assert inspect.getsource(subprocess.Popen.__init__).lstrip().startswith("def __init__(self, args")
+
+
+def test_only_methods_of_classes_are_guarded_and_once(alias: None):
+    class Tool:
+        async def execute(self, given: Any) -> Any:
+            return given
+
+        def sync(self) -> None: ...
+
+    async def bare(given: Any) -> Any:
+        return given
+
+    tool, other = Tool(), SimpleNamespace(execute=bare)
+    guard_tools({"a": tool, "b": other})
+    guarded = tool.execute
+    guard_tools({"a": tool})
+    guard_tools(None)
+
+    assert tool.execute is guarded
+    assert guarded.__name__ == "execute"
+    assert asyncio.iscoroutinefunction(guarded)
+    assert other.execute is bare
+
+
+def test_a_copy_of_a_guarded_tool_calls_itself(alias: None):
+    import copy
+
+    class Tool:
+        def __init__(self, label: str) -> None:
+            self.label = label
+
+        async def execute(self, given: Any) -> Any:
+            return self.label
+
+    tool = Tool("original")
+    guard_tools({"a": tool})
+    twin = copy.deepcopy(tool)
+    twin.label = "copy"
+    assert asyncio.run(twin.execute({})) == "copy"

@@ -1,0 +1,183 @@
+"""The published streaming loop, which reads ``provider.stream()`` with a bare ``async for``, beside our streaming providers."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from amplifier import AmplifierSession
+from amplifier.loading import ModuleLoader
+from amplifier.models import StreamChunk
+from tests.modules.providers.services import SERVICES
+from tests.modules.providers.wire_server import EVENT_STREAM, STALL, WireServer
+
+from .published_modules import write_package
+from .published_streaming import LOOP, PROVIDER
+
+KINDS = ["published session", "native session"]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """The loop calls asyncio, as the published one does; on trio it is refused."""
+    return "asyncio"
+
+
+@pytest.fixture
+def directory(alias: None, tmp_path: Path) -> Iterator[Path]:
+    write_package(tmp_path, "loop-told", LOOP)
+    write_package(tmp_path, "provider-speaker", PROVIDER)
+    yield tmp_path
+    for name in [name for name in sys.modules if name.startswith("amplifier_module_")]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def server() -> Iterator[WireServer]:
+    running = WireServer()
+    yield running
+    running.close()
+
+
+def opened(kind: str, directory: Path, provider: dict[str, Any], *tools: str) -> Any:
+    """A session of that kind over the loop; enter it."""
+    plan = {
+        "session": {"orchestrator": "loop-told", "context": "context-simple"},
+        "providers": [provider],
+        "tools": [{"module": tool} for tool in tools],
+    }
+    if kind == "native session":
+        return AmplifierSession(plan, loader=ModuleLoader(search_paths=[directory]))
+    core = importlib.import_module("amplifier_core")
+    for root in directory.glob("amplifier-module-*"):
+        sys.path.insert(0, str(root))
+    return core.AmplifierSession(plan)
+
+
+@pytest.fixture(autouse=True)
+def _paths_as_they_were() -> Iterator[None]:
+    before = list(sys.path)
+    yield
+    sys.path[:] = before
+
+
+def mock(*responses: Any, **config: Any) -> dict[str, Any]:
+    return {"module": "provider-mock", "config": {"responses": list(responses), **config}}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_loop_reads_text_from_our_stream(directory: Path, kind: str):
+    answer = {"thinking": "not to be shown", "text": "Hello there, all of you."}
+    async with opened(kind, directory, mock(answer)) as session:
+        said = await session.execute("hi")
+        loop = session.coordinator.get("orchestrator")
+        messages = await session.coordinator.get("context").get_messages()
+
+    assert (said, loop.paths) == ("Hello there, all of you.", ["stream"])
+    assert [(m["role"], m["content"]) for m in messages] == [("user", "hi"), ("assistant", said)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_where_there_are_tools_the_loop_takes_whole_answers_so_that_no_call_is_lost(directory: Path, kind: str):
+    todo = {"todos": [{"content": "x", "status": "pending", "activeForm": "x"}], "action": "create"}
+    answers = mock({"tool_calls": [{"name": "todo", "arguments": todo}]}, "done")
+    async with opened(kind, directory, answers, "tool-todo") as session:
+        said = await session.execute("hi")
+        loop = session.coordinator.get("orchestrator")
+        messages = await session.coordinator.get("context").get_messages()
+
+    assert (said, loop.paths) == ("done", ["complete", "complete"])
+    assert [m["role"] for m in messages] == ["user", "assistant", "tool", "assistant"]
+
+
+@pytest.mark.parametrize("tools", [(), ("tool-todo",)])
+async def test_a_provider_of_the_published_shape_is_read_as_published(directory: Path, tools: tuple[str, ...]):
+    spoken = {"module": "provider-speaker", "config": {"words": ["as ", "published"]}}
+    async with opened("published session", directory, spoken, *tools) as session:
+        assert await session.execute("hi") == "as published"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_error_of_the_stream_keeps_its_type(directory: Path, kind: str):
+    failing = mock({"text": "so far", "error": {"type": "RateLimitError", "message": "slow down", "retryable": False}})
+    async with opened(kind, directory, failing) as session:
+        with pytest.raises(Exception, match="slow down") as caught:
+            await session.execute("hi")
+    cause = caught.value if kind == "native session" else caught.value.__cause__
+    assert type(cause).__name__ == "RateLimitError"
+
+
+def _stop_by_token(session: Any, task: asyncio.Task[Any]) -> None:
+    session.coordinator.cancellation.request_immediate()
+
+
+def _stop_by_task(session: Any, task: asyncio.Task[Any]) -> None:
+    task.cancel()
+
+
+@pytest.mark.parametrize("stop", [_stop_by_token, _stop_by_task])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_stopped_turn_closes_the_connection(
+    directory: Path, server: WireServer, kind: str, stop: Callable[..., None]
+):
+    spoken = SERVICES["anthropic"]
+    server.answers([EVENT_STREAM, *spoken.pieces(["one", "two"])[:6], STALL])
+    config = {"api_key": "sk-test", "base_url": server.url}
+    async with opened(kind, directory, {"module": "provider-anthropic", "config": config}) as session:
+        heard = anyio.Event()
+        session.coordinator.hooks.register("llm:request", lambda event, data: heard.set())
+        task = asyncio.create_task(session.execute("hi"))
+        await heard.wait()
+        await anyio.to_thread.run_sync(server.wait_asked)
+        stop(session, task)
+        with suppress(BaseException):
+            await task
+        del task
+        gc.collect()
+        with anyio.fail_after(5):
+            await anyio.to_thread.run_sync(server.wait_gone)
+
+
+async def test_a_loop_that_returns_between_two_pieces_closes_the_connection(directory: Path, server: WireServer):
+    """The loop asks the token after each piece, and returns: nobody tells the iterator."""
+    spoken = SERVICES["anthropic"]
+    server.answers([EVENT_STREAM, *spoken.pieces(["one", "two"]), STALL])
+    config = {"api_key": "sk-test", "base_url": server.url}
+    async with opened("published session", directory, {"module": "provider-anthropic", "config": config}) as session:
+        session.coordinator.get("orchestrator").stream_delay = 0
+        token = session.coordinator.cancellation
+        execute = session.coordinator.get("orchestrator")._stream_from_provider
+
+        async def stopping(*args: Any) -> Any:
+            async for piece in execute(*args):
+                token.request_immediate()
+                yield piece
+
+        session.coordinator.get("orchestrator")._stream_from_provider = stopping
+        assert await session.execute("hi") == ""
+        gc.collect()
+        with anyio.fail_after(5):
+            await anyio.to_thread.run_sync(server.wait_gone)
+
+
+def test_a_chunk_is_read_like_a_dict_while_the_alias_is_there(alias: None):
+    text: Any = StreamChunk(kind="block_delta", block_type="text", text="word")
+    thought: Any = StreamChunk(kind="block_delta", block_type="thinking", text="hm")
+    call: Any = StreamChunk(kind="block_delta", block_type="tool_call", text="{")
+
+    assert (text.get("content"), text.get("block_type"), text.get("nothing", 5)) == ("word", "text", 5)
+    assert [chunk.get("content", "") for chunk in (thought, call, StreamChunk(kind="response"))] == ["", "", ""]
+
+
+def test_without_the_alias_a_chunk_is_none():
+    assert not hasattr(StreamChunk(kind="response"), "get")

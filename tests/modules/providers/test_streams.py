@@ -1,0 +1,284 @@
+"""What ``stream()`` returns, read with ``async with`` and as a bare iterator, and when it closes itself."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import pytest
+
+from amplifier.errors import StreamError
+from amplifier.models import StreamChunk
+from amplifier.modules import provider_mock, provider_offline
+from amplifier.modules._provider import AnswerStreams
+from amplifier.testing import TestCoordinator, cancel_everywhere
+from tests.modules.providers.services import SERVICES, ask, chunks_of, line
+from tests.modules.providers.test_turns import session_with
+from tests.modules.providers.wire_server import EVENT_STREAM, STALL
+
+SHORT = ["anthropic", "openai-responses", "openai-compatible"]
+
+
+class Exchange:
+    """An answer that notes what happens to it."""
+
+    def __init__(self, *chunks: str, error: Exception | None = None) -> None:
+        self.chunks = chunks
+        self.error = error
+        self.life: list[str] = []
+        self.waiting = anyio.Event()
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[AsyncIterator[StreamChunk]]:
+        self.life.append("open")
+        try:
+            async with aclosing(self._told()) as told:
+                yield told
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.lowlevel.checkpoint()
+            self.life.append("closed")
+
+    async def _told(self) -> AsyncGenerator[StreamChunk, None]:
+        for text in self.chunks:
+            if text == "…":
+                self.waiting.set()
+                await anyio.sleep_forever()
+            yield StreamChunk(kind="block_delta", text=text)
+        if self.error is not None:
+            raise self.error
+
+
+class Background:
+    """What a coordinator's ``start_soon`` does, in a task group."""
+
+    def __init__(self, group: Any) -> None:
+        self.group = group
+        self.names: list[str] = []
+
+    def start_soon(self, fn: Any, *args: Any, name: str) -> None:
+        self.names.append(name)
+        self.group.start_soon(fn, *args)
+
+
+# ── the helper ───────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_block_closes_it_and_an_iterator_closes_itself_at_the_end():
+    blocked, bare = Exchange("a", "b"), Exchange("a", "b")
+    streams = AnswerStreams()
+
+    async with streams.stream(blocked.opened()) as chunks:
+        first = [chunk.text async for chunk in chunks]
+        inside = list(blocked.life)
+    second = [chunk.text async for chunk in streams.stream(bare.opened())]
+
+    assert first == second == ["a", "b"]
+    assert inside == ["open"]
+    assert blocked.life == bare.life == ["open", "closed"]
+
+
+async def test_nothing_happens_before_it_is_read():
+    exchange = Exchange("a")
+    stream = AnswerStreams().stream(exchange.opened())
+    await stream.aclose()
+    assert [chunk async for chunk in stream] == []
+    assert exchange.life == []
+
+
+async def test_it_is_closed_before_the_reader_sees_an_error():
+    exchange = Exchange("a", error=StreamError("planned"))
+    stream = AnswerStreams().stream(exchange.opened())
+    assert (await anext(stream)).text == "a"
+    with pytest.raises(StreamError, match="planned"):
+        await anext(stream)
+    assert exchange.life == ["open", "closed"]
+
+
+async def test_it_is_closed_before_a_cancellation_leaves_it():
+    exchange = Exchange("a", "…")
+    stream = AnswerStreams().stream(exchange.opened())
+
+    async def read() -> None:
+        with anyio.CancelScope() as scope:
+            async for _ in stream:
+                group.start_soon(cancel_when_waiting, scope)
+        assert exchange.life == ["open", "closed"]
+
+    async def cancel_when_waiting(scope: anyio.CancelScope) -> None:
+        await exchange.waiting.wait()
+        scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(read)
+
+    assert [chunk async for chunk in stream] == []
+
+
+async def test_one_that_is_left_is_closed_by_a_background_task():
+    exchange = Exchange("a", "b")
+    async with anyio.create_task_group() as group:
+        background = Background(group)
+        streams = AnswerStreams(background.start_soon)
+
+        async def take_one() -> None:
+            async for _ in streams.stream(exchange.opened()):
+                return
+
+        await take_one()
+        gc.collect()  # for interpreters that do not count references
+        assert len(background.names) == 1
+
+    assert exchange.life == ["open", "closed"]
+
+
+async def test_one_that_is_left_without_a_background_is_closed_with_the_provider():
+    exchange, other = Exchange("a", "b"), Exchange("a", "b")
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no task group")
+
+    for streams, one in ((AnswerStreams(), exchange), (AnswerStreams(refuse), other)):
+        async for _ in streams.stream(one.opened()):
+            break
+        gc.collect()
+        left = list(one.life)
+        await streams.aclose()
+        await streams.aclose()
+        assert (left, one.life) == (["open"], ["open", "closed"])
+
+
+async def test_one_that_another_thread_collects_starts_no_task_there():
+    exchange = Exchange("a", "b")
+    started: list[str] = []
+    streams = AnswerStreams(lambda *_, **__: started.append(threading.current_thread().name))
+    holder = [streams.stream(exchange.opened())]
+    await anext(holder[0])
+
+    await anyio.to_thread.run_sync(holder.clear)
+    await streams.aclose()
+
+    assert started == []
+    assert exchange.life == ["open", "closed"]
+
+
+async def test_closing_by_hand_is_closing_and_twice_is_once():
+    exchange = Exchange("a", "b")
+    async with aclosing(AnswerStreams().stream(exchange.opened())) as stream:
+        await anext(stream)
+    await stream.aclose()
+    assert exchange.life == ["open", "closed"]
+
+
+async def test_it_is_read_once():
+    exchange = Exchange("a")
+    stream = AnswerStreams().stream(exchange.opened())
+    assert [chunk.text async for chunk in stream] == ["a"]
+    assert [chunk.text async for chunk in stream] == []
+    with pytest.raises(RuntimeError, match="read once"):
+        async with stream:
+            pass
+
+
+async def test_inside_its_block_it_may_be_read_by_its_own_name():
+    exchange = Exchange("a", "b")
+    async with AnswerStreams().stream(exchange.opened()) as _:
+        pass
+    stream = AnswerStreams().stream(exchange.opened())
+    async with stream:
+        assert [chunk.text async for chunk in stream] == ["a", "b"]
+    assert exchange.life == ["open", "closed"] * 2
+
+
+# ── the providers ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", SHORT)
+async def test_both_ways_give_the_same_chunks_and_the_same_events(server, name):
+    spoken = SERVICES[name]
+    seen = []
+    for way in (chunks_of, _read_bare):
+        server.answers(spoken.answer(["one", "two"]))
+        async with line(spoken, server) as opened:
+            chunks = await way(opened.provider, ask(), tools=[])  # published loops pass the tools along
+            seen.append(([(chunk.kind, chunk.text) for chunk in chunks], len(opened.told("llm:response"))))
+    assert seen[0] == seen[1]
+    assert seen[0][0][-1] == ("response", None)
+
+
+async def _read_bare(provider: Any, request: Any, **keywords: Any) -> list[StreamChunk]:
+    return [chunk async for chunk in provider.stream(request, **keywords)]
+
+
+@pytest.mark.parametrize("name", SHORT)
+async def test_a_connection_that_is_left_half_way_is_closed_while_the_session_is_open(server, name):
+    spoken = SERVICES[name]
+    server.answers([EVENT_STREAM, *spoken.pieces(["one", "two"])[:6], STALL])
+
+    async with session_with(spoken, server, "loop-basic") as session:
+        provider = session.coordinator.get("providers", spoken.name)
+        async for chunk in provider.stream(ask()):
+            if chunk.kind == "block_delta":
+                break
+        del chunk
+        gc.collect()
+        with anyio.fail_after(5):
+            await anyio.to_thread.run_sync(server.wait_gone)
+
+
+@pytest.mark.parametrize("name", SHORT)
+async def test_without_a_task_group_it_is_closed_with_the_provider(server, name):
+    spoken = SERVICES[name]
+    server.answers([EVENT_STREAM, *spoken.pieces(["one", "two"])[:6], STALL])
+
+    async with line(spoken, server) as opened:
+        async for chunk in opened.provider.stream(ask()):
+            if chunk.kind == "block_delta":
+                break
+    with anyio.fail_after(5):
+        await anyio.to_thread.run_sync(server.wait_gone)
+    gc.collect()
+
+
+@pytest.mark.parametrize("mode", ["trio", "asyncio-scope", "asyncio-native"])
+def test_a_reader_cancelled_anywhere_leaves_nothing(server, mode):
+    spoken = SERVICES["anthropic"]
+    server.answers(spoken.answer(["one", "two"]))
+
+    def make() -> Any:
+        async def scenario() -> None:
+            async with line(spoken, server) as opened:
+                async for chunk in opened.provider.stream(ask()):
+                    if chunk.kind == "block_end":
+                        break
+                    await anyio.lowlevel.checkpoint()
+
+        return scenario
+
+    anyio.run(make())  # the SDK is imported now, and not in the first trial
+    report = cancel_everywhere(make, modes=[mode], clock="real")
+    report.raise_if_broken()
+    assert report.points[mode] > 10
+
+
+@pytest.mark.parametrize("module", [provider_mock, provider_offline])
+async def test_providers_without_a_service_can_be_read_both_ways_and_left(module):
+    coordinator = TestCoordinator()
+    cleanup = await module.mount(coordinator, {})
+    (provider,) = coordinator.get("providers").values()
+
+    blocked, bare = await chunks_of(provider, ask("hello")), await _read_bare(provider, ask("hello"), tools=[])
+    async for _ in provider.stream(ask("hello")):
+        break
+    gc.collect()
+    await cleanup()
+    await cleanup()
+
+    assert [chunk.text for chunk in blocked] == [chunk.text for chunk in bare]
+    assert bare[-1].response is not None
