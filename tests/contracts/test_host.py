@@ -81,6 +81,7 @@ COORDINATOR: Members = {
     "request_cancel": "immediate=False",
     "start_soon": "fn, /, *args, name=None, fatal=False",
     "async host": "context_manager, /, *, name=None",
+    "async run_section": "fn, /, *args, name=None, shield=False",
     "to_dict": "",
 }
 

@@ -107,7 +107,10 @@ class RustHookRegistry(KernelHookRegistry):  # type: ignore[misc]  # final for e
             # Their tracebacks lead to the dispatch; one that keeps them would be a reference cycle.
             failures, dispatch.failures = dispatch.failures, None
         if failures is not None:
-            await self._report(event, failures, is_terminal)
+            try:
+                await self._report(event, failures, is_terminal)
+            finally:
+                failures.clear()  # from Python 3.12 on, frames in a traceback keep those that called them, this one too
         return result
 
     async def emit_and_collect(  # type: ignore[override]  # data is not optional there

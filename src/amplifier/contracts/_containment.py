@@ -43,10 +43,18 @@ def contained_failure(exc: BaseException, who: str = "") -> Exception:
             f"{words} {type(exc).__name__} although nothing was cancelled; it may have awaited a future or task that was"
         )
     else:
-        shown = str(exc)
+        shown = text_of(exc)
         failure = ContainedError(f"{words} {type(exc).__name__}" + (f": {shown}" if shown else ""))
     failure.__cause__ = exc
     return failure
+
+
+def text_of(exc: BaseException) -> str:
+    """What an exception says, even if its own ``__str__`` fails: that is third-party code as well."""
+    try:
+        return str(exc)
+    except Exception as broken:  # noqa: BLE001 — see above
+        return f"(its text cannot be shown: {type(broken).__name__})"
 
 
 def is_real_cancellation(exc: BaseException) -> bool:

@@ -68,7 +68,7 @@ class ModuleCoordinator:
         self.cleanups: CleanupStack = CleanupStack()
         reports = Reports(self)
         self.watch: Watchdog = Watchdog(reports.unresponsive)
-        self.hosting: TaskHost = TaskHost(self.cleanups, reports.crash)
+        self.hosting: TaskHost = TaskHost(self.cleanups, reports.crash, reports.patience)
         self._approvals = Approvals(self._hooks.emit, self.watch)
         self._meter = InjectionMeter()
         self.closing_time: TimeBudget = TimeBudget()

@@ -7,11 +7,13 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from amplifier._json import redact_text
+from amplifier.contracts._containment import text_of
 from amplifier.events import MODULE_CRASHED, MODULE_UNRESPONSIVE
 
 from ..hooks.dispatch import Registration
 from ..runtime.cleanup_stack import CleanupEntry
 from ..runtime.sections import run_section
+from ..runtime.task_host import PATIENCE
 from ..runtime.watchdog import Unresponsive
 from .contributions import Contributor
 
@@ -38,13 +40,19 @@ class Reports:
         """Whose modules these reports are about."""
         return self._coordinator()
 
+    def patience(self) -> float:
+        """How long the session's tasks wait for it to close when the event loop ends."""
+        coordinator = self.coordinator
+        teardown = None if coordinator is None else coordinator.deadlines.teardown
+        return PATIENCE if teardown is None else teardown
+
     async def crash(self, module: str | None, task: str, error: BaseException, fatal: bool) -> None:
         """Emit ``module:crashed``."""
         if (coordinator := self.coordinator) is not None:
             details = {
                 "module_id": module,
                 "task": task,
-                "error": redact_text(str(error)),
+                "error": redact_text(text_of(error)),
                 "error_type": type(error).__name__,
                 "fatal": fatal,
             }
@@ -62,7 +70,7 @@ class Reports:
             report.where,
         )
         coordinator = self.coordinator
-        if coordinator is None or coordinator.hosting.group is None:
+        if coordinator is None or not coordinator.hosting.takes_work:
             return
         details = {
             "module_id": module,

@@ -17,6 +17,7 @@ import anyio
 
 from amplifier._json import copy_json, redact_text
 from amplifier.contracts._containment import contained_failure
+from amplifier.contracts._containment import text_of as plain_text_of
 from amplifier.errors import ContractError
 from amplifier.models import HookResult
 
@@ -249,10 +250,7 @@ def text_of(error: BaseException) -> str:
 
     It goes into events and, as the reason of a denial, to the model.
     """
-    try:
-        return redact_text(str(error))
-    except Exception as broken:  # noqa: BLE001 — see above
-        return f"(its text cannot be shown: {type(broken).__name__})"
+    return redact_text(plain_text_of(error))
 
 
 def _log_invalid(registration: Registration, answer: Any, outcome: str) -> ContractError:

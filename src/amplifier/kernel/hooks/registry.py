@@ -317,7 +317,14 @@ class HookRegistry:
             return HookResult(action="continue", data=given)
         if event in TERMINAL_EVENTS:
             return await run_section(
-                self._dispatch, event, given, handlers, True, name=f"amplifier event {event}", shield=True
+                self._dispatch,
+                event,
+                given,
+                handlers,
+                True,
+                name=f"amplifier event {event}",
+                shield=True,
+                is_silent=True,
             )
         return await self._dispatch(event, given, handlers, False)
 
@@ -340,7 +347,10 @@ class HookRegistry:
             # Their tracebacks lead to the dispatch; one that keeps them would be a reference cycle.
             failures, dispatch.failures = dispatch.failures, None
         if failures is not None:
-            await self._report(event, failures, is_terminal)
+            try:
+                await self._report(event, failures, is_terminal)
+            finally:
+                failures.clear()  # from Python 3.12 on, frames in a traceback keep those that called them, this one too
         return result
 
     async def emit_and_collect(

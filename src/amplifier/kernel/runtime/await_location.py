@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -39,6 +39,22 @@ def location_of_raise(exc: BaseException) -> str | None:
             best = f"{frame.f_code.co_filename}:{traceback.tb_lineno} in {frame.f_code.co_qualname}"
         traceback = traceback.tb_next
     return best
+
+
+def forget_frames(errors: Iterable[BaseException]) -> None:
+    """Drop the tracebacks of errors that are kept: their frames lead to whoever keeps them, a reference cycle.
+
+    From Python 3.12 on a frame in a traceback keeps all those that called it.
+    """
+    waiting = list(errors)
+    seen: set[int] = set()
+    while waiting:
+        error = waiting.pop()
+        if id(error) not in seen:
+            seen.add(id(error))
+            error.__traceback__ = None
+            waiting += [each for each in (error.__cause__, error.__context__) if each is not None]
+            waiting += error.exceptions if isinstance(error, BaseExceptionGroup) else ()
 
 
 def await_chain(awaitable: Any) -> Iterator[FrameType]:

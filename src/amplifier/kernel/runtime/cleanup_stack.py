@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from amplifier.contracts._containment import contained_failure, is_cancellation_type
+from amplifier.contracts._containment import contained_failure, is_cancellation_type, text_of
 from amplifier.errors import SpuriousCancellation
 
 from .deadlines import DeadlineGroup, DeadlinePassed, TimeBudget
@@ -48,7 +48,7 @@ class CleanupFailure:
     overran: bool
 
     def __str__(self) -> str:
-        return f"{self.what} of {self.module or 'the application'}: {str(self.error) or type(self.error).__name__}"
+        return f"{self.what} of {self.module or 'the application'}: {text_of(self.error) or type(self.error).__name__}"
 
 
 class CleanupStack:
@@ -96,9 +96,13 @@ class CleanupStack:
         steps = self._count(owner)
         if not steps:
             return failures, fatal
+        known = set(self._entries)
         reserve = budget.reserve(LEAST_SHARE * (1.0 if each is None else each), steps)
         with DeadlineGroup(watch) as calls:
             while (entry := self._take(owner)) is not None:
+                if budget.is_used_up and entry not in known:
+                    failures.append(_failure(entry, DeadlinePassed(0.0)))  # or steps that add steps would never end
+                    continue
                 seconds = budget.share(each, self._count(owner) + 1, reserve)
                 error = await _run_step(calls, entry, seconds)
                 if error is None:
@@ -125,7 +129,7 @@ class CleanupStack:
 
 def _failure(entry: CleanupEntry, error: BaseException) -> CleanupFailure:
     cut_off = isinstance(error, DeadlinePassed)
-    logger.error("%s failed: %s", entry, str(error) or type(error).__name__, exc_info=None if cut_off else error)
+    logger.error("%s failed: %s", entry, text_of(error) or type(error).__name__, exc_info=None if cut_off else error)
     return CleanupFailure(entry.what, entry.owner, error, cut_off)
 
 

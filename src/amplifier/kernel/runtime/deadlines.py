@@ -146,6 +146,11 @@ class TimeBudget:
 
     until: float = math.inf
 
+    @property
+    def is_used_up(self) -> bool:
+        """Whether no time is left."""
+        return self._left() == 0.0
+
     def half(self, seconds: float) -> float:
         """Seconds for one step of unknown company: what it would get otherwise, at most half of what is left."""
         return min(seconds, self._left() / 2)

@@ -35,6 +35,8 @@ async def run_section(
     shield: bool = False,
     isolate: bool = False,
     is_unwinding: Callable[[], bool] | None = None,
+    on_held: Callable[[], None] | None = None,
+    is_silent: bool = False,
 ) -> T:
     """Run ``fn(*args)`` to its end, keeping away from it what would cut it off; returns only when it has finished.
 
@@ -51,11 +53,14 @@ async def run_section(
         isolate: Give the section a copy of the caller's context variables, so that the caller does not see what it sets.
             Otherwise both share one context. A section that is shielded and isolated is protected from Ctrl-C on trio, too.
         is_unwinding: Whether the section is being cancelled already, for a reason of its own: then a native cancel waits.
+        on_held: Called when a native cancel is held back for the first time.
+        is_silent: Add no checkpoint: what was held back is raised at the caller's next wait, not out of this call. On trio
+            that is how leaving a shielded scope works.
     """
     loop = running_asyncio_loop()
     if loop is not None:
         section = _Section(loop, fn, args, name, None if shield else cancel_scope(), isolate)
-        return cast(T, await _Supervision(section, shield, is_unwinding).run())
+        return cast(T, await _Supervision(section, shield, is_unwinding, on_held, is_silent).run())
     if not shield:
         return await (_isolated_on_trio(fn(*args)) if isolate else fn(*args))
     if isolate:
@@ -199,9 +204,28 @@ class SectionWaiter:
 class _Supervision:
     """The caller's side of a section on asyncio: waits for it and decides about every cancellation that arrives."""
 
-    __slots__ = ("_caller", "_held", "_is_unwinding", "_late", "_requests_before", "_section", "_shield")
+    __slots__ = (
+        "_caller",
+        "_held",
+        "_is_silent",
+        "_is_unwinding",
+        "_late",
+        "_on_held",
+        "_requests_before",
+        "_section",
+        "_shield",
+    )
 
-    def __init__(self, section: _Section, shield: bool, is_unwinding: Callable[[], bool] | None) -> None:
+    def __init__(
+        self,
+        section: _Section,
+        shield: bool,
+        is_unwinding: Callable[[], bool] | None,
+        on_held: Callable[[], None] | None,
+        is_silent: bool,
+    ) -> None:
+        self._on_held = on_held
+        self._is_silent = is_silent
         self._section = section
         self._shield = shield
         self._is_unwinding = is_unwinding
@@ -229,7 +253,9 @@ class _Supervision:
                     deliver_later(self._caller, self._late, self._requests_before)
                 raise section.error
             if self._held is not None:
-                raise self._held
+                if not self._is_silent:
+                    raise self._held
+                deliver_later(self._caller, self._held, self._requests_before)
             return section.value
         finally:
             # An exception that names its own frame is a reference cycle; sessions must be collectable at once.
@@ -241,6 +267,8 @@ class _Supervision:
 
     def _take(self, exc: BaseException) -> None:
         """The caller was cancelled while it waited."""
+        if self._on_held is not None and self._held is None:
+            self._on_held()
         section, task = self._section, self._section.task
         by_scope = anyio.current_effective_deadline() == -math.inf
         if self._held is None and not self._shield and task is not None and not section.is_over:
@@ -329,7 +357,12 @@ async def _isolated_on_trio(awaitable: Awaitable[T]) -> T:
     return cast(T, value)
 
 
-_protected: Callable[..., Awaitable[Any]] | None = None
+def protect_from_interrupts(*functions: Any) -> None:
+    """Keep Ctrl-C on trio from being raised at a line of these functions, or of what they call, instead of at a wait."""
+    trio = sys.modules.get("trio")
+    if trio is not None:
+        for function in functions:
+            trio.lowlevel.enable_ki_protection(function)
 
 
 async def _protected_on_trio(fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...], name: str) -> Any:
@@ -337,24 +370,17 @@ async def _protected_on_trio(fn: Callable[..., Awaitable[Any]], args: tuple[Any,
 
     Trio raises KeyboardInterrupt in the main task, at whatever it waits for, whether that is protected or not.
     """
-    global _protected  # noqa: PLW0603 — made once, when trio is known to run
-    if _protected is None:
-
-        async def protected(fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> Any:
-            return await fn(*args)
-
-        _protected = cast("Callable[..., Awaitable[Any]]", sys.modules["trio"].lowlevel.enable_ki_protection(protected))
-    run_protected = _protected
     outcome: list[Any] = []
     errors: list[BaseException] = []
 
     async def child() -> None:
         with cancel_scope(shield=True):
             try:
-                outcome.append(await run_protected(fn, args))
+                outcome.append(await fn(*args))
             except BaseException as exc:  # noqa: BLE001 — raised in the caller, unwrapped
                 errors.append(exc)
 
+    protect_from_interrupts(child)
     try:
         # Waiting for a nursery's child is not cut short by a cancellation, so the wait itself needs no shield.
         async with sys.modules["trio"].open_nursery() as nursery:

@@ -11,15 +11,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
+from contextvars import ContextVar
 from typing import Any
 
 import anyio
 import anyio.abc
 import anyio.lowlevel
 
-from amplifier.contracts._containment import contained_failure, is_cancellation_type
+from amplifier.contracts._containment import contained_failure, is_cancellation_type, text_of
 from amplifier.errors import SessionStateError, SpuriousCancellation
 
+from .backend import start_timer
 from .cleanup_stack import CleanupEntry, CleanupStack
 from .running_call import RunningCall
 from .sections import run_section
@@ -29,6 +31,9 @@ logger = logging.getLogger("amplifier.session")
 _ROUNDS_TO_BEGIN = 2
 """Turns of the loop after which a new task has made its first step, on every backend, if it ever will."""
 
+PATIENCE = 30.0
+"""Seconds that a task waits at the end of the loop for its session to close, where no ``deadlines.teardown`` is set."""
+
 CrashReport = Callable[[str | None, str, BaseException, bool], Awaitable[None]]
 Crashed = Callable[[str, str | None, BaseException, bool], Awaitable[None]]
 
@@ -36,10 +41,13 @@ Crashed = Callable[[str, str | None, BaseException, bool], Awaitable[None]]
 class TaskHost:
     """The session's task group and what runs in it."""
 
-    __slots__ = ("_cleanups", "_group", "_is_shut", "_report_crash", "fatal")
+    __slots__ = ("_cleanups", "_group", "_is_shut", "_report_crash", "fatal", "patience")
 
-    def __init__(self, cleanups: CleanupStack, report_crash: CrashReport) -> None:
+    def __init__(
+        self, cleanups: CleanupStack, report_crash: CrashReport, patience: Callable[[], float] = lambda: PATIENCE
+    ) -> None:
         self._cleanups = cleanups
+        self.patience = patience
         self._report_crash = report_crash
         self._group: anyio.abc.TaskGroup | None = None
         self._is_shut = False
@@ -61,6 +69,11 @@ class TaskHost:
         """Whether everything has been cleaned up: no one would stop what were started now."""
         return self._is_shut
 
+    @property
+    def takes_work(self) -> bool:
+        """Whether something can be started beside the turns now."""
+        return self._group is not None and not self._is_shut
+
     def use_group(self, group: anyio.abc.TaskGroup | None) -> None:
         """Run everything in ``group`` from now on."""
         self._group = group
@@ -72,6 +85,32 @@ class TaskHost:
     def shut(self) -> None:
         """The session is closed: refuse whatever comes from now on."""
         self._is_shut = True
+
+    async def leave_group(self, exc: BaseException | None, session_id: str) -> bool:
+        """Leave the task group, in which nothing runs any more; True when ``exc`` was only our own way of stopping.
+
+        An exception is handed to the group only when the group's own scope was cancelled, by a crashed background task that
+        asked to end the session; otherwise the group would wrap it, and errors keep their type (L9).
+        """
+        group, self._group = self._group, None
+        if group is None:
+            return False
+        others: list[BaseException] = []
+        was_ended = group.cancel_scope.cancel_called
+        try:
+            if exc is None or not was_ended:
+                await group.__aexit__(None, None, None)
+            else:
+                await group.__aexit__(type(exc), exc, exc.__traceback__)
+        except BaseExceptionGroup as wrapped:  # on trio, Ctrl-C that arrived while the group was left
+            others = list(wrapped.exceptions)
+        crashes, self.fatal = self.fatal, []
+        if not crashes and not others:
+            return was_ended
+        if len(crashes) + len(others) == 1:
+            raise [*crashes, *others][0]
+        what = f"session {session_id!r} was ended by crashed background work"
+        raise BaseExceptionGroup(what, [*crashes, *others])
 
     def spawn(self, fn: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Start kernel work beside the turn; the caller sees to it that it ends."""
@@ -140,7 +179,9 @@ class TaskHost:
             error = exc if is_cancellation_type(exc) else contained_failure(exc)
         except BaseException as interrupt:  # noqa: BLE001 — Ctrl-C ends the session, which raises it
             error, fatal = interrupt, True
-        logger.error("background task %r of %s crashed: %s", name, owner or "the application", error, exc_info=error)
+        logger.error(
+            "background task %r of %s crashed: %s", name, owner or "the application", text_of(error), exc_info=error
+        )
         if fatal:
             self.fatal.append(error)
             if self._group is not None:
@@ -149,7 +190,11 @@ class TaskHost:
             await self._report_crash(owner, name, error, fatal)
 
 
-class _SessionTask:
+hosted_by: ContextVar[tuple[TaskHost, ...]] = ContextVar("amplifier_hosted_by", default=())
+"""The sessions in whose structured modules the current task runs."""
+
+
+class SessionTask:
     """A task of the session's group that only the session ends.
 
     On asyncio its work is a section of its own: a native cancel, as the end of the loop sends to every task in its list, waits until
@@ -177,7 +222,7 @@ class _SessionTask:
             return
         self._has_begun = True
         try:
-            await run_section(self._work, name=self.describe(), shield=True)
+            await run_section(self._work, name=self.describe(), shield=True, on_held=self._end_in_time)
         except BaseException as exc:
             # Held back until the work was over. The task ends here anyway, and its group would take it for a failure.
             if not is_cancellation_type(exc):
@@ -189,6 +234,10 @@ class _SessionTask:
     def describe(self) -> str:
         """What the task does, in words."""
         raise NotImplementedError
+
+    def _end_in_time(self) -> None:
+        """The loop is ending: the session ends this work when it closes; if no one closes it, it ends by itself."""
+        start_timer(self._host.patience(), self._scope.cancel, None)
 
     async def _end(self) -> None:
         """Cancel the work and wait until it is gone."""
@@ -202,7 +251,7 @@ class _SessionTask:
             self._is_abandoned = True
 
 
-class BackgroundTask(_SessionTask):
+class BackgroundTask(SessionTask):
     """Work that a module started beside the turns."""
 
     __slots__ = ("_args", "_fatal", "_fn", "entry")
@@ -241,7 +290,7 @@ class BackgroundTask(_SessionTask):
         await self._end()
 
 
-class HostTask(_SessionTask):
+class HostTask(SessionTask):
     """One structured module in its own task."""
 
     __slots__ = ("_left", "_manager", "entered", "error", "value")
@@ -259,6 +308,7 @@ class HostTask(_SessionTask):
         return f"structured mount of {self._name!r}"
 
     async def _work(self) -> None:
+        hosted_by.set((*hosted_by.get(), self._host))
         try:
             with self._scope:
                 async with self._manager as self.value:

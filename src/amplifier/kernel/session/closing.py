@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from amplifier._json import redact_text
+from amplifier.contracts._containment import text_of
 from amplifier.events import CLEANUP_FAILED, SESSION_END
 from amplifier.models import SessionStatus
 
@@ -76,7 +77,7 @@ class Closing:
         details: dict[str, Any] = {
             "module_id": failure.module,
             "cleanup": failure.what,
-            "error": redact_text(str(failure.error)),
+            "error": redact_text(text_of(failure.error)),
             "error_type": type(failure.error).__name__,
             "abandoned": failure.overran,
         }

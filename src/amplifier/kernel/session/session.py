@@ -22,7 +22,7 @@ import orjson
 
 from amplifier._json import redact_secrets, redact_text
 from amplifier.contracts import DEFAULT, Inherited
-from amplifier.contracts._containment import is_cancellation_type
+from amplifier.contracts._containment import is_cancellation_type, text_of
 from amplifier.errors import ExecutionCancelled, SessionStateError
 from amplifier.events import SESSION_FORK
 from amplifier.loading import ModuleLoader
@@ -31,11 +31,13 @@ from amplifier.plan import MountPlan, merge_plans, new_session_id, parse_plan, v
 
 from ..coordinator.coordinator import ModuleCoordinator
 from ..hooks.registry import check_timeout
+from ..runtime.await_location import forget_frames
 from ..runtime.backend import Loop, cancel_scope, current_raw_task, task_name
 from ..runtime.cancellation import CancellationToken
 from ..runtime.cleanup_stack import CleanupFailure
 from ..runtime.running_call import RunningCall
-from ..runtime.sections import run_section
+from ..runtime.sections import protect_from_interrupts, run_section
+from ..runtime.task_host import SessionTask, hosted_by
 from .closing import Closing
 from .lifecycle import Lifecycle, State
 from .opening import ModuleFailure, Opening, release_loader
@@ -213,6 +215,7 @@ class AmplifierSession:
         self.status.status = "running"
         self.status.ended_at = None
         self._turns.reopen()
+        protect_from_interrupts(AmplifierSession.__aexit__, AmplifierSession.cleanup, SessionTask.run)
         coordinator.open(plan, self._loop, self._announce_cancel)
         token = coordinator.cancellation
         if self._parent is not None:
@@ -262,7 +265,7 @@ class AmplifierSession:
             last = failures[-1]
             self.status.last_error = {
                 "type": type(last.error).__name__,
-                "message": redact_text(str(last.error)),
+                "message": redact_text(text_of(last.error)),
                 "module_id": last.module_id,
                 "failed_modules": [failure.module_id for failure in failures],
             }
@@ -326,11 +329,15 @@ class AmplifierSession:
         return TurnStream(lambda: self.execute(prompt, timeout=timeout), self.coordinator.hooks)
 
     def _announce_cancel(self) -> None:
-        """A request arrived: tell the hooks beside the running turn."""
-        self.coordinator.hosting.spawn(self._announce_cancel_shielded)
+        """A request arrived: inform the hooks beside the running turn; a session that is closing does it by itself."""
+        if self.coordinator.hosting.takes_work:
+            self.coordinator.hosting.spawn(self._announce_cancel_shielded)
 
     async def _announce_cancel_shielded(self) -> None:
-        await run_section(self._turns.announce_requests, name="amplifier cancel:requested", shield=True)
+        try:
+            await run_section(self._turns.announce_requests, name="amplifier cancel:requested", shield=True)
+        except KeyboardInterrupt as exc:  # out of a callback: in this task it would end the whole loop
+            await self.coordinator.hosting.crashed("cancel callbacks", None, exc, fatal=True)
 
     # ── children ──
 
@@ -374,6 +381,8 @@ class AmplifierSession:
             await self.cleanup()
         except BaseException as error:  # noqa: BLE001 — re-raised below, when the task group has been left
             problem = error
+        while self._lifecycle.state is State.CLOSING:  # another task is at it, and we were cancelled while we waited
+            await run_section(self._until_settled, name=f"amplifier close {self.session_id}", shield=True)
         crashed = await self._leave_group(exc)
         if problem is not None:
             raise problem
@@ -385,20 +394,22 @@ class AmplifierSession:
         Shielded from cancellation; every step has a deadline. Calling it again, also at the same time, is fine.
 
         Raises:
-            SessionStateError: Called from inside one of the session's own turns.
-            BaseException: The first Ctrl-C or exit that a cleanup raised, after all have run.
+            SessionStateError: Called from inside one of the session's own turns or structured modules, which would wait for
+                itself.
+            BaseException: The first Ctrl-C that hit a cleanup, after all have run.
         """
-        if self._lifecycle.turn_running and self._lifecycle in _inside_turn_of.get():
+        inside = "turn" if self._lifecycle.turn_running and self._lifecycle in _inside_turn_of.get() else None
+        if self.coordinator.hosting in hosted_by.get():
+            inside = "structured module"
+        if inside is not None:
             raise SessionStateError(
-                f"session {self.session_id!r} cannot be closed from inside its own turn; "
+                f"session {self.session_id!r} cannot be closed from inside its own {inside}; "
                 "request_cancel() it and close it where it was opened"
             )
         while self._lifecycle.state is State.OPENING:  # when we wake, it may be opened a second time already
             await self._until_settled()
         if self._lifecycle.state is State.OPEN:
-            if (
-                self._loop is not None and not self._loop.has_ended()
-            ):  # otherwise there is no other place left to close it
+            if self._loop is not None and not self._loop.has_ended():  # else there is no other place left to close it
                 self._require_own_loop()
             # In the caller's own step, before the shielded section gets its task: a second caller must see it at once.
             self._lifecycle.move(State.CLOSING)
@@ -418,6 +429,9 @@ class AmplifierSession:
             await closing.run(was_open=was_open)
         finally:
             self.cleanup_failures = closing.failures
+            if was_open:
+                forget_frames(failure.error for failure in self.failures)
+                forget_frames(failure.error for failure in closing.failures)
             self._release()
             self._lifecycle.move(State.CLOSED)
             self._settle()
@@ -432,41 +446,17 @@ class AmplifierSession:
         release_loader(coordinator)
 
     async def _leave_group(self, exc: BaseException | None) -> bool:
-        """Leave the task group, in which nothing runs any more; True when ``exc`` was only our own way of stopping.
-
-        An exception is handed to the group only when the group's own scope was cancelled, by a crashed background task that
-        asked to end the session; otherwise the group would wrap it, and errors keep their type (L9).
-        """
-        hosting = self.coordinator.hosting
-        group = hosting.group
+        """Leave the session's task group, which only the task that entered it can."""
         opened_in, self._opened_in = self._opened_in, None
-        hosting.use_group(None)
-        if group is None:
-            return False
-        if opened_in is not current_raw_task():
+        hosting = self.coordinator.hosting
+        if hosting.group is not None and opened_in is not current_raw_task():
+            hosting.use_group(None)
             raise SessionStateError(
                 f"session {self.session_id!r} was opened in task {task_name(opened_in)!r} and left in task "
                 f"{task_name(current_raw_task())!r}; it has been closed, but `async with` must be left in the task that entered "
                 "it: keep both in one function, or open it with initialize() and close it with cleanup()"
             ) from exc
-        if not group.cancel_scope.cancel_called:
-            await group.__aexit__(None, None, None)
-            return False
-        crashes, hosting.fatal = hosting.fatal, []
-        others: list[BaseException] = []
-        try:
-            if exc is None:
-                await group.__aexit__(None, None, None)
-            else:
-                await group.__aexit__(type(exc), exc, exc.__traceback__)
-        except BaseExceptionGroup as wrapped:
-            others = list(wrapped.exceptions)
-        if not crashes and not others:
-            return True
-        if others or len(crashes) != 1:
-            what = f"session {self.session_id!r} was ended by crashed background work"
-            raise BaseExceptionGroup(what, [*crashes, *others])
-        raise crashes[0]
+        return await hosting.leave_group(exc, self.session_id)
 
 
 def _text_of(config: Any) -> bytes | None:

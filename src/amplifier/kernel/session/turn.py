@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 
 from amplifier._json import redact_secrets, redact_text
-from amplifier.contracts._containment import contained_failure, is_cancellation_type
+from amplifier.contracts._containment import contained_failure, is_cancellation_type, text_of
 from amplifier.errors import ContractError, ExecutionCancelled, ExecutionTimeout, SessionStateError
 from amplifier.events import (
     CANCEL_COMPLETED,
@@ -225,12 +225,12 @@ class TurnRunner:
             self._note_error(exc)
         if stopped or self._coordinator.cancellation.is_cancelled:
             self._status.status = "cancelled"
-            error = None if stopped else f"{type(exc).__name__}: {redact_text(str(exc))}"
+            error = None if stopped else f"{type(exc).__name__}: {redact_text(text_of(exc))}"
             await self._announce_cancelled(error)
 
     def _note_error(self, exc: BaseException) -> None:
         self._status.status = "failed"
-        self._status.last_error = {"type": type(exc).__name__, "message": redact_text(str(exc))}
+        self._status.last_error = {"type": type(exc).__name__, "message": redact_text(text_of(exc))}
 
     def _cancelled(self, why: str) -> ExecutionCancelled:
         token = self._coordinator.cancellation

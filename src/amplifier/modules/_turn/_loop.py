@@ -84,10 +84,12 @@ class Turn:
         try:
             await self._transcript.settle(self._runner.results)
         finally:
-            await self._hooks.emit(EXECUTION_END, {"response": self._text, "status": status})
             outcome = {"completed": "success" if self._finished else "incomplete"}.get(status, status)
             details = {"orchestrator": self._options.orchestrator, "turn_count": self._iterations, "status": outcome}
-            await self._hooks.emit(ORCHESTRATOR_COMPLETE, details)
+            try:
+                await self._hooks.emit(EXECUTION_END, {"response": self._text, "status": status})
+            finally:  # hooks of another kernel may raise a cancellation out of the first
+                await self._hooks.emit(ORCHESTRATOR_COMPLETE, details)
 
     def _is_stopping(self) -> bool:
         return self._cancellation is not None and self._cancellation.is_cancelled
