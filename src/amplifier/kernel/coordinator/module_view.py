@@ -115,8 +115,10 @@ class ModuleView:
 
     def mount(self, mount_point: str, module: Any, name: str | None = None) -> Done:
         """Mount something of this module; see `ModuleCoordinator.mount`."""
-        self._check("a mount")
-        self._core.mount_as(self._owner, mount_point, module, name)
+        core = self._core
+        if self._generation != core.ledger.generation:
+            self._check("a mount")
+        core.mount_as(self._owner, mount_point, module, name)
         return DONE
 
     def unmount(self, mount_point: str, name: str | None = None) -> Done:

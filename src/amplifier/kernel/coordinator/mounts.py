@@ -156,14 +156,16 @@ class Mounts(SlotTable):
 
     def write(self, key: Key, value: Any) -> None:
         """Put a value, or `EMPTY`, where it is read."""
-        point, name = _parts(key)
-        if name is None:
-            self.points[point] = None if value is EMPTY else value
-        elif isinstance(named := self.points[point], dict):  # somebody may have put something else there by hand
-            if value is EMPTY:
-                named.pop(name, None)
-            else:
-                named[name] = value
+        if isinstance(key, str):
+            self.points[key] = None if value is EMPTY else value
+            return
+        named = self.points[key[0]]
+        if not isinstance(named, dict):  # somebody has put something else there by hand
+            return
+        if value is EMPTY:
+            named.pop(key[1], None)
+        else:
+            named[key[1]] = value
 
     def _resolve(self, point: Any, name: str | None) -> tuple[str, str | None]:
         if point == _SESSION_SYNONYM and name in ("orchestrator", "context"):

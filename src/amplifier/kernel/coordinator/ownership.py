@@ -120,9 +120,10 @@ class Slot:
 
     def drop(self, key: Key) -> None:
         """Take out all layers but the application's."""
-        if self.owner is not None:
-            kept = [value for owner, value in self.below if owner is None] if self.below else ()
-            self.table.write(key, kept[0] if kept else EMPTY)
+        if not self.below:
+            self.table.write(key, EMPTY)
+        elif self.owner is not None:
+            self.table.write(key, next((value for owner, value in self.below if owner is None), EMPTY))
 
 
 class SlotTable:

@@ -63,12 +63,24 @@ class ModuleFailure:
 class Opening:
     """One run through a plan."""
 
-    __slots__ = ("_calls", "_coordinator", "_listing", "_loader", "_names", "_now", "_plan", "_waiting", "failures")
+    __slots__ = (
+        "_asks_no_other",
+        "_calls",
+        "_coordinator",
+        "_listing",
+        "_loader",
+        "_names",
+        "_now",
+        "_plan",
+        "_waiting",
+        "failures",
+    )
 
     def __init__(self, plan: MountPlan, coordinator: ModuleCoordinator, loader: Any) -> None:
         self._plan = plan
         self._coordinator = coordinator
         self._loader = loader
+        self._asks_no_other = False
         self._listing = Listing()
         self._waiting: list[tuple[str, ModuleSpec, ModuleView, Callable[..., Any]]] = []
         self._names: set[str] = set()
@@ -83,8 +95,10 @@ class Opening:
             ModuleLoadError: The orchestrator, the context or a gate failed.
             ExceptionGroup: In strict mode, everything that failed.
         """
-        if isinstance(self._loader, ModuleLoader):
-            self._loader.acquire(self._coordinator)
+        loader = self._loader
+        if isinstance(loader, ModuleLoader):
+            loader.acquire(self._coordinator)
+            self._asks_no_other = loader.coordinator is None or loader.coordinator is self._coordinator
         with self._calls:
             for kind, spec in self._modules():
                 await self._mount(kind, spec)
@@ -134,7 +148,10 @@ class Opening:
         self._now = owner, "mount"
         view = self._coordinator.view_for(owner, spec.on_failure)
         try:
-            loaded = self._load_at_once(spec) if self._needs_no_resolver() else await self._load(spec)
+            if self._asks_no_other and self._coordinator.mounts.points["module-source-resolver"] is None:
+                loaded: Any = self._load_at_once(spec)
+            else:
+                loaded = await self._load(spec)
             ready = await self._mount_loaded(kind, spec, loaded, view, owner)
         except Exception as exc:  # noqa: BLE001 — foreign code: contained here, blamed and undone (L4)
             await self._coordinator.undo(owner)
@@ -174,13 +191,6 @@ class Opening:
             unique = f"{name}#{count}"
         self._names.add(unique)
         return unique
-
-    def _needs_no_resolver(self) -> bool:
-        """Whether the loader is ours and would ask this session's resolver, which there is not."""
-        loader, coordinator = self._loader, self._coordinator
-        if not isinstance(loader, ModuleLoader) or coordinator.mounts.points["module-source-resolver"] is not None:
-            return False
-        return loader.coordinator is None or loader.coordinator is coordinator
 
     async def _load(self, spec: ModuleSpec) -> Any:
         loader, coordinator = self._loader, self._coordinator
