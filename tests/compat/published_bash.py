@@ -27,6 +27,7 @@ class BashTool:
         self.timeout = config.get("timeout", 30)
         self.start_new_session = config.get("start_new_session", True)
         self.pids = []
+        self.background = []
 
     async def execute(self, input):
         if input.get("run_in_background"):
@@ -35,6 +36,7 @@ class BashTool:
                 stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL, start_new_session=True,
             )
             self.pids.append(process.pid)
+            self.background.append(process)
             return ToolResult(success=True, output={"pid": process.pid})
         process = await asyncio.create_subprocess_exec(
             "/bin/sh", "-c", input["command"], stdin=asyncio.subprocess.DEVNULL,

@@ -52,6 +52,9 @@ def uninstall() -> None:
     with _lock:
         if _last_resort in sys.meta_path:
             sys.meta_path.remove(_last_resort)
+        processes = sys.modules.get(f"{__package__}._processes")
+        if processes is not None:
+            processes.stop_noting()
         if not is_installed():
             return
         sys.meta_path.remove(_finder)

@@ -1,7 +1,8 @@
 """Processes that a published tool starts and leaves behind when its call is cancelled.
 
-The published kernel never cancels a tool, so published tools end their commands on their own timeout only. While such a call runs,
-``subprocess.Popen`` notes what is started in its context, asyncio's subprocesses and those of worker threads included. A call that is
+The published kernel never cancels a tool, so published tools end their commands on their own timeout only. From the first call of
+such a tool until the alias is uninstalled, ``subprocess.Popen`` notes what is started in the context of a call, by asyncio, in place or
+in a worker thread. A call that is
 cancelled ends those that are still alive, with their process groups and descendants, before its cancellation goes on; a call that
 returns leaves them alone, because a tool may mean to. What has left both its group and its parents (a daemon) is not reached, and
 neither is what is started without ``subprocess``.
@@ -15,7 +16,7 @@ import logging
 import os
 import signal
 import subprocess
-import threading
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
+import anyio.lowlevel
 import attrs
 
 from amplifier._json import redact_text
@@ -36,8 +38,10 @@ GRACE: Final = 0.3
 """Seconds between asking the processes to end and killing them."""
 _KILLING: Final = 2.0
 """Seconds after which a process that does not even die of SIGKILL is given up."""
-_REAPING: Final = 0.5
-"""Seconds for whoever started a process to notice that it has ended."""
+_REAPING: Final = 2.0
+"""Seconds for an event loop to notice that a process of its own has ended."""
+_TURNS: Final = 5
+"""Turns of the loop that it then takes to close the pipes."""
 _KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
 _LOOK: Final = 0.01
 _MOST_SHOWN: Final = 120
@@ -58,10 +62,12 @@ async def _guarded(tool: str, call: Callable[[], Awaitable[Any]]) -> Any:
         try:
             return await call()
         except GeneratorExit:
+            noted.is_cancelled = True
             noted.signal(_KILL)  # nothing can be awaited any more
             raise
         except BaseException as exc:
             if is_cancellation_type(exc):
+                noted.is_cancelled = True
                 await noted.end()
             raise
         finally:
@@ -106,10 +112,11 @@ def _look_at(pid: int) -> _Seen | None:
 class _Process:
     """A process that a tool started, with what descends from it."""
 
-    __slots__ = ("_family", "_first", "_group", "popen")
+    __slots__ = ("_family", "_first", "_group", "_is_of_the_loop", "popen")
 
-    def __init__(self, popen: subprocess.Popen[Any]) -> None:
+    def __init__(self, popen: subprocess.Popen[Any], *, is_of_the_loop: bool) -> None:
         self.popen = popen
+        self._is_of_the_loop = is_of_the_loop
         self._first = _look_at(popen.pid)
         self._family: set[_Seen] = set()
         try:
@@ -134,6 +141,10 @@ class _Process:
                 with contextlib.suppress(OSError):  # gone, or another user's
                     os.kill(one.pid, number)
 
+    def is_reaped(self) -> bool:
+        """Whether somebody has waited for its end; the event loop does that for its own, nobody may for others."""
+        return (self.popen.returncode if self._is_of_the_loop else self.popen.poll()) is not None
+
     def __str__(self) -> str:
         args = self.popen.args
         words = " ".join(map(str, args)) if isinstance(args, list | tuple) else str(args)
@@ -155,18 +166,30 @@ def _descendants(pid: int) -> set[_Seen]:
 
 
 class _Call:
-    """One call of a tool and the processes that were started in it."""
+    """One call of a tool and the processes that were started in it.
 
-    __slots__ = ("_processes", "_tool", "is_over")
+    Attributes:
+        is_over: It has returned; what it left running may go on.
+        is_cancelled: It was cancelled; what a worker thread of it was about to start ends at once.
+    """
+
+    __slots__ = ("_processes", "_tool", "is_cancelled", "is_over")
 
     def __init__(self, tool: str) -> None:
         self._tool = tool
         self._processes: list[_Process] = []
         self.is_over = False
+        self.is_cancelled = False
 
-    def note(self, popen: subprocess.Popen[Any]) -> None:
-        if not self.is_over:
-            self._processes.append(_Process(popen))
+    def note(self, popen: subprocess.Popen[Any], starter: str) -> None:
+        """Remember a process, and whether the event loop started it, by the name of the Python module that did."""
+        if self.is_over and not self.is_cancelled:
+            return
+        process = _Process(popen, is_of_the_loop=starter.startswith(("asyncio.", "trio.", "uvloop")))
+        self._processes.append(process)
+        if self.is_cancelled:
+            logger.warning("tool %r was cancelled while it started process %s; it is ended", self._tool, process)
+            process.signal(_KILL)
 
     def signal(self, number: signal.Signals) -> list[_Process]:
         """Signal those that are alive; gives them."""
@@ -187,10 +210,9 @@ class _Call:
             for process in left:  # also those that have ended: others may be in their groups
                 process.signal(_KILL)
             await _until(lambda: not any(process.is_alive for process in left), _KILLING)
-            # Whoever started them waits for them, as asyncio does in a moment; what nobody waits for is reaped here.
-            await _until(lambda: all(process.popen.returncode is not None for process in left), _REAPING)
-        for process in left:
-            process.popen.poll()
+            await _until(lambda: all(process.is_reaped() for process in left), _REAPING)
+            for _ in range(_TURNS):
+                await anyio.lowlevel.checkpoint()
         stubborn = ", ".join(str(process) for process in left if process.is_alive)
         if stubborn:
             logger.error("tool %r: processes %s do not end although they were killed", self._tool, stubborn)
@@ -204,8 +226,6 @@ async def _until(is_so: Callable[[], bool], seconds: float) -> None:
 
 # ── noting what is started ───────────────────────────────────────────────────────────────────────
 
-_lock: Final = threading.Lock()
-_running: Final[list[_Call]] = []
 _original: Final[Any] = subprocess.Popen.__init__
 
 
@@ -214,22 +234,22 @@ def _noted_start(self: subprocess.Popen[Any], *args: Any, **kwargs: Any) -> None
     _original(self, *args, **kwargs)
     call = _call.get()
     if call is not None:
-        call.note(self)
+        call.note(self, str(sys._getframe(1).f_globals.get("__name__")))
 
 
 @contextmanager
 def _noting(call: _Call) -> Iterator[None]:
-    """Note what is started in this context. Popen is as it always was when no such call runs."""
-    with _lock:
-        if not _running and subprocess.Popen.__init__ is _original:
-            subprocess.Popen.__init__ = _noted_start  # type: ignore[method-assign]  # taken back below
-        _running.append(call)
+    """Note what is started in this context, and in the threads that work for it even when the call is over."""
+    if subprocess.Popen.__init__ is _original:
+        subprocess.Popen.__init__ = _noted_start  # type: ignore[method-assign]  # taken back by `stop_noting`
     token = _call.set(call)
     try:
         yield
     finally:
         _call.reset(token)
-        with _lock:
-            _running.remove(call)
-            if not _running and subprocess.Popen.__init__ is _noted_start:
-                subprocess.Popen.__init__ = _original  # type: ignore[method-assign]
+
+
+def stop_noting() -> None:
+    """Have ``Popen`` as it always was; part of uninstalling the alias."""
+    if subprocess.Popen.__init__ is _noted_start:
+        subprocess.Popen.__init__ = _original  # type: ignore[method-assign]
