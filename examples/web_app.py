@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -40,12 +42,21 @@ PLAN: dict[str, Any] = {
 
 def make_app(plan: dict[str, Any], modules: dict[str, Any] | None = None) -> Starlette:
     """The web application; ``modules`` are mount functions for ids of the plan that are not installed."""
+    running: set[anyio.Event] = set()
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        # The server has cancelled the turns that still run; it ends the process as soon as this returns.
+        with anyio.move_on_after(30):
+            for over in list(running):
+                await over.wait()
 
     def session_for(request: Request) -> AmplifierSession:
         return AmplifierSession(plan, ModuleLoader(modules=modules), session_id=request.path_params["conversation"])
 
     async def ask(request: Request) -> Turn:
-        return Turn(session_for(request), (await request.body()).decode(errors="replace"))
+        return Turn(session_for(request), (await request.body()).decode(errors="replace"), running)
 
     async def read(request: Request) -> Response:
         async with session_for(request) as session:
@@ -57,18 +68,21 @@ def make_app(plan: dict[str, Any], modules: dict[str, Any] | None = None) -> Sta
             Route("/conversations/{conversation}", read, methods=["GET"]),
         ],
         exception_handlers={PlanError: bad_request, ModuleLoadError: not_available},
+        lifespan=lifespan,
     )
 
 
 class Turn(Response):
     """One turn as a response: the session lives exactly as long as the response does."""
 
-    def __init__(self, session: AmplifierSession, prompt: str) -> None:
+    def __init__(self, session: AmplifierSession, prompt: str, running: set[anyio.Event]) -> None:
         super().__init__(media_type="text/event-stream")
         del self.headers["content-length"]
-        self.session, self.prompt = session, prompt
+        self.session, self.prompt, self.running = session, prompt, running
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        over = anyio.Event()
+        self.running.add(over)
         try:
             async with self.session:
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -78,6 +92,8 @@ class Turn(Response):
                     group.cancel_scope.cancel()
         finally:
             print(f"{self.session.session_id}: {self.session.status.status}", flush=True)
+            self.running.discard(over)
+            over.set()
 
     async def stream(self, send: Send) -> None:
         try:
@@ -127,5 +143,5 @@ async def not_available(request: Request, error: Exception) -> Response:
 
 if __name__ == "__main__":
     port = int(sys.argv[1]) if len(sys.argv) > 1 else 8000
-    # Ctrl-C: turns that are still running after three seconds are cancelled like those of clients that leave.
+    # Ctrl-C and SIGTERM: turns that run three seconds later are cancelled like those of clients that leave.
     uvicorn.run(make_app(PLAN), host="127.0.0.1", port=port, access_log=False, timeout_graceful_shutdown=3)

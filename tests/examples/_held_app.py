@@ -110,12 +110,12 @@ def main(server: str) -> None:
         config = Config()
         config.bind = ["127.0.0.1:0"]
         config.graceful_timeout = 1
-        trio.run(partial(serve, app, config, shutdown_trigger=interrupted))  # type: ignore[arg-type]  # two names of ASGI
+        trio.run(partial(serve, app, config, shutdown_trigger=told_to_stop))  # type: ignore[arg-type]  # two names of ASGI
 
 
-async def interrupted() -> None:
+async def told_to_stop() -> None:
     """Ctrl-C as a request, not as an exception in whichever task is at work: hypercorn swallows that one in a request's."""
-    with trio.open_signal_receiver(signal.SIGINT) as signals:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async for _ in signals:
             return
 

@@ -54,9 +54,9 @@ class Server:
             if match := pattern.search(line):
                 return match
 
-    def interrupt(self) -> int:
-        """Press Ctrl-C and wait for the end; gives the exit code."""
-        self.process.send_signal(signal.SIGINT)
+    def stop(self, number: signal.Signals) -> int:
+        """Send a signal and wait for the end; gives the exit code."""
+        self.process.send_signal(number)
         return self.process.wait(_PATIENCE)
 
     def end(self) -> None:

@@ -6,6 +6,7 @@ says when it holds and when it has let go, and the server says how each turn end
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,9 +80,10 @@ def test_a_client_that_leaves_while_the_model_writes_stops_it(example):
     example.wait_for("anna: completed")
 
 
-def test_ctrl_c_ends_the_server(example):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_a_server_without_turns_stops_at_once(example, number):
     assert example.get(ANNA) == []
-    assert example.interrupt() in (0, -2, 130)
+    assert example.stop(number) in (0, -number, 128 + number)
 
 
 # ── in the middle of a turn ──────────────────────────────────────────────────────────────────────
@@ -117,9 +119,11 @@ def test_a_second_turn_of_a_busy_conversation_is_refused_and_disturbs_nobody(hel
     assert [message["role"] for message in held.get(ANNA)] == ["user", "assistant", "tool"]
 
 
-def test_a_server_that_is_stopped_in_the_middle_of_a_turn_unwinds_it(held, desk):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_a_server_that_is_stopped_in_the_middle_of_a_turn_unwinds_it(held, desk, number):
+    """SIGTERM is what a service manager or a container sends; uvicorn ends the process with it as soon as it has shut down."""
     with begin_to_hold(held):
-        held.interrupt()
+        held.stop(number)
         held.wait_for("tool: let go")
         held.wait_for("anna: cancelled")
     log = (desk / "conversations" / "anna" / "messages.log").read_text()
