@@ -51,6 +51,19 @@ class Thing:
 # Classes are not made in tests: each is a reference cycle by itself.
 
 
+class FailingManager:
+    """A structured mount that fails when it is entered."""
+
+    def __init__(self, thing):
+        self.thing = thing
+
+    async def __aenter__(self):
+        raise ValueError(self.thing)
+
+    async def __aexit__(self, *details):
+        pass
+
+
 class NeverReady:
     """A module that fails when the session is ready, after some time if there is one."""
 
@@ -217,7 +230,7 @@ async def test_session_with_a_failing_handler(how, on_failure, use):
     await gone(living(failing_handler(how, on_failure=on_failure), use))
 
 
-@pytest.mark.parametrize("how", ["at the call", "awaited", "exit"])
+@pytest.mark.parametrize("how", ["at the call", "awaited", "late", "exit"])
 async def test_session_with_a_handler_that_fails_when_all_are_asked_at_once(how):
     await gone(living(failing_handler(how), emit_and_collect))
 
@@ -225,14 +238,26 @@ async def test_session_with_a_handler_that_fails_when_all_are_asked_at_once(how)
 # ── mounting ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_session_with_a_module_that_fails_to_mount():
+@pytest.mark.parametrize("how", ["at the call", "awaited", "late", "structured"])
+async def test_session_with_a_module_that_fails_to_mount(how):
     def make(thing):
-        async def mount(coordinator, config):
+        async def awaited(coordinator, config):
             coordinator.register_capability("c", thing)
             await anyio.lowlevel.checkpoint()
             raise ValueError(thing)
 
-        return agent(tools={"tool-a": mount})
+        def at_the_call(coordinator, config):
+            raise ValueError(thing)
+
+        async def late(coordinator, config):
+            assert thing
+            await anyio.sleep_forever()
+
+        def structured(coordinator, config):
+            return FailingManager(thing)
+
+        mount = {"at the call": at_the_call, "awaited": awaited, "late": late, "structured": structured}[how]
+        return agent(tools={"tool-a": mount}, session={"deadlines": {"mount": 5}})
 
     async def use(session):
         assert [failure.module_id for failure in session.failures] == ["tool-a"]
@@ -253,10 +278,11 @@ async def test_session_with_a_module_that_is_not_found():
     await gone(living(make, use))
 
 
-@pytest.mark.parametrize("how", ["at once", "awaited"])
+@pytest.mark.parametrize("how", ["at once", "awaited", "late"])
 async def test_session_with_a_module_that_does_not_get_ready(how):
     def make(thing):
-        return agent(tools={"tool-a": NeverReady(thing, None if how == "at once" else 0)})
+        seconds = {"at once": None, "awaited": 0, "late": 100}[how]
+        return agent(tools={"tool-a": NeverReady(thing, seconds)}, session={"deadlines": {"ready": 5}})
 
     async def use(session):
         assert [failure.phase for failure in session.failures] == ["ready"]
@@ -286,6 +312,28 @@ async def test_session_with_a_failing_contributor(how):
         return agent(hooks={"hooks-a": mount}, session={"deadlines": {"contribution": 5}})
 
     await gone(living(make, collect))
+
+
+@pytest.mark.parametrize("how", ["at the call", "awaited", "late"])
+async def test_session_with_a_failing_cleanup(how):
+    def make(thing):
+        async def mount(coordinator, config):
+            async def wait():
+                assert thing
+                await anyio.sleep(0 if how == "awaited" else 100)
+                raise ValueError(thing)
+
+            def clean_up():
+                if how == "at the call":
+                    raise ValueError(thing)
+                return wait()
+
+            coordinator.register_cleanup(clean_up)
+            coordinator.hooks.register("cleanup:failed", lambda event, data: None)
+
+        return agent(hooks={"hooks-a": mount}, session={"deadlines": {"cleanup": 5}})
+
+    await gone(living(make))
 
 
 @pytest.mark.parametrize("how", ["raises", "stopped"])
@@ -336,13 +384,27 @@ async def test_session_whose_streamed_turn_fails(how):
 
 
 @pytest.mark.parametrize("how", ["scope", "native"])
-async def test_session_that_is_cancelled(how):
+@pytest.mark.parametrize("where", ["handler", "contributor", "turn", "mount"])
+async def test_session_that_is_cancelled(where, how):
     def make(thing):
-        async def body(turn):
+        async def wait(*args):
             assert thing
             await anyio.sleep_forever()
 
-        return agent(body)
+        async def mount(coordinator, config):
+            coordinator.hooks.register("e", wait)
+            coordinator.register_contributor("c", "c", wait)
+            if where == "mount":
+                await wait()
+
+        async def body(turn):
+            if where == "handler":
+                await turn.hooks.emit("e", {})
+            elif where == "contributor":
+                await turn.coordinator.collect_contributions("c")
+            await wait()
+
+        return agent(body, hooks={"hooks-a": mount})
 
     async def live():
         refs: list[weakref.ref[Any]] = []

@@ -286,21 +286,26 @@ class DeadlineGroup:
         Raises:
             BaseException: ``exc`` itself when it is not the call's to keep: a real cancellation, Ctrl-C.
         """
+        try:
+            return self._passed_deadline(exc) or self._contain(exc)
+        finally:
+            del exc  # an exception that names its own frame is a reference cycle
+
+    def _passed_deadline(self, exc: BaseException) -> DeadlinePassed | None:
         scope = self._scope
-        if scope is not None and scope.cancel_called:
-            self._scope = None
-            where = location_of_raise(exc)
-            try:
-                swallowed = scope.__exit__(type(exc), exc, exc.__traceback__)
-            except BaseException as rest:  # trio hands back what was in a group beside its Cancelled
-                if not isinstance(rest, Exception):
-                    raise
-                swallowed = True
-            finally:
-                self._leave_watch()
-            if swallowed or isinstance(exc, Exception):
-                return DeadlinePassed(self._seconds, where)
-        return self._contain(exc)
+        if scope is None or not scope.cancel_called:
+            return None
+        self._scope = None
+        where = location_of_raise(exc)
+        try:
+            swallowed = scope.__exit__(type(exc), exc, exc.__traceback__)
+        except BaseException as rest:  # trio hands back what was in a group beside its Cancelled
+            if not isinstance(rest, Exception):
+                raise
+            swallowed = True
+        finally:
+            self._leave_watch()
+        return DeadlinePassed(self._seconds, where) if swallowed or isinstance(exc, Exception) else None
 
     def renew(self) -> DeadlinePassed:
         """Leave a scope whose deadline has passed although its call came back; the next call opens a fresh one."""
