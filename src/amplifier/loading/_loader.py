@@ -232,17 +232,19 @@ class ModuleLoader:
             source_hint: As in `load`.
             listing: Shared by the loads of one opening, so that installed modules are looked for once.
         """
-        pin = None if source_hint is None else read_pin(source_hint)
-        if pin is not None:
-            claims = (listing or Listing()).claims(module_id) or ()
-            found: Blueprint | None = self._blueprint_from_claim(find_pinned(module_id, claims, pin))
-        elif source_hint is not None:
-            found = self._blueprint_from(path_from_hint(source_hint, module_id), module_id)
+        if source_hint is not None:
+            found: Blueprint | None = self._find_at_source(module_id, source_hint, listing)
         else:
             found = self._find_directly(module_id, listing)
         if found is None:
             raise self._not_found(module_id)
         return self._usable(module_id, found)
+
+    def _find_at_source(self, module_id: str, source: object, listing: Listing | None) -> Blueprint:
+        pin = read_pin(source)
+        if pin is None:
+            return self._blueprint_from(path_from_hint(source, module_id), module_id)
+        return self._blueprint_from_claim(find_pinned(module_id, (listing or Listing()).claims(module_id) or (), pin))
 
     async def discover(self) -> list[ModuleInfo]:
         """List the modules that can be loaded without a resolver, in the order in which they are looked for.
