@@ -62,9 +62,10 @@ _PAGE = """
     <module>
 
     `instance_id` is for providers only, `on_failure` for hooks only. <rule> The [loader](api/loading.md#moduleloader) looks
-    for it among the modules registered in process, the entry points of installed packages and the folders named by
-    `AMPLIFIER_MODULES`; if the application has mounted a [module source resolver](contracts/source.md), that is asked first.
-    The built-in modules are [listed](modules/index.md).
+    for it among the modules registered in process, the entry points of installed packages, the folders named by
+    `AMPLIFIER_MODULES` and the [built-in modules](modules/index.md); if the application has mounted a [module source
+    resolver](contracts/source.md), that is asked first, unless `source` pins a module. So an installed third-party module takes
+    precedence over the built-in one of the same id. Two third-party ones are an error where the id is used and none is pinned.
 
     Instead of a mapping, `session.orchestrator` and `session.context` may be ids with their config beside the session:
 

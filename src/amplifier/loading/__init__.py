@@ -8,7 +8,8 @@ from ._blueprint import Blueprint
 from ._catalogue import CatalogueEntry
 from ._choice import Pin, choose, find_pinned, is_built_in, read_pin
 from ._discovery import Listing, entry_points
-from ._loader import AmplifierModuleLoader, LoaderStatistics, ModuleLoader, module_failure_reason
+from ._failure_reason import module_failure_reason
+from ._loader import AmplifierModuleLoader, LoaderStatistics, ModuleLoader
 from ._record import TYPE_TO_MOUNT_POINT, LoadedModule, is_module_id, type_from_id
 
 __all__ = [

@@ -19,9 +19,7 @@ import attrs
 
 from amplifier._spelling import nearest
 from amplifier.errors import (
-    DeadlineExceeded,
     ModuleConflictError,
-    ModuleLoadError,
     ModuleNotFoundError,
 )
 from amplifier.models import ModuleInfo
@@ -241,23 +239,26 @@ class ModuleLoader:
             listing: Shared by the loads of one opening, so that installed modules are looked for once.
             user: As in `load`.
         """
-        pin = None if source_hint is None else read_pin(source_hint)
-        if pin is not None:
-            claims = (listing or Listing()).claims(module_id) or ()
-            found: Blueprint | None = self._blueprint_from_claim(find_pinned(module_id, claims, pin))
-        elif source_hint is not None:
-            found = self._blueprint_from(path_from_hint(source_hint, module_id), module_id, user)
+        if source_hint is not None:
+            found: Blueprint | None = self._find_at_source(module_id, source_hint, listing, user)
         else:
             found = self._find_directly(module_id, listing, user)
         if found is None:
             raise self._not_found(module_id)
         return self._usable(module_id, found)
 
+    def _find_at_source(self, module_id: str, source: object, listing: Listing | None, user: object) -> Blueprint:
+        pin = read_pin(source)
+        if pin is None:
+            return self._blueprint_from(path_from_hint(source, module_id), module_id, user)
+        return self._blueprint_from_claim(find_pinned(module_id, (listing or Listing()).claims(module_id) or (), pin))
+
     async def discover(self) -> list[ModuleInfo]:
         """List the modules that can be loaded without a resolver, in the order in which they are looked for.
 
-        Of several with one id the one in use is listed; all of them if none is, because they contest the id. Reads files only: no module is imported. What cannot be understood is logged and left out. A kind that is
-        neither declared nor named by the id's first word is listed as a tool.
+        Of several with one id the one in use is listed; all of them if none is, because they contest the id. Reads files
+        only: no module is imported. What cannot be understood is logged and left out. A kind that is neither declared nor
+        named by the id's first word is listed as a tool.
         """
         return [entry.info for entry in self.catalogue() if entry.is_used or entry.is_contested]
 
@@ -480,15 +481,6 @@ class ModuleLoader:
 
 AmplifierModuleLoader = ModuleLoader
 """The same, by its older name."""
-
-
-def module_failure_reason(exc: BaseException) -> str:
-    """Return the reason code of one of our own errors; foreign errors are ``unknown``, whatever they carry."""
-    if isinstance(exc, ModuleLoadError):
-        return exc.reason_code
-    if isinstance(exc, ModuleNotFoundError):
-        return "missing_source"
-    return "deadline" if isinstance(exc, DeadlineExceeded) else "unknown"
 
 
 def _settings(module_id: str, config: Mapping[str, Any] | None) -> dict[str, Any]:

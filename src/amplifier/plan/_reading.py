@@ -174,7 +174,7 @@ class _Reader:
             )
             return None
         beside, source = config.get(name), session.get(source_key)
-        if type(source) is dict:
+        if source is not None:
             self.pin(source, f"$.session.{source_key}")
         if type(given) is not str:
             if source is not None:
@@ -249,7 +249,7 @@ class _Reader:
                 near = did_you_mean(on_failure, ("continue", "deny"))
                 self.problem(f"{path}.on_failure", f"expected 'continue' or 'deny'; got {show(on_failure)}{near}")
         source = given.get("source")
-        if type(source) is dict:
+        if source is not None:
             self.pin(source, f"{path}.source")
         if module is None:
             return None
@@ -262,9 +262,9 @@ class _Reader:
             path=path,
         )
 
-    def pin(self, source: dict[Any, Any], path: str) -> None:
+    def pin(self, source: Any, path: str) -> None:
         """A source that pins a distribution has to name it; what else may stand there only a resolver knows."""
-        if source.keys() == {"distribution"}:
+        if type(source) is dict and source.keys() == {"distribution"}:
             name = source["distribution"]
             if type(name) is not str or not name.strip():
                 self.problem(
