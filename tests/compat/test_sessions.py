@@ -343,6 +343,43 @@ async def test_a_module_of_ours_that_lives_in_a_task_can_be_mounted():
     assert life == ["open", "closed"]
 
 
+async def test_background_work_of_a_session_opened_by_hand_ends_with_it():
+    life: list[str] = []
+    begun = anyio.Event()
+
+    async def work(label: str) -> None:
+        try:
+            life.append(label)
+            begun.set()
+            await anyio.sleep_forever()
+        finally:
+            life.append("ended")
+
+    session = session_of()
+    await session.initialize()
+    session.coordinator.start_soon(work, "begun", name="work")
+    await begun.wait()
+    await session.cleanup()
+
+    assert life == ["begun", "ended"]
+    with pytest.raises(SessionStateError, match="too late"):
+        session.coordinator.start_soon(work, "late")
+
+
+async def test_background_work_that_has_not_begun_when_the_session_closes_leaves_nothing():
+    life: list[str] = []
+
+    async def work() -> None:
+        life.append("begun")
+        await anyio.sleep_forever()
+
+    session = session_of()
+    await session.initialize()
+    session.coordinator.start_soon(work)
+    await session.cleanup()
+    assert life in ([], ["begun"])
+
+
 async def test_the_second_class_keeps_a_status_and_raises_what_was_raised():
     from amplifier_core.session import AmplifierSession as Second  # type: ignore[import-not-found]
 

@@ -50,8 +50,8 @@ _call: ContextVar[_Call | None] = ContextVar("amplifier_compat_tool_call", defau
 
 
 def guard_tools(tools: Any) -> None:
-    """See to the processes of every tool that is not ours; ours see to their own."""
-    for name, tool in tools.items() if isinstance(tools, Mapping) else ():
+    """See to the processes of every tool that is not ours; ours see to their own. Where there are no process groups, nothing is done."""
+    for name, tool in tools.items() if isinstance(tools, Mapping) and hasattr(os, "killpg") else ():
         if not type(tool).__module__.startswith("amplifier."):
             put_around(tool, "execute", functools.partial(_guarded, name), key="processes")
 
@@ -234,7 +234,10 @@ def _noted_start(self: subprocess.Popen[Any], *args: Any, **kwargs: Any) -> None
     _original(self, *args, **kwargs)
     call = _call.get()
     if call is not None:
-        call.note(self, str(sys._getframe(1).f_globals.get("__name__")))
+        try:
+            call.note(self, str(sys._getframe(1).f_globals.get("__name__")))
+        except Exception:  # the process runs; what we want to know of it is no reason to fail whoever started it
+            logger.exception("a process of a tool could not be noted")
 
 
 @contextmanager
