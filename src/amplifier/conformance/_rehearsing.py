@@ -17,7 +17,7 @@ from amplifier.contracts import ContextManager
 from amplifier.errors import AmplifierError
 from amplifier.models import HookResult, ProviderInfo
 
-from ._scene import MountFailed, Outcome, Scene, Stage, mount_subject
+from ._scene import OWNER, MountFailed, Outcome, Scene, Stage, mount_subject
 from ._transcripts import Message, newest_unit, tokens
 from ._views import complaints, difference, is_whole
 
@@ -169,6 +169,9 @@ async def remounted(play: Rehearsal) -> bool:
     """Close the context and mount it again in the same session and place; whether that worked."""
     await play.scene.close()
     play.scene.is_cleaned = False
+    play.scene.coordinator = play.scene.session.coordinator.view_for(
+        OWNER
+    )  # that of an undone module registers nothing
     try:
         await mount_subject(play.scene, play.stage.loaded.config)
     except MountFailed:

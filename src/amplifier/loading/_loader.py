@@ -137,7 +137,7 @@ class ModuleLoader:
         *,
         modules: Mapping[str, Any] | None = None,
     ) -> None:
-        self.coordinator = coordinator
+        self.coordinator: Any = coordinator
         self._search_paths = list(search_paths or ())
         self._registered: dict[str, _Registration] = {}
         self._registered_blueprints: dict[str, Blueprint] = {}

@@ -229,7 +229,9 @@ def test_a_qualifier_is_never_dropped(question, before, after):
 
 @given(question=st.sampled_from(QUESTIONS), word=words, is_before=st.booleans())
 def test_a_word_it_does_not_know_is_named(question, word, is_before):
-    assume(word not in _leftovers.FINDING | _leftovers.COUNTING | _leftovers._SAYS_NOTHING)
+    assume(
+        word not in _leftovers.FINDING | _leftovers.COUNTING | _leftovers._SAYS_NOTHING | {"todos"}
+    )  # a word it knows
     asked = question.format(f"{word} ", "") if is_before else question.format("", f" {word}")
     assert any(word in intent.words for intent in understand(asked)[0] if isinstance(intent, Unknown))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from .ownership import EMPTY, Ledger, SlotTable
 
-logger = logging.getLogger("amplifier.coordinator")
+logger: logging.Logger = logging.getLogger("amplifier.coordinator")
 
 _KIND = "capability"
 """What keys begin with; no mount point has this name."""

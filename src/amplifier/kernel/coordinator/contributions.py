@@ -18,7 +18,7 @@ from ..runtime.deadlines import DeadlineGroup, DeadlinePassed
 from ..runtime.watchdog import Watchdog
 from .ownership import Ledger
 
-logger = logging.getLogger("amplifier.coordinator")
+logger: logging.Logger = logging.getLogger("amplifier.coordinator")
 
 _PLAIN = frozenset({type(None), bool, int, float, str, list, tuple, dict, set})
 """What contributors return as a rule, and nobody can await."""

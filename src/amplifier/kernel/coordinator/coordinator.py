@@ -36,7 +36,7 @@ from .mounts import DONE, Done, Mounts
 from .ownership import Ledger
 from .reports import Reports
 
-logger = logging.getLogger("amplifier.coordinator")
+logger: logging.Logger = logging.getLogger("amplifier.coordinator")
 
 
 class ModuleCoordinator:

@@ -22,7 +22,7 @@ from .ownership import Ledger
 if TYPE_CHECKING:
     from .coordinator import ModuleCoordinator  # the view is made by it and cannot be imported by it the other way
 
-logger = logging.getLogger("amplifier.coordinator")
+logger: logging.Logger = logging.getLogger("amplifier.coordinator")
 
 _GUARDED = ("approval_system", "display_system")
 _OWN = frozenset({"_core", "_hooks_view", "_generation", "_on_failure", "_owner"})

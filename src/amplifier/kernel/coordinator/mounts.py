@@ -13,7 +13,7 @@ from amplifier.errors import ContractError
 
 from .ownership import EMPTY, Key, Ledger, Slot, SlotTable
 
-logger = logging.getLogger("amplifier.coordinator")
+logger: logging.Logger = logging.getLogger("amplifier.coordinator")
 
 SINGLE_POINTS = ("orchestrator", "context", "module-source-resolver")
 NAMED_POINTS = ("providers", "tools")

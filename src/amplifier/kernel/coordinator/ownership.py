@@ -47,7 +47,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.entries: dict[Hashable, Entry] = {}
-        self.generation = 0
+        self.generation: int = 0
         self._closed = -1
         self._undone: dict[str, int] | None = None
 
@@ -106,9 +106,9 @@ class Slot:
     __slots__ = ("below", "owner", "table")
 
     def __init__(self, table: SlotTable, owner: str | None, below: tuple[Layer, ...]) -> None:
-        self.table = table
-        self.owner = owner
-        self.below = below
+        self.table: SlotTable = table
+        self.owner: str | None = owner
+        self.below: tuple[Layer, ...] = below
 
     def withdraw(self, key: Key, owner: str) -> None:
         """Take out a module's layer; if it was on top, the one below comes back."""

@@ -20,7 +20,7 @@ from .contributions import Contributor
 if TYPE_CHECKING:
     from .coordinator import ModuleCoordinator  # the reports are made by it and cannot be imported by it the other way
 
-logger = logging.getLogger("amplifier.coordinator")
+logger: logging.Logger = logging.getLogger("amplifier.coordinator")
 
 
 class Reports:

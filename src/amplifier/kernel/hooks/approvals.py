@@ -19,7 +19,7 @@ from amplifier.models import ApprovalGate
 from ..runtime.deadlines import DeadlinePassed, call_foreign, run_bounded
 from ..runtime.watchdog import Watchdog
 
-logger = logging.getLogger("amplifier.coordinator")
+logger: logging.Logger = logging.getLogger("amplifier.coordinator")
 
 DEFAULT_PROMPT = "Allow this operation?"
 DEFAULT_OPTIONS = ("Allow", "Deny")

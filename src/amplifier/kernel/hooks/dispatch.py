@@ -27,7 +27,7 @@ from ..runtime.running_call import RunningCall
 from ..runtime.watchdog import Watchdog
 from .merge import Verdict, is_invalid_response, is_plain_continue, parse_answer
 
-logger = logging.getLogger("amplifier.hooks")
+logger: logging.Logger = logging.getLogger("amplifier.hooks")
 
 SLOW = 5.0
 """Seconds after which a handler is logged as slow, once."""
@@ -77,18 +77,18 @@ class Registration:
         module: str | None,
         registry: Registry | None = None,
     ) -> None:
-        self.event = event
-        self.handler = handler
-        self.priority = priority
-        self.seq = seq
-        self.name = name
-        self.timeout = timeout
-        self.on_failure = on_failure
+        self.event: str = event
+        self.handler: Callable[[str, dict[str, Any]], Any] = handler
+        self.priority: int = priority
+        self.seq: int = seq
+        self.name: str = name
+        self.timeout: float | None = timeout
+        self.on_failure: str = on_failure
         self.is_gate: bool = on_failure == "deny"
-        self.module = module
+        self.module: str | None = module
         self.registry = registry
-        self.live = True
-        self.slow_logged = False
+        self.live: bool = True
+        self.slow_logged: bool = False
 
     def __str__(self) -> str:
         module = f" of module {self.module!r}" if self.module else ""
@@ -112,8 +112,8 @@ class Failure:
     __slots__ = ("error", "registration")
 
     def __init__(self, registration: Registration, error: Exception) -> None:
-        self.registration = registration
-        self.error = error
+        self.registration: Registration = registration
+        self.error: Exception = error
 
 
 class Dispatch:
@@ -130,8 +130,8 @@ class Dispatch:
         limit: float | None = None,
         contain: Contain = contained_failure,
     ) -> None:
-        self.event = event
-        self.payload = payload
+        self.event: str = event
+        self.payload: dict[str, Any] = payload
         self.failures: list[Failure] | None = None
         self._owned = owned
         self._verdict: Verdict | None = None

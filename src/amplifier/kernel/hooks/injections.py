@@ -15,7 +15,7 @@ from amplifier.models import ContextInjection, HookResult
 
 from ..runtime.timestamp import timestamp
 
-logger = logging.getLogger("amplifier.coordinator")
+logger: logging.Logger = logging.getLogger("amplifier.coordinator")
 
 AddMessage = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -30,7 +30,7 @@ class InjectionMeter:
     __slots__ = ("used",)
 
     def __init__(self) -> None:
-        self.used = 0
+        self.used: int = 0
 
     def charge(self, items: list[ContextInjection], *, size_limit: int | None, budget: int | None) -> None:
         """Check the size of every item, then count them.

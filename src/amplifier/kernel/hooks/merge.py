@@ -120,7 +120,7 @@ class Verdict:
 
     def __init__(self, event: str, payload: dict[str, Any], owned: Mapping[str, Any]) -> None:
         """Start with the payload of the event and the fields of it that belong to the kernel."""
-        self.payload = payload
+        self.payload: dict[str, Any] = payload
         self._event = event
         self._owned = owned
         self._denial: HookResult | None = None

@@ -317,14 +317,7 @@ class HookRegistry:
             return HookResult(action="continue", data=given)
         if event in TERMINAL_EVENTS:
             return await run_section(
-                self._dispatch,
-                event,
-                given,
-                handlers,
-                True,
-                name=f"amplifier event {event}",
-                shield=True,
-                is_silent=True,
+                self._dispatch, event, given, handlers, True, name=f"amplifier event {event}", shield=True
             )
         return await self._dispatch(event, given, handlers, False)
 

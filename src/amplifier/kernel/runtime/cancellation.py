@@ -22,7 +22,7 @@ from .deadlines import DeadlinePassed, TimeBudget, call_foreign, run_bounded
 from .sections import run_section
 from .watchdog import Watchdog
 
-logger = logging.getLogger("amplifier.cancellation")
+logger: logging.Logger = logging.getLogger("amplifier.cancellation")
 
 CALLBACK_SECONDS = 5.0
 """Deadline of one cancel callback: it runs while somebody waits for things to stop."""

@@ -20,7 +20,7 @@ from amplifier.errors import SpuriousCancellation
 from .deadlines import DeadlineGroup, DeadlinePassed, TimeBudget
 from .watchdog import Watchdog
 
-logger = logging.getLogger("amplifier.session")
+logger: logging.Logger = logging.getLogger("amplifier.session")
 
 LEAST_SHARE = 0.1
 """The part of its own deadline that is kept for each cleanup while those before it take long."""

@@ -202,8 +202,8 @@ class DeadlineGroup:
     ) -> None:
         self._contain = contain
         self.clock: Callable[[], float] = loop_clock()
-        self.until = math.inf
-        self.started = 0.0
+        self.until: float = math.inf
+        self.started: float = 0.0
         self.label: Any = None
         self.awaited: Any = None
         self._scope: anyio.CancelScope | None = None

@@ -36,7 +36,6 @@ async def run_section(
     isolate: bool = False,
     is_unwinding: Callable[[], bool] | None = None,
     on_held: Callable[[], None] | None = None,
-    is_silent: bool = False,
 ) -> T:
     """Run ``fn(*args)`` to its end, keeping away from it what would cut it off; returns only when it has finished.
 
@@ -54,13 +53,11 @@ async def run_section(
             Otherwise both share one context. A section that is shielded and isolated is protected from Ctrl-C on trio, too.
         is_unwinding: Whether the section is being cancelled already, for a reason of its own: then a native cancel waits.
         on_held: Called when a native cancel is held back for the first time.
-        is_silent: Add no checkpoint: what was held back is raised at the caller's next wait, not out of this call. On trio
-            that is how leaving a shielded scope works.
     """
     loop = running_asyncio_loop()
     if loop is not None:
         section = _Section(loop, fn, args, name, None if shield else cancel_scope(), isolate)
-        return cast(T, await _Supervision(section, shield, is_unwinding, on_held, is_silent).run())
+        return cast(T, await _Supervision(section, shield, is_unwinding, on_held).run())
     if not shield:
         return await (_isolated_on_trio(fn(*args)) if isolate else fn(*args))
     if isolate:
@@ -87,17 +84,17 @@ class _Section:
         scope: anyio.CancelScope | None,
         isolate: bool,
     ) -> None:
-        self.loop = loop
-        self.fn = fn
-        self.args = args
-        self.name = name
-        self.scope = scope
-        self.isolate = isolate
+        self.loop: asyncio.AbstractEventLoop = loop
+        self.fn: Callable[..., Awaitable[Any]] = fn
+        self.args: tuple[Any, ...] = args
+        self.name: str = name
+        self.scope: anyio.CancelScope | None = scope
+        self.isolate: bool = isolate
         self.task: asyncio.Task[None] | None = None
         self.value: Any = None
         self.error: BaseException | None = None
         self.waiter: SectionWaiter | None = None
-        self.is_over = False
+        self.is_over: bool = False
 
     def start(self, context: contextvars.Context) -> None:
         """Give the section its task, which never starts eagerly; ``context`` is that of the caller's task."""
@@ -136,7 +133,7 @@ class SectionWaiter:
     __slots__ = ("_asyncio_future_blocking", "_callback", "_context", "_error", "_is_finished", "section")
 
     def __init__(self, section: _Section) -> None:
-        self.section = section
+        self.section: _Section = section
         self._asyncio_future_blocking = False
         self._callback: Callable[[Any], object] | None = None
         self._context: contextvars.Context | None = None
@@ -207,7 +204,6 @@ class _Supervision:
     __slots__ = (
         "_caller",
         "_held",
-        "_is_silent",
         "_is_unwinding",
         "_late",
         "_on_held",
@@ -222,10 +218,8 @@ class _Supervision:
         shield: bool,
         is_unwinding: Callable[[], bool] | None,
         on_held: Callable[[], None] | None,
-        is_silent: bool,
     ) -> None:
         self._on_held = on_held
-        self._is_silent = is_silent
         self._section = section
         self._shield = shield
         self._is_unwinding = is_unwinding
@@ -253,9 +247,7 @@ class _Supervision:
                     deliver_later(self._caller, self._late, self._requests_before)
                 raise section.error
             if self._held is not None:
-                if not self._is_silent:
-                    raise self._held
-                deliver_later(self._caller, self._held, self._requests_before)
+                raise self._held
             return section.value
         finally:
             # An exception that names its own frame is a reference cycle; sessions must be collectable at once.

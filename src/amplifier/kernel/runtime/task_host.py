@@ -26,7 +26,7 @@ from .cleanup_stack import CleanupEntry, CleanupStack
 from .running_call import RunningCall
 from .sections import run_section
 
-logger = logging.getLogger("amplifier.session")
+logger: logging.Logger = logging.getLogger("amplifier.session")
 
 _ROUNDS_TO_BEGIN = 2
 """Turns of the loop after which a new task has made its first step, on every backend, if it ever will."""
@@ -47,7 +47,7 @@ class TaskHost:
         self, cleanups: CleanupStack, report_crash: CrashReport, patience: Callable[[], float] = lambda: PATIENCE
     ) -> None:
         self._cleanups = cleanups
-        self.patience = patience
+        self.patience: Callable[[], float] = patience
         self._report_crash = report_crash
         self._group: anyio.abc.TaskGroup | None = None
         self._is_shut = False
@@ -299,7 +299,7 @@ class HostTask(SessionTask):
         super().__init__(name, owner, host)
         self._manager = manager
         self._left = anyio.Event()
-        self.entered = anyio.Event()
+        self.entered: anyio.Event = anyio.Event()
         self.value: Any = None
         self.error: BaseException | None = None
 

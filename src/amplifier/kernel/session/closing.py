@@ -20,7 +20,7 @@ from ..runtime.deadlines import DeadlinePassed, TimeBudget
 from ..runtime.running_call import RunningCall
 from .turn import TurnRunner
 
-logger = logging.getLogger("amplifier.session")
+logger: logging.Logger = logging.getLogger("amplifier.session")
 
 
 class Closing:

@@ -44,9 +44,9 @@ class Lifecycle:
     __slots__ = ("session_id", "state", "turn_running")
 
     def __init__(self, session_id: str) -> None:
-        self.session_id = session_id
-        self.state = State.NEW
-        self.turn_running = False
+        self.session_id: str = session_id
+        self.state: State = State.NEW
+        self.turn_running: bool = False
 
     @property
     def activity(self) -> str | None:

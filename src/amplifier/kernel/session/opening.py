@@ -29,7 +29,7 @@ from ..hooks.dispatch import text_of
 from ..runtime.deadlines import DeadlineGroup, DeadlinePassed, call_foreign
 from ..runtime.running_call import RunningCall
 
-logger = logging.getLogger("amplifier.session")
+logger: logging.Logger = logging.getLogger("amplifier.session")
 
 _CONTRACTS: dict[str, tuple[type, str]] = {
     "orchestrator": (Orchestrator, "orchestrator"),

@@ -44,7 +44,7 @@ from .opening import ModuleFailure, Opening, release_loader
 from .stream import TurnStream
 from .turn import TurnRunner
 
-logger = logging.getLogger("amplifier.session")
+logger: logging.Logger = logging.getLogger("amplifier.session")
 
 # Lifecycles, not ids: two sessions may have one id. Not sessions: a task that a turn leaves behind keeps its context.
 _inside_turn_of: ContextVar[tuple[Lifecycle, ...]] = ContextVar("amplifier_inside_turn_of", default=())

@@ -33,7 +33,7 @@ from ..runtime.running_call import RunningCall
 from ..runtime.sections import run_section
 from .lifecycle import Lifecycle
 
-logger = logging.getLogger("amplifier.session")
+logger: logging.Logger = logging.getLogger("amplifier.session")
 
 _ARGUMENTS = ("prompt", "context", "providers", "tools", "hooks", "coordinator")
 

@@ -88,7 +88,7 @@ class Turn:
             details = {"orchestrator": self._options.orchestrator, "turn_count": self._iterations, "status": outcome}
             try:
                 await self._hooks.emit(EXECUTION_END, {"response": self._text, "status": status})
-            finally:  # hooks of another kernel may raise a cancellation out of the first
+            finally:  # on asyncio a native cancel that waited for the handlers of the first is raised out of it
                 await self._hooks.emit(ORCHESTRATOR_COMPLETE, details)
 
     def _is_stopping(self) -> bool:
