@@ -75,11 +75,13 @@ class Agent:
         }
         self.session = AmplifierSession(plan, loader=ModuleLoader(modules=modules), approval_system=approval)
 
+    # Mounted by hand: what a returned object gets from __getattr__, a Protocol does not see from Python 3.12 on.
+
     async def _mount_context(self, coordinator, config):
-        return self.context
+        await coordinator.mount("context", self.context)
 
     async def _mount_provider(self, coordinator, config):
-        return self.provider
+        await coordinator.mount("providers", self.provider)
 
     async def _mount_tools(self, coordinator, config):
         for tool in self._tools:
