@@ -35,7 +35,6 @@ PATIENCE = 30.0
 """Seconds that a task waits at the end of the loop for its session to close, where no ``deadlines.teardown`` is set."""
 
 CrashReport = Callable[[str | None, str, BaseException, bool], Awaitable[None]]
-Crashed = Callable[[str, str | None, BaseException, bool], Awaitable[None]]
 
 
 class TaskHost:
