@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import click
 
-from amplifier.cli._app import app
+from amplifier.cli.commands.app import app
 
 from ._markdown import joined, one_line, page, table
 

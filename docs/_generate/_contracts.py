@@ -7,8 +7,8 @@ import importlib
 import inspect
 from collections.abc import Iterable, Iterator
 
-from amplifier.conformance._hints import hint_for
-from amplifier.conformance._registry import CHECKS
+from amplifier.conformance.harness.check_registry import CHECKS
+from amplifier.conformance.report.fix_hints import hint_for
 from amplifier.contracts import Clause
 
 from ._markdown import function_lines, joined, one_line, page, read_doc, string_after, table

@@ -7,7 +7,7 @@ from typing import Any
 
 import amplifier.models as room
 from amplifier.models import Model, OpenModel
-from amplifier.models._shapes import (
+from amplifier.models._definition.field_types import (
     BoolShape,
     CheckedShape,
     DatetimeShape,

@@ -6,7 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from amplifier.cli._composition import NEEDS
+from amplifier.cli.agent.default_plan import NEEDS
 
 from ._markdown import joined, one_line, page, table
 

@@ -58,12 +58,14 @@ def module_name(path: Path) -> str:
 
 
 def is_public(name: str) -> bool:
-    """Whether users may import the module: no part of its name starts with an underscore, and it is no mirror."""
-    if name.startswith(
-        (MIRROR, "amplifier.kernel.")
-    ):  # the kernel's files are addressed through `amplifier.kernel` only
+    """Whether users may import the module: a package of `amplifier`, a file directly in it, or a built-in module."""
+    parts = name.split(".")
+    if any(part.startswith("_") for part in parts):
         return False
-    return not any(part.startswith("_") for part in name.split("."))
+    if len(parts) <= 2 or parts[1] == "modules":
+        return True
+    # Folders inside a package, and all of the kernel's files, are addressed through the package.
+    return len(parts) == 3 and parts[1] != "kernel" and (SOURCE / parts[1] / f"{parts[2]}.py").is_file()
 
 
 def public_module_paths() -> dict[str, Path]:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from amplifier.cli import _composition
-from amplifier.cli._composition import NEEDS, TOOLS, compose, place
-from amplifier.cli._exits import CommandError
+from amplifier.cli.agent import default_plan as _composition
+from amplifier.cli.agent.default_plan import NEEDS, TOOLS, compose, place
+from amplifier.cli.core.exit_codes import CommandError
 from amplifier.plan import check_plan
 from tests.loading._forge import distribution
 

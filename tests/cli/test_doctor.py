@@ -8,7 +8,8 @@ import subprocess
 
 import pytest
 
-from amplifier.cli import _doctor, main
+from amplifier.cli import main
+from amplifier.cli.commands import doctor as _doctor
 from tests._support.terminal import command, environment
 
 

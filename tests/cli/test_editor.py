@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from amplifier.cli._keys import Key, KeyParser
-from amplifier.cli._line import Line, lay_out
+from amplifier.cli.terminal.keys import Key, KeyParser
+from amplifier.cli.terminal.line import Line, lay_out
 from tests._support.terminal import open_terminal
 
 # ── keys ─────────────────────────────────────────────────────────────────────────────────────────

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from amplifier.cli import _module, main
+from amplifier.cli import main
+from amplifier.cli.commands import module as _module
 from amplifier.plan import check_plan
 from tests.loading._forge import distribution, package
 
@@ -139,7 +140,7 @@ def test_a_module_is_shown_with_those_it_takes_precedence_over(published, capsys
 
 
 def test_the_kit_examines_the_one_in_use(published, capsys):
-    from amplifier.conformance._subject import find_subject
+    from amplifier.conformance.target.locate import find_subject
 
     assert find_subject("tool-todo").import_name == "amplifier_module_tool_todo"
 

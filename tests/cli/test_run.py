@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from amplifier.cli import main
-from amplifier.cli._exits import CommandError
-from amplifier.cli._store import SessionRecord, SessionStore
+from amplifier.cli.core.exit_codes import CommandError
+from amplifier.cli.sessions.store import SessionRecord, SessionStore
 from tests._support.terminal import PATIENCE, command, environment, json_of, run_cli
 from tests.cli._cast import write_plan
 

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier.cli._logs import LogLines
-from amplifier.cli._output import Output, StandardStreams
-from amplifier.cli._record import ToolUse, TurnRecord
-from amplifier.cli._screen import Screen, summary
+from amplifier.cli.core.turn_record import ToolUse, TurnRecord
+from amplifier.cli.terminal.log_output import LogLines
+from amplifier.cli.terminal.output import Output, StandardStreams
+from amplifier.cli.terminal.screen import Screen, summary
 from amplifier.models import TextDelta, ToolFinished, ToolStarted, TurnEvent
 
 

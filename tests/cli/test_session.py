@@ -12,10 +12,10 @@ import platformdirs
 import pytest
 
 from amplifier.cli import main
-from amplifier.cli._exits import CommandError
-from amplifier.cli._home import find_home
-from amplifier.cli._session import _write_messages
-from amplifier.cli._store import SessionRecord, SessionStore
+from amplifier.cli.commands.session import _write_messages
+from amplifier.cli.core.exit_codes import CommandError
+from amplifier.cli.sessions.home_folder import find_home
+from amplifier.cli.sessions.store import SessionRecord, SessionStore
 from tests._support.terminal import open_terminal
 
 MESSAGES: list[dict[str, Any]] = [

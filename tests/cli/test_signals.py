@@ -9,10 +9,10 @@ import signal
 import anyio
 import pytest
 
-from amplifier.cli import _signals
-from amplifier.cli._output import StandardStreams
-from amplifier.cli._screen import Screen
-from amplifier.cli._signals import Stopper, heard_signals
+from amplifier.cli.agent import signals as _signals
+from amplifier.cli.agent.signals import Stopper, heard_signals
+from amplifier.cli.terminal.output import StandardStreams
+from amplifier.cli.terminal.screen import Screen
 from amplifier.kernel import CancellationToken
 from tests._support.terminal import open_terminal
 

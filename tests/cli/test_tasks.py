@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from amplifier.cli import _tasks, main
-from amplifier.cli._exits import CommandError
-from amplifier.cli._output import StandardStreams
-from amplifier.cli._screen import Screen
-from amplifier.cli._tasks import Running, answering, ask, find_running, running_commands
+from amplifier.cli import main
+from amplifier.cli.core.exit_codes import CommandError
+from amplifier.cli.sessions import running_tasks as _tasks
+from amplifier.cli.sessions.running_tasks import Running, answering, ask, find_running, running_commands
+from amplifier.cli.terminal.output import StandardStreams
+from amplifier.cli.terminal.screen import Screen
 from amplifier.models import from_json
 from amplifier.observability import TaskTree
 from tests._support.terminal import command, environment, open_terminal, run_cli

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from amplifier.cli._store import SessionStore
+from amplifier.cli.sessions.store import SessionStore
 from tests._support.terminal import open_terminal
 
 

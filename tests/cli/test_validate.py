@@ -25,7 +25,7 @@ def test_a_kit_that_is_not_complete_says_so_and_blames_no_module(package):
 
 
 def test_what_only_reads_needs_nothing_more(capsys, monkeypatch):
-    monkeypatch.setattr("amplifier.conformance._asked.find_spec", lambda name: None)
+    monkeypatch.setattr("amplifier.conformance.engine.selection.find_spec", lambda name: None)
     assert main(["module", "validate", "tool-todo", "--static"]) == 0
     assert main(["module", "validate", "tool-todo", "--only", "T1"]) == 2
     assert "hypothesis is not installed" in capsys.readouterr().err

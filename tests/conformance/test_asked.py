@@ -7,7 +7,7 @@ import re
 import pytest
 
 from amplifier.conformance import check_module
-from amplifier.conformance._asked import refuse_missing_parts
+from amplifier.conformance.engine.selection import refuse_missing_parts
 from amplifier.conformance.suites import conformance_tests
 from amplifier.errors import AmplifierError, MissingExtraError, ModuleNotFoundError
 from tests.conformance.modules import SOUND_TOOL, write_module
@@ -15,7 +15,9 @@ from tests.conformance.modules import SOUND_TOOL, write_module
 
 @pytest.mark.parametrize("package", ["hypothesis", "jsonschema_rs", "trio"])
 async def test_without_the_extra_nothing_is_examined_and_what_is_missing_is_named(package, monkeypatch):
-    monkeypatch.setattr("amplifier.conformance._asked.find_spec", lambda name: None if name == package else "there")
+    monkeypatch.setattr(
+        "amplifier.conformance.engine.selection.find_spec", lambda name: None if name == package else "there"
+    )
     with pytest.raises(MissingExtraError) as refused:
         await check_module("tool-todo")
     assert (refused.value.missing, refused.value.extra) == (package, "testing")
@@ -24,9 +26,11 @@ async def test_without_the_extra_nothing_is_examined_and_what_is_missing_is_name
 
 
 async def test_reading_needs_no_extra_and_asyncio_needs_no_trio(monkeypatch):
-    monkeypatch.setattr("amplifier.conformance._asked.find_spec", lambda name: None)
+    monkeypatch.setattr("amplifier.conformance.engine.selection.find_spec", lambda name: None)
     assert (await check_module("tool-todo", static=True)).ok
-    monkeypatch.setattr("amplifier.conformance._asked.find_spec", lambda name: None if name == "trio" else "there")
+    monkeypatch.setattr(
+        "amplifier.conformance.engine.selection.find_spec", lambda name: None if name == "trio" else "there"
+    )
     refuse_missing_parts(["asyncio"])
     with pytest.raises(MissingExtraError, match="trio"):
         refuse_missing_parts(["asyncio", "trio"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
-from amplifier.conformance import _clock
-from amplifier.conformance._clock import everybody_kept_waiting, fair_time, kept_waiting, stretch
+from amplifier.conformance.harness import cpu_clock as _clock
+from amplifier.conformance.harness.cpu_clock import everybody_kept_waiting, fair_time, kept_waiting, stretch
 
 
 def test_the_fair_clock_never_runs_faster_than_the_other():

@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from amplifier.conformance import Report, check_module
-from amplifier.conformance._registry import all_clauses
+from amplifier.conformance.harness.check_registry import all_clauses
 
 CORPUS = Path(__file__).parent / "corpus"
 WHOLE = bool(os.environ.get("WHOLE_CORPUS"))

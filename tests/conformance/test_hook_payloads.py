@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from amplifier.conformance._hook_payloads import (
+from amplifier.conformance.engine.case_strategies.hook import hook_events
+from amplifier.conformance.inputs.hook_payloads import (
     EVENTS,
     NEUTRAL,
     UNKNOWN_EVENTS,
@@ -15,8 +16,7 @@ from amplifier.conformance._hook_payloads import (
     ordinary_payload,
     reaching_payloads,
 )
-from amplifier.conformance._inputs_hook import hook_events
-from amplifier.conformance._json_schema import fingerprint, json_problem
+from amplifier.conformance.inputs.json_schema import fingerprint, json_problem
 from amplifier.events import ALL_EVENTS, CATALOGUE
 
 

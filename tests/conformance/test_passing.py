@@ -7,8 +7,14 @@ from decimal import Decimal
 
 import pytest
 
-from amplifier.conformance._dialogues import calls_of, continued, one_of_everything, problem_with, request_from
-from amplifier.conformance._passing import lost_part, lost_signature, unsigned, watched
+from amplifier.conformance.checks.provider.content_tracing import lost_part, lost_signature, unsigned, watched
+from amplifier.conformance.checks.provider.dialogues import (
+    calls_of,
+    continued,
+    one_of_everything,
+    problem_with,
+    request_from,
+)
 from amplifier.models import (
     ChatRequest,
     ChatResponse,

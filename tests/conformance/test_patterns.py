@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier.conformance._patterns import texts_matching
+from amplifier.conformance.inputs.regex_matches import texts_matching
 
 
 @pytest.mark.parametrize(

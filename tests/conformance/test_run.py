@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from amplifier.conformance import Report, check_module
-from amplifier.conformance._registry import CHECKS, all_clauses
+from amplifier.conformance.harness.check_registry import CHECKS, all_clauses
 from amplifier.conformance.page import write_page
 from amplifier.errors import ModuleLoadError, ModuleNotFoundError
 from amplifier.models import from_json, to_json

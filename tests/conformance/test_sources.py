@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from amplifier.conformance._sources import (
+from amplifier.conformance.checks.resolver.resolving import refusing, watching
+from amplifier.conformance.harness.resolver_sources import (
     EXECUTED,
     SAMPLES,
     Question,
@@ -20,8 +21,7 @@ from amplifier.conformance._sources import (
     locate,
     settings_for,
 )
-from amplifier.conformance._subject import find_subject
-from amplifier.conformance.checks._resolver import refusing, watching
+from amplifier.conformance.target.locate import find_subject
 from tests.conformance.modules import write_module
 
 RESOLVER = """

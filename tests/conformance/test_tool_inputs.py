@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amplifier.conformance._inputs_tool import accepted, texts, tool_inputs, wild_values
-from amplifier.conformance._json_schema import acceptor, fingerprint, json_problem, resolved, schema_problem
-from amplifier.conformance._odd_values import ODD_VALUES, is_harmless
-from amplifier.conformance._samples import sample_inputs
-from amplifier.conformance._subject import find_subject
-from amplifier.conformance._tool_inputs import near_misses, valid_inputs
-from amplifier.conformance._words import choices_in
+from amplifier.conformance.engine.case_strategies.tool import accepted, texts, tool_inputs, wild_values
+from amplifier.conformance.inputs.hostile_values import ODD_VALUES, is_harmless
+from amplifier.conformance.inputs.json_schema import acceptor, fingerprint, json_problem, resolved, schema_problem
+from amplifier.conformance.inputs.sample_calls import sample_inputs
+from amplifier.conformance.inputs.tool_calls import near_misses, valid_inputs
 from amplifier.conformance.strategies import json_values
+from amplifier.conformance.target.locate import find_subject
+from amplifier.conformance.target.source_literals import choices_in
 
 SCHEMAS: dict[str, dict[str, Any]] = {
     "plain": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},

@@ -6,10 +6,15 @@ from typing import Any
 
 import pytest
 
-from amplifier.conformance._scene import Outcome
-from amplifier.conformance._turns import PlayedTurn, complaints_about, complaints_about_hooks, judge_stop
-from amplifier.conformance._turns._record import Happening
-from amplifier.conformance._turns._script import read_turns
+from amplifier.conformance.harness.mounted_module import Outcome
+from amplifier.conformance.harness.scripted_turns import (
+    PlayedTurn,
+    complaints_about,
+    complaints_about_hooks,
+    judge_stop,
+)
+from amplifier.conformance.harness.scripted_turns.record import Happening
+from amplifier.conformance.harness.scripted_turns.script import read_turns
 
 TWO_TOOLS = [{"blocks": [{"think": "hm "}, {"call": "alpha"}, {"call": "beta"}]}, {"blocks": [{"say": "Done. "}]}]
 

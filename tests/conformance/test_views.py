@@ -6,8 +6,8 @@ import copy
 
 import pytest
 
-from amplifier.conformance._transcripts import built, newest_unit, prose, spoken, tokens, tool_turn
-from amplifier.conformance._views import complaints, difference, is_whole
+from amplifier.conformance.checks.context.view_rules import complaints, difference, is_whole
+from amplifier.conformance.inputs.conversations import built, newest_unit, prose, spoken, tokens, tool_turn
 
 HISTORY = [
     spoken(10, "system", 10),

@@ -7,7 +7,7 @@ import re
 import click
 import pytest
 
-from amplifier.cli._app import app
+from amplifier.cli.commands.app import app
 from tests._support.tree import ROOT, relative
 
 PAGES = sorted([*ROOT.glob("*.md"), *(p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts)])

@@ -44,7 +44,7 @@ from amplifier.models import (
     from_json,
     to_json,
 )
-from amplifier.models._base import model
+from amplifier.models._definition.base import model
 from tests.models.test_fields import model_classes
 
 

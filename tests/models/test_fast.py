@@ -29,12 +29,20 @@ from amplifier.models import (
     to_dict,
     to_json,
 )
-from amplifier.models._base import model
-from amplifier.models._fast_reading import READERS
-from amplifier.models._fast_writing import copied, encode, write
-from amplifier.models._plain import MANY_CONTAINERS, MAX_DEPTH, Decline, PlainWalk, is_writable_size, vet, vetted
-from amplifier.models._reading import read_carefully
-from amplifier.models._shapes import shape_of
+from amplifier.models._codec.fast_reader import READERS
+from amplifier.models._codec.fast_writer import copied, encode, write
+from amplifier.models._codec.plain_values import (
+    MANY_CONTAINERS,
+    MAX_DEPTH,
+    Decline,
+    PlainWalk,
+    is_writable_size,
+    vet,
+    vetted,
+)
+from amplifier.models._codec.strict_reader import read_carefully
+from amplifier.models._definition.base import model
+from amplifier.models._definition.field_types import shape_of
 from tests.models.test_fields import model_classes
 
 ORDINARY = ChatRequest(

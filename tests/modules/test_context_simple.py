@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from amplifier import AmplifierSession, ContextManager, ModuleLoader, ModuleLoadError, PlanError
 from amplifier.conformance.strategies import json_values
 from amplifier.modules import context_simple, loop_basic
-from amplifier.modules._memory import ContextOptions
+from amplifier.modules._chat_history import ContextOptions
 from amplifier.modules.context_simple import SimpleContext
 from amplifier.testing import MockProvider, MockTool, cancel_everywhere
 

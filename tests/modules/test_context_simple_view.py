@@ -11,7 +11,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from amplifier.modules._memory import ContextOptions, count_tokens
+from amplifier.modules._chat_history import ContextOptions, count_tokens
 from amplifier.modules.context_simple import SimpleContext
 
 NOTE = "left out]"

@@ -25,7 +25,7 @@ from amplifier import (
 )
 from amplifier.models import StreamChunk, TextDelta, ToolFinished, ToolStarted
 from amplifier.modules import loop_basic, loop_events, loop_streaming
-from amplifier.modules._turn import read_options
+from amplifier.modules._agent_loop import read_options
 from amplifier.testing import EventRecorder, MockApprovalSystem, MockContextManager, MockProvider, MockTool
 
 LOOPS = {"loop-basic": loop_basic, "loop-streaming": loop_streaming, "loop-events": loop_events}

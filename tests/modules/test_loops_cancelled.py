@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from amplifier.modules import loop_basic
-from amplifier.modules._turn import read_options
+from amplifier.modules._agent_loop import read_options
 from amplifier.testing import LOOP_END_MODES, MODES, MockContextManager, MockProvider, MockTool, cancel_everywhere
 from tests.modules.test_loops import LOOPS, Agent
 

@@ -15,8 +15,8 @@ import pytest
 from amplifier import ChatResponse, ExecutionCancelled, HookResult, TextBlock, ToolResult
 from amplifier.errors import ContainedError, LLMTimeoutError, SpuriousCancellation
 from amplifier.models import StreamChunk
-from amplifier.modules._turn import read_options
-from amplifier.modules._turn._containment import run_together
+from amplifier.modules._agent_loop import read_options
+from amplifier.modules._agent_loop._containment import run_together
 from amplifier.testing import MockContextManager, MockProvider, MockTool
 from tests._support.child_process import run_child
 from tests._support.escapes import ESCAPES, cancel_spuriously, exit_process
@@ -661,7 +661,9 @@ async def test_a_tool_that_raises_is_logged_with_its_traceback_and_without_secre
     [record] = [record for record in caplog.records if "tool 'bad'" in record.getMessage()]
     assert record.levelno == logging.WARNING
     text = record.getMessage()
-    assert text.splitlines()[0].startswith("tool 'bad' (amplifier.testing._tools.MockTool) failed with ValueError: ")
+    assert text.splitlines()[0].startswith(
+        "tool 'bad' (amplifier.testing.doubles.tools.MockTool) failed with ValueError: "
+    )
     assert "in explode" in text
     assert secret not in text
 

@@ -18,8 +18,8 @@ from amplifier import (
     RateLimitError,
 )
 from amplifier.modules import context_persistent, loop_basic
-from amplifier.modules._turn import read_options
-from amplifier.modules._turn._transcript import INTERRUPTED, UNANSWERED
+from amplifier.modules._agent_loop import read_options
+from amplifier.modules._agent_loop._transcript import INTERRUPTED, UNANSWERED
 from amplifier.testing import MODES, Delayed, MockContextManager, MockProvider, MockTool, cancel_everywhere
 from tests.modules.test_loops import LOOPS, Agent
 from tests.modules.test_loops_cancelled import Slow

@@ -19,7 +19,7 @@ from amplifier.contracts import Tool, tool_schema
 from amplifier.errors import PlanError
 from amplifier.models import HookResult, ToolResult, to_json
 from amplifier.modules import tool_filesystem, tool_search, tool_todo
-from amplifier.modules._toolkit import Stop, check_input
+from amplifier.modules._tool_base import Stop, check_input
 from amplifier.modules.tool_filesystem._reading import Lines
 from amplifier.testing import EventRecorder, TestCoordinator
 

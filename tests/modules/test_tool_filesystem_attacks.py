@@ -23,8 +23,8 @@ import pytest
 from amplifier._json import canonical_dumps
 from amplifier.models import ToolResult
 from amplifier.modules import tool_search
-from amplifier.modules._toolkit import ToolFailure
-from amplifier.modules._workspace import Place
+from amplifier.modules._confined_paths import Place
+from amplifier.modules._tool_base import ToolFailure
 from tests.modules.test_tool_filesystem import Desk
 
 ROOT_LINK = "root"  # the link of that name below /proc leads out of everything
@@ -323,7 +323,7 @@ CALLS = (
     "rename",
     "unlink",
 )
-OURS = ("amplifier.modules._workspace", "amplifier.modules.tool_", __name__)
+OURS = ("amplifier.modules._confined_paths", "amplifier.modules.tool_", __name__)
 
 
 class Attacker:

@@ -13,7 +13,7 @@ import pytest
 
 from amplifier import AmplifierSession, ModuleLoader
 from amplifier.modules import loop_basic, tool_filesystem, tool_search
-from amplifier.modules._toolkit import Stop
+from amplifier.modules._tool_base import Stop
 from amplifier.testing import MODES, MockContextManager, MockProvider, cancel_everywhere
 from tests.modules.test_tool_filesystem import Desk
 

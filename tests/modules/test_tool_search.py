@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from amplifier.errors import ModuleLoadError, PlanError
 from amplifier.modules import tool_search
-from amplifier.modules._toolkit import Stop, ToolFailure
+from amplifier.modules._tool_base import Stop, ToolFailure
 from amplifier.modules.tool_search import _ripgrep
 from amplifier.modules.tool_search._matcher import Matcher
 from amplifier.testing import cancel_everywhere, wait_for

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from amplifier.models import ToolResult
 from amplifier.modules import tool_web
-from amplifier.modules._toolkit import ToolFailure
+from amplifier.modules._tool_base import ToolFailure
 from amplifier.modules.tool_web import WebFetchTool
 from amplifier.modules.tool_web._addresses import objection, read_address
 from amplifier.modules.tool_web._fetching import Fetcher, FetchOptions

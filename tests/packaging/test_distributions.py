@@ -48,8 +48,8 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: zipfi
         "amplifier/py.typed",
         "amplifier/models/models.schema.json",
         "amplifier/plan/mount-plan.schema.json",
-        "amplifier/cli/scaffold/tool.py.txt",
-        "amplifier/cli/scaffold/pyproject.toml.txt",
+        "amplifier/cli/commands/scaffold/tool.py.txt",
+        "amplifier/cli/commands/scaffold/pyproject.toml.txt",
         f"amplifier-{amplifier.__version__}.dist-info/licenses/LICENSE",
     ],
 )

@@ -436,7 +436,7 @@ def test_arguments_that_make_no_sense_are_refused(arguments: dict[str, Any], com
 
 
 def test_the_trio_mode_without_trio_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("trio", "trio.testing", "amplifier.testing._trio_trial"):
+    for name in ("trio", "trio.testing", "amplifier.testing.cancel_sweep.trio_trial"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingExtraError) as caught:
         cancel_everywhere(lambda: three_steps, modes=("trio",))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier.testing._script import Script, Scripted
+from amplifier.testing.doubles.script import Script, Scripted
 
 
 class Player(Scripted):

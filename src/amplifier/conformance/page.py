@@ -5,8 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from amplifier._json import visible_text
-
-from ._report import STATUS_WORDS, ClauseOutcome, Finding, Report, shortened
+from amplifier.conformance.report.model import STATUS_WORDS, ClauseOutcome, Finding, Report, shortened
 
 __all__ = ["write_page"]
 

@@ -24,13 +24,12 @@ import anyio
 import attrs
 
 from amplifier._spelling import nearest
+from amplifier.conformance.engine.controller import check_module
+from amplifier.conformance.engine.selection import AskedInVain, refuse_missing_parts, refuse_unknown
+from amplifier.conformance.report.model import ClauseOutcome, Finding, Report, described
+from amplifier.conformance.target.locate import find_subject, is_path
 from amplifier.contracts import clauses_for
 from amplifier.errors import AmplifierError
-
-from ._asked import AskedInVain, refuse_missing_parts, refuse_unknown
-from ._report import ClauseOutcome, Finding, Report, described
-from ._run import check_module
-from ._subject import find_subject, is_path
 
 __all__ = [
     "Conformance",

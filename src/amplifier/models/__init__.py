@@ -4,8 +4,10 @@ Models are built with keywords, may be changed, and compare by value. Those that
 `extra` (`OpenModel`). `to_json` and `from_json` are the only way to text and back.
 """
 
+from amplifier.models._codec.converter import from_dict, from_json, to_dict, to_json
+from amplifier.models._definition.base import Model, OpenModel
+
 from ._approval import ApprovalRequest, ApprovalResponse
-from ._base import Model, OpenModel
 from ._chat import (
     ChatRequest,
     ChatResponse,
@@ -28,7 +30,6 @@ from ._content import (
     UnknownBlock,
     Visibility,
 )
-from ._converter import from_dict, from_json, to_dict, to_json
 from ._info import (
     ConfigField,
     ConfigFieldType,
@@ -51,8 +52,8 @@ from ._results import (
     ToolResult,
     UserMessageLevel,
 )
-from ._stream import StreamChunk, StreamKind
-from ._streaming import (
+from ._stream_chunks import StreamChunk, StreamKind
+from ._streamed_content import (
     ContentBlock,
     ContentBlockType,
     TextContent,

@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from ._base import Model, checked, model
+from amplifier.models._definition.base import Model, checked, model
 
 
 def _positive(seconds: float | None) -> float | None:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 
-from ._base import OpenModel, model
+from amplifier.models._definition.base import OpenModel, model
 
 Visibility: TypeAlias = Literal["internal", "developer", "user"]
 """Who a block is meant for; None leaves it to the application."""

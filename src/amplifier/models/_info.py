@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 
-from ._base import Model, checked, model
-from ._shapes import aware
+from amplifier.models._definition.base import Model, checked, model
+from amplifier.models._definition.field_types import aware
 
 ModuleType: TypeAlias = Literal["orchestrator", "provider", "tool", "context", "hook", "resolver"]
 """The kinds of modules."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
-from ._base import OpenModel, model
+from amplifier.models._definition.base import OpenModel, model
+
 from ._content import ContentBlockUnion
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "function", "tool"]

@@ -6,11 +6,12 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 
-from ._base import Model, checked, model
+from amplifier.models._definition.base import Model, checked, model
+from amplifier.models._definition.problems import Building
+
 from ._content import ImageBlock, TextBlock
-from ._problems import Building
-from ._tool_content import as_tool_content
-from ._tool_text import clean_text, json_text, json_value
+from ._tool_output_text import clean_text, json_text, json_value
+from ._tool_result_content import as_tool_content
 
 HookAction: TypeAlias = Literal["continue", "deny", "modify", "inject_context", "ask_user"]
 """What a hook wants to happen."""

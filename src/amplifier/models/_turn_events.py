@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._base import Model, model
+from amplifier.models._definition.base import Model, model
 
 
 @model

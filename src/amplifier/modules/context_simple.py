@@ -10,7 +10,7 @@ from typing import Any, final
 
 from amplifier.contracts import Coordinator, Hooks
 
-from ._memory import (
+from ._chat_history import (
     ContextOptions,
     Conversation,
     Statistics,

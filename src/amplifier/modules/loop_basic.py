@@ -6,7 +6,7 @@ from typing import Any
 
 from amplifier.contracts import Coordinator
 
-from ._turn import TurnOrchestrator, read_options
+from ._agent_loop import TurnOrchestrator, read_options
 
 __all__ = ["BasicLoop", "mount"]
 

@@ -28,7 +28,7 @@ from amplifier.models import (
 )
 
 from ._canned import Answer, CannedProvider, estimated_usage, fresh_id, used_ids
-from ._toolkit import count, flag, one_of, read_config, shown
+from ._tool_base import count, flag, one_of, read_config, shown
 
 __all__ = ["MockProvider", "mount"]
 

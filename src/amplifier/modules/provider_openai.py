@@ -12,8 +12,7 @@ import attrs
 
 from amplifier.contracts import Coordinator
 
-from ._openai import DEFAULT_MODEL, ChatDialect, ChatStyle, OpenAIModels, ResponsesDialect, ResponsesStyle
-from ._provider import (
+from ._llm_provider import (
     Prices,
     ProviderOptions,
     Sdk,
@@ -28,7 +27,8 @@ from ._provider import (
     read_options,
     text,
 )
-from ._toolkit import flag
+from ._openai_wire import DEFAULT_MODEL, ChatDialect, ChatStyle, OpenAIModels, ResponsesDialect, ResponsesStyle
+from ._tool_base import flag
 
 __all__ = ["mount"]
 

@@ -12,8 +12,7 @@ import attrs
 
 from amplifier.contracts import Coordinator
 
-from ._openai import AnyModels, ChatDialect, ChatStyle
-from ._provider import (
+from ._llm_provider import (
     Prices,
     ProviderOptions,
     Sdk,
@@ -27,7 +26,8 @@ from ._provider import (
     optional,
     read_options,
 )
-from ._toolkit import count, flag
+from ._openai_wire import AnyModels, ChatDialect, ChatStyle
+from ._tool_base import count, flag
 
 __all__ = ["mount"]
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from amplifier.contracts import Coordinator
 from amplifier.models import ToolResult
 
-from ._toolkit import BuiltinTool, ToolFailure, read_config, shown
+from ._tool_base import BuiltinTool, ToolFailure, read_config, shown
 
 __all__ = ["TodoTool", "mount"]
 

@@ -12,18 +12,18 @@ Virtual time has a door of its own, `amplifier.testing.virtual_time`. Importing 
 Hypothesis nor trio.
 """
 
-from amplifier.testing._approvals import MockApprovalSystem
-from amplifier.testing._cancel_at import CancelledAt, cancel_at
-from amplifier.testing._contexts import MockContextManager
-from amplifier.testing._displays import MockDisplaySystem
-from amplifier.testing._harness import MockCoordinator, TestCoordinator, create_test_coordinator
-from amplifier.testing._orchestrators import ScriptedOrchestrator
-from amplifier.testing._providers import Delayed, MockProvider
-from amplifier.testing._recorder import EventRecorder
-from amplifier.testing._sweep import LOOP_END_MODES, MODES, World, cancel_everywhere
-from amplifier.testing._sweep_report import SweepReport, Violation
-from amplifier.testing._tools import MockTool
 from amplifier.testing._waiting import wait_for
+from amplifier.testing.cancel_sweep.cancel_at import CancelledAt, cancel_at
+from amplifier.testing.cancel_sweep.report import SweepReport, Violation
+from amplifier.testing.cancel_sweep.sweep import LOOP_END_MODES, MODES, World, cancel_everywhere
+from amplifier.testing.doubles.approvals import MockApprovalSystem
+from amplifier.testing.doubles.contexts import MockContextManager
+from amplifier.testing.doubles.coordinator import MockCoordinator, TestCoordinator, create_test_coordinator
+from amplifier.testing.doubles.displays import MockDisplaySystem
+from amplifier.testing.doubles.event_recorder import EventRecorder
+from amplifier.testing.doubles.orchestrators import ScriptedOrchestrator
+from amplifier.testing.doubles.providers import Delayed, MockProvider
+from amplifier.testing.doubles.tools import MockTool
 
 __all__ = [
     "LOOP_END_MODES",

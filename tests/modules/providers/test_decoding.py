@@ -17,9 +17,9 @@ from amplifier.models import (
     Usage,
     to_dict,
 )
-from amplifier.modules._openai._chat_decode import ChatReader
-from amplifier.modules._openai._responses_decode import ResponseReader
-from amplifier.modules._provider import AnswerReader, ServerEvent
+from amplifier.modules._llm_provider import AnswerReader, ServerEvent
+from amplifier.modules._openai_wire._chat_decode import ChatReader
+from amplifier.modules._openai_wire._responses_decode import ResponseReader
 from amplifier.modules.provider_anthropic._decode import MessageReader
 
 NOTHING = Usage(input_tokens=0, output_tokens=0, total_tokens=0)

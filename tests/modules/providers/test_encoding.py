@@ -26,10 +26,10 @@ from amplifier.models import (
     UnknownBlock,
     to_json,
 )
-from amplifier.modules._openai import ChatDialect, ChatStyle, ResponsesDialect, ResponsesStyle
-from amplifier.modules._provider import ProviderOptions, read_conversation
-from amplifier.modules._provider._conversation import NO_RESULT, Result, Words
-from amplifier.modules._provider._dialect import Encoded, read_tool_choice, resolve_call, with_params
+from amplifier.modules._llm_provider import ProviderOptions, read_conversation
+from amplifier.modules._llm_provider._conversation import NO_RESULT, Result, Words
+from amplifier.modules._llm_provider._dialect import Encoded, read_tool_choice, resolve_call, with_params
+from amplifier.modules._openai_wire import ChatDialect, ChatStyle, ResponsesDialect, ResponsesStyle
 from amplifier.modules.provider_anthropic._encode import good_id
 from amplifier.modules.provider_anthropic._models import ClaudeModels, thinks_adaptively
 from amplifier.modules.provider_anthropic._mount import MessagesDialect

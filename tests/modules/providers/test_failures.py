@@ -28,8 +28,8 @@ from amplifier.errors import (
     StreamError,
 )
 from amplifier.models import ToolSpec
-from amplifier.modules._provider._errors import Blame, from_status, from_stream, retry_after
-from amplifier.modules._provider._wire import MAX_ERROR_BYTES
+from amplifier.modules._llm_provider._errors import Blame, from_status, from_stream, retry_after
+from amplifier.modules._llm_provider._wire import MAX_ERROR_BYTES
 from tests.modules.providers.services import KEY, SERVICES, ask, line
 from tests.modules.providers.wire_server import CLOSE, END, EVENT_STREAM, RESET, STALL, chunk, event, reply
 

@@ -12,7 +12,7 @@ import pytest
 from amplifier import AmplifierSession, ModuleLoader
 from amplifier.errors import MissingExtraError, PlanError
 from amplifier.modules import loop_basic, provider_anthropic, provider_openai, provider_openai_compatible
-from amplifier.modules._provider import EVENTS, Consumed, Prices
+from amplifier.modules._llm_provider import EVENTS, Consumed, Prices
 from amplifier.testing import MockContextManager, TestCoordinator
 from tests.modules.providers.services import KEY, SERVICES, ask, line
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier.modules._provider._answer import Blocks, whole_characters
-from amplifier.modules._provider._sse import EventParser, ServerEvent, read_json
+from amplifier.modules._llm_provider._answer import Blocks, whole_characters
+from amplifier.modules._llm_provider._sse import EventParser, ServerEvent, read_json
 
 
 def parse(*pieces: bytes) -> list[ServerEvent]:

@@ -16,7 +16,7 @@ import pytest
 from amplifier.errors import StreamError
 from amplifier.models import StreamChunk
 from amplifier.modules import provider_mock, provider_offline
-from amplifier.modules._provider import AnswerStreams
+from amplifier.modules._llm_provider import AnswerStreams
 from amplifier.testing import TestCoordinator, cancel_everywhere
 from tests.modules.providers.services import SERVICES, ask, chunks_of, line
 from tests.modules.providers.test_turns import session_with

@@ -11,10 +11,10 @@ import openai
 import pytest
 
 from amplifier.errors import LLMTimeoutError, StreamError
-from amplifier.modules._provider import ProviderOptions
-from amplifier.modules._provider._dialect import resolve_call
-from amplifier.modules._provider._errors import Blame
-from amplifier.modules._provider._wire import MAX_BODY_BYTES, Deadlines, Sdk, Wire
+from amplifier.modules._llm_provider import ProviderOptions
+from amplifier.modules._llm_provider._dialect import resolve_call
+from amplifier.modules._llm_provider._errors import Blame
+from amplifier.modules._llm_provider._wire import MAX_BODY_BYTES, Deadlines, Sdk, Wire
 from tests.modules.providers.services import ask
 
 pytestmark = pytest.mark.virtual_time

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from amplifier.models._base import Model, OpenModel, _init_on_demand
-from amplifier.models._fast_reading import _TAGGED_READERS, READERS
-from amplifier.models._unknown_keywords import Misspellings
+from amplifier.models._codec.fast_reader import _TAGGED_READERS, READERS
+from amplifier.models._definition.base import Model, OpenModel, _init_on_demand
+from amplifier.models._definition.unknown_keywords import Misspellings
 
 from ._errors import GENERATED, convert_errors, keep_errors
 from ._face import FACE

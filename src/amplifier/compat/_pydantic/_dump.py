@@ -25,8 +25,8 @@ import attrs
 import orjson
 
 from amplifier.models import ResponseFormatJsonSchema, ToolResult
-from amplifier.models._base import Model, ModelField, OpenModel
-from amplifier.models._shapes import Shape
+from amplifier.models._definition.base import Model, ModelField, OpenModel
+from amplifier.models._definition.field_types import Shape
 
 from ._errors import serialization_error
 from ._schema import OURS

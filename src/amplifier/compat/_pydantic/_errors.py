@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any, Final, TypeAlias
 
 from amplifier.errors import ModelError
-from amplifier.models._problems import Building
+from amplifier.models._definition.problems import Building
 
 GENERATED: Final = "<generated __init__ of "
 _OUR_CODE: Final = "amplifier."

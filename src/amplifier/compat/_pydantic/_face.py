@@ -20,8 +20,8 @@ import attrs
 
 from amplifier.errors import ModelError
 from amplifier.models import StreamChunk, ToolResult
-from amplifier.models._base import Model, OpenModel
-from amplifier.models._problems import type_name
+from amplifier.models._definition.base import Model, OpenModel
+from amplifier.models._definition.problems import type_name
 
 from ._dump import Rules, dump, dump_text
 from ._errors import is_called_by_us, validation_error

@@ -9,8 +9,8 @@ from typing import Any, Final
 import attrs
 
 from amplifier.models import HookResult
-from amplifier.models._base import Model, ModelField, OpenModel
-from amplifier.models._shapes import (
+from amplifier.models._definition.base import Model, ModelField, OpenModel
+from amplifier.models._definition.field_types import (
     BoolShape,
     DatetimeShape,
     DecimalShape,

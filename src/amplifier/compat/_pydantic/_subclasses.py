@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 import attrs
 
-from amplifier.models._base import Model, ModelField, OpenModel, model
+from amplifier.models._definition.base import Model, ModelField, OpenModel, model
 
 _lock: Final = threading.RLock()
 _ABSENT: Final = object()

@@ -33,8 +33,8 @@ from amplifier.models import (
     ToolCallBlock,
     to_dict,
 )
+from amplifier.modules._llm_provider import AnswerStream, AnswerStreams, start_soon_of
 
-from .._provider import AnswerStream, AnswerStreams, start_soon_of
 from ._pieces import pieces_of
 
 logger = logging.getLogger("amplifier.modules.providers")

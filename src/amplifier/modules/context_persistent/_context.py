@@ -17,8 +17,15 @@ import anyio.to_thread
 
 from amplifier.contracts import Hooks
 from amplifier.errors import SessionStateError
+from amplifier.modules._chat_history import (
+    Conversation,
+    Statistics,
+    checked_copy,
+    messages_for_request,
+    owed_calls,
+    require_role,
+)
 
-from .._memory import Conversation, Statistics, checked_copy, messages_for_request, owed_calls, require_role
 from ._log import MessageLog
 from ._options import PersistentOptions
 from ._records import encode_message

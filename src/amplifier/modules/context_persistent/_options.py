@@ -11,8 +11,7 @@ from typing import Any, Literal, TypeAlias
 import attrs
 
 from amplifier.errors import PlanError, Problem
-
-from .._memory import ContextOptions, option_problems, read_options
+from amplifier.modules._chat_history import ContextOptions, option_problems, read_options
 
 ResumePolicy: TypeAlias = Literal["keep_file", "replace"]
 

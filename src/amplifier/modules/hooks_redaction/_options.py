@@ -10,8 +10,7 @@ import attrs
 
 from amplifier.errors import PlanError
 from amplifier.events import ALL_EVENTS, CATALOGUE, OUR_EVENTS
-
-from .._toolkit import one_of, read_config, texts
+from amplifier.modules._tool_base import one_of, read_config, texts
 
 MODULE = "hooks-redaction"
 

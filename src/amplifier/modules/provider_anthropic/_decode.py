@@ -13,8 +13,7 @@ from amplifier.models import (
     ThinkingBlock,
     from_dict,
 )
-
-from .._provider import AnswerReader, ServerEvent, ServiceError, read_json
+from amplifier.modules._llm_provider import AnswerReader, ServerEvent, ServiceError, read_json
 
 _OUR_TYPE = {"tool_use": "tool_call"}
 _DELTA_TEXT = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}

@@ -7,8 +7,7 @@ from typing import Any, final
 
 from amplifier.contracts import Coordinator
 from amplifier.models import ChatRequest
-
-from .._provider import (
+from amplifier.modules._llm_provider import (
     Call,
     Conversation,
     Encoded,
@@ -21,6 +20,7 @@ from .._provider import (
     make_info,
     mount_service,
 )
+
 from ._decode import MessageReader
 from ._encode import encode
 from ._models import DEFAULT_MODEL, ClaudeModels

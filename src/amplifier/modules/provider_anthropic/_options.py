@@ -7,8 +7,9 @@ from typing import Any
 
 import attrs
 
-from .._provider import ProviderOptions, choice, optional, read_options
-from .._toolkit import count, flag
+from amplifier.modules._llm_provider import ProviderOptions, choice, optional, read_options
+from amplifier.modules._tool_base import count, flag
+
 from ._models import DEFAULT_MODEL
 
 

@@ -11,8 +11,7 @@ from typing import Any
 import attrs
 
 from amplifier.errors import PlanError
-
-from .._toolkit import count, flag, read_config, seconds
+from amplifier.modules._tool_base import count, flag, read_config, seconds
 
 MODULE = "provider-local"
 ENVIRONMENT_VARIABLE = "AMPLIFIER_LOCAL_MODEL"

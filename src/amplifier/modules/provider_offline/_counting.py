@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import attrs
 
-from .._toolkit import shown
+from amplifier.modules._tool_base import shown
+
 from ._desk import Desk, Result, Wanted
 from ._gathering import LEFT_OUT, below, gather, is_seen, kinds_of, searched, where
 from ._intents import CountFiles, CountLines, Files

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .._toolkit import shown
+from amplifier.modules._tool_base import shown
+
 from ._desk import Desk, Result
 from ._intents import FetchPage, ReplaceText, RunCommand, Todo, WriteFile
 from ._wording import Section, failed, fenced, listed, number

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from .._toolkit import shown
+from amplifier.modules._tool_base import shown
+
 from ._desk import Desk, Result, Wanted
 from ._intents import Files
 

@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from .._toolkit import shown
+from amplifier.modules._tool_base import shown
+
 from ._desk import Desk, Result, Wanted
 from ._gathering import LEFT_OUT, below, gather, is_seen, searched, where
 from ._intents import Files, FindFile, FindText, ListFiles, ReadFiles

@@ -8,9 +8,9 @@ from typing import Any
 
 from amplifier.contracts import Coordinator
 from amplifier.models import ChatRequest, ChatResponse, Degradation, TextBlock, ToolCall, ToolCallBlock
+from amplifier.modules._tool_base import count, flag, read_config
 
 from .._canned import Answer, CannedProvider, estimated_usage
-from .._toolkit import count, flag, read_config
 from ._thinking import think
 
 _MODULE = "provider-offline"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from .._toolkit import shown
+from amplifier.modules._tool_base import shown
+
 from ._counting import Lines, lines_of
 from ._desk import Desk, Result
 from ._gathering import LEFT_OUT, gather, where

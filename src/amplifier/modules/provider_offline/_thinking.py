@@ -8,9 +8,9 @@ from typing import Any
 import attrs
 
 from amplifier.models import ChatRequest
+from amplifier.modules._tool_base import shown
 
 from .._canned import fresh_id
-from .._toolkit import shown
 from ._conversation import Turn, read_turn
 from ._counting import count_files, count_lines, lines_of
 from ._desk import Desk, Waiting, Wanted

@@ -8,7 +8,8 @@ from typing import Any
 
 import attrs
 
-from .._toolkit import shown
+from amplifier.modules._tool_base import shown
+
 from ._desk import MODULES, Result
 
 LONGEST_ANSWER = 24_000

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from .._toolkit import Stop
+from amplifier.modules._tool_base import Stop
+
 from ._capture import Capture
 
 _CHUNK = 1 << 16

@@ -15,7 +15,8 @@ from typing import Any
 
 import attrs
 
-from .._toolkit import Stop, ToolFailure, shown
+from amplifier.modules._tool_base import Stop, ToolFailure, shown
+
 from ._child import Child
 
 _SCRIPT = Path(__file__).with_name("_matcher_child.py")

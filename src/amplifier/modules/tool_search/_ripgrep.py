@@ -12,7 +12,8 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from .._toolkit import Stop
+from amplifier.modules._tool_base import Stop
+
 from ._child import Child
 
 _MOST_OUTPUT = 8 << 20

@@ -9,8 +9,18 @@ from typing import Any
 
 import attrs
 
-from .._toolkit import Stop, ToolFailure, shown
-from .._workspace import GlobPattern, Place, Territory, Walk, Workspace, open_directory, open_file, open_file_in
+from amplifier.modules._confined_paths import (
+    GlobPattern,
+    Place,
+    Territory,
+    Walk,
+    Workspace,
+    open_directory,
+    open_file,
+    open_file_in,
+)
+from amplifier.modules._tool_base import Stop, ToolFailure, shown
+
 from ._matcher import Matcher
 from ._ripgrep import likely_files
 

@@ -9,8 +9,7 @@ from typing import Any
 import attrs
 
 from amplifier._spelling import did_you_mean
-
-from .._toolkit import ToolFailure, shown
+from amplifier.modules._tool_base import ToolFailure, shown
 
 logger = logging.getLogger("amplifier.modules.tools")
 

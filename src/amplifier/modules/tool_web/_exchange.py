@@ -16,7 +16,8 @@ import h11
 from anyio.abc import ByteStream
 from anyio.streams.tls import TLSStream
 
-from .._toolkit import ToolFailure, shown
+from amplifier.modules._tool_base import ToolFailure, shown
+
 from ._urls import Target
 
 _CHUNK = 1 << 16

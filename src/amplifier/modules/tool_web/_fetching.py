@@ -16,7 +16,8 @@ from typing import TypeAlias
 import anyio
 import attrs
 
-from .._toolkit import ToolFailure, shown
+from amplifier.modules._tool_base import ToolFailure, shown
+
 from ._addresses import Address, read_address
 from ._body import Body
 from ._exchange import Dial, Exchange, dial, open_exchange

@@ -13,7 +13,8 @@ from urllib.parse import quote, urljoin, urlsplit
 import attrs
 import idna
 
-from .._toolkit import ToolFailure, shown
+from amplifier.modules._tool_base import ToolFailure, shown
+
 from ._addresses import Address, is_never_meant, objection, read_address
 
 _LONGEST = 8192

@@ -1,0 +1,1 @@
+"""An agent at the terminal: its plan, its turns, approvals, signals and the chat."""

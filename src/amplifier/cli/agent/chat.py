@@ -1,0 +1,205 @@
+"""The interactive chat: a prompt, a turn, a prompt, and the commands that begin with a slash.
+
+Above: `_job`. Below: `_agent` for the turns, `_keyboard` for the lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+
+from amplifier._json import visible_text
+from amplifier._spelling import nearest
+from amplifier.cli.core.error_messages import complaint
+from amplifier.cli.terminal.editor import LineEditor
+from amplifier.cli.terminal.keyboard import Keyboard
+from amplifier.cli.terminal.output import Output
+from amplifier.errors import AmplifierError
+
+from .terminal_agent import Agent
+
+__all__ = ["Chat"]
+
+_CONTINUED = "\\"
+
+
+class Chat:
+    """Talks until the person leaves.
+
+    Args:
+        agent: Who answers.
+        keyboard: Where lines come from.
+        terminal: Where the prompt is shown.
+    """
+
+    def __init__(self, agent: Agent, keyboard: Keyboard, terminal: Output) -> None:
+        self._agent = agent
+        self._keyboard = keyboard
+        self._terminal = terminal
+        self._editor = LineEditor(keyboard, terminal)
+        self._was_interrupted = False
+        self._is_over = False
+        self._commands: dict[str, tuple[str, Callable[[], Awaitable[None]]]] = {
+            "help": ("this list", self._help),
+            "tools": ("the tools the agent has", self._tools),
+            "status": ("the session, its model and its files", self._status),
+            "clear": ("forget the conversation, on disk too", self._clear),
+            "exit": ("leave (also Ctrl-D)", self._exit),
+        }
+
+    async def run(self) -> None:
+        """Talk until the person leaves."""
+        self._greet()
+        for message in await self._agent.session.coordinator.get("context").get_messages():
+            if message.get("role") == "user" and isinstance(message.get("content"), str):
+                self._editor.remember(message["content"])
+        while not self._is_over:
+            line = await self._read()
+            self._editor.remember(line or "")
+            if line is None:
+                self._leave()
+            elif line.startswith("//"):
+                await self._turn(line[1:])
+            elif line.startswith("/"):
+                await self._command(line[1:].strip())
+            elif line.strip():
+                await self._turn(line)
+
+    def _greet(self) -> None:
+        agent = self._agent
+        said = f"Going on with session {agent.session.session_id}" if agent.session.is_resumed else "A new session"
+        self._tell(f"{said}, answered by {agent.record.provider or 'the plan’s provider'}.")
+        self._tell("Type a message and Enter. /help lists commands; Ctrl-C stops a turn, Ctrl-D leaves.")
+
+    def _tell(self, text: str) -> None:
+        self._agent.screen.notice(text)
+
+    # ── reading ──
+
+    async def _read(self) -> str | None:
+        """One message; lines that end in a backslash go on in the next. None when the person wants to leave."""
+        lines: list[str] = []
+        while True:
+            line = await self._read_line("… " if lines else "› ")
+            if line is None:
+                return None
+            if not line.endswith(_CONTINUED):
+                return "\n".join([*lines, line])
+            lines.append(line.removesuffix(_CONTINUED))
+
+    async def _read_line(self, prompt: str) -> str | None:
+        if not self._terminal.at_line_start:
+            self._terminal.write("\n")
+        line: str | None = ""
+        interrupted = False
+        with anyio.CancelScope() as scope:
+
+            def drop_line() -> None:
+                nonlocal interrupted
+                interrupted = True
+                scope.cancel()
+
+            with self._agent.stopper.interrupts_go_to(drop_line):
+                line = await self._enter(self._terminal.glyph(prompt, "> "))
+        return self._after_interrupt() if interrupted else self._after_line(line)
+
+    async def _enter(self, prompt: str) -> str | None:
+        """One line from the person; what others have to say meanwhile waits, or it would stand in the middle of it."""
+        self._agent.screen.pause()
+        try:
+            if self._terminal.is_capable:
+                return await self._editor.read(prompt)
+            return await self._enter_plainly(prompt)
+        finally:
+            self._agent.screen.resume()
+
+    async def _enter_plainly(self, prompt: str) -> str | None:
+        self._terminal.write(prompt)
+        line: str | None = None
+        try:
+            line = await self._keyboard.read_line()
+        finally:
+            if line is None:
+                self._terminal.write("\n")
+        return line
+
+    def _after_line(self, line: str | None) -> str | None:
+        self._was_interrupted = False
+        return line
+
+    def _after_interrupt(self) -> str | None:
+        if self._was_interrupted and not self._editor.dropped:  # who has typed meanwhile wants to get rid of that
+            return None
+        self._was_interrupted = True
+        self._tell("Press Ctrl-C again to leave.")
+        return ""
+
+    # ── answering ──
+
+    async def _turn(self, prompt: str) -> None:
+        outcome = await self._agent.perform(prompt)
+        self._agent.session.coordinator.cancellation.reset()
+        if outcome.status == "error":
+            self._agent.screen.notice(outcome.error or "the turn failed", "error")
+        elif outcome.status == "cancelled":
+            self._agent.screen.notice(self._agent.words_about_stopping(), "warning")
+
+    async def _command(self, name: str) -> None:
+        found = self._commands.get({"quit": "exit", "q": "exit", "?": "help"}.get(name, name))
+        if found is None:
+            near = nearest(name, self._commands)
+            advice = f"did you mean /{near}?" if near else "/help lists them"
+            shown = visible_text(name, multiline=False)
+            self._agent.screen.notice(f"there is no command /{shown}; {advice} (// sends a slash)", "warning")
+            return
+        try:
+            await found[1]()
+        except (AmplifierError, OSError) as error:
+            self._agent.screen.notice(complaint(error), "error")
+
+    async def _help(self) -> None:
+        for name, (summary, _) in self._commands.items():
+            self._agent.screen.line(f"  /{name:8} {summary}")
+        self._agent.screen.line("  A line that ends in \\ goes on in the next one; // at the start sends a slash.")
+
+    async def _tools(self) -> None:
+        tools = self._agent.session.coordinator.get("tools") or {}
+        for name, tool in tools.items():
+            summary = str(getattr(tool, "description", "")).strip().partition("\n")[0]
+            shown = visible_text(f"  {name:16} {summary}", multiline=False)
+            room = self._terminal.width() - 1
+            is_cut = len(shown) > room
+            self._agent.screen.line(shown[: room - 1] + self._terminal.glyph("…", ".") if is_cut else shown)
+        if not tools:
+            self._agent.screen.line("  no tools are mounted")
+
+    async def _status(self) -> None:
+        agent = self._agent
+        messages = await agent.session.coordinator.get("context").get_messages()
+        facts = {
+            "session": agent.session.session_id,
+            "provider": agent.record.provider,
+            "model": agent.latest.model or agent.record.model,
+            "directory": agent.record.directory,
+            "messages": str(len(messages)),
+            "turns": f"{agent.turns} in this chat, {agent.tokens} tokens",
+            **agent.files(),
+        }
+        for name, value in facts.items():
+            if value is not None:
+                agent.screen.line(f"  {name:10} {visible_text(value, multiline=False)}")
+
+    async def _clear(self) -> None:
+        await self._agent.session.coordinator.get("context").clear()
+        self._tell("The conversation is forgotten.")
+
+    async def _exit(self) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        self._is_over = True
+        if not self._terminal.at_line_start:
+            self._terminal.write("\n")
+        if self._agent.turns:
+            self._tell(f"To go on later: amplifier run --resume {self._agent.session.session_id}")

@@ -1,0 +1,125 @@
+"""Ctrl-C once, twice, and the signals that end a process: what each of them does at each moment.
+
+    while …              Ctrl-C                                                    SIGTERM, SIGHUP
+    a turn runs          1st: stop after the running step; 2nd: stop now           everything is cancelled, the
+    the prompt waits     the line is dropped; on an empty line twice: leave        session is closed, exit code
+    anything else        everything is cancelled                                   128 + signal
+
+Code that refuses to stop cannot be ended from inside. A Ctrl-C that comes seconds after "stop now" therefore leaves the process at
+once, whatever is left behind.
+
+Above: `_agent` and `_chat`. Below: the kernel's cancellation token.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from signal import Signals
+from typing import Any
+
+import anyio
+
+from amplifier.cli.terminal.screen import Screen
+
+__all__ = ["Stopper", "heard_signals"]
+
+PATIENCE = 2.0
+"""Seconds after "stop now" in which a further Ctrl-C is taken for impatience and not for despair."""
+
+
+def heard_signals() -> list[Signals]:
+    """The signals to listen to; one that our parent had us ignore (nohup, a background job) stays ignored."""
+    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    return [each for each in wanted if signal.getsignal(each) is not signal.SIG_IGN]
+
+
+class Stopper:
+    """Decides what a signal does.
+
+    Args:
+        screen: Where it says so.
+
+    Attributes:
+        scope: Around everything the command does.
+        ended_by: The signal that ended the command, if one did.
+    """
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._token: Any = None
+        self._on_interrupt: Callable[[], None] | None = None
+        self._told_to_stop_now: float | None = None
+        self.scope = anyio.CancelScope()
+        self.ended_by: Signals | None = None
+
+    async def watch(self, signals: AsyncIterator[Signals]) -> None:
+        """Receive signals until cancelled."""
+        async for received in signals:
+            self.receive(received)
+
+    def receive(self, received: Signals) -> None:
+        """Act upon one signal."""
+        if received is not signal.SIGINT:
+            self._end(received)
+            return
+        self._screen.after_echo()
+        if self._on_interrupt is not None:
+            self._on_interrupt()
+        elif self._token is not None:
+            self._interrupt_turn()
+        elif self.ended_by is None:
+            self._screen.notice("Stopping. (Ctrl-C)")
+            self._end(received)
+        else:
+            self._leave_at_once()
+
+    @contextmanager
+    def during_turn(self, token: Any) -> Iterator[None]:
+        """A turn runs that ``token`` stops."""
+        self._token = token
+        self._told_to_stop_now = None
+        try:
+            yield
+        finally:
+            self._token = None
+
+    @contextmanager
+    def interrupts_go_to(self, receiver: Callable[[], None]) -> Iterator[None]:
+        """Somebody waits for the person and wants to hear of Ctrl-C first."""
+        before, self._on_interrupt = self._on_interrupt, receiver
+        try:
+            yield
+        finally:
+            self._on_interrupt = before
+
+    def interrupt_turn(self) -> None:
+        """As if Ctrl-C had come while nobody was being asked anything."""
+        if self._token is not None:
+            self._interrupt_turn()
+
+    def _interrupt_turn(self) -> None:
+        if self._token.is_immediate:
+            self._leave_at_once()
+        elif self._token.is_graceful:
+            self._screen.notice("Stopping now. (Ctrl-C)", "warning")
+            self._told_to_stop_now = time.monotonic()
+            self._token.request_immediate(reason="Ctrl-C, twice")
+        else:
+            self._screen.notice("Stopping after the running step. Press Ctrl-C again to stop now.", "warning")
+            self._token.request_graceful(reason="Ctrl-C")
+
+    def _end(self, received: Signals) -> None:
+        self.ended_by = self.ended_by or received
+        self._told_to_stop_now = self._told_to_stop_now or time.monotonic()
+        self.scope.cancel()
+
+    def _leave_at_once(self) -> None:
+        since = self._told_to_stop_now
+        if since is not None and time.monotonic() - since < PATIENCE:
+            return
+        self._screen.notice("Leaving without waiting; something did not stop and may still be running.", "error")
+        os._exit(128 + signal.SIGINT)

@@ -1,0 +1,101 @@
+"""The list of commands, and what their errors become. Above it `_main`, below it one file per noun."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+
+from amplifier.cli.core.exit_codes import CommandError, Exit
+
+from .invocation import Invocation, debug_option
+from .lazy_group import LazyGroup
+
+__all__ = ["SECOND_NAME", "run"]
+
+SECOND_NAME: Final = "amplifier-kernel"
+"""Installed beside ``amplifier``, which the published command line installs as well."""
+
+_COMMANDS = {
+    "run": "run:run",
+    "session": "session:session",
+    "module": "module:module",
+    "plan": "plan:plan",
+    "doctor": "doctor:doctor",
+    "completion": "completion:completion",
+}
+
+
+class _App(LazyGroup):
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:  # click would make it the exit code of a failure
+            raise CommandError("nobody reads the output", exit_code=Exit.BROKEN_PIPE) from error
+
+
+@click.group(
+    cls=_App,
+    lazy=_COMMANDS,
+    advice=" `amplifier run` asks an agent, and chats without a prompt.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.version_option(package_name="amplifier")
+@debug_option
+def app() -> None:
+    """Run and examine Amplifier agents.
+
+    \b
+    amplifier run "how many Python files are there?"     one question
+    amplifier run                                        a chat
+    amplifier doctor                                     is everything in place?
+    """  # noqa: D301  # click's mark for "leave these lines as they are" is the character, not its spelling
+
+
+def run(arguments: Sequence[str] | None) -> int:
+    """Run one command and return the exit code."""
+    invocation = Invocation()
+    try:
+        ended = app.main(args=arguments, prog_name=_own_name(), standalone_mode=False, obj=invocation)
+        sys.stdout.flush()
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return Exit.INTERRUPTED
+    except SystemExit as end:  # completion ends this way
+        return end.code if isinstance(end.code, int) else Exit.OK
+    except Exception as error:  # noqa: BLE001  # the last place before the shell: one message, no traceback
+        return _complain(error, debug=invocation.debug)
+    return ended if isinstance(ended, int) else Exit.OK
+
+
+def _own_name() -> str:
+    """The name the command was called by: the published command line may have the first one."""
+    called = Path(sys.argv[0]).stem if sys.argv else ""
+    return called if called == SECOND_NAME else "amplifier"
+
+
+def _complain(error: Exception, *, debug: bool) -> int:
+    from amplifier.cli.core.error_messages import complaint, exit_code_of  # noqa: PLC0415  # only for those who failed
+    from amplifier.cli.terminal.output import StandardStreams  # noqa: PLC0415  # the same
+
+    code = exit_code_of(error)
+    if code == Exit.BROKEN_PIPE:
+        StandardStreams.silence()
+        return code
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):  # what could not be written once would be tried again, and complained about, at exit
+        StandardStreams.silence()
+    if debug:
+        traceback.print_exception(error)
+    print(f"amplifier: {complaint(error)}", file=sys.stderr)
+    return code

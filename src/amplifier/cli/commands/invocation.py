@@ -1,0 +1,80 @@
+"""One call of the command line: what all commands share, and options that several of them have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import attrs
+import click
+
+from amplifier.cli.sessions.home_folder import find_home, running_below, sessions_below
+from amplifier.cli.sessions.store import SessionStore
+
+__all__ = [
+    "Invocation",
+    "complete_provider",
+    "complete_running",
+    "complete_session",
+    "debug_option",
+    "json_option",
+    "open_store",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@attrs.define
+class Invocation:
+    """Attributes:
+    debug: Show tracebacks.
+    """
+
+    debug: bool = False
+
+
+def open_store() -> SessionStore:
+    """The sessions of this user."""
+    return SessionStore(sessions_below(find_home()))
+
+
+def _set_debug(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value and (invocation := context.find_object(Invocation)) is not None:
+        invocation.debug = True
+
+
+def debug_option(command: F) -> F:
+    """``--debug``, which may stand before or behind the command's name."""
+    return click.option(
+        "--debug", is_flag=True, expose_value=False, callback=_set_debug, help="Show tracebacks and the library's log."
+    )(command)
+
+
+def json_option(command: F) -> F:
+    """``--json``, for listings."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(command)
+
+
+def complete_session(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Ids of sessions, for the shell."""
+    return [record.session_id for record in open_store().records() if record.session_id.startswith(incomplete)]
+
+
+def complete_running(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Process ids of running commands, for the shell."""
+    from amplifier.cli.sessions.running_tasks import running_commands  # noqa: PLC0415  # needed for nothing but this
+
+    pids = [str(each.pid) for each in running_commands(running_below(find_home()))]
+    return [pid for pid in pids if pid.startswith(incomplete)]
+
+
+def complete_provider(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Names of providers, for the shell."""
+    from amplifier.cli.core.installed_modules import installed_ids  # noqa: PLC0415  # the loader is not needed for anything but this
+
+    names = [name.removeprefix("provider-") for name in installed_ids() if name.startswith("provider-")]
+    return [name for name in names if name.startswith(incomplete)]
+
+
+PLAN_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)

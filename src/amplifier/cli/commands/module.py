@@ -1,0 +1,125 @@
+"""``amplifier module``: which modules there are, and what one of them is."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from typing import Any
+
+import anyio
+import click
+
+from amplifier._json import visible_text
+from amplifier.cli.agent.default_plan import BUILT_IN, needs
+from amplifier.cli.core.error_messages import complaint
+from amplifier.cli.core.exit_codes import CommandError
+from amplifier.cli.core.installed_modules import all_modules, installed_ids
+from amplifier.cli.core.nearest_module import nearest_module
+from amplifier.cli.terminal.tables import print_table
+from amplifier.contracts import CONTRACTS
+from amplifier.errors import AmplifierError
+from amplifier.loading import CatalogueEntry, LoadedModule, ModuleLoader
+from amplifier.models import to_dict
+
+from .invocation import debug_option, json_option
+from .lazy_group import LazyGroup
+
+__all__ = ["module"]
+
+
+@click.group(cls=LazyGroup, lazy={"new": "module_new:new", "validate": "module_validate:validate"})
+def module() -> None:
+    """Look at the modules that are installed, check one, begin one."""
+
+
+def _complete_module(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    return [module_id for module_id in installed_ids() if module_id.startswith(incomplete)]
+
+
+@module.command("list")
+@click.option("--type", "kind", metavar="KIND", help="Only modules of this kind, such as tool or provider.")
+@json_option
+@debug_option
+def list_modules(kind: str | None, as_json: bool) -> None:
+    """List every module that can be named in a plan. Files are read; no module is imported.
+
+    Where several modules have one id, a plan gets the third-party one rather than the built-in one; the others are listed as not used,
+    with the source that pins them in a plan.
+    """
+    if kind is not None and kind not in CONTRACTS:
+        raise CommandError(f"--type is {kind!r}; expected one of {', '.join(CONTRACTS)}")
+    found = [entry for entry in all_modules() if kind in (None, entry.info.type)]
+    if as_json:
+        click.echo(json.dumps([_facts(entry) for entry in found], indent=2))
+        return
+    print_table(
+        ["module", "kind", "version", "what it is", "from"],
+        [[e.info.id, e.info.type, e.info.version, _remark(e), _whence(e)] for e in found],
+    )
+
+
+def _facts(entry: CatalogueEntry) -> dict[str, Any]:
+    about = {"from": entry.origin, "source": entry.source, "in_use": entry.is_used}
+    return {**to_dict(entry.info), **about, "missing": _missing(entry)}
+
+
+def _missing(entry: CatalogueEntry) -> dict[str, str] | None:
+    lacking = needs(entry.info.id) if entry.source == BUILT_IN else None
+    return None if lacking is None else {"package": lacking[0], "extra": lacking[1]}
+
+
+def _remark(entry: CatalogueEntry) -> str:
+    lacking = _missing(entry)
+    return entry.info.description if lacking is None else f"needs {_how_to_get(lacking)}"
+
+
+def _whence(entry: CatalogueEntry) -> str:
+    if entry.is_used:
+        return entry.origin
+    why = "contested" if entry.is_contested else "not used"
+    return f"{entry.origin} ({why}; source: {json.dumps(entry.source)})"
+
+
+def _how_to_get(lacking: dict[str, str]) -> str:
+    return f"{lacking['package']}: pip install 'amplifier[{lacking['extra']}]'"
+
+
+@module.command("show")
+@click.argument("module_id", metavar="MODULE", shell_complete=_complete_module)
+@json_option
+@debug_option
+def show_module(module_id: str, as_json: bool) -> None:
+    """Show one MODULE. It is imported for this, not mounted."""
+    found = [entry for entry in all_modules() if entry.info.id == module_id]
+    if not found:
+        near = nearest_module(module_id, installed_ids())
+        advice = f"did you mean {near!r}? " if near else ""
+        raise CommandError(f"no module {module_id!r} is installed; {advice}`amplifier module list` shows all of them")
+    facts = {**_facts(found[0]), "others": [_whence(other) for other in found[1:]]}
+    try:
+        loaded: LoadedModule = anyio.run(ModuleLoader().load, module_id)
+    except AmplifierError as error:
+        facts |= {"loads": False, "problem": complaint(error)}
+    else:
+        facts |= {"loads": True, "origin": loaded.origin, "about": _about(loaded)}
+    if as_json:
+        click.echo(json.dumps(facts, indent=2))
+        return
+    if facts["missing"] is not None:
+        facts["missing"] = _how_to_get(facts["missing"])
+    for name, value in facts.items():
+        if value not in (None, "", {}, []):
+            text = visible_text("\n".join(value) if isinstance(value, list) else str(value))
+            click.echo(f"{name.replace('_', ' '):14} {text.replace(chr(10), chr(10) + ' ' * 15)}")
+
+
+def _about(loaded: LoadedModule) -> str:
+    """The first paragraph of the documentation of the package that mounts it."""
+    name = getattr(loaded.mount, "__module__", "") or ""
+    parts = name.split(".")
+    # `mount` may live in a file behind the door; the door's docstring is what users are to read.
+    while len(parts) > 1 and parts[-1].startswith("_"):
+        parts.pop()
+    documented = inspect.getdoc(sys.modules.get(".".join(parts))) or ""
+    return documented.partition("\n\n")[0]

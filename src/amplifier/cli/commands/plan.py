@@ -1,0 +1,102 @@
+"""``amplifier plan``: look at mount plans without running them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from amplifier._json import redact_secrets
+from amplifier.cli.agent.default_plan import compose
+from amplifier.cli.agent.module_availability import missing_modules
+from amplifier.cli.agent.plan_files import PlanFileError, UnknownFormat, read_plan_file
+from amplifier.cli.core.exit_codes import CommandError, Exit
+from amplifier.cli.core.installed_modules import installed_ids
+from amplifier.errors import PlanError, Problem
+from amplifier.plan import check_plan, expand_variables, plan_schema
+
+from .invocation import PLAN_FILE, complete_provider
+
+__all__ = ["plan"]
+
+
+@click.group()
+def plan() -> None:
+    """Look at mount plans."""
+
+
+@plan.command()
+@click.argument("file", type=PLAN_FILE)
+@click.pass_context
+def check(context: click.Context, file: Path) -> None:
+    """Print everything that is wrong with the mount plan in FILE (YAML, TOML or JSON).
+
+    A misspelt section or key is a problem; one that resembles nothing known is a warning. Problems are also modules that nothing installed
+    provides, built-in ones whose extra is not installed, and an id that several third-party distributions claim while the plan pins
+    none. One whose source is a place is not looked for, and no module's config is checked: only the module itself knows its keys.
+    Variables are filled in; a note names those that are not set here.
+
+    The exit code is 0 for a plan without problems and warnings, 1 for one with any, 2 for a file of another kind.
+    """
+    try:
+        content = read_plan_file(file)
+    except UnknownFormat as error:
+        raise click.BadParameter(str(error)) from error
+    except PlanFileError as error:
+        raise CommandError(str(error), exit_code=Exit.FAILED) from error
+    content, malformed, unset = _filled_in(content)
+    problems, warnings = check_plan(content)
+    problems = [*malformed, *problems, *missing_modules(content)]
+    for path, problem in problems:
+        click.echo(f"{file}: {path}: {problem}")
+    for warning in warnings:
+        click.echo(f"{file}: warning: {warning}", err=True)
+    for note in unset:
+        click.echo(f"{file}: note: {note}", err=True)
+    if problems or warnings:
+        context.exit(Exit.FAILED)
+    click.echo(f"{file}: ok")
+
+
+def _filled_in(content: Any) -> tuple[Any, list[Problem], list[str]]:
+    """The plan with its variables, what is wrong with them, and notes about those that are not set on this machine.
+
+    They may be set where the plan is used; a plan with a key in it can be checked without the key.
+    """
+    if not isinstance(content, dict):
+        return content, [], []
+    try:
+        return expand_variables(content, os.environ), [], []
+    except PlanError as error:
+        found = [(path, text, re.match(r"variable '(\w+)' is not set", text)) for path, text in error.problems]
+    malformed = [(path, text) for path, text, unset in found if unset is None]
+    notes = [f"{path}: {text}" for path, text, unset in found if unset is not None]
+    if malformed:
+        return content, malformed, notes
+    as_they_are = {unset[1]: f"${{{unset[1]}}}" for _, _, unset in found if unset is not None}
+    return expand_variables(content, os.environ | as_they_are), [], notes
+
+
+@plan.command()
+@click.argument("file", type=PLAN_FILE, required=False)
+@click.option("-p", "--provider", metavar="NAME", shell_complete=complete_provider, help="As for `amplifier run`.")
+@click.option("-m", "--model", metavar="NAME", help="As for `amplifier run`.")
+def show(file: Path | None, provider: str | None, model: str | None) -> None:
+    """Print the plan that `amplifier run` would use, as JSON: the default one, or that in FILE.
+
+    Variables are filled in and secrets are taken out. Where the conversation and the events go is decided for each session.
+    """
+    made = compose(installed_ids(), file=file, provider=provider, model=model)
+    for note in made.notes:
+        click.echo(note, err=True)
+    click.echo(json.dumps(redact_secrets(made.plan), indent=2, ensure_ascii=False))
+
+
+@plan.command()
+def schema() -> None:
+    """Print the JSON Schema of mount plans, for editors that complete and check them."""
+    click.echo(json.dumps(plan_schema(), indent=2, ensure_ascii=False))

@@ -1,0 +1,243 @@
+"""``amplifier run``: ask once, or chat. Also what ``session resume`` shares with it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from amplifier.cli.agent.agent_run import Job, print_failure, run_job
+from amplifier.cli.core.exit_codes import CommandError
+from amplifier.cli.sessions.home_folder import require_writable
+from amplifier.cli.sessions.store import LAST, SessionRecord, SessionStore
+from amplifier.cli.terminal.keyboard import Keyboard
+from amplifier.plan import validate_session_id
+
+from .invocation import PLAN_FILE, Invocation, complete_provider, complete_session, debug_option, open_store
+
+__all__ = ["ONE_PROMPT", "begin", "refuse_more_words", "run", "run_options"]
+
+_MAX_PROMPT_BYTES = 16 * 1024 * 1024
+
+ONE_PROMPT = {"allow_extra_args": True}
+"""For commands that end with a prompt: `refuse_more_words` says more about a prompt without quotes than click would."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def run_options(command: F) -> F:
+    """The options of everything that runs an agent."""
+    for option in reversed(
+        [
+            click.option(
+                "-p",
+                "--provider",
+                metavar="NAME",
+                shell_complete=complete_provider,
+                help="Who answers, e.g. anthropic.",
+            ),
+            click.option("-m", "--model", metavar="NAME", help="The model to ask; else the provider's own choice."),
+            click.option("--plan", type=PLAN_FILE, metavar="FILE", help="A mount plan (YAML, TOML, JSON) of your own."),
+            click.option(
+                "-C", "--directory", type=click.Path(exists=True, file_okay=False), help="Work in this directory."
+            ),
+            click.option(
+                "--backend", type=click.Choice(["asyncio", "trio"]), default="asyncio", help="The event loop to run on."
+            ),
+            click.option(
+                "--output-format",
+                type=click.Choice(["text", "json", "json-trace"]),
+                default="text",
+                help="json prints one object at the end; json-trace adds every tool call.",
+            ),
+            click.option("-y", "--yes", is_flag=True, help="Answer every question for permission with yes."),
+            click.option("-q", "--quiet", is_flag=True, help="Show the answer, warnings and errors only."),
+            debug_option,
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def refuse_more_words(prompt: str | None, *before: str) -> None:
+    """Stop if the shell has cut the prompt into words.
+
+    Args:
+        prompt: The first of them.
+        before: What stands before the prompt.
+
+    Raises:
+        click.UsageError: It has; the message shows the command as it was probably meant.
+    """
+    context = click.get_current_context()
+    if context.args:
+        meant = shlex.join([*before, " ".join([prompt or "", *context.args])])
+        raise click.UsageError(f"the prompt has to be one argument; put it in quotes: {context.command_path} {meant}")
+
+
+@click.command(context_settings=ONE_PROMPT)
+@click.argument("prompt", required=False)
+@run_options
+@click.option(
+    "--resume", metavar="ID", shell_complete=complete_session, help="Go on with a session; `last` is the latest one."
+)
+@click.option("--session-id", metavar="ID", help="The id of the new session.")
+@click.pass_obj
+def run(
+    invocation: Invocation, /, prompt: str | None, resume: str | None, session_id: str | None, **options: Any
+) -> int:
+    """Ask an agent; without PROMPT at a terminal, chat with it.
+
+    PROMPT `-`, or none with something piped in, reads the prompt from standard input. The answer goes to standard output, everything
+    else to standard error.
+
+    Exit codes: 0 answered, 1 the turn failed, 2 it could not begin, 130 stopped with Ctrl-C, 143 and 129 ended by SIGTERM and SIGHUP,
+    141 nobody reads the output.
+    """
+    refuse_more_words(prompt)
+    if resume is not None and session_id is not None:
+        raise click.UsageError("--resume goes on with a session, --session-id begins a new one; give one of them")
+    return begin(invocation, prompt=prompt, resume=resume, session_id=session_id, **options)
+
+
+def begin(
+    invocation: Invocation,
+    *,
+    prompt: str | None,
+    resume: str | None = None,
+    session_id: str | None = None,
+    **options: Any,
+) -> int:
+    """Run an agent with the options of `run_options`; returns the exit code.
+
+    Args:
+        resume: The session to go on with, as the user names it.
+        session_id: The id of the new session, as the user wants it.
+    """
+    try:
+        return run_job(_job(invocation, prompt, resume, session_id, **options))
+    except click.ClickException:  # a wrong option: the usage message, in every output format
+        raise
+    except Exception as error:
+        if options["output_format"] != "text":
+            print_failure(error, options["output_format"])
+        raise
+
+
+def _job(
+    invocation: Invocation, prompt: str | None, resume: str | None, session_id: str | None, /, **options: Any
+) -> Job:
+    store = open_store()
+    resumed = None if resume is None else _found(store, resume)
+    directory: str | None = options.pop("directory")
+    plan: Path | None = options.pop("plan")
+    text = _prompt(prompt, options["output_format"])
+    if resumed is not None:
+        plan = plan or (None if resumed.plan is None else _recorded_plan(resumed.plan))
+        options["provider"] = options["provider"] or _recorded_provider(resumed)
+        options["model"] = options["model"] or resumed.model
+    plan = None if plan is None else plan.absolute()  # before the directory changes
+    _enter(directory, resumed)
+    require_writable(store.root)
+    if resumed is not None and store.is_open(resumed.session_id):
+        raise CommandError(
+            f"session {resumed.session_id!r} is open in another process; end that one first, or go on with a copy: "
+            f"amplifier session fork {resumed.session_id}"
+        )
+    return Job(
+        store=store,
+        prompt=text,
+        plan=plan,
+        resumed=resumed,
+        session_id=_new_id(store, session_id) if resumed is None else resumed.session_id,
+        debug=invocation.debug,
+        **options,
+    )
+
+
+def _prompt(given: str | None, output_format: str) -> str | None:
+    """What to ask; None for a chat."""
+    if given is not None and given != "-":
+        return _checked(given)
+    if given is None and Keyboard.is_there():
+        if output_format != "text":
+            raise click.UsageError(f"--output-format {output_format} needs a prompt; a chat has no one result")
+        if not sys.stderr.isatty():
+            raise click.UsageError("a chat needs a terminal, and standard error is not one; give a prompt")
+        return None
+    data = sys.stdin.buffer.read(_MAX_PROMPT_BYTES + 1)
+    if len(data) > _MAX_PROMPT_BYTES:
+        raise CommandError(f"the prompt on standard input is longer than {_MAX_PROMPT_BYTES // 2**20} MiB")
+    try:
+        return _checked(data.decode())
+    except UnicodeDecodeError as error:
+        raise CommandError(f"the prompt on standard input is not UTF-8: byte {error.start + 1} is wrong") from None
+
+
+def _checked(prompt: str) -> str:
+    if not prompt.strip():
+        raise CommandError('the prompt is empty; say what you want: amplifier run "…"')
+    try:
+        prompt.encode()
+    except UnicodeEncodeError as error:
+        raise CommandError(f"the prompt is not valid text: character {error.start + 1} is not UTF-8") from None
+    return prompt
+
+
+def _new_id(store: SessionStore, wanted: str | None) -> str:
+    if wanted is None:
+        return store.new_id()
+    if store.exists(validate_session_id(wanted)):
+        raise CommandError(f"session {wanted!r} exists already; go on with it: amplifier run --resume {wanted}")
+    return wanted
+
+
+# ── going on where a session ended ───────────────────────────────────────────────────────────────
+
+
+def _found(store: SessionStore, wanted: str) -> SessionRecord:
+    if len(wanted.split()) > 1:  # no id has a space in it
+        raise CommandError(
+            f"{wanted!r} is no id of a session but looks like a prompt, which stands behind the id; for the latest "
+            f"session: amplifier session resume {LAST} {shlex.quote(wanted)}"
+        )
+    return store.find(wanted)
+
+
+def _recorded_plan(path: str) -> Path:
+    plan = Path(path)
+    if not plan.is_file():
+        raise CommandError(f"the session was begun with the plan {path}, which is not there any more; give --plan")
+    return plan
+
+
+def _recorded_provider(record: SessionRecord) -> str | None:
+    """The provider a session had, unless a plan of the user's chooses it anyway."""
+    return None if record.plan is not None else record.provider
+
+
+def _working_directory() -> str | None:
+    """Where we are; None if that was deleted."""
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        return None
+
+
+def _enter(directory: str | None, resumed: SessionRecord | None) -> None:
+    """Work where the user says, else where the session began: what was said in it is about the files there."""
+    recorded = None if resumed is None else resumed.directory
+    here = _working_directory()
+    if here is None and directory is None and recorded is None:
+        raise CommandError("the working directory is not there any more; go to another one or give -C DIRECTORY")
+    if directory is None and recorded is not None and recorded != here:
+        if not Path(recorded).is_dir():
+            raise CommandError(f"the session was begun in {recorded}, which is not there any more; give -C DIRECTORY")
+        print(f"Working in {recorded}, where this session was begun.", file=sys.stderr)
+    if directory or recorded:
+        os.chdir(directory or recorded or ".")

@@ -1,0 +1,179 @@
+"""``amplifier session``: the conversations that were kept."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import datetime
+from typing import Any
+
+import anyio
+import attrs
+import click
+
+from amplifier._json import visible_text
+from amplifier.cli.core.exit_codes import CommandError, Exit
+from amplifier.cli.sessions.store import SessionRecord, SessionStore, now
+from amplifier.cli.sessions.transcript import Transcript, text_of_message
+from amplifier.cli.terminal.keyboard import Keyboard
+from amplifier.cli.terminal.tables import print_table
+from amplifier.modules.context_persistent import PersistentContext, PersistentOptions
+
+from .invocation import Invocation, complete_session, debug_option, json_option, open_store
+from .run import ONE_PROMPT, begin, refuse_more_words, run_options
+
+__all__ = ["session"]
+
+_SESSION = click.argument("session_id", metavar="ID", shell_complete=complete_session)
+
+
+@click.group()
+def session() -> None:
+    """Look at, resume, fork and delete the sessions that were kept.
+
+    An ID may be shortened to a beginning that only one session has; `last` is the one used last.
+    """
+
+
+@session.command("list")
+@click.option("-n", "--limit", type=click.IntRange(min=1), help="Only the latest ones.")
+@click.option("-a", "--all", "with_children", is_flag=True, help="Also the sessions of tasks that agents delegated.")
+@json_option
+@debug_option
+def list_sessions(limit: int | None, with_children: bool, as_json: bool) -> None:
+    """List sessions, the one used last first."""
+    store = open_store()
+    records = store.records(with_children=with_children)[:limit]
+    if as_json:
+        click.echo(json.dumps([attrs.asdict(record) for record in records], indent=2))
+        return
+    if not records:
+        click.echo(f"There is no session yet in {store.root}.", err=True)
+        return
+    rows = [
+        [record.session_id, record.updated or "", record.status or "", record.provider or "", record.title or ""]
+        for record in records
+    ]
+    if sys.stdout.isatty():  # scripts get what is kept, people what is easily read and fits
+        rows = [
+            [name, _in_local_time(used), status, who.removeprefix("provider-"), title]
+            for name, used, status, who, title in rows
+        ]
+    print_table(["session", "last used", "status", "provider", "began with"], rows)
+
+
+def _in_local_time(moment: str) -> str:
+    """A kept time as a clock on this machine showed it; what is no time stays as it is."""
+    try:
+        return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M}"
+    except (ValueError, OverflowError):
+        return moment
+
+
+@session.command("show")
+@_SESSION
+@json_option
+@debug_option
+def show_session(session_id: str, as_json: bool) -> None:
+    """Show what was said in a session. It may be open elsewhere meanwhile."""
+    store = open_store()
+    record = store.find(session_id)
+    transcript = store.transcript(record.session_id)
+    if as_json:
+        click.echo(json.dumps({**attrs.asdict(record), "messages": transcript.messages}, indent=2))
+    else:
+        for name, value in attrs.asdict(record).items():
+            if value is not None:
+                click.echo(f"{name.replace('_', ' '):12} {visible_text(value, multiline=False)}")
+        for message in transcript.messages:
+            click.echo(f"\n{_heading(message)}\n{visible_text(text_of_message(message))}")
+    if transcript.unread:
+        click.echo(f"the last {transcript.unread} bytes of the transcript could not be read", err=True)
+
+
+def _heading(message: dict[str, Any]) -> str:
+    name = f" ({message['name']})" if isinstance(message.get("name"), str) else ""
+    return visible_text(f"── {message.get('role')}{name}", multiline=False)
+
+
+@session.command("resume", context_settings=ONE_PROMPT)
+@click.argument("session_id", metavar="[ID]", default="last", shell_complete=complete_session)
+@click.argument("prompt", required=False)
+@run_options
+@click.pass_obj
+def resume_session(invocation: Invocation, /, session_id: str, prompt: str | None, **options: Any) -> int:
+    """Go on with a session, the latest one if no ID is given: a chat, or one turn with PROMPT.
+
+    It goes on with the provider, model, plan and directory it had, unless options say otherwise.
+    """
+    refuse_more_words(prompt, session_id)
+    return begin(invocation, prompt=prompt, resume=session_id, **options)
+
+
+@session.command("fork")
+@_SESSION
+@click.option("--turns", type=click.IntRange(min=0), help="Take over only this many turns from the beginning.")
+@debug_option
+def fork_session(session_id: str, turns: int | None) -> None:
+    """Copy a session's conversation into a new session and print the new id."""
+    store = open_store()
+    origin = store.find(session_id)
+    transcript = store.transcript(origin.session_id)
+    if transcript.unread and turns is None:
+        raise CommandError(
+            f"the last {transcript.unread} bytes of session {origin.session_id!r} cannot be read; it is either being "
+            "written at the moment or damaged. --turns takes over what can be read"
+        )
+    there_are = len(transcript.turns())
+    if turns is not None and turns > there_are:
+        counted = "1 turn" if there_are == 1 else f"{there_are} turns"
+        click.echo(f"session {origin.session_id!r} has only {counted}; all of them are taken over", err=True)
+    new_id = store.new_id()
+    anyio.run(_write_messages, store, new_id, _first_turns(transcript, turns))
+    record = attrs.evolve(
+        origin, session_id=new_id, created=now(), updated=now(), status=None, forked_from=origin.session_id
+    )
+    store.write(record)
+    click.echo(new_id)
+
+
+def _first_turns(transcript: Transcript, turns: int | None) -> list[dict[str, Any]]:
+    begins = transcript.turns()
+    if turns is None or turns >= len(begins):
+        return transcript.messages
+    return transcript.messages[: begins[turns]]
+
+
+async def _write_messages(store: SessionStore, session_id: str, messages: list[dict[str, Any]]) -> None:
+    context = PersistentContext(PersistentOptions(folder=store.folder(session_id), session_id=session_id))
+    await context.open()
+    try:
+        await context.set_messages(messages)
+    finally:
+        await context.close()
+
+
+@session.command("delete")
+@click.argument("session_ids", metavar="ID...", nargs=-1, required=True, shell_complete=complete_session)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@debug_option
+def delete_sessions(session_ids: tuple[str, ...], yes: bool) -> None:
+    """Delete sessions with everything they kept."""
+    store = open_store()
+    records = list({record.session_id: record for record in map(store.find, session_ids)}.values())
+    if not yes:
+        _confirm(records)
+    for record in records:
+        store.delete(record.session_id)
+        click.echo(f"deleted {record.session_id}")
+
+
+def _confirm(records: list[SessionRecord]) -> None:
+    if not Keyboard.is_there():
+        raise CommandError("there is no terminal to ask at; confirm with --yes")
+    for record in records:
+        title = visible_text(record.title or "", multiline=False)
+        click.echo(f"{record.session_id}  {title}", err=True)
+    plural = "this session" if len(records) == 1 else f"these {len(records)} sessions"
+    if not click.confirm(f"Delete {plural}? It cannot be undone", err=True):
+        raise CommandError("nothing was deleted", exit_code=Exit.FAILED)

@@ -1,0 +1,1 @@
+"""What every command uses: exit codes, error messages, the list of installed modules."""

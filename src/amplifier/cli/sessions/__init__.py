@@ -1,0 +1,1 @@
+"""Stored and running sessions on this machine."""

@@ -1,0 +1,256 @@
+"""The sessions on this machine: which there are, what is known of them, and how one is found, forked and deleted.
+
+    <home>/sessions/<id>/     0700
+    ├── messages.log          the conversation, written by context-persistent; the truth about what was said
+    ├── lock                  held while a session is open
+    ├── events.jsonl          what happened, written by hooks-logging
+    └── metadata.json  0600   written here: for listings, and to go on with the same provider, plan and working directory
+
+Above: the commands. Below: `_transcript`. A metadata file that is damaged or absent hides no session and stops none.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from amplifier._spelling import nearest
+from amplifier.cli.core.exit_codes import CommandError
+from amplifier.errors import PlanError
+from amplifier.plan import validate_session_id
+
+from .home_folder import require_writable
+from .transcript import FILE_NAME, Transcript, read_transcript
+
+__all__ = ["LAST", "SessionRecord", "SessionStore"]
+
+LAST = "last"
+"""What people write for the session that was used last."""
+
+RUNNING = "running"
+
+_CHILD = re.compile(r"(.+)-[0-9a-f]{16}_.+")
+
+_METADATA = "metadata.json"
+_FIELDS = ("created", "updated", "directory", "provider", "model", "plan", "backend", "title", "status", "forked_from")
+
+
+@attrs.frozen(kw_only=True)
+class SessionRecord:
+    """What is known of a session besides its conversation. Times are ISO 8601 in UTC.
+
+    Attributes:
+        directory: The working directory it was begun in.
+        plan: The plan file it was begun with; None for the default plan.
+        provider: The provider's module id.
+        status: How its latest turn ended: success, error, cancelled; running while it runs, interrupted if its process
+            was killed meanwhile.
+        title: The beginning of its first prompt.
+    """
+
+    session_id: str
+    created: str | None = None
+    updated: str | None = None
+    directory: str | None = None
+    provider: str | None = None
+    model: str | None = None
+    plan: str | None = None
+    backend: str | None = None
+    title: str | None = None
+    status: str | None = None
+    forked_from: str | None = None
+
+
+def now() -> str:
+    """The present as text."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+class SessionStore:
+    """The folder of all sessions.
+
+    Args:
+        root: Where it is; made when the first session is recorded.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def folder(self, session_id: str) -> Path:
+        """Where a session keeps its files."""
+        return self.root / validate_session_id(session_id)
+
+    def new_id(self) -> str:
+        """An id that sorts by time and is short enough to be typed."""
+        return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+
+    def exists(self, session_id: str) -> bool:
+        """Whether there is anything of this session."""
+        return _has_session(self.folder(session_id))
+
+    def is_open(self, session_id: str) -> bool:
+        """Whether another process has it open at this moment."""
+        try:
+            with self._held(self.folder(session_id)):
+                return False
+        except CommandError:
+            return True
+
+    # ── reading ──
+
+    def records(self, *, with_children: bool = False) -> list[SessionRecord]:
+        """All sessions, the one used last first; those of delegated tasks belong to the one that delegated."""
+        names = self._names()
+        found = [self.record(name) for name in names if with_children or _parent_of(name) not in names]
+        return sorted(found, key=self._used, reverse=True)
+
+    def _used(self, record: SessionRecord) -> tuple[str, int, str]:
+        """When a session was used last. Times are kept in seconds; within one, the file system knows the order."""
+        written = 0
+        with suppress(OSError):
+            written = (self.folder(record.session_id) / _METADATA).stat().st_mtime_ns
+        return record.updated or "", written, record.session_id
+
+    def _names(self) -> list[str]:
+        try:
+            return sorted(each.name for each in self.root.iterdir() if _is_session_id(each.name) and _has_session(each))
+        except FileNotFoundError:
+            return []
+        except NotADirectoryError:
+            require_writable(self.root)
+            raise
+
+    def record(self, session_id: str) -> SessionRecord:
+        """What is known of one session; times come from its files where nobody wrote them down."""
+        folder = self.folder(session_id)
+        known: Any = None
+        with suppress(OSError, ValueError, RecursionError):
+            known = json.loads((folder / _METADATA).read_text(encoding="utf-8"))
+        given = known if isinstance(known, dict) else {}
+        fields = {name: given[name] for name in _FIELDS if isinstance(given.get(name), str)}
+        if fields.get("status") == RUNNING and not self._may_be_open(folder):
+            fields["status"] = "interrupted"
+        for file in (folder / FILE_NAME, folder):
+            if "updated" in fields:
+                break
+            with suppress(OSError):
+                fields["updated"] = datetime.fromtimestamp(file.stat().st_mtime, UTC).isoformat(timespec="seconds")
+        return SessionRecord(session_id=session_id, **fields)
+
+    def transcript(self, session_id: str) -> Transcript:
+        """The conversation as it is on disk now."""
+        return read_transcript(self.folder(session_id))
+
+    def find(self, wanted: str) -> SessionRecord:
+        """The session somebody means: its id, the beginning of its id where that is enough, or ``last``.
+
+        Raises:
+            CommandError: There is none, or several; the message says what to write instead.
+        """
+        names = self._names()
+        if wanted == LAST and LAST not in names:
+            records = self.records()
+            if not records:
+                raise CommandError(f"there is no session yet in {self.root}; begin one with: amplifier run")
+            return records[0]
+        if wanted in names:
+            return self.record(wanted)
+        begun = [name for name in names if wanted and name.startswith(wanted)]
+        if len(begun) == 1:
+            return self.record(begun[0])
+        if begun:
+            raise CommandError(f"{wanted!r} is the beginning of {len(begun)} session ids: {', '.join(begun[:5])}")
+        near = nearest(wanted, names, cutoff=0.5)
+        advice = f"did you mean {near!r}? " if near else ""
+        raise CommandError(f"no session {wanted!r} in {self.root}; {advice}`amplifier session list` shows all of them")
+
+    # ── writing ──
+
+    def write(self, record: SessionRecord) -> None:
+        """Record what is known of a session; all or nothing.
+
+        Raises:
+            OSError: The system refuses.
+        """
+        folder = self.folder(record.session_id)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        values = {name: value for name, value in attrs.asdict(record).items() if value is not None}
+        text = json.dumps(values, ensure_ascii=False, indent=2) + "\n"
+        temporary = folder / f".{_METADATA}.{os.getpid()}"
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(text)
+            temporary.replace(folder / _METADATA)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+    def delete(self, session_id: str) -> None:
+        """Remove a session and everything it kept, the sessions of its delegated tasks included.
+
+        Raises:
+            CommandError: It is open somewhere.
+            OSError: The system refuses.
+        """
+        with self._held(self.folder(session_id)):
+            for name in [session_id, *(name for name in self._names() if _parent_of(name) == session_id)]:
+                # Out of the way first, in one step: a listing never shows half of a session.
+                doomed = self.root / f".deleted-{secrets.token_hex(8)}"
+                self.folder(name).rename(doomed)
+                shutil.rmtree(doomed)
+
+    def _may_be_open(self, folder: Path) -> bool:
+        """Whether somebody has the session open, as far as its lock can tell."""
+        try:
+            with self._held(folder):
+                return not (folder / "lock").exists()
+        except (CommandError, OSError):
+            return True
+
+    @contextmanager
+    def _held(self, folder: Path) -> Iterator[None]:
+        """Hold the session's own lock, if it ever had one, so that nobody opens it meanwhile."""
+        try:
+            descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            yield
+            return
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise CommandError(f"session {folder.name!r} is open in another process; end that one first") from None
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _parent_of(name: str) -> str | None:
+    """Whose delegated task a session was, by the ids tool-task gives."""
+    found = _CHILD.fullmatch(name)
+    return None if found is None else found[1]
+
+
+def _has_session(folder: Path) -> bool:
+    """Whether a folder holds anything of a session; one that was made and never written to does not."""
+    return (folder / FILE_NAME).exists() or (folder / _METADATA).exists()
+
+
+def _is_session_id(name: str) -> bool:
+    try:
+        validate_session_id(name)
+    except PlanError:
+        return False
+    return True

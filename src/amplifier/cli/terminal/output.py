@@ -1,0 +1,126 @@
+"""Writing to the terminal or a pipe: two streams, each of which may be a terminal, may be closed, and may not know UTF-8.
+
+What comes from the model, a tool or a file passes through `visible_text` before it gets here; escape sequences in what is written
+are this room's own.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from contextlib import suppress
+from io import TextIOWrapper
+from typing import Any, TextIO
+
+from amplifier.cli.core.exit_codes import OutputLostError
+
+__all__ = ["Output", "StandardStreams"]
+
+_PLAIN_TERMINALS = frozenset({"", "dumb", "unknown"})
+_STYLES = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+
+
+class Output:
+    """One stream.
+
+    Args:
+        stream: Where to write.
+        is_vital: Whether anybody still has a use for the command once this stream is gone.
+
+    Attributes:
+        is_terminal: Whether a person looks at it.
+        is_capable: Whether that terminal can move its cursor.
+        has_colour: Whether it may be coloured.
+        is_lost: Set when the reader has gone; nothing is written any more.
+        at_line_start: Whether the last thing written ended a line.
+    """
+
+    def __init__(self, stream: TextIO, *, is_vital: bool) -> None:
+        self._stream = stream
+        self._is_vital = is_vital
+        self.is_terminal = _is_terminal(stream)
+        self.is_capable = self.is_terminal and os.environ.get("TERM", "") not in _PLAIN_TERMINALS
+        self.has_colour = self.is_capable and not os.environ.get("NO_COLOR")
+        self.is_lost = False
+        self.at_line_start = True
+        self._encoding: str = getattr(stream, "encoding", None) or "utf-8"
+        if isinstance(stream, TextIOWrapper):
+            with suppress(ValueError, OSError):
+                stream.reconfigure(errors="backslashreplace")
+
+    def write(self, text: str) -> None:
+        """Write and flush.
+
+        Raises:
+            BrokenPipeError: The reader has gone, and without it the command has no purpose.
+            OutputLostError: It cannot be written for another reason, such as a full disk, and must not be lost silently.
+        """
+        if self.is_lost or not text:
+            return
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except (OSError, ValueError) as error:  # a pipe nobody reads, a terminal that was closed, a closed file
+            self.is_lost = True
+            if not self._is_vital or self._has_hung_up(error):
+                return
+            if isinstance(error, BrokenPipeError):
+                raise
+            reason = error.strerror if isinstance(error, OSError) else None
+            raise OutputLostError(reason or str(error)) from error
+        self.at_line_start = text.endswith("\n")
+
+    def _has_hung_up(self, error: Exception) -> bool:
+        """Whether a terminal was closed: its signal comes as well, and decides how the command ends."""
+        return self.is_terminal and isinstance(error, OSError) and error.errno == errno.EIO
+
+    def line(self, text: str = "") -> None:
+        """Write a line of its own."""
+        self.write(f"{'' if self.at_line_start else chr(10)}{text}\n")
+
+    def styled(self, text: str, style: str) -> str:
+        """The text in a style, where the stream has styles."""
+        return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self.has_colour else text
+
+    def glyph(self, fancy: str, plain: str) -> str:
+        """The first one, where the stream's encoding has it."""
+        try:
+            fancy.encode(self._encoding)
+        except (UnicodeEncodeError, LookupError):
+            return plain
+        return fancy
+
+    def width(self) -> int:
+        """Columns of the terminal; 80 where nobody says."""
+        with suppress(OSError, ValueError, AttributeError):
+            return os.get_terminal_size(self._stream.fileno()).columns or 80
+        return 80
+
+
+class StandardStreams:
+    """Standard output for answers, standard error for everything else."""
+
+    def __init__(self) -> None:
+        self.out = Output(sys.stdout, is_vital=True)
+        self.err = Output(sys.stderr, is_vital=False)
+
+    @property
+    def share_a_terminal(self) -> bool:
+        """Whether what is written to one is seen among what is written to the other."""
+        return self.out.is_terminal and self.err.is_terminal
+
+    @staticmethod
+    def silence() -> None:
+        """Point a standard output that nobody reads elsewhere, or Python complains about it when it exits."""
+        with suppress(OSError, ValueError, AttributeError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, sys.stdout.fileno())
+            os.close(nowhere)
+
+
+def _is_terminal(stream: Any) -> bool:
+    try:
+        return bool(stream.isatty())
+    except (AttributeError, ValueError):
+        return False

@@ -1,0 +1,243 @@
+"""Is this a fair view of that conversation? What a context may leave out, and what it may not. Pure.
+
+Contexts may shorten, summarise and leave out as they like; only what the contract says is asked. Messages are known again
+by what they hold, or by their mark. Above stand the checks of contexts; below stand the transcripts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from amplifier.conformance.inputs.conversations import (
+    CHARACTERS_PER_TOKEN,
+    Message,
+    call_ids,
+    mark_of,
+    newest_unit,
+    size,
+    total_size,
+)
+
+MOST_CHARACTERS = 7
+"""Of a token of three-letter words: no honest way of counting comes near."""
+SURELY_TOO_MUCH = 12
+"""Characters of history for each token of the budget with which something surely has to go."""
+
+INSTRUCTIONS = ("system", "developer")
+_SAID = ("role", "content", "tool_calls", "tool_call_id")
+"""The fields that a model is shown."""
+
+Complaint = tuple[str, str]
+"""A clause, and what is wrong."""
+
+
+def holds(stored: Any, given: Any) -> bool:
+    """Whether a message is the one that was given: every field with its value; more fields do no harm."""
+    if not isinstance(stored, dict):
+        return False
+    return all(key in stored and _same(stored[key], value) for key, value in given.items())
+
+
+def shows(shown: Any, given: Any) -> bool:
+    """Whether a message of a view is the one that was given; what is only for us may be left out of a view."""
+    return holds(shown, {key: value for key, value in given.items() if key in _SAID})
+
+
+def difference(stored: Any, expected: Sequence[Message]) -> str | None:
+    """How a stored history differs from what it should be; None if it does not."""
+    if not isinstance(stored, list):
+        return f"get_messages returned {type(stored).__name__}; expected a list"
+    for position, (found, wanted) in enumerate(zip(stored, expected, strict=False)):
+        if not holds(found, wanted):
+            return f"message {position} of {len(expected)} is {_short(found)}; expected {_short(wanted)}"
+    if len(stored) != len(expected):
+        return f"get_messages returned {len(stored)} messages; expected {len(expected)}"
+    return None
+
+
+def is_whole(history: Sequence[Message], view: Any) -> bool:
+    """Whether a view shows everything as it is, instructions aside."""
+    if not isinstance(view, list):
+        return False
+    rest = iter(message for message in view if isinstance(message, dict) and message.get("role") not in INSTRUCTIONS)
+    return all(any(shows(shown, wanted) for shown in rest) for wanted in history if not _rank(wanted))
+
+
+def complaints(history: Sequence[Message], view: Any, budget: int | None = None) -> Iterator[Complaint]:
+    """Everything that a view must not do.
+
+    Args:
+        history: What is stored.
+        view: What was returned for a request.
+        budget: The tokens it should fit; None if that is not asked.
+    """
+    if not isinstance(view, list) or not all(isinstance(message, dict) and "role" in message for message in view):
+        yield "C7", f"get_messages_for_request returned {_short(view)}; expected a list of messages"
+        return
+    places = _Places(history, view)
+    yield from _order(history, view, places)
+    yield from _pairs(history, view)
+    yield from _systems(history, view, places)
+    yield from _newest(history, view)
+    if budget is not None:
+        yield from _fit(history, view, places, budget)
+
+
+# ── recognising ──
+
+
+class _Places:
+    """Where the messages of a view may stand in the history.
+
+    Attributes:
+        candidates: For every message of the view the positions it may come from; empty for what was put in.
+        chosen: One of them for each, in order as far as possible; None for what was put in or stands out of order.
+    """
+
+    def __init__(self, history: Sequence[Message], view: Sequence[Message]) -> None:
+        known: dict[tuple[Any, ...], list[int]] = {}
+        for position, message in enumerate(history):
+            known.setdefault(_identity(message), []).append(position)
+        self.candidates: list[list[int]] = []
+        for message in view:
+            alike = known.get(_identity(message), [])
+            equal = [at for at in alike if shows(message, history[at])]
+            self.candidates.append(equal or (alike if _is_marked(message) else []))
+        self.chosen: list[int | None] = [None] * len(view)
+        self.displaced: list[int] = []
+        for rank in ("system", "developer", ""):
+            last = -1
+            for at, message in enumerate(view):
+                if _rank(message) != rank or not self.candidates[at]:
+                    continue
+                later = [place for place in self.candidates[at] if place > last]
+                if later:
+                    last = self.chosen[at] = later[0]
+                else:
+                    self.displaced.append(at)
+
+    def shown(self) -> set[int]:
+        return {place for place in self.chosen if place is not None}
+
+
+def _rank(message: Message) -> str:
+    """Which messages keep their order among each other; instructions may be gathered at the beginning."""
+    return message["role"] if message["role"] in INSTRUCTIONS else ""
+
+
+def _identity(message: Message) -> tuple[Any, ...]:
+    return (
+        message.get("role"),
+        repr(message.get("tool_call_id")),
+        tuple(call_ids(message)),
+        mark_of(message)
+        or (None if message.get("tool_call_id") or call_ids(message) else repr(message.get("content"))),
+    )
+
+
+def _is_marked(message: Message) -> bool:
+    return mark_of(message) is not None or bool(message.get("tool_call_id")) or bool(call_ids(message))
+
+
+# ── the promises ──
+
+
+def _order(history: Sequence[Message], view: Sequence[Message], places: _Places) -> Iterator[Complaint]:
+    for at in places.displaced[:1]:
+        yield "C10", f"the view shows {_short(view[at])} after messages that came later, or more than once"
+    newest_before = -1
+    for at, place in enumerate(places.chosen):
+        if place is None:
+            continue
+        # To show instructions earlier than they were given is common; to show them later changes what they mean.
+        if _rank(view[at]) and place < newest_before:
+            yield "C10", f"the view shows the instruction {_short(view[at])} after messages that came later"
+            return
+        if not _rank(view[at]):
+            newest_before = max(newest_before, place)
+
+
+def _pairs(history: Sequence[Message], view: Sequence[Message]) -> Iterator[Complaint]:
+    called, answered = _ids(history)
+    called_here, answered_here = _ids(view)
+    for each in sorted(called & answered):
+        if each in called_here and each not in answered_here:
+            yield "C9", f"the view shows the call {each!r} without its result"
+            return
+        if each in answered_here and each not in called_here:
+            yield "C9", f"the view shows the result of {each!r} without its call"
+            return
+
+
+def _ids(messages: Sequence[Message]) -> tuple[set[str], set[str]]:
+    called = {each for message in messages for each in call_ids(message)}
+    answered = {str(message["tool_call_id"]) for message in messages if message.get("tool_call_id")}
+    return called, answered
+
+
+def _systems(history: Sequence[Message], view: Sequence[Message], places: _Places) -> Iterator[Complaint]:
+    shown = [message for message in view if message["role"] == "system"]
+    texts = "\n".join(str(message.get("content")) for message in shown)
+    wanted = [(at, message) for at, message in enumerate(history) if message["role"] == "system"]
+    if len(shown) >= len(wanted):
+        return
+    for at, message in wanted:
+        # Several may be put together into one, in which a message that says nothing leaves no trace.
+        joined = bool(shown) and str(message.get("content") or "") in texts
+        if joined or at in places.shown() or any(shows(m, message) for m in shown):
+            continue
+        yield "C11", f"the view leaves out the system message {_short(message)}, number {at + 1} of {len(history)}"
+        return
+
+
+def _newest(history: Sequence[Message], view: Sequence[Message]) -> Iterator[Complaint]:
+    if not history or _rank(history[-1]):
+        return  # where instructions are shown is the context's choice
+    newest = history[-1]
+    if not view:
+        yield "C12", "the view is empty; expected at least the newest message"
+        return
+    last = view[-1]
+    if shows(last, newest) or (_identity(last) == _identity(newest) and _is_marked(newest)):
+        return
+    is_older = any(shows(last, message) for message in history[:-1])
+    if last["role"] != newest["role"] or is_older or last.get("tool_call_id") != newest.get("tool_call_id"):
+        yield "C12", f"the view ends with {_short(last)}; expected the newest message, {_short(newest)}"
+
+
+def _fit(history: Sequence[Message], view: Sequence[Message], places: _Places, budget: int) -> Iterator[Complaint]:
+    unit = newest_unit(history)
+    optional = [
+        message for message, place in zip(view, places.chosen, strict=True) if not _rank(message) and place not in unit
+    ]
+    taken, all_of_it = total_size(optional), total_size(history)
+    if total_size(view) >= all_of_it > SURELY_TOO_MUCH * budget:
+        much = all_of_it // CHARACTERS_PER_TOKEN
+        yield "C7", f"a history of about {much} tokens was returned whole for a budget of {budget}"
+    if taken > MOST_CHARACTERS * budget:
+        about = taken // CHARACTERS_PER_TOKEN
+        biggest = max(optional, key=size)
+        yield (
+            "C8",
+            (
+                f"the view takes about {about} tokens, not counting system messages and the newest, for a budget of {budget}; "
+                f"its largest part is {_short(biggest)}"
+            ),
+        )
+
+
+# ── comparing ──
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other) and isinstance(one, bool) is isinstance(other, bool)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 140 else f"{text[:120]}… ({len(text)} characters)"

@@ -1,0 +1,1 @@
+"""Checks of the clauses that every module has to keep."""

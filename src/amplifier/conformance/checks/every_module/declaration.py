@@ -1,0 +1,200 @@
+"""What can be said without running anything: entry point, mount, on_session_ready, the declared type.
+
+Everything is read from metadata and syntax trees; where a tree does not tell, the check says so and leaves the question to
+those that run the module.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from amplifier.conformance.harness.check_registry import check
+from amplifier.conformance.harness.examined import Unexamined
+from amplifier.conformance.harness.mounted_module import Fault
+from amplifier.conformance.target.locate import Definition, Subject, parsed
+from amplifier.contracts import CONTRACTS
+from amplifier.loading import is_module_id
+
+_MANAGERS = frozenset({"asynccontextmanager"})
+
+
+@check("A1", kind="static")
+def declares_an_entry_point(subject: Subject) -> Iterator[Fault]:
+    """Reads the project's metadata for an entry point that leads to a file which can be parsed."""
+    if subject.project is not None and not subject.declared:
+        yield Fault(
+            clause="A1",
+            what="pyproject.toml declares no entry point in the group 'amplifier.modules'",
+            location=subject.project.name,
+        )
+    if subject.origin == "folder":
+        for module_id, reference in subject.declared.items():
+            name = reference.partition(":")[0].strip()
+            if name != subject.import_name and not _exists(subject, name):
+                what = f"the entry point {module_id!r} refers to {name!r}, and there is no such file in the project"
+                yield Fault(clause="A1", what=what, location="pyproject.toml")
+    for file in subject.sources():
+        if parsed(file) is None:
+            yield Fault(clause="A1", what=f"{file.name} cannot be parsed, so it cannot be imported", location=file.name)
+
+
+@check("A2", kind="static")
+def is_well_named(subject: Subject) -> Iterator[Fault]:
+    """Compares the names of the entry points with the grammar of module ids."""
+    for module_id in subject.declared:
+        if not is_module_id(module_id):
+            yield Fault(
+                clause="A2",
+                what=f"the entry point is called {module_id!r}; expected lower-case letters, digits, '-' and '_', "
+                "starting with a letter, at most 64 characters",
+                location="pyproject.toml",
+            )
+
+
+@check("A3", kind="static")
+def has_a_mount(subject: Subject) -> Iterator[Fault]:
+    """Reads the definition of mount: present, async or a context manager, callable with coordinator and config."""
+    tree = _tree(subject)
+    found = subject.definition(subject.attribute)
+    if found is None and not _is_dynamic(tree, subject.attribute):
+        what = (
+            f"there is no {subject.attribute!r} in {subject.import_name}; expected async def mount(coordinator, config)"
+        )
+        yield Fault(clause="A3", what=what, location=subject.file.name)
+        return
+    node = None if found is None else found.node
+    if found is None or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        raise Unexamined(f"{subject.file.name} does not show how {subject.attribute!r} is defined")
+    if not _takes(node, 2):
+        what = f"mount takes ({ast.unparse(node.args)}); expected one that can be called as mount(coordinator, config)"
+        yield Fault(clause="A3", what=what, location=found.location)
+    yield from _not_async(node, found)
+
+
+@check("A6", kind="static")
+def is_told_when_ready(subject: Subject) -> Iterator[Fault]:
+    """Reads the definition of on_session_ready, if there is one: async, and takes the coordinator alone."""
+    tree = _tree(subject)
+    found = subject.definition("on_session_ready")
+    if found is None and not _is_dynamic(tree, "on_session_ready"):
+        return  # there is none
+    node = None if found is None else found.node
+    if found is None or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        raise Unexamined(f"{subject.file.name} does not show whether there is an on_session_ready")
+    if not _takes(node, 1):
+        what = f"on_session_ready takes ({ast.unparse(node.args)}); expected on_session_ready(coordinator)"
+        yield Fault(clause="A6", what=what, location=found.location)
+    if isinstance(node, ast.FunctionDef):
+        if node.decorator_list:
+            raise Unexamined(f"{found.file.name} does not show what its decorators make of on_session_ready")
+        what = "on_session_ready is not async, so the kernel does not call it"
+        yield Fault(clause="A6", what=what, location=found.location)
+
+
+@check("A20", kind="static")
+def declares_its_type(subject: Subject) -> Iterator[Fault]:
+    """Reads __amplifier_module_type__."""
+    _tree(subject)
+    found = subject.definition("__amplifier_module_type__")
+    declared = subject.constant("__amplifier_module_type__")
+    if found is None:
+        yield Fault(
+            clause="A20",
+            what="the module does not declare its type as __amplifier_module_type__",
+            location=subject.file.name,
+        )
+    elif declared is None:
+        raise Unexamined(f"{subject.file.name} does not show what __amplifier_module_type__ is")
+    elif declared not in CONTRACTS:
+        yield Fault(
+            clause="A20",
+            what=f"__amplifier_module_type__ is {declared!r}; expected one of {', '.join(CONTRACTS)}",
+            location=found.location,
+        )
+
+
+def _tree(subject: Subject) -> ast.Module:
+    """The syntax tree of the module's own file.
+
+    Raises:
+        Unexamined: It has none.
+    """
+    tree = parsed(subject.file)
+    if tree is None:
+        raise Unexamined(f"{subject.file.name} cannot be parsed")
+    return tree
+
+
+def _exists(subject: Subject, import_name: str) -> bool:
+    base = subject.search_path or subject.folder
+    path = base.joinpath(*import_name.split("."))
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+
+
+def _takes(node: ast.FunctionDef | ast.AsyncFunctionDef, count: int) -> bool:
+    arguments = node.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    least = len(positional) - len(arguments.defaults)
+    keywords_needed = any(default is None for default in arguments.kw_defaults)
+    return least <= count and (len(positional) >= count or arguments.vararg is not None) and not keywords_needed
+
+
+def _not_async(node: ast.FunctionDef | ast.AsyncFunctionDef, found: Definition) -> Iterator[Fault]:
+    decorators = {_last_name(each) for each in node.decorator_list}
+    yields = any(isinstance(each, (ast.Yield, ast.YieldFrom)) for each in _own_nodes(node))
+    if isinstance(node, ast.AsyncFunctionDef):
+        if yields and not node.decorator_list:
+            what = "mount is an async generator without @asynccontextmanager, which can be neither awaited nor entered"
+            yield Fault(clause="A3", what=what, location=found.location)
+        return
+    if decorators & _MANAGERS:
+        return
+    if node.decorator_list:
+        raise Unexamined(f"{found.file.name} does not show what its decorators make of mount")
+    # A plain function may still return a coroutine or a manager; only what surely returns neither is a fault here.
+    answers = [each.value for each in _own_nodes(node) if isinstance(each, ast.Return) and each.value is not None]
+    local = {each.name for each in ast.walk(node) if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))}
+    surely_not = [
+        isinstance(value, (ast.Constant, ast.Lambda)) or (isinstance(value, ast.Name) and value.id in local)
+        for value in answers
+    ]
+    if yields or all(surely_not):
+        what = "mount is a plain function; expected async def, or a factory of async context managers"
+        yield Fault(clause="A3", what=what, location=found.location)
+        return
+    raise Unexamined(f"{found.file.name} does not show what the plain function mount returns")
+
+
+def _own_nodes(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.AST]:
+    """The nodes of a function without those of functions inside it."""
+    waiting: list[ast.AST] = list(function.body)
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+            waiting += ast.iter_child_nodes(node)
+
+
+def _last_name(decorator: ast.expr) -> str:
+    node = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def _is_dynamic(tree: ast.Module, attribute: str) -> bool:
+    """Whether a name could come into being in a way that a syntax tree does not show."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and any(
+            a.name == "*" or (a.asname or a.name) == attribute for a in node.names
+        ):
+            return True
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("setattr", "exec", "globals", "vars"):
+            return True
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name in (
+            "__getattr__",
+            attribute.partition(".")[0],
+        ):
+            return True
+        if isinstance(node, ast.Name) and node.id == attribute and isinstance(node.ctx, ast.Store):
+            return True
+    return "." in attribute

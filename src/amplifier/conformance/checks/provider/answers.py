@@ -1,0 +1,444 @@
+"""What providers promise about answers: shape, usage, calls and their ids, requests left alone, everything accepted.
+
+What they promise about being told of, listed, mounted and asked at once is in `_provider_conduct`.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+from typing import Any
+
+import anyio
+
+from amplifier.conformance.harness.check_registry import check
+from amplifier.conformance.harness.mounted_module import Outcome, Scene, Stage
+from amplifier.conformance.harness.time_budget import Budget
+from amplifier.contracts import Provider
+from amplifier.errors import (
+    AbortError,
+    AuthenticationError,
+    ContentFilterError,
+    ContextLengthError,
+    InvalidRequestError,
+    LLMError,
+    LLMTimeoutError,
+    ProviderUnavailableError,
+    RateLimitError,
+)
+from amplifier.models import (
+    ChatRequest,
+    ChatResponse,
+    ThinkingBlock,
+    ToolCall,
+    ToolCallBlock,
+    Usage,
+    from_dict,
+    to_dict,
+)
+
+from .dialogues import (
+    asking,
+    calls_of,
+    complete,
+    continued,
+    one_of_everything,
+    problem_with,
+    reported_usage,
+    request_from,
+    snapshot,
+    told,
+)
+
+PROVIDER = ("provider",)
+_OTHER_REASONS = (
+    AbortError,
+    AuthenticationError,
+    ContentFilterError,
+    ContextLengthError,
+    LLMTimeoutError,
+    ProviderUnavailableError,
+    RateLimitError,
+)
+"""Errors that do not blame the kinds of messages in a request."""
+_MOMENT = 0.2
+_USAGE_KEYS = ("input_tokens", "output_tokens")
+_SLOW = 0.3
+_CONVERSATION_SECONDS = 1.5
+_CACHE_KEYS = ("cache_read_tokens", "cache_write_tokens")
+
+
+def usable(scene: Scene) -> bool:
+    """Whether there is a provider that can be asked."""
+    return isinstance(scene.instance, Provider)
+
+
+@check("P1", kind="structure", types=PROVIDER)
+async def has_five_members(stage: Stage) -> None:
+    """Reads the name and calls each of the four methods, looking which of them have to be awaited."""
+    async with stage.scene() as scene:
+        provider = scene.instance
+        if provider is None:
+            return
+        names = ("get_info", "list_models", "complete", "parse_tool_calls")
+        missing = [name for name in names if not callable(getattr(provider, name, None))]
+        for method in missing:
+            stage.fault("P1", f"{type(provider).__name__} has no method {method!r}")
+        own_name: Any = getattr(provider, "name", None)
+        if not isinstance(own_name, str) or not own_name:
+            stage.fault("P1", f"the provider's name is {own_name!r}; expected a text")
+        arguments: dict[str, tuple[Any, ...]] = {
+            "get_info": (),
+            "list_models": (),
+            "complete": (asking("Hello."),),
+            "parse_tool_calls": (_answer([], "call"),),
+        }
+        for name, given in arguments.items():
+            if name not in missing:
+                await _look_at_call(stage, scene, name, given)
+
+
+async def _look_at_call(stage: Stage, scene: Scene, name: str, given: tuple[Any, ...]) -> None:
+    awaitable: list[bool] = []
+
+    async def call() -> Any:
+        answer = getattr(scene.instance, name)(*given)
+        awaitable.append(inspect.isawaitable(answer))
+        return await answer if awaitable[0] else answer
+
+    outcome = await scene.call(call)
+    is_async = name in ("list_models", "complete")
+    if awaitable and awaitable[0] is not is_async:
+        stage.fault("P1", f"{name} {'is not' if is_async else 'is'} async; the contract has it the other way round")
+    elif isinstance(outcome.error, TypeError) and stage.location_of(outcome.error) is None:
+        stage.fault("P1", f"{name} cannot be called as the contract says: {outcome.error}")
+
+
+# ── everything is accepted ──
+
+
+@check(
+    "P3", "P4", "P5", "P6", "P7", "P8", "P9", "P10", "P19", kind="behaviour", types=PROVIDER, inputs="provider_requests"
+)
+async def takes_every_request(stage: Stage) -> None:
+    """Sends requests with every role and block type, compares them with what they were, and reads the answers."""
+    async with stage.scene() as scene:
+        if not usable(scene):
+            return
+        request = request_from(stage.case)
+        before = snapshot(request)
+        outcome = await complete(scene, request)
+        expect_untouched(stage, request, before)
+        if outcome.returned:
+            judge_answer(stage, scene, outcome.value)
+            if isinstance(outcome.value, ChatResponse):
+                _judge_echo(stage, request, outcome.value)
+            return
+    is_refused = outcome.kind == "raised" and not isinstance(outcome.error, _OTHER_REASONS)
+    if is_refused and await _answers_plainly(stage):
+        stage.fault("P7", f"complete {outcome}; a plain request is answered", error=outcome.error)
+
+
+@check("P4", "P5", "P6", "P7", "P8", "P9", "P10", kind="behaviour", types=PROVIDER)
+async def takes_one_of_everything(stage: Stage) -> None:
+    """Sends a request for every role and every block type in turn; where a plain one is answered, these must be."""
+    started = anyio.current_time()
+    if not await _answers_plainly(stage):
+        return
+    everything = one_of_everything()
+    if anyio.current_time() - started > _SLOW and await _takes_it_all(stage, everything):
+        return
+    for name, messages in everything.items():
+        async with stage.scene() as scene:
+            request = request_from({"messages": messages})
+            before = snapshot(request)
+            outcome = await complete(scene, request)
+            expect_untouched(stage, request, before)
+            if outcome.returned:
+                judge_answer(stage, scene, outcome.value)
+                if isinstance(outcome.value, ChatResponse):
+                    _judge_echo(stage, request, outcome.value)
+            elif outcome.kind == "raised" and not isinstance(outcome.error, _OTHER_REASONS):
+                what = f"a conversation with {name}: complete {outcome}; a plain request is answered"
+                stage.fault("P7", what, given=messages, error=outcome.error)
+        if stage.faults:
+            return
+
+
+async def _takes_it_all(stage: Stage, everything: dict[str, list[dict[str, Any]]]) -> bool:
+    """Whether one conversation with all of it is answered, which saves time with those who take theirs."""
+    parts = [json.dumps(messages).replace("toolu_", f"toolu_{at}_") for at, messages in enumerate(everything.values())]
+    messages = [message for part in parts for message in json.loads(part)]
+    async with stage.scene() as scene:
+        request = request_from({"messages": messages})
+        before = snapshot(request)
+        outcome = await complete(scene, request)
+        expect_untouched(stage, request, before)
+        if outcome.returned:
+            judge_answer(stage, scene, outcome.value)
+        return outcome.returned
+
+
+async def _answers_plainly(stage: Stage) -> bool:
+    """Whether a fresh provider answers an ordinary first request."""
+    async with stage.scene() as scene:
+        return usable(scene) and (await complete(scene, asking("Hello."))).returned
+
+
+def expect_untouched(stage: Stage, request: ChatRequest, before: Any) -> None:
+    """A request is the caller's."""
+    after = snapshot(request)
+    if after != before:
+        changed = sorted(key for key in {*before, *after} if before.get(key) != after.get(key))
+        stage.fault("P8", f"complete changed the request: {', '.join(changed)} is not what it was")
+
+
+def judge_answer(stage: Stage, scene: Scene, response: Any) -> None:
+    """What an answer must be by itself, and what parse_tool_calls makes of it."""
+    found = problem_with(response)
+    if found is not None:
+        stage.fault(*found)
+        return
+    parsed = _parsed(scene, response)
+    expected = told(calls_of(response))
+    if parsed != expected:
+        stage.fault("P10", f"parse_tool_calls gave {parsed!r} for a response of its own with the calls {expected!r}")
+
+
+def _parsed(scene: Scene, response: ChatResponse) -> Any:
+    try:
+        calls = scene.instance.parse_tool_calls(response)
+    except Exception as error:  # noqa: BLE001 — foreign code
+        return f"{type(error).__name__}: {error}"
+    return told(calls) if isinstance(calls, (list, tuple)) else repr(calls)
+
+
+def _judge_echo(stage: Stage, request: ChatRequest, response: ChatResponse) -> None:
+    """A thought that comes back comes back with its seal."""
+    sent = {
+        block.thinking: block.signature
+        for message in request.messages
+        for block in (message.content if isinstance(message.content, list) else [])
+        if isinstance(block, ThinkingBlock) and block.signature
+    }
+    for block in response.content:
+        if isinstance(block, ThinkingBlock) and block.thinking in sent and block.signature != sent[block.thinking]:
+            what = f"the thought {block.thinking!r} was sent with the signature {sent[block.thinking]!r}"
+            stage.fault("P6", f"{what} and came back with {block.signature!r}")
+
+
+# ── conversations ──
+
+
+@check(
+    "P3", "P4", "P5", "P6", "P8", "P9", "P10", "P11", "P14", "P19",
+    kind="behaviour", types=PROVIDER, inputs="provider_dialogues",
+)  # fmt: skip
+async def leads_a_conversation(stage: Stage) -> None:
+    """Leads conversations of several turns, answering the calls; reads answers, events, ids and earlier requests."""
+    await _lead(stage, stage.case)
+
+
+@check("P3", "P4", "P5", "P6", "P8", "P9", "P10", "P11", "P14", "P19", kind="behaviour", types=PROVIDER)
+async def leads_usual_conversations(stage: Stage) -> None:
+    """Leads the most ordinary conversations: asking for a tool again and again, small talk, and no tools on offer."""
+    tool = "Please use a tool."
+    for case in (
+        {"words": [tool] * 12, "tools": True, "options": {}},
+        {"words": ["Hello.", "Hello.", tool, "Thanks."], "tools": True, "options": {"conformance_unknown": 1}},
+        {"words": ["Hello.", tool], "tools": False, "options": {}},
+    ):
+        await _lead(stage, case)
+        stage.tell_input(case)
+        if stage.faults:
+            return
+
+
+async def _lead(stage: Stage, case: dict[str, Any]) -> None:
+    async with stage.scene() as scene:
+        if not usable(scene):
+            return
+        dialogue = _Dialogue(stage, scene)
+        request = asking(case["words"][0])
+        request.tools = request.tools if case["tools"] else None
+        budget = Budget(stage, _CONVERSATION_SECONDS)
+        for words in [*case["words"][1:], ""]:
+            response = await dialogue.turn(request, case["options"])
+            if response is None or stage.faults or budget.is_spent():
+                return
+            request = continued(request, response, words)
+
+
+class _Dialogue:
+    """What was asked and answered so far."""
+
+    def __init__(self, stage: Stage, scene: Scene) -> None:
+        self._stage = stage
+        self._scene = scene
+        self._ids: list[str] = []
+        self._past: list[tuple[str, Any, Any]] = []
+
+    async def turn(self, request: ChatRequest, options: dict[str, Any]) -> ChatResponse | None:
+        """Ask, and judge what comes; None if that was not a response."""
+        told_before = len(self._scene.events.get_events("llm:response"))
+        before = snapshot(request)
+        outcome = await complete(self._scene, request, **copy.deepcopy(options))
+        expect_untouched(self._stage, request, before)
+        if not outcome.returned:
+            await self._judge_failure(outcome, request, options)
+            return None
+        response = outcome.value
+        judge_answer(self._stage, self._scene, response)
+        if not isinstance(response, ChatResponse) or self._stage.faults:
+            return None
+        self._judge_ids(response)
+        events = (await announcements(self._scene, told_before + 1))[told_before:]
+        judge_events(self._stage, response, events)
+        self._judge_past()
+        self._past += [("request", request, before), ("response", response, snapshot(response))]
+        return response
+
+    async def _judge_failure(self, outcome: Outcome, request: ChatRequest, options: dict[str, Any]) -> None:
+        if outcome.kind != "raised":
+            return
+        turns = len(self._past) // 2 + 1
+        if options and await self._works_without(request):
+            what = f"complete with the keywords {sorted(options)} {outcome}; without them it answers"
+            self._stage.fault("P3", what, error=outcome.error)
+            return
+        judge_error(self._stage, outcome)
+        if not self._past or not isinstance(outcome.error, InvalidRequestError):
+            return
+        # Refused at a later turn. Is it the turn, or what the turn brought back?
+        async with self._stage.scene() as fresh:
+            plain = [await complete(fresh, asking("Hello.")) for _ in range(turns)]
+        if all(each.returned for each in plain):
+            what = f"a conversation with the provider's own answers was refused at turn {turns}: {outcome.error}"
+            self._stage.fault("P6", what, error=outcome.error)
+
+    async def _works_without(self, request: ChatRequest) -> bool:
+        """Whether a fresh provider that was asked the same answers this without the keywords."""
+        async with self._stage.scene() as fresh:
+            for what, earlier, _ in self._past:
+                if what == "request":
+                    await complete(fresh, copy.deepcopy(earlier))
+            return (await complete(fresh, copy.deepcopy(request))).returned
+
+    def _judge_ids(self, response: ChatResponse) -> None:
+        ids = [call.id for call in calls_of(response)]
+        again = sorted(set(ids) & set(self._ids))
+        if again:
+            self._stage.fault("P9", f"the id {again[0]!r} was given to a call of an earlier answer, too")
+        self._ids += ids
+
+    def _judge_past(self) -> None:
+        for what, value, before in self._past:
+            if snapshot(value) != before:
+                clause = "P8" if what == "request" else "P14"
+                self._stage.fault(clause, f"an earlier {what} was changed when the next one was asked for")
+                return
+
+
+_ODD_OPTIONS: tuple[dict[str, Any], ...] = (
+    {"model": "no-such-model"},
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}},
+    {"max_output_tokens": 1, "stop": ["e"], "temperature": 1.9},
+)
+"""What one provider can do and another cannot."""
+
+
+@check("P4", "P19", kind="behaviour", types=PROVIDER)
+async def says_what_it_cannot_do(stage: Stage) -> None:
+    """Asks for a model and a format that may not be there: an answer is as good as an LLMError, nothing else is."""
+    if not await _answers_plainly(stage):
+        return
+    for options in _ODD_OPTIONS:
+        async with stage.scene() as scene:
+            outcome = await complete(scene, from_dict(ChatRequest, {**to_dict(asking("Hello.")), **options}))
+        if outcome.kind == "raised":
+            judge_error(stage, outcome)
+        elif outcome.returned and not isinstance(outcome.value, ChatResponse):
+            stage.fault("P4", f"complete {outcome}; expected a ChatResponse", given=options)
+        if stage.faults:
+            return
+
+
+def judge_error(stage: Stage, outcome: Outcome) -> None:
+    """What a failed call may raise."""
+    error = outcome.error
+    if not isinstance(error, LLMError):
+        stage.fault("P19", f"complete {outcome}; expected an LLMError", error=error)
+        return
+    retryable: Any = error.retryable
+    if not isinstance(retryable, bool):
+        stage.fault("P19", f"{type(error).__name__} has retryable {retryable!r}; expected True or False", error=error)
+
+
+async def announcements(scene: Scene, wanted: int) -> list[dict[str, Any]]:
+    """The llm:response events so far; whoever tells in a task of its own gets a moment for it."""
+    with anyio.move_on_after(_MOMENT):
+        while len(scene.events.get_events("llm:response")) < wanted:  # noqa: ASYNC110 — a recorder has no event to wait for
+            await anyio.sleep(0.001)
+    return [data for _, data in scene.events.get_events("llm:response")]
+
+
+def judge_events(stage: Stage, response: ChatResponse, events: list[dict[str, Any]]) -> None:
+    """Whether one of the events of a call tells the usage of its answer."""
+    if not events:
+        stage.fault("P11", "complete returned and llm:response was not emitted")
+        return
+    usage = reported_usage(events[-1])
+    if not isinstance(usage, dict):
+        stage.fault("P11", f"llm:response was emitted with usage {usage!r}; expected a dict")
+        return
+    for key in _USAGE_KEYS:
+        if not isinstance(usage.get(key), int):
+            stage.fault("P11", f"llm:response was emitted with usage {usage!r}, without {key!r}")
+            return
+    counted = response.usage
+    assert isinstance(counted, Usage)  # judged before
+    for key in _CACHE_KEYS:
+        if getattr(counted, key) is not None and usage.get(key) != getattr(counted, key):
+            stage.fault("P11", f"the response has {key}={getattr(counted, key)}; llm:response says {usage.get(key)!r}")
+            return
+    if not counted.cache_read_tokens and not counted.cache_write_tokens:
+        for key in _USAGE_KEYS:
+            if usage[key] != getattr(counted, key):
+                stage.fault("P11", f"the response has {key}={getattr(counted, key)}; llm:response says {usage[key]}")
+                return
+
+
+# ── calls ──
+
+
+@check("P10", kind="behaviour", types=PROVIDER, inputs="provider_answers")
+async def reads_calls(stage: Stage) -> None:
+    """Lets parse_tool_calls read answers with any number of calls between other blocks."""
+    async with stage.scene() as scene:
+        if not usable(scene):
+            return
+        response = _answer(stage.case["blocks"], stage.case["id"])
+        before = snapshot(response)
+        parsed, expected = _parsed(scene, response), told(response.tool_calls or [])
+        if parsed != expected:
+            stage.fault("P10", f"parse_tool_calls gave {parsed!r}; expected {expected!r}")
+        elif snapshot(response) != before:
+            stage.fault("P10", "parse_tool_calls changed the response")
+
+
+def _answer(blocks: list[dict[str, Any]], word: str) -> ChatResponse:
+    """A response with these blocks; those without a type are calls."""
+    content = [
+        block if "type" in block else {"type": "tool_call", "id": f"{word}-{number}", **copy.deepcopy(block)}
+        for number, block in enumerate(blocks)
+    ]
+    response = from_dict(ChatResponse, {"content": content})
+    calls = [
+        ToolCall(id=block.id, name=block.name, arguments=copy.deepcopy(block.input))
+        for block in response.content
+        if isinstance(block, ToolCallBlock)
+    ]
+    response.tool_calls = calls or None
+    response.usage = Usage(input_tokens=1, output_tokens=1, total_tokens=2)
+    return response

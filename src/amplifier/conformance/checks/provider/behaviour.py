@@ -1,0 +1,371 @@
+"""What providers promise about being described, mounted, asked at once and streamed."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import anyio
+
+from amplifier.conformance.harness.check_registry import check
+from amplifier.conformance.harness.guess_config import is_secret, secret_variables, without_secrets
+from amplifier.conformance.harness.mounted_module import OWNER, MountFailed, Scene, Stage
+from amplifier.conformance.target.source_literals import settings_in
+from amplifier.models import ChatRequest, ChatResponse, ModelInfo, ProviderInfo, StreamChunk, to_dict
+
+from .answers import PROVIDER, announcements, expect_untouched, usable
+from .dialogues import asking, calls_of, complete, snapshot, without_ids
+
+_AT_ONCE = 4
+_FLAGS = ("raw", "debug")
+
+
+# ── described ──
+
+
+@check("P12", "P13", "P20", kind="structure", types=PROVIDER)
+async def describes_itself(stage: Stage) -> None:
+    """Asks for the description while watching for connections, and for the models, with and without credentials."""
+    async with stage.scene() as scene:
+        if not usable(scene):
+            return
+        with _watching_connections() as seen:
+            outcome = await scene.call(scene.instance.get_info)
+        if not outcome.returned or not isinstance(outcome.value, ProviderInfo):
+            stage.fault("P13", f"get_info {outcome}; expected a ProviderInfo", error=outcome.error)
+        else:
+            for what in seen[:1]:
+                stage.fault("P13", f"get_info tried to reach a service: {what}")
+            defaults = outcome.value.defaults or {}
+            for key in ("context_window", "max_output_tokens"):
+                if not isinstance(defaults.get(key), int):
+                    stage.fault("P20", f"the defaults of get_info have {key} {defaults.get(key)!r}; expected a number")
+        await _judge_models(stage, scene, "")
+    if stage.faults:
+        return
+    with without_secrets(stage.loaded):
+        try:
+            async with stage.scene(config={}) as scene:
+                if usable(scene):
+                    await _judge_models(stage, scene, " without credentials")
+        except MountFailed:
+            return
+
+
+async def _judge_models(stage: Stage, scene: Scene, how: str) -> None:
+    outcome = await scene.call(scene.instance.list_models)
+    if outcome.kind == "raised":
+        stage.fault("P12", f"list_models{how} {outcome}; expected a list", error=outcome.error)
+    elif outcome.returned and not (
+        isinstance(outcome.value, list) and all(isinstance(each, ModelInfo) for each in outcome.value)
+    ):
+        stage.fault("P12", f"list_models{how} returned {str(outcome.value)[:120]}; expected a list of ModelInfo")
+
+
+_CONNECTING = ("socket.connect", "socket.getaddrinfo", "subprocess.Popen", "urllib.Request", "http.client.connect")
+_watchers: list[list[str]] = []
+_is_hooked: list[bool] = []
+
+
+@contextmanager
+def _watching_connections() -> Iterator[list[str]]:
+    """What the interpreter is asked to connect to meanwhile; the hook itself can never be taken away again."""
+    if not _is_hooked:
+        _is_hooked.append(True)
+        sys.addaudithook(_noticed)
+    seen: list[str] = []
+    _watchers.append(seen)
+    try:
+        yield seen
+    finally:
+        _watchers.remove(seen)
+
+
+def _noticed(event: str, arguments: tuple[Any, ...]) -> None:
+    if _watchers and event in _CONNECTING:
+        for seen in _watchers:
+            seen.append(f"{event} {arguments[1:]!r}"[:200])
+
+
+# ── mounted ──
+
+
+class _Warnings(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
+@check("P15", kind="structure", types=PROVIDER)
+async def declines_politely(stage: Stage) -> None:
+    """Mounts it without settings and without keys in the environment; it should decline with a warning, not fail."""
+    needs = [key for key in settings_in(stage.loaded.subject) if is_secret(key)]
+    if not needs and not secret_variables(stage.loaded):
+        return
+    listener = _Warnings()
+    logging.getLogger().addHandler(listener)
+    try:
+        with without_secrets(stage.loaded):
+            async with stage.scene(config={}) as scene:
+                own = [text for text in listener.texts if OWNER not in text]
+                if scene.instance is None and not own:
+                    stage.fault("P15", "without a key mount declined and logged no warning")
+    except MountFailed as failed:
+        stage.fault(
+            "P15", f"without settings mount {failed.outcome}; expected a warning and None", error=failed.outcome.error
+        )
+    finally:
+        logging.getLogger().removeHandler(listener)
+
+
+@check("P18", kind="structure", types=PROVIDER)
+async def can_be_closed(stage: Stage) -> None:
+    """Looks whether a provider that can be closed is closed by anything."""
+    async with stage.scene() as scene:
+        provider = scene.instance
+        closing = [name for name in ("aclose", "close") if callable(getattr(provider, name, None))]
+        registered = [
+            entry
+            for entry in scene.session.coordinator.cleanups.entries
+            if entry.owner == OWNER and entry.what == "cleanup"
+        ]
+        if provider is None or not closing or scene.is_structured or scene.cleanup is not None or registered:
+            return
+        stage.fault("P18", f"the provider has {closing[0]}(), and mount returned no cleanup that could call it")
+
+
+@check("P17", kind="behaviour", types=PROVIDER)
+async def shows_what_it_sends(stage: Stage) -> None:
+    """Turns on a flag such as raw, if there is one, and compares the events with those without it."""
+    flags = [key for key in settings_in(stage.loaded.subject) if any(word in key.lower().split("_") for word in _FLAGS)]
+    if not flags:
+        return
+    quiet = await _events_of_a_call(stage, dict.fromkeys(flags, False))
+    loud = await _events_of_a_call(stage, dict.fromkeys(flags, True))
+    if quiet is None or loud is None:
+        return
+    for name in ("llm:request", "llm:response"):
+        if name in loud and not loud[name] - quiet.get(name, set()):
+            stage.fault("P17", f"with {flags[0]}=True {name} holds nothing more than without it")
+            return
+    if "llm:request" not in loud:
+        stage.fault("P17", f"with {flags[0]}=True llm:request is not emitted")
+
+
+async def _events_of_a_call(stage: Stage, flags: dict[str, bool]) -> dict[str, set[str]] | None:
+    """The keys of the payloads of one call's events; None if there was no answer."""
+    try:
+        async with stage.scene(config={**stage.loaded.config, **flags}) as scene:
+            if not usable(scene) or not (await complete(scene, asking("Hello."))).returned:
+                return None
+            found: dict[str, set[str]] = {}
+            for name, payload in scene.events.events:
+                found.setdefault(name, set()).update(payload)
+            return found
+    except MountFailed:
+        return None
+
+
+# ── at once ──
+
+
+def _distinct(number: int) -> ChatRequest:
+    """A request that can be told from others by its words, its length and its tools."""
+    text = f"Please use a tool, and repeat the word zebra{number}zebra. " + "and again " * (number * 7)
+    return asking(text, (f"look{number}zebra", f"count{number}zebra"))
+
+
+@check("P14", "P8", "P11", kind="behaviour", types=PROVIDER)
+async def mixes_nothing(stage: Stage) -> None:
+    """Asks several things one after the other, in both orders, and then all at once; what depended on the question still does."""
+    forth, back = [await _in_turn(stage, order) for order in (range(_AT_ONCE), range(_AT_ONCE - 1, -1, -1))]
+    if not all(isinstance(each, ChatResponse) for each in [*forth, *back]):
+        return
+    async with stage.scene() as scene:
+        requests = [_distinct(number) for number in range(_AT_ONCE)]
+        before = [snapshot(request) for request in requests]
+        together = await _all_at_once(scene, requests)
+        for request, was in zip(requests, before, strict=True):
+            expect_untouched(stage, request, was)
+        heard = len(await announcements(scene, _AT_ONCE))
+    failed = [each for each in together if not isinstance(each, ChatResponse)]
+    if failed:
+        stage.fault("P14", f"of {_AT_ONCE} calls at once {len(failed)} failed ({failed[0]}); in turn all are answered")
+        return
+    if heard < _AT_ONCE:
+        stage.fault("P11", f"{_AT_ONCE} calls at once emitted llm:response {heard} times")
+    _judge_ids(stage, [forth, back], together)
+    for number in range(_AT_ONCE):
+        _judge_mixture(stage, number, [forth[number], back[number]], together[number])
+        if stage.faults:
+            break
+    stage.tell_input({"asked at once": [to_dict(_distinct(number)) for number in range(_AT_ONCE)]})
+
+
+async def _in_turn(stage: Stage, order: Sequence[int]) -> list[Any]:
+    """The answers to the requests, by their numbers, asked one after the other."""
+    answers: list[Any] = [None] * len(order)
+    async with stage.scene() as scene:
+        for number in order if usable(scene) else ():
+            outcome = await complete(scene, _distinct(number))
+            answers[number] = outcome.value
+    return answers
+
+
+async def _all_at_once(scene: Scene, requests: list[ChatRequest]) -> list[Any]:
+    answers: list[Any] = [None] * len(requests)
+
+    async def ask(number: int) -> None:
+        outcome = await complete(scene, requests[number])
+        answers[number] = outcome.value if outcome.returned else outcome
+
+    async with anyio.create_task_group() as group:
+        for number in range(len(requests)):
+            group.start_soon(ask, number)
+    return answers
+
+
+def _judge_ids(stage: Stage, in_turn: list[list[Any]], together: list[Any]) -> None:
+    """Where every call of every answer has an id of its own, that is so at once, too."""
+
+    def repeated(answers: list[Any]) -> list[str]:
+        ids = [call.id for answer in answers for call in calls_of(answer)]
+        return sorted({each for each in ids if ids.count(each) > 1})
+
+    again = repeated(together)
+    if again and not any(repeated(answers) for answers in in_turn):
+        stage.fault("P14", f"asked in turn no id is given twice; asked at once {again[0]!r} is")
+
+
+def _judge_mixture(stage: Stage, number: int, in_turn: list[Any], together: Any) -> None:
+    text = without_ids(together)
+    alone = [without_ids(each) for each in in_turn]
+    others = [other for other in range(_AT_ONCE) if other != number]
+    strangers = [other for other in others if any(f"{other}zebra" in each for each in [*alone, text])]
+    if strangers:
+        stage.fault("P14", f"the answer to request {number} speaks of request {strangers[0]}, which is another's")
+    elif all(f"{number}zebra" in each for each in alone) and f"{number}zebra" not in text:
+        stage.fault(
+            "P14", f"asked in turn the answer to request {number} speaks of it; asked beside others it does not"
+        )
+    elif alone[0] == alone[1] and f"{number}zebra" in alone[0] and text != alone[0]:
+        # It depends on the question alone, whatever was asked before: nothing else should have a part in it.
+        what = f"asked in turn request {number} gets {alone[0][:200]}; asked beside others {text[:200]}"
+        stage.fault("P14", what)
+
+
+# ── streamed ──
+
+
+@check("P21", kind="behaviour", types=PROVIDER)
+async def streams_the_same(stage: Stage) -> None:
+    """Compares the last chunk of a stream with what complete gives, and the pieces with the whole."""
+    async with stage.scene() as scene:
+        if not usable(scene) or not callable(getattr(scene.instance, "stream", None)):
+            return
+        request = asking("Hello.")
+        before = snapshot(request)
+        outcome = await scene.call(_streamed, scene.instance, request)
+        if not outcome.returned or outcome.value is None:
+            return  # another kind of stream, or none for this
+        chunks: list[StreamChunk] = outcome.value
+        expect_untouched(stage, request, before)
+        last = chunks[-1] if chunks else None
+        if last is None or not isinstance(last.response, ChatResponse):
+            stage.fault("P21", "the last chunk of a stream has no response")
+            return
+        if any(chunk.response is not None for chunk in chunks[:-1]):
+            stage.fault("P21", "a chunk before the last one has a response")
+        _judge_pieces(stage, chunks, last.response)
+    if stage.faults:
+        return
+    whole = [await _whole(stage), await _whole(stage)]
+    if None not in whole and whole[0] == whole[1] and without_ids(last.response) != whole[0]:
+        stage.fault("P21", "the response of the last chunk is not what complete returns for the same request")
+
+
+async def _streamed(provider: Any, request: ChatRequest) -> list[StreamChunk] | None:
+    manager = provider.stream(request)
+    if not hasattr(type(manager), "__aenter__"):
+        return None
+    chunks = []
+    async with manager as stream:
+        async for chunk in stream:
+            if not isinstance(chunk, StreamChunk):
+                return None
+            chunks.append(chunk)
+    return chunks
+
+
+@check("P22", kind="behaviour", types=PROVIDER)
+async def streams_without_a_block(stage: Stage) -> None:
+    """Reads a stream with async for alone, to its end, and another one until its reader is cancelled."""
+    async with stage.scene() as scene:
+        if not usable(scene) or not callable(getattr(scene.instance, "stream", None)):
+            return
+        blocked = await scene.call(_streamed, scene.instance, asking("Hello."))
+        if not blocked.returned or not blocked.value:
+            return  # another kind of stream, or none for this
+        bare = await scene.call(_read_bare, scene.instance, asking("Hello."))
+        if not bare.returned:
+            stage.fault("P22", f"reading a stream with async for alone {bare}", error=bare.error)
+        elif bare.value is None:
+            stage.fault("P22", "what stream returns is no async iterator: it lacks __aiter__ or __anext__")
+        elif [chunk.kind for chunk in bare.value[-1:]] != [chunk.kind for chunk in blocked.value[-1:]]:
+            stage.fault(
+                "P22", "read with async for alone a stream ends with another kind of chunk than inside its block"
+            )
+        if stage.faults:
+            return
+        left = await scene.call(_cancelled_reader, scene.instance, asking("Hello."))
+        if left.returned and left.value is not None:
+            stage.fault("P22", f"after its reader was cancelled a stream goes on: {left.value}")
+
+
+async def _read_bare(provider: Any, request: ChatRequest) -> list[StreamChunk] | None:
+    stream = provider.stream(request)
+    if not hasattr(type(stream), "__aiter__") or not hasattr(type(stream), "__anext__"):
+        return None
+    return [chunk async for chunk in stream]
+
+
+async def _cancelled_reader(provider: Any, request: ChatRequest) -> str | None:
+    """What a stream gives after its reader was cancelled; None if it has ended, or never waited."""
+    stream = provider.stream(request)
+    while True:
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            try:
+                await anext(stream)
+            except StopAsyncIteration:
+                return None
+        if scope.cancelled_caught:
+            break
+    try:
+        return repr(await anext(stream))[:200]
+    except StopAsyncIteration:
+        return None
+
+
+def _judge_pieces(stage: Stage, chunks: list[StreamChunk], response: ChatResponse) -> None:
+    pieces: dict[int, str] = {}
+    for chunk in chunks:
+        if chunk.kind == "block_delta" and chunk.text:
+            pieces[chunk.index] = pieces.get(chunk.index, "") + chunk.text
+    for index, text in pieces.items():
+        whole = getattr(response.content[index], "text", None) if index < len(response.content) else None
+        if whole is not None and whole != text:
+            stage.fault("P21", f"the pieces of block {index} make {text[:80]!r}; the response has {whole[:80]!r}")
+            return
+
+
+async def _whole(stage: Stage) -> str | None:
+    async with stage.scene() as scene:
+        outcome = await complete(scene, asking("Hello."))
+        return without_ids(outcome.value) if isinstance(outcome.value, ChatResponse) else None

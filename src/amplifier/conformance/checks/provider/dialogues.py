@@ -1,0 +1,212 @@
+"""Requests for providers, built from JSON values, and a conversation led with one. Pure but for the leading.
+
+Above stand the checks of providers and their strategies; below stand the models and the scene.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from amplifier.conformance.harness.mounted_module import Outcome, Scene
+from amplifier.models import (
+    ChatRequest,
+    ChatResponse,
+    Message,
+    ToolCall,
+    ToolCallBlock,
+    ToolSpec,
+    Usage,
+    from_dict,
+    to_dict,
+    to_json,
+)
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+TOOLS = ("look", "count")
+
+
+def tool_specs(names: Sequence[str] = TOOLS) -> list[ToolSpec]:
+    """Tools on offer."""
+    schema = {"type": "object", "properties": {"text": {"type": "string"}}}
+    return [ToolSpec(name=name, description=f"The tool {name}.", parameters=copy.deepcopy(schema)) for name in names]
+
+
+def request_from(case: Mapping[str, Any]) -> ChatRequest:
+    """The request that a case describes: messages as `amplifier.models` writes them, and options."""
+    tools = tool_specs() if case.get("tools", True) else None
+    given = {**case.get("options", {}), "messages": copy.deepcopy(case["messages"])}
+    request = from_dict(ChatRequest, given)
+    request.tools = tools
+    return request
+
+
+def asking(text: str, names: Sequence[str] = TOOLS) -> ChatRequest:
+    """A request with one question."""
+    return ChatRequest(messages=[Message(role="user", content=text)], tools=tool_specs(names))
+
+
+def one_of_everything() -> dict[str, list[dict[str, Any]]]:
+    """Short conversations by what is special about them, as JSON values."""
+    user, end = {"role": "user", "content": "Hello."}, {"role": "user", "content": "Go on."}
+    picture = {"type": "base64", "media_type": "image/png", "data": PIXEL}
+    call = {"type": "tool_call", "id": "toolu_one", "name": "look", "input": {"text": "é", "n": [None]}}
+    other = {"type": "tool_call", "id": "toolu_two", "name": "count", "input": {}}
+    results = [{"type": "tool_result", "tool_call_id": "toolu_one", "output": {"seen": [1, None]}}]
+    text = {"type": "text", "text": "words"}
+    thought = {"type": "thinking", "thinking": "a thought", "signature": "c2lnbmF0dXJl"}
+    reasoning = {"type": "reasoning", "content": [], "summary": [{"type": "summary_text", "text": "because"}]}
+    unknown = {"type": "hologram", "beam": {"angle": 3}}
+
+    def tool(**more: Any) -> dict[str, Any]:
+        return {"role": "tool", "tool_call_id": "toolu_one", "name": "look", "content": "seen", **more}
+
+    def said(*blocks: dict[str, Any]) -> dict[str, Any]:
+        return {"role": "assistant", "content": list(blocks)}
+
+    return {
+        "a system message": [{"role": "system", "content": "Be brief."}, user],
+        "a developer message": [{"role": "developer", "content": "Be brief."}, user],
+        "instructions as blocks": [{"role": "system", "content": [text]}, user],
+        "instructions in the middle": [user, said(text), {"role": "system", "content": "Be brief."}, end],
+        "an empty text": [{"role": "user", "content": ""}],
+        "text of many alphabets": [{"role": "user", "content": 'é漢字🙂\u2028\r\n\t"\\'}],
+        "a long text": [{"role": "user", "content": "words " * 400}],
+        "a user's blocks": [{"role": "user", "content": [text, text]}],
+        "a picture": [{"role": "user", "content": [{"type": "image", "source": picture}]}],
+        "a picture by its address": [
+            {
+                "role": "user",
+                "content": [text, {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}],
+            }
+        ],
+        "an assistant's text": [user, {"role": "assistant", "content": "Hello."}, end],
+        "a thought": [user, said(thought, text), end],
+        "a thought without a signature": [user, said({"type": "thinking", "thinking": "a thought"}, text), end],
+        "a redacted thought": [user, said({"type": "redacted_thinking", "data": "aGlkZGVu"}, text), end],
+        "reasoning": [user, said(reasoning, text), end],
+        "a call and its result": [user, said(call), tool()],
+        "a call with text": [user, said(thought, text, call), tool(), end],
+        "two calls": [user, said(call, other), tool(), tool(tool_call_id="toolu_two", name="count"), end],
+        "a result as a block": [user, said(call), tool(content=results)],
+        "a result in a user's message": [user, said(call), {"role": "user", "content": results}],
+        "a result that is empty": [user, said(call), tool(content=""), end],
+        "a function's message": [user, {"role": "function", "name": "look", "content": "seen"}, end],
+        "a block of an unknown type": [{"role": "user", "content": [text, unknown]}],
+        "an assistant's block of an unknown type": [user, said(text, unknown), end],
+        "a text as a block": [{"role": "user", "content": [text]}],
+        "two messages of a user": [user, end],
+        "two messages of an assistant": [user, {"role": "assistant", "content": "One."}, said(text), end],
+        "two instructions": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "system", "content": "Be kind."},
+            user,
+        ],
+        "a message with metadata": [{**user, "name": "ann", "metadata": {"trace": {"id": 1}}}],
+    }
+
+
+async def complete(scene: Scene, request: ChatRequest, **options: Any) -> Outcome:
+    """Ask the subject."""
+    return await scene.call(scene.instance.complete, request, **options)
+
+
+# ── answers ──
+
+
+def calls_of(response: ChatResponse) -> list[ToolCall]:
+    """The calls of a response: those it lists, else those among its blocks."""
+    if response.tool_calls:
+        return list(response.tool_calls)
+    return [
+        ToolCall(id=block.id, name=block.name, arguments=block.input)
+        for block in response.content
+        if isinstance(block, ToolCallBlock)
+    ]
+
+
+def told(calls: Sequence[Any]) -> list[tuple[Any, Any, Any]]:
+    """Calls as ids, names and arguments."""
+    return [
+        (getattr(call, "id", None), getattr(call, "name", None), getattr(call, "arguments", None)) for call in calls
+    ]
+
+
+def continued(request: ChatRequest, response: ChatResponse, next_words: str) -> ChatRequest:
+    """The next request of a conversation: the answer, results for its calls, or something else to say."""
+    messages = [*copy.deepcopy(request.messages), Message(role="assistant", content=copy.deepcopy(response.content))]
+    calls = calls_of(response)
+    for call in calls:
+        messages.append(Message(role="tool", tool_call_id=call.id, name=call.name, content=f"result of {call.name}"))
+    if not calls:
+        messages.append(Message(role="user", content=next_words))
+    return ChatRequest(messages=messages, tools=copy.deepcopy(request.tools))
+
+
+def without_ids(response: ChatResponse) -> str:
+    """A response as text in which the ids of calls are replaced by their numbers."""
+    text = json.dumps(to_dict(response), sort_keys=True, default=str)
+    for number, call in enumerate(calls_of(response)):
+        text = text.replace(json.dumps(call.id), f'"<call {number}>"')
+    return text
+
+
+def problem_with(response: Any) -> tuple[str, str] | None:
+    """What is wrong with an answer by itself: a clause and what; None if nothing is."""
+    if not isinstance(response, ChatResponse):
+        return "P4", f"complete returned {type(response).__name__}; expected a ChatResponse"
+    content: Any = response.content  # anything may have been assigned since
+    if not isinstance(content, list) or not all(hasattr(block, "type") for block in content):
+        return "P4", f"the content of a response is {str(response.content)[:120]!r}; expected a list of blocks"
+    usage = response.usage
+    if not isinstance(usage, Usage):
+        return "P5", f"a response came with usage {usage!r}; expected a Usage"
+    counts: tuple[Any, ...] = (usage.input_tokens, usage.output_tokens, usage.total_tokens)
+    if not all(isinstance(count, int) and count >= 0 for count in counts):
+        return "P5", f"usage counts {counts!r}; expected whole numbers from 0 up"
+    if usage.total_tokens != usage.input_tokens + usage.output_tokens:
+        total = usage.input_tokens + usage.output_tokens
+        return "P5", f"usage has total_tokens {usage.total_tokens}; input and output make {total}"
+    return _problem_with_json(response) or _problem_with_calls(response)
+
+
+def _problem_with_json(response: ChatResponse) -> tuple[str, str] | None:
+    try:
+        text = to_json(response)
+        again = from_dict(ChatResponse, json.loads(text))
+    except (ValueError, TypeError) as error:
+        return "P6", f"a response cannot be written and read as JSON: {error}"
+    before, after = [block.type for block in response.content], [block.type for block in again.content]
+    if before != after:
+        return "P6", f"a response has blocks {before!r}; written and read as JSON they are {after!r}"
+    return None
+
+
+def _problem_with_calls(response: ChatResponse) -> tuple[str, str] | None:
+    blocks = [block for block in response.content if isinstance(block, ToolCallBlock)]
+    calls = calls_of(response)
+    for call in calls:
+        call_id: Any = call.id
+        if not isinstance(call_id, str) or not call_id.strip():
+            return "P9", f"the call of {call.name!r} has the id {call_id!r}; expected a text that is not empty"
+    ids = [call.id for call in calls]
+    if len(set(ids)) < len(ids):
+        return "P9", f"a response has calls with the ids {ids!r}; expected each once"
+    if response.tool_calls and blocks:
+        listed, shown = told(response.tool_calls), [(block.id, block.name, block.input) for block in blocks]
+        if listed != shown:
+            return "P10", f"a response lists the calls {listed!r}, and its blocks say {shown!r}"
+    return None
+
+
+def reported_usage(payload: Mapping[str, Any]) -> Any:
+    """The usage in a payload of llm:response, as a dict."""
+    usage = payload.get("usage")
+    return to_dict(usage) if isinstance(usage, Usage) else usage
+
+
+def snapshot(value: ChatRequest | ChatResponse) -> Any:
+    """Everything in a request or a response, for comparing later."""
+    return copy.deepcopy(to_dict(value))

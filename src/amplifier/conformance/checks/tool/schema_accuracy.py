@@ -1,0 +1,381 @@
+"""Does a tool's schema tell the truth? Looks for inputs that the schema accepts and the tool refuses for their shape.
+
+A refusal alone says little: the file may not be there, the list may be empty. So a lie is only reported with its counterpart:
+an input that the schema forbids and the tool takes, a key that turns every refusal into success, a choice that the tool
+refuses in the very words it has for choices that do not exist, a bound of its own that stands in its source. That a tool
+takes more than its schema says is no lie. Above stands the check of T8; below stand the scene and `_tool_inputs`.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+
+from amplifier.conformance.harness.mounted_module import CANARY, Stage
+from amplifier.conformance.harness.time_budget import Budget
+from amplifier.conformance.inputs.hostile_values import is_harmless
+from amplifier.conformance.inputs.json_schema import Accepts, fingerprint, resolved
+from amplifier.conformance.inputs.schema_values import SHAPED_TEXTS, Values, kinds_of, properties_of, required_of
+from amplifier.conformance.target.source_literals import numbers_in
+from amplifier.models import ToolResult
+
+Input = dict[str, Any]
+
+_SECONDS = 1.5
+_MOST_TRIES = 250
+_OTHER_TYPES: tuple[Any, ...] = ("text", "1234", 1234, 12.5, True, ["text"], [1234], {"text": "text"})
+"""Nothing empty and no small number: those are often taken for something that was left out, or for an open file."""
+_SHAPE_WORDS = re.compile(
+    r"\b(must|should|expect|expected|requires?|required|missing|type|int|integer|str|string|list|dict|bool|boolean|number|"
+    r"object|array|float|unhashable|attribute|operand|indices|convert)\b",
+    re.IGNORECASE,
+)
+
+
+@attrs.frozen
+class Answer:
+    """What a tool said: yes, no with its words, or nothing that could be judged here."""
+
+    ok: bool | None
+    words: str = ""
+
+    @property
+    def refused(self) -> bool:
+        """Whether the tool refused the input."""
+        return self.ok is False
+
+
+class Truth:
+    """One tool's schema against its behaviour.
+
+    Args:
+        stage: Where the tool is tried; every input gets a scene of its own, so that none depends on another.
+        name: The tool's name.
+        schema: Its schema.
+        accepts: What the schema accepts.
+        inputs: Inputs that it accepts.
+        words: Keys that the tool's source looks up.
+        choices: Words that it compares with.
+        budget: How long.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        name: str,
+        schema: dict[str, Any],
+        accepts: Accepts,
+        inputs: list[Input],
+        words: list[str],
+        choices: list[str],
+        budget: Budget,
+    ) -> None:
+        self._stage = stage
+        self._name = name
+        self._root = schema
+        self._top = resolved(schema, schema)
+        self._accepts = accepts
+        self._inputs = inputs
+        self._undeclared = [each for each in words if each not in properties_of(self._top) and is_harmless(each)]
+        self._values = Values(schema, CANARY)
+        self._choices = [each for each in choices if is_harmless(each)][:20]
+        self._budget = budget
+        self._known: dict[str, Answer] = {}
+
+    async def look(self) -> bool:
+        """Report the first lie; True if there was one."""
+        for given in self._inputs:
+            await self._ask(given)
+        finders = (self._other_type_or_key, self._hidden_key, self._false_choice, self._false_bound)
+        is_refused = any(self._answer(given).refused for given in self._inputs)
+        for find in finders if is_refused else finders[-1:]:
+            lie = await find()
+            if lie is not None:
+                what, given, words = lie
+                said = f": {words[:150]}" if words else ""
+                self._stage.fault("T8", f"{what}{said}", given={"tool": self._name, "input": given})
+                return True
+        return False
+
+    # ── asking ──
+
+    def _answer(self, given: Input) -> Answer:
+        return self._known.get(fingerprint(given), Answer(None))
+
+    async def _ask(self, given: Input) -> Answer:
+        key = fingerprint(given)
+        if key not in self._known and len(self._known) < _MOST_TRIES and not self._budget.is_spent():
+            async with self._stage.scene() as scene:
+                outcome = await scene.call(scene.instances[self._name].execute, copy.deepcopy(given), seconds=_SECONDS)
+            result = outcome.value
+            if not outcome.returned or not isinstance(result, ToolResult):
+                self._known[key] = Answer(None)
+            else:
+                self._known[key] = Answer(bool(result.success), "" if result.success else _words_of(result))
+        return self._answer(given)
+
+    def _with(self, key: str) -> list[Input]:
+        return [given for given in self._inputs if key in given and self._answer(given).ok is not None]
+
+    # ── another key, another type ──
+
+    async def _other_type_or_key(self) -> tuple[str, Input, str] | None:
+        for place in _places(self._top, self._root):
+            having = [given for given in self._inputs if place.is_in(given)]
+            if not having or not all(self._answer(given).refused for given in having):
+                continue
+            if await self._takes_some_value(having[0], place):
+                continue
+            for given in having[:3]:
+                words = self._answer(given).words
+                taken = await self._taken_instead(given, place, words)
+                if taken is not None:
+                    what = f"the schema accepts this {place}, the tool refuses it and takes {taken} instead"
+                    return what, given, words
+        return None
+
+    async def _takes_some_value(self, given: Input, place: Place) -> bool:
+        """Whether it takes any value of the right type here: what is refused may be a number in a text, or a name."""
+        for value in (*SHAPED_TEXTS, "1 + 1", "{}", "[]", "true", 0, 1, 2, 5, 10, 100, 0.5):
+            changed = place.changed(given, value)
+            if self._accepts(changed) and (await self._ask(changed)).ok:
+                return True
+        return False
+
+    async def _taken_instead(self, given: Input, place: Place, words: str) -> str | None:
+        if (await self._ask(place.changed(given, _NOTHING))).refused:  # so it is needed, by whatever name
+            for word in self._undeclared:
+                if (await self._ask(place.changed(given, place.value_in(given), word))).ok:
+                    return f"the key {word!r}"
+        if not (_SHAPE_WORDS.search(words) or re.search(rf"\b{re.escape(place.path[-1])}\b", words)):
+            return None
+        for other in (*_OTHER_TYPES, *self._choices):
+            changed = place.changed(given, other)
+            if not self._accepts(changed) and (await self._ask(changed)).ok:
+                return json.dumps(other)
+        return None
+
+    # ── a key that is needed and not required ──
+
+    async def _hidden_key(self) -> tuple[str, Input, str] | None:
+        for place in _places(self._top, self._root):
+            if not place.is_required:
+                lie = await self._needed_at(place)
+                if lie is not None:
+                    return lie
+        if not all(self._answer(given).refused for given in self._inputs):
+            return None
+        for word in self._undeclared:
+            for value in (self._values.plain({"type": "string"}, word), 1234, True, ["text"]):
+                for given in self._inputs[:2]:
+                    if (await self._ask({**given, word: value})).ok:
+                        what = f"the schema does not name {word!r}, and the tool refuses every input without it"
+                        return what, given, self._answer(given).words
+        return None
+
+    async def _needed_at(self, place: Place) -> tuple[str, Input, str] | None:
+        key = place.path[-1]
+        lacking = [given for given in self._inputs if any(key not in holder for holder in place.holders(given))]
+        answers = [self._answer(given) for given in lacking]
+        named = all(each.refused and re.search(rf"\b{re.escape(key)}\b", each.words) for each in answers)
+        # The same words whatever else is given: it is the key that is missed, not something that is not there.
+        if not lacking or not named or len({each.words for each in answers}) > 1:
+            return None
+        for value in self._values.alternatives(place.schema, key)[:4]:
+            given = copy.deepcopy(lacking[0])
+            for holder in place.holders(given):
+                holder.setdefault(key, value)
+            if self._accepts(given) and (await self._ask(given)).ok:
+                what = f"the schema does not require {place}, the tool refuses every input without it"
+                return what, lacking[0], answers[0].words
+        return None
+
+    # ── a choice that is none ──
+
+    async def _false_choice(self) -> tuple[str, Input, str] | None:
+        for key, part in properties_of(self._top).items():
+            for base in [given for given in self._with(key) if self._answer(given).ok][:2]:
+                schema = resolved(part, self._root)
+                for choice in _choices(schema, self._values, key):
+                    given = {**base, key: choice}
+                    answer = await self._ask(given)
+                    if not answer.refused or not self._accepts(given) or await self._ever_taken(key, choice):
+                        continue
+                    if await self._is_refused_like_a_forbidden_one(base, key, choice, answer.words):
+                        what = f"the schema offers {json.dumps(choice)} for {key!r}, the tool refuses it like a value that the schema forbids"
+                        return what, given, answer.words
+        return None
+
+    async def _ever_taken(self, key: str, choice: Any) -> bool:
+        same = [given for given in self._with(key) if fingerprint(given[key]) == fingerprint(choice)]
+        return any(self._answer(given).ok for given in same)
+
+    async def _is_refused_like_a_forbidden_one(self, base: Input, key: str, choice: Any, words: str) -> bool:
+        pattern = _template(words, choice)
+        if isinstance(choice, str) and pattern == words:
+            return False  # words that do not name the value may be about anything
+        for other in _forbidden(choice):
+            given = {**base, key: other}
+            if self._accepts(given):
+                continue
+            answer = await self._ask(given)
+            if answer.refused and _template(answer.words, other) == pattern:
+                return True
+        return False
+
+    # ── a bound of its own ──
+
+    async def _false_bound(self) -> tuple[str, Input, str] | None:
+        numbers = numbers_in(self._stage.loaded.subject)
+        for key, part in properties_of(self._top).items():
+            schema = resolved(part, self._root)
+            for make, top in _measures(schema):
+                base = next((given for given in self._with(key) if self._answer(given).ok), None)
+                if base is None:
+                    continue
+                given = {**base, key: make(top)}
+                answer = await self._ask(given)
+                if not answer.refused or not self._accepts(given):
+                    continue
+                most = await self._most_taken(base, key, make, _size(base[key]), top)
+                own = {each for each in (most, most + 1) if each >= 5 and each in numbers}
+                if own and (any(str(each) in answer.words for each in own) or key in answer.words):
+                    what = f"the schema allows {key!r} up to {top}, the tool refuses more than {most}"
+                    return what, given, answer.words
+        return None
+
+    async def _most_taken(self, base: Input, key: str, make: Any, low: int, high: int) -> int:
+        while high - low > 1:
+            middle = (low + high) // 2
+            if (await self._ask({**base, key: make(middle)})).ok:
+                low = middle
+            else:
+                high = middle
+        return low
+
+
+# ── words ──
+
+
+def _words_of(result: ToolResult) -> str:
+    error = result.error if isinstance(result.error, dict) else {}
+    message = error.get("message")
+    return message if isinstance(message, str) else json.dumps(error, default=repr, sort_keys=True)
+
+
+def _template(words: str, value: Any) -> str:
+    """The words without what they say of the value itself."""
+    names = {"NoneType": None, "null": None, "bool": True, "boolean": True}
+    spellings = {repr(value), str(value), json.dumps(value, default=repr), type(value).__name__}
+    spellings |= {name for name, meant in names.items() if type(meant) is type(value)}
+    for spelling in sorted(spellings, key=len, reverse=True):
+        if spelling:
+            words = words.replace(spelling, "<value>")
+    return words.replace("'<value>'", "<value>").replace('"<value>"', "<value>")
+
+
+def _choices(schema: dict[str, Any], values: Values, key: str) -> list[Any]:
+    """What a schema names one by one: the members of an enumeration, its types, its least number."""
+    if isinstance(schema.get("enum"), list):
+        return list(schema["enum"][:12])
+    found: list[Any] = []
+    if len(kinds_of(schema)) > 1 or any(isinstance(schema.get(each), list) for each in ("anyOf", "oneOf")):
+        found += values.alternatives(schema, key)[:8]
+    if isinstance(schema.get("minimum"), int):
+        found.append(schema["minimum"])
+    return found
+
+
+def _forbidden(choice: Any) -> list[Any]:
+    """Values to compare with; those that the schema accepts after all are left out by the caller."""
+    if isinstance(choice, str):
+        return ["no_such_choice", "another_one"]
+    if isinstance(choice, int) and not isinstance(choice, bool):
+        return [choice - 1, choice - 2]
+    return [1234, ["text"], {"text": "text"}, "no_such_choice", True]
+
+
+def _measures(schema: dict[str, Any]) -> Iterator[tuple[Any, int]]:
+    kinds = kinds_of(schema)
+    if "enum" in schema or "const" in schema:
+        return
+    top = schema.get("maximum")
+    if "integer" in kinds and isinstance(top, int) and top <= 10**6:
+        yield (lambda size: size), top
+    length = schema.get("maxLength")
+    if (
+        kinds == ["string"]
+        and isinstance(length, int)
+        and length <= 100_000
+        and not {"pattern", "format"} & schema.keys()
+    ):
+        yield (lambda size: "t" * size), length
+    count = schema.get("maxItems")
+    if kinds == ["array"] and isinstance(count, int) and count <= 1000 and schema.get("uniqueItems") is not True:
+        item = Values(schema, CANARY).plain(schema.get("items", {}))
+        yield (lambda size: [item] * size), count
+
+
+def _size(value: Any) -> int:
+    return value if isinstance(value, int) else len(value) if isinstance(value, (str, list)) else 0
+
+
+# ── places ──
+
+
+@attrs.frozen
+class Place:
+    """Where a property stands: the path ``("items", "[]", "name")`` is the name in each of the items."""
+
+    path: tuple[str, ...]
+    schema: Any
+    is_required: bool
+
+    def __str__(self) -> str:
+        return repr(".".join(each for each in self.path if each != "[]"))
+
+    def holders(self, given: Any) -> list[dict[str, Any]]:
+        """The objects that have the property, or could have it."""
+        found = [given]
+        for part in self.path[:-1]:
+            if part == "[]":
+                found = [item for value in found if isinstance(value, list) for item in value]
+            else:
+                found = [value[part] for value in found if isinstance(value, dict) and part in value]
+        return [value for value in found if isinstance(value, dict)]
+
+    def is_in(self, given: Any) -> bool:
+        """Whether an input has a value at this path."""
+        return any(self.path[-1] in holder for holder in self.holders(given))
+
+    def changed(self, given: Input, value: Any, name: str | None = None) -> Input:
+        """The input with another value here, under another name if one is given."""
+        copied = copy.deepcopy(given)
+        for holder in self.holders(copied):
+            if holder.pop(self.path[-1], _NOTHING) is not _NOTHING and value is not _NOTHING:
+                holder[name or self.path[-1]] = value
+        return copied
+
+    def value_in(self, given: Input) -> Any:
+        """The value of an input at this path."""
+        return next(holder[self.path[-1]] for holder in self.holders(given) if self.path[-1] in holder)
+
+
+_NOTHING: Any = object()
+
+
+def _places(top: dict[str, Any], root: Any, depth: int = 0) -> Iterator[Place]:
+    required = required_of(top)
+    for name, part in properties_of(top).items():
+        yield Place((name,), part, name in required)
+        schema = resolved(part, root)
+        inner = resolved(schema.get("items"), root)
+        for steps, found in (((name,), schema), ((name, "[]"), inner)):
+            if depth < 2 and "properties" in found:
+                for place in _places(found, root, depth + 1):
+                    yield attrs.evolve(place, path=(*steps, *place.path))

@@ -1,0 +1,1 @@
+"""Runs an examination: the controller in the caller's process, the worker in its own."""

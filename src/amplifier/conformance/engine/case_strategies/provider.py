@@ -1,0 +1,159 @@
+"""Strategies for providers: conversations with every role and block, and answers with calls. Needs the ``testing`` extra.
+
+Everything drawn is JSON values and legal: calls are answered, and a person or a tool has the last word. Above stands
+`inputs`; below stands Hypothesis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from amplifier.conformance.checks.provider.dialogues import PIXEL
+
+_TEXTS = st.sampled_from(
+    ["hello", "What is it?", "é漢字🙂", "a\nb\u2028c", " ", "{'x': 1}", "<b>&amp;</b>", "x" * 2000]
+)
+_IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
+_IMAGE_URL = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
+_UNKNOWN = {"type": "hologram", "beam": {"angle": 3}}
+_VISIBLE = st.sampled_from([None, None, "internal", "developer", "user"])
+
+
+def _text_blocks() -> SearchStrategy[dict[str, Any]]:
+    return st.builds(
+        lambda text, who: {"type": "text", "text": text, **({} if who is None else {"visibility": who})},
+        _TEXTS,
+        _VISIBLE,
+    )
+
+
+def _thoughts() -> SearchStrategy[dict[str, Any]]:
+    return st.one_of(
+        st.builds(
+            lambda n: {"type": "thinking", "thinking": f"thought {n}", "signature": f"sig-{n}=="}, st.integers(0, 9)
+        ),
+        st.just({"type": "thinking", "thinking": "unsigned thought"}),
+        st.builds(lambda n: {"type": "redacted_thinking", "data": f"redacted-{n}"}, st.integers(0, 9)),
+        st.just({"type": "reasoning", "content": [], "summary": [{"type": "summary_text", "text": "because"}]}),
+    )
+
+
+def _user() -> SearchStrategy[dict[str, Any]]:
+    blocks = st.lists(_text_blocks() | st.sampled_from([_IMAGE, _IMAGE_URL, _UNKNOWN]), min_size=1, max_size=3)
+    return st.builds(lambda content: {"role": "user", "content": content}, st.one_of(_TEXTS, st.just(""), blocks))
+
+
+def _instructions() -> SearchStrategy[dict[str, Any]]:
+    content = _TEXTS | st.lists(_text_blocks(), min_size=1, max_size=2)
+    return st.builds(
+        lambda role, said: {"role": role, "content": said}, st.sampled_from(["system", "developer"]), content
+    )
+
+
+def _said() -> SearchStrategy[dict[str, Any]]:
+    blocks = st.lists(_thoughts() | _text_blocks() | st.just(_UNKNOWN), min_size=1, max_size=3)
+    return st.builds(lambda content: {"role": "assistant", "content": content}, _TEXTS | blocks)
+
+
+@st.composite
+def _tool_turns(draw: st.DrawFn, number: int) -> list[dict[str, Any]]:
+    """An assistant's message with calls, and their results in one of the usual forms."""
+    arguments = st.sampled_from([{}, {"text": "x"}, {"n": [1, {"deep": None}]}, {"é": "🙂"}])
+    calls = [
+        {
+            "type": "tool_call",
+            "id": f"toolu_case{number}x{index}",
+            "name": draw(st.sampled_from(["look", "count"])),
+            "input": draw(arguments),
+        }
+        for index in range(draw(st.integers(1, 3)))
+    ]
+    content = [*draw(st.lists(_thoughts() | _text_blocks(), max_size=2)), *calls]
+    turn: list[dict[str, Any]] = [{"role": "assistant", "content": content}]
+    form = draw(st.sampled_from(["text", "blocks", "user"]))
+    outputs = st.sampled_from(["done", "", {"seen": [1, None]}, ["a", "b"], None, 3])
+    results = [{"type": "tool_result", "tool_call_id": call["id"], "output": draw(outputs)} for call in calls]
+    if form == "user":
+        return [*turn, {"role": "user", "content": results}]
+    for result, call in zip(results, calls, strict=True):
+        said: Any = "done" if form == "text" else [result]
+        turn.append({"role": "tool", "tool_call_id": call["id"], "name": call["name"], "content": said})
+    return turn
+
+
+@st.composite
+def _requests(draw: st.DrawFn, facts: dict[str, Any]) -> dict[str, Any]:
+    messages: list[dict[str, Any]] = draw(st.lists(_instructions(), max_size=2))
+    messages.append(draw(_user()))
+    for number in range(draw(st.integers(0, 3))):
+        kind = draw(st.sampled_from(["said", "tools", "tools", "instructions", "function"]))
+        if kind == "tools":
+            messages += draw(_tool_turns(number))
+        elif kind == "function":
+            messages.append({"role": "function", "name": "look", "content": "an old kind of result"})
+        else:
+            messages.append(draw(_said() if kind == "said" else _instructions()))
+        if draw(st.booleans()):
+            messages.append(draw(_user()))
+    if messages[-1]["role"] not in ("user", "tool"):
+        messages.append(draw(_user()))
+    options = draw(
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "temperature": st.sampled_from([0.0, 0.5]),
+                "top_p": st.just(0.9),
+                "max_output_tokens": st.sampled_from([64, 4096]),
+                "stop": st.just(["END"]),
+                "metadata": st.just({"trace": {"id": 7}}),
+                "conversation_id": st.just("conversation-1"),
+                "reasoning_effort": st.sampled_from(["low", "high"]),
+                "tool_choice": st.sampled_from(["auto", "none"]),
+            },
+        )
+    )
+    return {"messages": messages, "options": options, "tools": draw(st.booleans())}
+
+
+def _words(facts: dict[str, Any]) -> SearchStrategy[str]:
+    """Things to say: what the module itself speaks of, and what anybody says."""
+    known = [text for text in facts.get("texts", []) if text.strip()]
+    usual = ["Hello.", "Please use a tool.", "Use the tool look and then count.", "Think step by step.", "And now?"]
+    return st.sampled_from([*usual, *known])
+
+
+def _dialogues(facts: dict[str, Any]) -> SearchStrategy[Any]:
+    """What a person says, turn by turn."""
+    return st.fixed_dictionaries(
+        {
+            "words": st.lists(_words(facts), min_size=3, max_size=5),
+            "tools": st.booleans() | st.just(True),
+            "options": st.sampled_from(
+                [{}, {}, {"conformance_unknown": 1}, {"extended_thinking": True, "zebra": None}]
+            ),
+        }
+    )
+
+
+def _answers(facts: dict[str, Any]) -> SearchStrategy[Any]:
+    """Answers with calls, as lists of blocks."""
+    arguments = st.sampled_from([{}, {"text": "x"}, {"text": "x"}, {"n": [1, {"deep": None}]}, {"é": "🙂", "b": False}])
+    call = st.builds(
+        lambda name, given: {"name": name, "input": given}, st.sampled_from(["look", "count", "a.b-c"]), arguments
+    )
+    block = st.one_of(call, call, _text_blocks(), _thoughts())
+    return st.fixed_dictionaries(
+        {"blocks": st.lists(block, max_size=6), "id": st.sampled_from(["call", "0", "toolu_é"])}
+    )
+
+
+INPUTS: dict[str, Callable[[dict[str, Any]], SearchStrategy[Any]]] = {
+    "provider_requests": _requests,
+    "provider_dialogues": _dialogues,
+    "provider_answers": _answers,
+}
+"""What `inputs` collects."""

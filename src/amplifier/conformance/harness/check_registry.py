@@ -1,0 +1,82 @@
+"""Which check decides which clause: one record per check, filled by the decorator `check`.
+
+The checks themselves are in `checks/`; they are plain functions that know neither pytest nor Hypothesis. Above stands the
+runner, which calls them; below stand the clauses of the contracts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, TypeVar
+
+from attrs import frozen
+
+from amplifier.contracts import COMMON_CLAUSES, CONTRACTS, Clause
+
+Kind = Literal["static", "structure", "behaviour", "cancellation", "hygiene"]
+KINDS: tuple[Kind, ...] = ("static", "structure", "behaviour", "cancellation", "hygiene")
+"""In the order in which they run: what executes nothing first, what abuses the module most last."""
+
+ALL_TYPES = frozenset(CONTRACTS)
+
+CheckFunction = TypeVar("CheckFunction", bound=Callable[..., Any])
+
+
+@frozen
+class Check:
+    """One way of finding out whether promises are kept.
+
+    Attributes:
+        name: The package of the check and its function, such as ``tool.answers_everything``.
+        clauses: What it can find broken.
+        kind: What it has to run for that.
+        types: The kinds of modules it applies to.
+        inputs: The name of the strategy its cases are drawn from; None if it needs none.
+        run: The function.
+    """
+
+    name: str
+    clauses: tuple[str, ...]
+    kind: Kind
+    types: frozenset[str]
+    inputs: str | None
+    run: Callable[..., Any]
+
+    @property
+    def how(self) -> str:
+        """What it does, in a sentence."""
+        return (self.run.__doc__ or "").strip().partition("\n")[0]
+
+
+CHECKS: dict[str, Check] = {}
+"""Every check by name, in order of definition."""
+
+
+def check(
+    *clauses: str, kind: Kind, types: Iterable[str] = ALL_TYPES, inputs: str | None = None
+) -> Callable[[CheckFunction], CheckFunction]:
+    """Make a function a check.
+
+    A static check is called with the subject and yields faults; every other is an async function of a scene, and of a
+    case if it names ``inputs``.
+    """
+
+    def register(function: CheckFunction) -> CheckFunction:
+        package = function.__module__.split(".")[-2]
+        made = Check(f"{package}.{function.__name__}", clauses, kind, frozenset(types), inputs, function)
+        CHECKS[made.name] = made
+        return function
+
+    return register
+
+
+def all_clauses() -> dict[str, Clause]:
+    """Every clause of every contract, by id."""
+    clauses = [*COMMON_CLAUSES, *(clause for contract in CONTRACTS.values() for clause in contract.clauses)]
+    return {clause.id: clause for clause in clauses}
+
+
+def checks_for(module_type: str, kinds: Iterable[str] = KINDS) -> list[Check]:
+    """The checks of one type of module, in running order."""
+    wanted = [kind for kind in KINDS if kind in set(kinds)]
+    return [found for kind in wanted for found in CHECKS.values() if found.kind == kind and module_type in found.types]

@@ -1,0 +1,98 @@
+"""What was looked at, and what was not: a check that ran and had nothing before it has shown nothing.
+
+Every step tells whether the subject stood on one of its scenes; the tally says from that which clauses were examined, and
+where. Above stand the scene, which notes it, and `_run`, which reports it; below stand the records of the checks.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from .check_registry import Check
+
+DECLINED = "mount declined (it returned None and mounted nothing); give the configuration it needs"
+"""What is said of a module that is not there, so that only its mount could be looked at."""
+
+NEEDS_NO_INSTANCE = {
+    "every_module.mounts": frozenset({"A3", "A4", "A21", "T4", "P2", "O2", "C2", "H2"}),
+    "every_module.takes_the_coordinator_when_ready": frozenset({"A6"}),
+    "every_module.fails_without_traces": frozenset({"A5", "A7"}),
+    "every_module.cleans_up": frozenset({"A11", "A12", "A13", "A14", "A15"}),
+    "provider.declines_politely": frozenset({"P15"}),
+}
+"""The checks that have something to look at even then, and the clauses that they can decide."""
+
+
+class Unexamined(Exception):
+    """Raised by a static check that cannot tell; the text says why."""
+
+
+@attrs.define(kw_only=True)
+class Sight:
+    """What one step got to see.
+
+    Attributes:
+        backends: Where it looked.
+        tried: Whether it mounted the subject, or tried to.
+        stood: Whether the subject stood where it belongs on at least one scene.
+    """
+
+    backends: set[str] = attrs.field(factory=set)
+    tried: bool = False
+    stood: bool = False
+
+
+class Tally:
+    """The steps of one examination and what they saw."""
+
+    def __init__(self) -> None:
+        self._read: set[str] = set()
+        self._unread: dict[str, str] = {}
+        self._seen: dict[str, Sight] = {}
+
+    def read(self, check: str) -> None:
+        """A static check has looked."""
+        self._read.add(check)
+
+    def leave_unread(self, check: str, why: str) -> None:
+        """A static check could not tell."""
+        self._unread[check] = why
+
+    def see(self, step: str, sight: Sight) -> None:
+        """A step was completed."""
+        self._seen[step] = sight
+
+    @property
+    def absent(self) -> list[str]:
+        """The backends on which nothing of the subject was ever there, though checks looked for it."""
+        sights = {step: sight for step, sight in self._seen.items() if sight.tried}
+        without = {_backend(step) for step in sights if _check(step) not in NEEDS_NO_INSTANCE}
+        return sorted(without - {_backend(step) for step, sight in sights.items() if sight.stood})
+
+    def where(self, check: Check, clause: str) -> list[str] | None:
+        """The backends on which a check examined a clause, none for one that only reads; None if it did not."""
+        if check.kind == "static":
+            return [] if check.name in self._read else None
+        found: set[str] = set()
+        for step, sight in self._seen.items():
+            if _check(step) == check.name and self._has_looked(step, sight, clause):
+                found |= sight.backends
+        return sorted(found) or None
+
+    def _has_looked(self, step: str, sight: Sight, clause: str) -> bool:
+        if sight.stood or clause in NEEDS_NO_INSTANCE.get(_check(step), ()):
+            return True
+        # A check that needed no scene has read all there is, unless that is part of a module that is not there.
+        return not sight.tried and _backend(step) not in self.absent
+
+    def reasons(self, checks: list[Check]) -> list[str]:
+        """Why static checks that could have decided a clause did not."""
+        return [self._unread[check.name] for check in checks if check.name in self._unread]
+
+
+def _check(step: str) -> str:
+    return step.partition(":")[0]
+
+
+def _backend(step: str) -> str:
+    return step.partition(":")[2]

@@ -1,0 +1,170 @@
+"""Everything that happened in scripted turns, in one order over all doubles. Above stand the doubles and the judges."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import attrs
+
+from amplifier._json import copy_json
+from amplifier.conformance.harness.mounted_module import Outcome
+from amplifier.models import Model, to_dict
+
+from .script import Answer, ScriptedTurn
+
+
+@attrs.frozen
+class Happening:
+    """One thing that happened.
+
+    Attributes:
+        kind: ``event``, ``view``, ``storing``, ``stored``, ``asked``, ``answered``, ``failed``, ``started``, ``returned``, ``raised``,
+            ``interrupted``, ``verdict``, ``approval`` or ``stop``.
+        name: The event, the tool, the provider; what it was about.
+        data: Its particulars, copied.
+    """
+
+    kind: str
+    name: str
+    data: Any = None
+
+
+@attrs.define
+class PlayedTurn:
+    """What happened in one turn.
+
+    Attributes:
+        script: What was to happen.
+        happened: Everything, in order.
+        outcome: How execute ended; None while it runs.
+        is_cancelled: It was cancelled on purpose.
+        context_failed: The context failed on purpose.
+        is_limited: Its model never stops, so that the loop has to.
+    """
+
+    script: ScriptedTurn
+    happened: list[Happening] = attrs.field(factory=list)
+    outcome: Outcome | None = None
+    is_cancelled: bool = False
+    context_failed: bool = False
+    is_limited: bool = False
+
+    def all(self, kind: str, name: str | None = None) -> list[tuple[int, Happening]]:
+        """The happenings of one kind with their places."""
+        return [
+            (index, each)
+            for index, each in enumerate(self.happened)
+            if each.kind == kind and (name is None or each.name == name)
+        ]
+
+    def places(self, kind: str, name: str | None = None) -> list[int]:
+        """The places of the happenings of one kind."""
+        return [index for index, _ in self.all(kind, name)]
+
+    @property
+    def events(self) -> list[tuple[int, Happening]]:
+        """The events of the turn."""
+        return self.all("event")
+
+    @property
+    def was_stopped(self) -> bool:
+        """A graceful stop was asked for."""
+        return bool(self.places("stop"))
+
+    @property
+    def was_denied(self) -> bool:
+        """A hook denied the turn or one of its model calls."""
+        return any(each.data["action"] == "deny" and each.name in _TURN_GATES for _, each in self.all("verdict"))
+
+    @property
+    def has_failed(self) -> bool:
+        """Provider or context failed on purpose."""
+        return bool(self.places("failed")) or self.context_failed
+
+    @property
+    def went_through(self) -> bool:
+        """Nothing was done to the turn that would have ended it before its time."""
+        return not (
+            self.is_cancelled or self.was_stopped or self.was_denied or self.has_failed or self.broke_on_odd_result
+        )
+
+    @property
+    def broke_on_odd_result(self) -> bool:
+        """It raised after a tool had returned what is no ToolResult, which is the tool's fault as much as the loop's."""
+        odd = any(each.data["call"] is not None and each.data["call"].is_odd for _, each in self.all("returned"))
+        return odd and self.outcome is not None and self.outcome.kind == "raised"
+
+    @property
+    def answers(self) -> list[tuple[int, Answer]]:
+        """The answers that the model gave, with their places."""
+        return [(index, each.data) for index, each in self.all("answered")]
+
+    def next_asked(self, place: int) -> int | None:
+        """Where the model is asked next after a place."""
+        return next((index for index in self.places("asked") if index > place), None)
+
+
+_TURN_GATES = ("prompt:submit", "provider:request")
+
+
+# ── reading JSON ──
+
+
+def plain(value: Any) -> Any:
+    """A copy of a value in which models have become JSON; what is no JSON stays as it is."""
+    if isinstance(value, Model):
+        return to_dict(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(member) for key, member in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(member) for member in value]
+    return copy_json(value)
+
+
+def words_of(value: Any) -> str:
+    """All text in a value, joined; for looking up marks."""
+    return "\n".join(_strings(value))
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, member in value.items():
+            yield str(key)
+            yield from _strings(member)
+    elif isinstance(value, (list, tuple)):
+        for member in value:
+            yield from _strings(member)
+    elif value is not None:
+        yield json.dumps(value, default=str)
+
+
+def text_of(content: Any) -> str:
+    """The words of a message's content: a text, or the text blocks of a list."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "\n".join(str(each["text"]) for each in content if isinstance(each, Mapping) and "text" in each)
+    return "" if content is None else words_of(content)
+
+
+def results_in(message: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The tool results in a stored message: pairs of call id and what is told about it.
+
+    One message for each result, or blocks of type ``tool_result`` in any message.
+    """
+    content = message.get("content")
+    blocks = content if isinstance(content, list) else []
+    found = [
+        (str(block.get("tool_call_id") or block.get("tool_use_id") or ""), block)
+        for block in blocks
+        if isinstance(block, Mapping) and block.get("type") == "tool_result"
+    ]
+    if found:
+        return found
+    if message.get("role") in ("tool", "function"):
+        return [(str(message.get("tool_call_id") or ""), content)]
+    return []

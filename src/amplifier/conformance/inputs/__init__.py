@@ -1,0 +1,1 @@
+"""Inputs made without Hypothesis: from JSON Schemas, hostile values, hook payloads, conversations."""

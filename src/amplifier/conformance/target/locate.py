@@ -1,0 +1,330 @@
+"""The module under examination: where it is, what it says of itself. Nothing of it is run here.
+
+A subject is found by folder, by file, by the id of an installed module or by the name of an importable package. Everything
+is read from files and syntax trees. Above stand the static checks and `_loading`; below stands the loader's discovery.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.machinery
+import os
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import attrs
+
+from amplifier.contracts import CONTRACTS
+from amplifier.errors import ModuleLoadError, ModuleNotFoundError
+from amplifier.loading import choose, entry_points, type_from_id
+
+Origin = Literal["folder", "file", "installed"]
+
+GROUP = "amplifier.modules"
+_PREFIXES = ("amplifier_module_", "amplifier-module-")
+
+
+@attrs.frozen(kw_only=True)
+class Definition:
+    """A function or assignment found in a syntax tree."""
+
+    node: ast.AST
+    file: Path
+
+    @property
+    def location(self) -> str:
+        """``file:line``."""
+        return f"{self.file.name}:{getattr(self.node, 'lineno', 1)}"
+
+
+@attrs.frozen(kw_only=True)
+class Subject:
+    """A module that was found and not yet run.
+
+    Attributes:
+        target: How it was asked for.
+        module_id: Its id.
+        module_type: Its type, as asked for, declared, or named by the first word of its id.
+        origin: How it was found.
+        import_name: The Python module to import.
+        attribute: The name of the mount function in it.
+        file: The file of that Python module.
+        search_path: What has to be on sys.path to import it; None when it is importable as things are.
+        project: Its pyproject.toml, if it has one.
+        declared: The entry points of the group that the project or distribution declares, id to reference.
+    """
+
+    target: str
+    module_id: str
+    module_type: str | None
+    origin: Origin
+    import_name: str
+    attribute: str
+    file: Path
+    search_path: Path | None
+    project: Path | None
+    declared: dict[str, str]
+
+    @property
+    def folder(self) -> Path:
+        """The package's directory, or the directory of the single file."""
+        return self.file.parent
+
+    def owns(self, filename: str) -> bool:
+        """Whether a source file belongs to the module."""
+        path = Path(filename)
+        if self.file.name != "__init__.py":
+            return path == self.file
+        return self.folder in path.parents
+
+    def sources(self) -> list[Path]:
+        """The module's Python files."""
+        return [self.file] if self.file.name != "__init__.py" else sorted(self.folder.rglob("*.py"))
+
+    def definition(self, name: str) -> Definition | None:
+        """Where a module-level name is defined, followed through relative imports; None if that cannot be read."""
+        return _find_definition(name, self.file, set())
+
+    def constant(self, name: str) -> Any:
+        """The constant assigned to a module-level name; None if there is none."""
+        found = self.definition(name)
+        value = getattr(found.node, "value", None) if found is not None else None
+        if value is None:
+            return None
+        try:
+            return ast.literal_eval(value)
+        except (ValueError, TypeError):
+            return None
+
+
+def is_path(target: str | Path) -> bool:
+    """Whether a target can only be meant as the place of a file or folder."""
+    text = str(target)
+    return isinstance(target, Path) or text.endswith(".py") or "/" in text or os.sep in text or text in (".", "..")
+
+
+def find_subject(target: str | Path, module_type: str | None = None) -> Subject:
+    """Find a module by folder, file, id or package name.
+
+    Raises:
+        ModuleNotFoundError: There is no such thing.
+        ModuleLoadError: What is there cannot be a module, or its type is unknown.
+    """
+    if module_type is not None and module_type not in CONTRACTS:
+        raise ModuleLoadError(f"type {module_type!r}; expected one of {', '.join(CONTRACTS)}", module_id=str(target))
+    path = Path(target).expanduser()
+    if path.is_file():
+        found = _from_file(str(target), path.resolve())
+    elif path.is_dir():
+        found = _from_folder(str(target), path.resolve())
+    elif is_path(target):
+        raise ModuleNotFoundError(
+            f"there is no file or folder {str(path.absolute())!r}; expected a folder or .py file, the id of an installed "
+            "module, or the name of an importable package"
+        )
+    else:
+        found = _from_installed(str(target))
+    declared = module_type or found.constant("__amplifier_module_type__") or type_from_id(found.module_id)
+    return attrs.evolve(found, module_type=declared if declared in CONTRACTS else None)
+
+
+# ── the three ways ───────────────────────────────────────────────────────────────────────────────
+
+
+def _from_file(target: str, path: Path) -> Subject:
+    if path.suffix != ".py":
+        raise ModuleLoadError(f"{target} is not a Python file; expected a folder, a .py file or a module id")
+    if path.name == "__init__.py":
+        return _from_folder(target, path.parent)
+    return Subject(
+        target=target,
+        module_id=_id_from(path.stem),
+        module_type=None,
+        origin="file",
+        import_name=path.stem,
+        attribute="mount",
+        file=path,
+        search_path=path.parent,
+        project=None,
+        declared={},
+    )
+
+
+def _from_folder(target: str, folder: Path) -> Subject:
+    project, declared = _project_of(folder)
+    for module_id, reference in declared.items():
+        import_name, _, attribute = reference.partition(":")
+        for base in (folder, folder / "src", folder.parent):
+            file = _file_of(base, import_name.strip())
+            if file is not None:
+                return Subject(
+                    target=target,
+                    module_id=module_id,
+                    module_type=None,
+                    origin="folder",
+                    import_name=import_name.strip(),
+                    attribute=attribute.strip() or "mount",
+                    file=file,
+                    search_path=base,
+                    project=project,
+                    declared=declared,
+                )
+    file = _package_in(folder)
+    if file is None:
+        raise ModuleNotFoundError(
+            f"{target}: no Python package in this folder or its src/; expected a package with mount(coordinator, config)"
+        )
+    base = file.parent.parent if file.name == "__init__.py" else file.parent
+    import_name = file.parent.name if file.name == "__init__.py" else file.stem
+    return Subject(
+        target=target,
+        module_id=_id_from(folder.name if folder.name.startswith(_PREFIXES) else import_name),
+        module_type=None,
+        origin="folder",
+        import_name=import_name,
+        attribute="mount",
+        file=file,
+        search_path=base,
+        project=project,
+        declared=declared,
+    )
+
+
+def _from_installed(target: str) -> Subject:
+    claim = choose(target, entry_points().get(target, ()))
+    import_name, attribute = (claim.module, claim.attribute or "mount") if claim else (target, "mount")
+    file = next((f for base in sys.path if (f := _file_of(Path(base or "."), import_name)) is not None), None)
+    if file is None and claim:  # installed in place: only an import hook knows where
+        file = _file_by_hook(import_name)
+    if file is None:
+        near = ", ".join(sorted(entry_points())[:20])
+        raise ModuleNotFoundError(
+            f"{target!r} is neither a folder, a .py file, an installed module nor an importable package; "
+            f"installed modules: {near or 'none'}"
+        )
+    return Subject(
+        target=target,
+        module_id=target if claim else _id_from(import_name.rpartition(".")[2]),
+        module_type=None,
+        origin="installed",
+        import_name=import_name,
+        attribute=attribute,
+        file=file,
+        search_path=None,
+        project=None,
+        declared={claim.module_id: f"{claim.module}:{claim.attribute}"} if claim else {},
+    )
+
+
+def _file_by_hook(import_name: str) -> Path | None:
+    top, *rest = import_name.split(".")
+    for finder in sys.meta_path:
+        find = getattr(finder, "find_spec", None)
+        spec = find(top, None, None) if find is not None else None
+        if isinstance(spec, importlib.machinery.ModuleSpec) and spec.origin:
+            base = Path(spec.origin).parent.joinpath(*rest) if rest else None
+            if base is None:
+                return Path(spec.origin)
+            return next((f for f in (base / "__init__.py", base.with_suffix(".py")) if f.is_file()), None)
+    return None
+
+
+def _project_of(folder: Path) -> tuple[Path | None, dict[str, str]]:
+    """The pyproject.toml beside or right above the package, and what it declares."""
+    places = [folder, *([folder.parent, folder.parent.parent] if (folder / "__init__.py").is_file() else [])]
+    for place in places:
+        file = place / "pyproject.toml"
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            continue
+        try:
+            project = tomllib.loads(text).get("project", {})
+        except tomllib.TOMLDecodeError:
+            return file, {}
+        points = project.get("entry-points", {}).get(GROUP, {}) if isinstance(project, dict) else {}
+        return file, {str(key): str(value) for key, value in points.items()} if isinstance(points, dict) else {}
+    return None, {}
+
+
+def _package_in(folder: Path) -> Path | None:
+    if (folder / "__init__.py").is_file():
+        return folder / "__init__.py"
+    for base in (folder, folder / "src"):
+        packages = sorted(base.glob("*/__init__.py"))
+        packages = [each for each in packages if each.parent.name not in ("tests", "test", "docs", "examples")]
+        preferred = [each for each in packages if each.parent.name.startswith(_PREFIXES)]
+        if preferred or packages:
+            return (preferred or packages)[0]
+    singles = [each for each in sorted(folder.glob("*.py")) if _find_definition("mount", each, set()) is not None]
+    return singles[0] if len(singles) == 1 else None
+
+
+def _file_of(base: Path, import_name: str) -> Path | None:
+    path = base.joinpath(*import_name.split("."))
+    for candidate in (path / "__init__.py", path.with_suffix(".py")):
+        if candidate.is_file():
+            return candidate.resolve()
+    return None
+
+
+def _id_from(name: str) -> str:
+    for prefix in _PREFIXES:
+        name = name.removeprefix(prefix)
+    return name.replace("_", "-")
+
+
+# ── syntax trees ─────────────────────────────────────────────────────────────────────────────────
+
+
+def parsed(file: Path) -> ast.Module | None:
+    """The syntax tree of a file; None when it cannot be read."""
+    try:
+        return ast.parse(file.read_bytes(), str(file))
+    except (OSError, SyntaxError, ValueError):
+        return None
+
+
+def _find_definition(name: str, file: Path, seen: set[tuple[Path, str]]) -> Definition | None:
+    tree = parsed(file)
+    if tree is None or (file, name) in seen:
+        return None
+    seen.add((file, name))
+    for node in _module_level(tree.body):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and node.name == name:
+            return Definition(node=node, file=file)
+        if isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+                return Definition(node=node, file=file)
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:
+                    source = _imported_file(node, file)
+                    return None if source is None else _find_definition(alias.name, source, seen)
+    return None
+
+
+def _module_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements that run on import, the later definition first, as it is the one that counts."""
+    for node in reversed(body):
+        if isinstance(node, (ast.If, ast.Try)):
+            yield from _module_level([*node.body, *node.orelse])
+        else:
+            yield node
+
+
+def _imported_file(node: ast.ImportFrom, file: Path) -> Path | None:
+    if node.level:
+        base = file.parent
+        for _ in range(node.level - 1):
+            base = base.parent
+        return _file_of(base, node.module) if node.module else None
+    # An absolute import of the package itself.
+    package = file.parent
+    if node.module and node.module.partition(".")[0] == package.name:
+        return _file_of(package.parent, node.module)
+    return None

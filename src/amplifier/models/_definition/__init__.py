@@ -1,0 +1,1 @@
+"""How a model class is made: base classes, decorator, field types, problems."""

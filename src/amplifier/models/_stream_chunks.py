@@ -1,0 +1,34 @@
+"""What a streaming provider yields: pieces of an answer as they arrive, and at the end the whole answer."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from amplifier.models._definition.base import Model, model
+
+from ._chat import ChatResponse
+from ._content import ContentBlockUnion
+
+StreamKind: TypeAlias = Literal["block_start", "block_delta", "block_end", "response"]
+"""What a chunk is about; ``response`` is always the last one."""
+
+
+@model
+class StreamChunk(Model):
+    """One piece of a streamed answer.
+
+    Attributes:
+        kind: What it is about.
+        index: Which content block of the answer.
+        block_type: The block's type, at its start and with its deltas.
+        text: New text of the block, for deltas; arguments of a tool call arrive as JSON text.
+        block: The finished block, at its end.
+        response: The whole answer, in the last chunk.
+    """
+
+    kind: StreamKind
+    index: int = 0
+    block_type: str | None = None
+    text: str | None = None
+    block: ContentBlockUnion | None = None
+    response: ChatResponse | None = None

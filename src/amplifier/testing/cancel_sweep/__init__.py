@@ -1,0 +1,1 @@
+"""Cancels a scenario at each of its suspension points."""

@@ -1,0 +1,241 @@
+"""One trial on asyncio: by cancel scope (level-triggered) or by ``Task.cancel()`` (edge-triggered), once or twice.
+
+Suspensions are seen through a task factory: every task the scenario creates runs inside a small coroutine that drives
+the real one by hand (`Driven`). That shell is a genuine coroutine because AnyIO inspects ``Task.get_coro()``.
+Above: `_sweep.py`, which judges the outcome. Below: `_injection.py`, `_ordering.py`, `virtual_time.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import Any, final
+
+import anyio
+
+from amplifier.kernel.runtime import sections
+from amplifier.testing.virtual_time import VirtualTimeLoop
+
+from .event_order import OrderedTask, ordered_cancel_scopes
+from .injection import CURRENT_INJECTION, Driven, Injection, Killed, TrialOutcome, TrialSettings
+from .suspension_location import describe_scope, tidy, where
+
+__all__ = ["run_asyncio_trial"]
+
+_ROUNDS_BEFORE_KILLING = 10
+_ROUNDS_BEFORE_GIVING_UP = 30
+_ROUND = 0.05
+"""Seconds between two attempts to end a hanging scenario; short, for they may be real ones."""
+
+
+def run_asyncio_trial(
+    scenario: Callable[[], Awaitable[object]], settings: TrialSettings
+) -> tuple[Injection, TrialOutcome]:
+    """Run one trial to its end on a loop of its own."""
+    trial = _AsyncioTrial(scenario, settings)
+    loop_factory = settings.loop_factory or (VirtualTimeLoop if settings.virtual else asyncio.SelectorEventLoop)
+    with (
+        ordered_cancel_scopes(_cancel_scope_class(), trial.order),
+        trial.seeing_sections(),
+        asyncio.Runner(loop_factory=loop_factory) as runner,
+    ):
+        try:
+            runner.run(trial.run())
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 — SystemExit in a child task breaks out of the loop itself
+            trial.outcome.errors.append(error)
+        trial.injection.closed = trial.injection.killing = True
+    trial.injection.dismiss()
+    return trial.injection, trial.outcome
+
+
+@functools.cache
+def _cancel_scope_class() -> type[Any]:
+    """The class AnyIO really uses on asyncio; only a running loop can tell."""
+
+    async def ask() -> type[Any]:
+        return type(anyio.CancelScope())
+
+    with asyncio.Runner() as runner:
+        return runner.run(ask())
+
+
+def _wrapped_by_anyio(coro: Any) -> list[Any]:
+    """The coroutine that AnyIO's task groups wrap in one of their own, as long as neither has begun."""
+    frame = coro.cr_frame
+    inner = None if frame is None else getattr(frame.f_locals.get("self"), "_coro", None)
+    return [inner] if inspect.iscoroutine(inner) and inspect.getcoroutinestate(inner) == inspect.CORO_CREATED else []
+
+
+def _is_of_anyio(coro: Any) -> bool:
+    """Whether AnyIO makes this task; it recognises asyncio's eager factory, but not ours, and keeps its tasks from starting early."""
+    frame = getattr(coro, "cr_frame", None)
+    return frame is not None and str(frame.f_globals.get("__name__", "")).startswith("anyio.")
+
+
+@final
+class _AsyncioTrial:
+    def __init__(self, scenario: Callable[[], Awaitable[object]], settings: TrialSettings) -> None:
+        self.settings = settings
+        self.outcome = TrialOutcome()
+        self.order = random.Random(settings.seed)
+        self.injection = Injection(k=settings.k, second=settings.second, fire=self._fire, max_steps=settings.max_steps)
+        self._scenario = scenario
+        self._native = settings.mode != "asyncio-scope"
+        self._cancels_all = settings.mode.startswith("asyncio-all")
+        self._scope: anyio.CancelScope | None = None
+        self._root: asyncio.Task[None] | None = None
+        self._accepted = False
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_task_factory(self._make_task)
+        loop.set_exception_handler(self._take_noise)
+        started = loop.time()
+        token = CURRENT_INJECTION.set(self.injection)
+        # A loose task, on purpose: what is tested is a native cancel of a task, and nothing else may cancel this one.
+        self._root = root = loop.create_task(self._body())
+        CURRENT_INJECTION.reset(token)
+        done, _ = await asyncio.wait({root}, timeout=self.settings.budget)
+        if not done:
+            await self._break_hang(root)
+        self.outcome.elapsed = loop.time() - started
+        if root.done():
+            self._take_result(root)
+        await self._find_orphans(root)
+
+    async def _body(self) -> None:
+        try:
+            if self._native:
+                await self._scenario()
+            else:
+                with anyio.CancelScope() as self._scope:
+                    await self._scenario()
+        finally:
+            self.injection.closed = True
+
+    def _fire(self) -> None:
+        if self._scope is not None:
+            self._scope.cancel()
+        elif self._cancels_all:
+            listed = asyncio.all_tasks()
+            for task in [task for task in self.injection.tasks if task in listed]:
+                accepted = task.cancel()
+                self._accepted = self._accepted or (accepted and task is self._root)
+        elif self._root is not None:
+            self._accepted = self._root.cancel() or self._accepted
+
+    # ── seeing suspensions ──
+
+    def _make_task(
+        self, loop: asyncio.AbstractEventLoop, coro: Any, *, is_section: bool = False, **options: Any
+    ) -> asyncio.Task[Any]:
+        context = options.get("context")
+        injection = CURRENT_INJECTION.get() if context is None else context.get(CURRENT_INJECTION)
+        if injection is not self.injection or injection.closed:
+            return asyncio.Task(coro, loop=loop, **options)
+        if self.settings.eager_tasks and not is_section and not _is_of_anyio(coro):
+            options["eager_start"] = True
+        task = OrderedTask(self._shell(coro), order=self.order, loop=loop, **options)
+        injection.tasks[task] = coro
+        task.add_done_callback(self._forget_task)
+        return task
+
+    @contextlib.contextmanager
+    def seeing_sections(self) -> Iterator[None]:
+        """Have the kernel make the tasks of its sections here, too; it does not use the loop's task factory."""
+        original = sections.new_task
+
+        def new_task(coro: Any, *, loop: asyncio.AbstractEventLoop, **options: Any) -> asyncio.Task[None]:
+            return self._make_task(loop, coro, is_section=True, **options)
+
+        sections.new_task = new_task
+        try:
+            yield
+        finally:
+            sections.new_task = original
+
+    def _forget_task(self, task: asyncio.Task[Any]) -> None:
+        coro = self.injection.tasks.pop(task, None)
+        if inspect.iscoroutine(coro):
+            # A task cancelled before its first step never entered the shell, so nobody has touched the real coroutine;
+            # asyncio itself would have thrown into it. Without this it would complain of never having been awaited.
+            for inner in (coro, *_wrapped_by_anyio(coro)):
+                inner.close()
+
+    async def _shell(self, coro: Coroutine[Any, Any, Any]) -> Any:
+        return await Driven(coro, self.injection, self._scopes_here)
+
+    def _scopes_here(self) -> tuple[str, ...]:
+        """The AnyIO cancel scopes around the current task, innermost first.
+
+        AnyIO has no public way to ask; without its private table the report merely lacks this line.
+        """
+        from anyio._backends import _asyncio as backend  # noqa: PLC0415 — private, and only needed while a trial runs
+
+        state = getattr(backend, "_task_states", {}).get(asyncio.current_task())
+        scope = getattr(state, "cancel_scope", None)
+        described = []
+        while scope is not None and scope is not self._scope:
+            described.append(
+                describe_scope(
+                    shield=scope.shield,
+                    deadline=scope.deadline,
+                    now=asyncio.get_running_loop().time(),
+                    cancelled=scope.cancel_called,
+                )
+            )
+            scope = getattr(scope, "_parent_scope", None)
+        return tuple(described)
+
+    # ── the end of a trial ──
+
+    async def _break_hang(self, root: asyncio.Task[None]) -> None:
+        """Write down where everybody is stuck, then end them: a native cancel goes through AnyIO's shields."""
+        self.outcome.hung = True
+        self.outcome.stuck = self.injection.stuck()
+        for attempt in range(_ROUNDS_BEFORE_GIVING_UP):
+            self.injection.killing = attempt >= _ROUNDS_BEFORE_KILLING
+            for task in list(self.injection.tasks):
+                task.cancel()
+            done, _ = await asyncio.wait({root}, timeout=_ROUND)
+            if done:
+                return
+
+    def _take_result(self, root: asyncio.Task[None]) -> None:
+        error = None if root.cancelled() else root.exception()
+        if error is not None:
+            self.outcome.errors.append(error)
+        elif root.cancelled() and not self._accepted:
+            self.outcome.errors.append(
+                asyncio.CancelledError("the scenario ended cancelled though nobody cancelled it")
+            )
+        self.outcome.swallowed = self._accepted and not root.cancelled() and error is None
+
+    async def _find_orphans(self, root: asyncio.Task[None]) -> None:
+        if self.settings.grace:
+            await asyncio.sleep(self.settings.grace)
+        ours = {asyncio.current_task(), root}
+        unlisted = {task for task in self.injection.tasks if not task.done()}  # sections are not in the loop's list
+        orphans = [task for task in asyncio.all_tasks() | unlisted if task not in ours]
+        coros = self.injection.tasks
+        self.outcome.orphans = sorted(
+            tidy(f"task {task.get_name()} at {where(coros.get(task) or task.get_coro())}") for task in orphans
+        )
+        self.injection.killing = True
+        for task in orphans:
+            task.cancel()
+        if orphans:
+            await asyncio.wait(orphans, timeout=1)
+
+    def _take_noise(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, Killed):
+            return
+        cause = "" if error is None else f": {type(error).__name__}: {error}"
+        self.outcome.noise.append(tidy(f"{context.get('message', 'unhandled')}{cause}"))

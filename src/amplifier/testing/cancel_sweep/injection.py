@@ -1,0 +1,215 @@
+"""Counting suspensions and firing at the chosen one; the same on every backend.
+
+A *suspension* is one yield of one task to its event loop. `Injection` counts them over all tasks of a scenario and
+fires once (or twice) at the places it was told. How suspensions are seen and what "fire" means is the business of
+`_trio_trial.py`, `_asyncio_trial.py` and `_cancel_at.py` above; `_frames.py` below finds the words.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import ContextVar
+from typing import Any, Generic, TypeVar, final
+
+import anyio
+import attrs
+
+from .suspension_location import UNKNOWN, user_stack, where
+
+__all__ = ["CURRENT_INJECTION", "Driven", "Injection", "Killed", "TrialOutcome", "TrialSettings", "kill"]
+
+T = TypeVar("T")
+
+
+@final
+class Killed(BaseException):
+    """Thrown into tasks that refuse to end; never leaves a trial."""
+
+
+@final
+@attrs.define(frozen=True, kw_only=True)
+class TrialSettings:
+    """One trial, completely described: equal settings give equal trials.
+
+    Attributes:
+        mode: How cancellation is delivered; one of `MODES`.
+        k: The suspension to hit, from 1; 0 runs without a fault.
+        second: Cancel again so many suspensions later; None for never.
+        seed: Decides the order in which equally runnable tasks go.
+        budget: Seconds on the trial's clock after which it counts as hanging.
+        max_steps: Suspensions after which it counts as spinning.
+        virtual: Whether the trial's clock jumps over waiting.
+        grace: Seconds between the scenario's end and the search for leftovers.
+        loop_factory: Makes the asyncio loop; None for the usual one.
+        eager_tasks: Tasks start at once on asyncio.
+    """
+
+    mode: str = ""
+    k: int = 0
+    second: int | None = None
+    seed: int
+    budget: float
+    max_steps: int
+    virtual: bool
+    grace: float
+    loop_factory: Callable[[], Any] | None = None
+    eager_tasks: bool = False
+
+
+@final
+@attrs.define(kw_only=True)
+class TrialOutcome:
+    """What one trial did, before anybody judges it.
+
+    Attributes:
+        errors: What came out of the scenario other than the cancellation that was asked for.
+        swallowed: A native cancel was accepted by the unfinished root task, which then did not end cancelled.
+        hung: The budget ran out; `stuck` says where the tasks were waiting.
+        elapsed: Seconds on the trial's clock.
+        orphans: Tasks alive after the scenario ended.
+        noise: What the loop's exception handler was told.
+    """
+
+    errors: list[BaseException] = attrs.field(factory=list)
+    swallowed: bool = False
+    hung: bool = False
+    stuck: tuple[str, ...] = ()
+    elapsed: float = 0.0
+    orphans: list[str] = attrs.field(factory=list)
+    noise: list[str] = attrs.field(factory=list)
+
+
+@final
+@attrs.define(eq=False, kw_only=True)
+class Injection:
+    """Counts the suspensions of a scenario's tasks and fires at the k-th.
+
+    Attributes:
+        k: The suspension to hit; 0 for none.
+        fire: Cancels the scenario.
+        second: Fire again so many suspensions after the first time.
+        max_steps: Above this count the scenario is spinning and is put to death.
+        tasks: The scenario's unfinished tasks and their coroutines, in order of creation.
+        count: Suspensions so far.
+        fired: The k-th suspension was reached.
+        delivered: After that the cancellation arrived in the task; only known where it is `Driven`.
+        second_fired: The second one, too.
+        stack: The user's frames at the k-th suspension.
+        scopes: The cancel scopes around it, innermost first.
+        trace: Where each suspension happened; only kept when k is 0.
+        spinning: `max_steps` was exceeded.
+        killing: From now on tasks die when they are resumed.
+        closed: The scenario has ended; later suspensions are not its own.
+    """
+
+    k: int
+    fire: Callable[[], object]
+    second: int | None = None
+    max_steps: int | None = None
+    tasks: dict[Any, object] = attrs.field(factory=dict)
+    count: int = 0
+    fired: bool = False
+    delivered: bool = False
+    second_fired: bool = False
+    stack: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()
+    trace: list[str] = attrs.field(factory=list)
+    spinning: bool = False
+    spinning_at: str = UNKNOWN
+    killing: bool = False
+    closed: bool = False
+
+    def suspended(self, coro: object, scopes: Callable[[], tuple[str, ...]]) -> None:
+        """Take note that a task has yielded; called between its yield and its loop's next step.
+
+        Args:
+            coro: The task's coroutine.
+            scopes: Describes the cancel scopes around it; asked only when this is the place to hit.
+        """
+        if self.closed:
+            return
+        self.count += 1
+        if self.k == 0:
+            self.trace.append(where(coro))
+        elif self.count == self.k:
+            self.stack, self.scopes = user_stack(coro), scopes()
+            self.fired = True
+            self.fire()
+        elif self.second is not None and self.count == self.k + self.second:
+            self.second_fired = True
+            self.fire()
+        if self.max_steps is not None and self.count > self.max_steps and not self.spinning:
+            self.spinning_at = where(coro)
+            self.spinning = self.killing = True
+
+    def dismiss(self) -> None:
+        """Let go of the trial and its tasks, so that their garbage is this trial's and not the next one's."""
+        self.closed = True
+        self.tasks.clear()
+        self.fire = _spent
+
+    def stuck(self) -> tuple[str, ...]:
+        """Where the unfinished tasks are waiting, oldest first, each place once."""
+        return tuple(dict.fromkeys(where(coro) for coro in self.tasks.values()))
+
+
+def _spent() -> None:
+    """What an injection fires when its trial is over."""
+
+
+CURRENT_INJECTION: ContextVar[Injection | None] = ContextVar("amplifier_cancel_everywhere", default=None)
+"""Set in the scenario's root task and inherited by every task it starts: that is how we know them."""
+
+
+@final
+class Driven(Generic[T]):
+    """Awaiting this drives a coroutine by hand and reports each of its suspensions.
+
+    What the coroutine yields goes to the event loop unchanged and what the loop answers goes back in, so neither
+    notices; this holds for asyncio's futures and for trio's traps alike.
+    """
+
+    def __init__(
+        self, coro: Coroutine[Any, Any, T], injection: Injection, scopes: Callable[[], tuple[str, ...]] = tuple
+    ) -> None:
+        self._coro = coro
+        self._injection = injection
+        self._scopes = scopes
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        coro, injection = self._coro, self._injection
+        answer: Any = None
+        error: BaseException | None = None
+        while True:
+            if injection.killing:
+                kill(coro)
+            try:
+                trap = coro.send(answer) if error is None else coro.throw(error)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]  # a coroutine's return value travels untyped
+            injection.suspended(coro, self._scopes)
+            answer = error = None
+            try:
+                answer = yield trap
+            except GeneratorExit:
+                coro.close()
+                raise
+            except BaseException as thrown:  # noqa: BLE001 — whatever the loop throws belongs to the coroutine, not to us
+                error = thrown
+            # asyncio throws, trio sends an outcome; either may also be the failure of what was awaited.
+            arrived = error if error is not None else getattr(answer, "error", None)
+            if injection.fired and isinstance(arrived, anyio.get_cancelled_exc_class()):
+                injection.delivered = True
+
+
+def kill(coro: Any) -> None:
+    """Close a coroutine that may refuse it and raise `Killed` in its place.
+
+    Raises:
+        Killed: Always.
+    """
+    # The code under test runs once more here and may raise anything, or yield and so refuse to be closed.
+    with contextlib.suppress(Exception):
+        coro.close()
+    raise Killed

@@ -1,0 +1,311 @@
+"""The exhaustive loop: run a scenario again and again, cancel it at its first, second, third … suspension.
+
+Fault injection in the manner of database test suites, with cancellation as the fault and every suspension (a yield of
+any of the scenario's tasks to the event loop) as a place for it. First the scenario runs undisturbed; that run must be
+clean, else its mode is not swept. Then a fresh world is made for each k and cancelled at its k-th suspension, until a
+run ends with no cancellation fired: every point has been tried then, none was sampled.
+
+The trials are in `_trio_trial.py` and `_asyncio_trial.py`, the judges and their rules in `_oracles.py`, the result in
+`_sweep_report.py`. Nothing here imports pytest or Hypothesis: call it from any test, or from none.
+
+Limits: it counts yields, not bytecodes, so a KeyboardInterrupt between two lines is another matter; a loop that never
+awaits is never seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import random
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal, Protocol, final
+
+import attrs
+
+from amplifier.errors import MissingExtraError
+
+from .asyncio_trial import run_asyncio_trial
+from .injection import Injection, TrialOutcome, TrialSettings
+from .oracles import Finding, broken_invariants, judge, watch_process
+from .report import SweepReport, Violation
+
+__all__ = ["LOOP_END_MODES", "MODES", "Scenario", "World", "cancel_everywhere"]
+
+MODES = ("trio", "asyncio-scope", "asyncio-native", "asyncio-native-twice")
+"""Every way of cancelling that a scenario can meet: a trio scope, an AnyIO scope on asyncio, ``Task.cancel()``, and
+``Task.cancel()`` again while the first is still being handled (the second Ctrl-C)."""
+
+LOOP_END_MODES = ("asyncio-all", "asyncio-all-twice")
+"""The end of an asyncio loop: every task in the loop's list is cancelled natively, as ``asyncio.run`` does when it is left and a
+second Ctrl-C brings about; once, or again while the first is still being handled. For code that owns the sessions of a process:
+a module alone need not hold under it."""
+
+_ALL_MODES = (*MODES, *LOOP_END_MODES)
+_VIRTUAL_BUDGET = 10_000.0
+_REAL_BUDGET = 10.0
+
+_ONE_SWEEP_AT_A_TIME = threading.Lock()
+"""A sweep borrows what the process has only once: warning filters, hooks, the garbage collector."""
+
+Scenario = Callable[[], Awaitable[object]]
+Check = Callable[[], Iterable[str] | None]
+
+
+class World(Protocol):
+    """A fresh world for one trial: what happens in it, and what must hold afterwards."""
+
+    async def scenario(self) -> object:
+        """Do the thing that will be cancelled; return only when everything it started has ended."""
+        ...
+
+    def check(self) -> Iterable[str] | None:
+        """Name the invariants that do not hold now; nothing, or None, when all is well."""
+        ...
+
+
+def cancel_everywhere(
+    make: Callable[[], World | Scenario | tuple[Scenario, Check]],
+    *,
+    modes: Sequence[str] = MODES,
+    seed: int = 0,
+    budget: float | None = None,
+    max_steps: int = 20_000,
+    second_after: Sequence[int] = (1, 2, 3, 5, 8),
+    max_points: int | None = None,
+    only: int | None = None,
+    expect: tuple[type[BaseException], ...] = (),
+    clock: Literal["virtual", "real"] = "virtual",
+    grace: float = 0.0,
+    loop_factory: Callable[[], Any] | None = None,
+    eager_tasks: bool = False,
+) -> SweepReport:
+    """Cancel a scenario at each of its suspension points in turn and report every promise it breaks.
+
+    Equal arguments give equal results: order comes from the seed, time is virtual, `random` is seeded. The function
+    runs event loops of its own; from async code call it in a thread, with ``anyio.to_thread.run_sync``.
+
+    Args:
+        make: Returns a fresh world: an object with ``scenario`` and ``check``, a pair of both, or a scenario alone.
+        modes: Which of `MODES` and `LOOP_END_MODES` to sweep.
+        seed: Chooses the order of tasks that could run in any order.
+        budget: Seconds until a trial counts as hanging; by default 10,000 virtual or 10 real ones.
+        max_steps: Suspensions until a trial counts as spinning.
+        second_after: How many suspensions after the first cancel the second comes; each is tried. A trial that ended
+            before its second cancel is not judged: that is the mode with one.
+        max_points: Sweep at most so many suspension points per mode, drawn by seed; the report says so.
+        only: Run just this k, to reproduce one finding; 0 is the run without a fault.
+        expect: Exceptions that are legitimate outcomes, for example ExecutionCancelled.
+        clock: ``"real"`` for scenarios with threads or subprocesses. Slower, and only as deterministic as they are; on
+            asyncio the virtual clock copes with most of them, on trio it does not wait for them.
+        grace: Seconds, on that clock, between the scenario's end and the search for what it left behind.
+        loop_factory: Makes the asyncio loops, for example ``uvloop.new_event_loop``; needs ``clock="real"``.
+        eager_tasks: On asyncio every task starts at once, as with ``asyncio.eager_task_factory``; from Python 3.12 on.
+
+    Raises:
+        ValueError: An argument makes no sense.
+        MissingExtraError: The trio mode was asked for and trio is not installed.
+        RuntimeError: Called from inside an event loop.
+    """
+    _refuse_nonsense(modes, second_after=second_after, budget=budget, only=only, clock=clock)
+    _refuse_impossible_loop(loop_factory, clock=clock, eager_tasks=eager_tasks)
+    _refuse_running_loop()
+    default_budget = _VIRTUAL_BUDGET if clock == "virtual" else _REAL_BUDGET
+    base = TrialSettings(
+        seed=seed,
+        budget=default_budget if budget is None else budget,
+        max_steps=max_steps,
+        virtual=clock == "virtual",
+        grace=grace,
+        loop_factory=loop_factory,
+        eager_tasks=eager_tasks,
+    )
+    report = SweepReport(seed=seed, clock=clock)
+    with _ONE_SWEEP_AT_A_TIME, _steady_process():
+        for mode in dict.fromkeys(modes):
+            sweep = _ModeSweep(make, attrs.evolve(base, mode=mode), expect, tuple(second_after), report)
+            if only is None:
+                sweep.run(max_points)
+            else:
+                sweep.try_point(only)
+    return report
+
+
+@final
+@attrs.define
+class _ModeSweep:
+    """The trials of one mode; writes into the report."""
+
+    make: Callable[[], World | Scenario | tuple[Scenario, Check]]
+    base: TrialSettings
+    expect: tuple[type[BaseException], ...]
+    second_after: tuple[int, ...]
+    report: SweepReport
+
+    def run(self, max_points: int | None) -> None:
+        mode = self.base.mode
+        undisturbed, findings = self._trial(self.base)
+        self._record(self.base, undisturbed, findings)
+        self.report.points[mode] = undisturbed.count
+        self.report.traces[mode] = tuple(undisturbed.trace)
+        if findings:
+            self.report.notes.append(f"{mode}: not swept, because the run without any cancellation is not clean")
+            return
+        if undisturbed.count == 0:
+            self.report.notes.append(f"{mode}: the scenario never suspends, so there was nothing to cancel")
+        if max_points is not None and undisturbed.count > max_points:
+            chosen = sorted(random.Random(self.base.seed).sample(range(1, undisturbed.count + 1), max_points))
+            self.report.notes.append(f"{mode}: only {max_points} of {undisturbed.count} points were tried (max_points)")
+            for k in chosen:
+                self.try_point(k)
+            return
+        self._run_all(undisturbed.trace)
+
+    def _run_all(self, trace: list[str]) -> None:
+        """Go on until no fault fires: the count of the first run is a claim, this is the proof."""
+        k, strayed = 1, False
+        while True:
+            injection = self.try_point(k)
+            if not injection.fired:
+                break
+            strayed = strayed or k > len(trace) or (injection.stack[-1:] or ("?",))[0] != trace[k - 1]
+            k += 1
+        if strayed or k - 1 != len(trace):
+            self.report.notes.append(
+                f"{self.base.mode}: the scenario is not deterministic; its runs did not suspend at the same places"
+            )
+
+    def try_point(self, k: int) -> Injection:
+        """All trials of one suspension point: one, or one for each delay of the second cancel."""
+        if not self.base.mode.endswith("-twice") or k == 0:
+            return self._try(attrs.evolve(self.base, k=k))
+        injection: Injection | None = None
+        for second in sorted(set(self.second_after)):
+            injection = self._try(attrs.evolve(self.base, k=k, second=second))
+            if not injection.second_fired:
+                break  # the scenario was over before, and would be for every later second cancel
+        assert injection is not None  # second_after is not empty, see _refuse_nonsense
+        return injection
+
+    def _try(self, settings: TrialSettings) -> Injection:
+        injection, findings = self._trial(settings)
+        if settings.k == 0 or (injection.fired and (settings.second is None or injection.second_fired)):
+            self._record(settings, injection, findings)
+        return injection
+
+    def _trial(self, settings: TrialSettings) -> tuple[Injection, list[Finding]]:
+        """Run and judge one trial.
+
+        Exceptions hold frames and frames hold tasks, so the outcome is dropped before garbage is collected and heard.
+        """
+        random.seed(settings.seed)
+        with watch_process() as watch:
+            scenario, check = _unpack(self.make())
+            injection, outcome = _runner(settings.mode)(scenario, settings)
+            findings = list(dict.fromkeys(judge(settings, injection, outcome, self.expect)))
+            by_force = injection.spinning or outcome.hung
+            watch.noise += outcome.noise
+            del outcome, scenario
+        if not by_force:
+            findings += [("THREAD", text) for text in watch.leftover_threads()]
+            findings += [("NOISE", text) for text in dict.fromkeys(watch.noise)]
+            findings += broken_invariants(check)
+        self.report.trials[settings.mode] = self.report.trials.get(settings.mode, 0) + 1
+        return injection, findings
+
+    def _record(self, settings: TrialSettings, injection: Injection, findings: list[Finding]) -> None:
+        self.report.violations += [
+            Violation(
+                mode=settings.mode,
+                k=settings.k,
+                second=settings.second,
+                kind=kind,
+                detail=detail,
+                where=injection.stack[-1] if injection.stack else "?",
+                stack=injection.stack,
+                scopes=injection.scopes,
+            )
+            for kind, detail in findings
+        ]
+
+
+def _runner(mode: str) -> Callable[[Scenario, TrialSettings], tuple[Injection, TrialOutcome]]:
+    if mode != "trio":
+        return run_asyncio_trial
+    try:
+        # Here and not above: importing amplifier.testing must not import trio.
+        from .trio_trial import run_trio_trial  # noqa: PLC0415 — trio is an optional part
+    except ImportError as error:
+        raise MissingExtraError("the trio mode of cancel_everywhere", extra="trio", missing="trio") from error
+    return run_trio_trial
+
+
+def _unpack(made: Any) -> tuple[Scenario, Check]:
+    if isinstance(made, tuple):
+        scenario, check = made
+        return scenario, check
+    if hasattr(made, "scenario"):
+        return made.scenario, made.check
+    return made, tuple
+
+
+def _refuse_nonsense(
+    modes: Sequence[str], *, second_after: Sequence[int], budget: float | None, only: int | None, clock: str
+) -> None:
+    if isinstance(modes, str) or not modes or (unknown := [mode for mode in modes if mode not in _ALL_MODES]):
+        found = modes if isinstance(modes, str) or not modes else unknown
+        raise ValueError(f"modes: found {found!r}, expected a sequence of {', '.join(map(repr, _ALL_MODES))}")
+    if any(mode.endswith("-twice") for mode in modes) and (not second_after or min(second_after) < 1):
+        raise ValueError(f"second_after: found {second_after!r}, expected one or more numbers from 1 up")
+    if budget is not None and budget <= 0:
+        raise ValueError(f"budget: found {budget!r}, expected seconds above 0")
+    if only is not None and only < 0:
+        raise ValueError(f"only: found {only!r}, expected 0 (no fault) or the k of a violation")
+    if clock not in ("virtual", "real"):
+        raise ValueError(f"clock: found {clock!r}, expected 'virtual' or 'real'")
+
+
+def _refuse_running_loop() -> None:
+    trio: Any = sys.modules.get("trio")  # a trio that was never imported is not running
+    askers = [asyncio.get_running_loop] if trio is None else [asyncio.get_running_loop, trio.lowlevel.current_task]
+    for ask in askers:
+        with contextlib.suppress(RuntimeError):
+            ask()
+            break
+    else:
+        return
+    raise RuntimeError(
+        "cancel_everywhere runs event loops of its own and was called inside one; "
+        "call it from synchronous code, or with anyio.to_thread.run_sync"
+    )
+
+
+@contextlib.contextmanager
+def _steady_process() -> Iterator[None]:
+    """Collect garbage when we say so and nowhere else, and give `random` back as it was.
+
+    What exists already is set aside: collecting after each trial then costs microseconds instead of walking the heap,
+    and garbage from before the sweep is not mistaken for a trial's.
+    Unfreezing cannot be done in part, so objects somebody froze before us become ordinary again; Python 3.12 starts
+    with some, which is why an empty freezer is no condition here.
+    """
+    enabled = gc.isenabled()
+    state = random.getstate()
+    gc.disable()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if enabled:
+            gc.enable()
+        random.setstate(state)
+
+
+def _refuse_impossible_loop(loop_factory: object, *, clock: str, eager_tasks: bool) -> None:
+    if loop_factory is not None and clock != "real":
+        raise ValueError('loop_factory: a loop of your own has no virtual clock; pass clock="real" as well')
+    if eager_tasks and sys.version_info < (3, 12):
+        raise ValueError("eager_tasks: asyncio starts tasks at once from Python 3.12 on; leave it out here")

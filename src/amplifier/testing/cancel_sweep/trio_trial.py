@@ -1,0 +1,174 @@
+"""One trial on trio: the scenario's scope is cancelled at the k-th suspension.
+
+Suspensions are seen by an instrument, which trio calls after every step of every task; the scenario's tasks are those
+that carry our context variable. Importing this file imports trio, so only `_sweep.py` does it, and only when asked to.
+
+This is the one file that touches private names of trio, because trio offers no public way to (a) fix the order of
+scheduling, (b) see or cancel the scopes a task stands in, (c) replace what a task is resumed with. `_require` names
+the missing piece when a trio release takes one away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, final
+
+import trio
+from trio.testing import MockClock
+
+from .injection import CURRENT_INJECTION, Injection, TrialOutcome, TrialSettings, kill
+from .suspension_location import describe_scope, tidy, where
+
+__all__ = ["deterministic_scheduling", "run_trio_trial"]
+
+_ROUNDS_BEFORE_KILLING = 10
+_ROUND = 0.05
+"""Seconds between two attempts to end a hanging scenario; short, for they may be real ones."""
+
+
+def run_trio_trial(
+    scenario: Callable[[], Awaitable[object]], settings: TrialSettings
+) -> tuple[Injection, TrialOutcome]:
+    """Run one trial to its end in a trio run of its own."""
+    trial = _TrioTrial(scenario, settings)
+    clock = MockClock(autojump_threshold=0) if settings.virtual else None
+    with deterministic_scheduling(settings.seed):
+        try:
+            trio.run(trial.run, clock=clock, instruments=[trial])
+        except* KeyboardInterrupt:  # the person at the keyboard means the sweep, not the scenario
+            raise KeyboardInterrupt from None
+        except* BaseException as escaped:  # noqa: BLE001 — past the scenario's own task: a crashed system task for instance
+            trial.outcome.errors.append(escaped)
+    trial.injection.dismiss()
+    if trial.broken is not None:
+        raise trial.broken
+    return trial.injection, trial.outcome
+
+
+def _require(owner: Any, name: str) -> Any:
+    """A private attribute of trio, or an error that says which one went away."""
+    try:
+        return getattr(owner, name)
+    except AttributeError as error:
+        raise RuntimeError(
+            f"trio {trio.__version__} has no {name!r} on {owner!r} any more, and the cancellation sweep needs it; "
+            f"use a trio release this version was tested with, or sweep the asyncio modes only"
+        ) from error
+
+
+@contextmanager
+def deterministic_scheduling(seed: int) -> Iterator[None]:
+    """Sort each batch of runnable tasks and shuffle it by seed, as trio does for Hypothesis."""
+    run = _require(_require(trio, "_core"), "_run")
+    before = _require(run, "_ALLOW_DETERMINISTIC_SCHEDULING")
+    shuffler = _require(run, "_r")
+    state = shuffler.getstate()
+    run._ALLOW_DETERMINISTIC_SCHEDULING = True
+    shuffler.seed(seed)
+    try:
+        yield
+    finally:
+        run._ALLOW_DETERMINISTIC_SCHEDULING = before
+        shuffler.setstate(state)
+
+
+@final
+class _TrioTrial(trio.abc.Instrument):
+    def __init__(self, scenario: Callable[[], Awaitable[object]], settings: TrialSettings) -> None:
+        self.settings = settings
+        self.outcome = TrialOutcome()
+        self.scope = trio.CancelScope()
+        self.injection = Injection(k=settings.k, fire=self.scope.cancel, max_steps=settings.max_steps)
+        self.broken: Exception | None = None
+        self._scenario = scenario
+        self._ended = trio.Event()
+
+    async def run(self) -> None:
+        started = trio.current_time()
+        system_tasks = self._system_tasks()
+        async with trio.open_nursery() as harness:
+            harness.start_soon(self._watch_budget, name="watchdog")
+            token = CURRENT_INJECTION.set(self.injection)
+            harness.start_soon(self._body, name="scenario")
+            CURRENT_INJECTION.reset(token)
+            await self._ended.wait()
+            self.outcome.elapsed = trio.current_time() - started
+            if self.settings.grace:
+                await trio.sleep(self.settings.grace)
+            orphans = [task for task in harness.child_tasks if task.name not in ("watchdog", "scenario")]
+            orphans += self._system_tasks() - system_tasks
+            self.outcome.orphans = sorted(tidy(f"task {task.name} at {where(task.coro)}") for task in orphans)
+            harness.cancel_scope.cancel()
+
+    async def _body(self) -> None:
+        try:
+            with self.scope:
+                await self._scenario()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 — everything is an outcome here, a stray Cancelled included
+            self.outcome.errors.append(error)
+        finally:
+            self.injection.closed = True
+            self._ended.set()
+
+    @staticmethod
+    def _system_tasks() -> set[trio.lowlevel.Task]:
+        root = trio.lowlevel.current_root_task()
+        return set() if root is None else {task for nursery in root.child_nurseries for task in nursery.child_tasks}
+
+    # ── seeing suspensions: trio calls these between the steps of tasks ──
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        if not self.injection.killing or task.context.get(CURRENT_INJECTION) is not self.injection:
+            return
+        _require(task, "_next_send_fn")
+        task._next_send_fn = lambda _value: kill(task.coro)
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        # A task that has just finished was stepped, too, but has no frame any more: that is no suspension.
+        if task.context.get(CURRENT_INJECTION) is not self.injection or task.coro.cr_frame is None:
+            return
+        self.injection.tasks[task] = task.coro
+        try:
+            self.injection.suspended(task.coro, lambda: self._scopes_of(task))
+        except (
+            Exception  # noqa: BLE001
+        ) as error:  # trio would only log it and drop the instrument: a sweep that silently tests nothing
+            self.broken = error
+            self.scope.cancel()
+
+    def task_exited(self, task: trio.lowlevel.Task) -> None:
+        self.injection.tasks.pop(task, None)
+
+    def _enclosing_scopes(self, task: trio.lowlevel.Task) -> Iterator[trio.CancelScope]:
+        """The scopes around a task up to the trial's own, innermost first."""
+        status = _require(task, "_cancel_status")
+        while status is not None and (scope := _require(status, "_scope")) is not self.scope:
+            yield scope
+            status = _require(status, "_parent")
+
+    def _scopes_of(self, task: trio.lowlevel.Task) -> tuple[str, ...]:
+        now = trio.current_time()
+        return tuple(
+            describe_scope(shield=scope.shield, deadline=scope.deadline, now=now, cancelled=scope.cancel_called)
+            for scope in self._enclosing_scopes(task)
+        )
+
+    # ── hanging ──
+
+    async def _watch_budget(self) -> None:
+        """Let the budget pass, write down where everybody is stuck, then end them, shielded or not."""
+        await trio.sleep(self.settings.budget)
+        if self.injection.closed:
+            return
+        self.outcome.hung = True
+        self.outcome.stuck = self.injection.stuck()
+        self.scope.cancel()
+        for attempt in range(self.settings.max_steps):
+            self.injection.killing = attempt >= _ROUNDS_BEFORE_KILLING
+            for task in list(self.injection.tasks):
+                for scope in self._enclosing_scopes(task):
+                    scope.cancel()
+            await trio.sleep(_ROUND)

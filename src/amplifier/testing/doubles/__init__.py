@@ -1,0 +1,1 @@
+"""Test doubles that keep the contracts."""

@@ -1,0 +1,54 @@
+"""An approval system for tests: answers from a script, and remembers what it was asked.
+
+Above: `_harness` and the tests of gates. Below: `_script` and the approval contract, which it keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import anyio
+
+from amplifier.models import ApprovalDefault
+
+from .script import Script, Scripted
+
+
+@final
+class MockApprovalSystem(Scripted):
+    """Answers with one scripted option after the other; without a script, with the default of each question.
+
+    Args:
+        answers: What to answer, in order; an exception is raised.
+        delay: Seconds to wait before each answer.
+
+    Attributes:
+        requests: Prompt, options, timeout and default of every question.
+    """
+
+    def __init__(self, answers: Sequence[str | BaseException] | None = None, *, delay: float = 0.0) -> None:
+        self.requests: list[dict[str, Any]] = []
+        self._delay = delay
+        self._script: Script[object] | None = (
+            None if answers is None else Script("MockApprovalSystem", answers, "answer")
+        )
+
+    def __repr__(self) -> str:
+        return f"<MockApprovalSystem asked {len(self.requests)} times>"
+
+    async def request_approval(self, prompt: str, options: list[str], timeout: float, default: ApprovalDefault) -> str:
+        """Note the question and give the next answer.
+
+        Raises:
+            AssertionError: The script has no answer left.
+        """
+        self.requests.append({"prompt": prompt, "options": list(options), "timeout": timeout, "default": default})
+        answer: object = "Allow" if default == "allow" else "Deny"
+        if self._script is not None:
+            answer = self._script.take(f"request_approval({prompt!r})")
+        if self._delay > 0:
+            await anyio.sleep(self._delay)
+        if isinstance(answer, BaseException):
+            raise answer
+        return str(answer)
