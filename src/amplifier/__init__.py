@@ -5,7 +5,7 @@
 
 Layout, to be read top to bottom; an import may only point down:
 
-    cli · pytest_plugin      doors to the outside
+    cli · pytest_plugin      entry points
     compat                   published modules run unchanged
     conformance              is this a good module?
     testing                  doubles, virtual time, cancellation at every suspension

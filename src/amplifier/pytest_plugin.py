@@ -160,7 +160,7 @@ class _Clause(pytest.Item):
         reason = self._suite.xfail.get(self._clause)
         text = described_as_text(found)
         if reason is not None and outcome.status == "kept":
-            pytest.fail(f"{self._clause} is kept, though xfail says {reason!r}; take it out of xfail", pytrace=False)
+            pytest.fail(f"{self._clause} is kept, though xfail gives {reason!r}; take it out of xfail", pytrace=False)
         if found and reason is not None:
             pytest.xfail(f"{reason}\n{text}")
         if found and outcome.level == "recommended":

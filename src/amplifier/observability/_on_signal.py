@@ -1,4 +1,4 @@
-"""A signal that makes a process say what its tasks are doing, also one that seems to hang.
+"""A signal that makes a process print what its tasks are doing, also one that seems to hang.
 
 The handler is Python's own, not one of the event loop: it runs even while a task blocks the loop, and then shows the blocking line.
 Only code that never returns to the interpreter, such as a call into a C library that waits for ever, keeps it from running.

@@ -1,6 +1,6 @@
-"""What is said about the tasks of a process: plain data with a stable JSON form, and a text for people.
+"""The report on the tasks of a process: plain data with a stable JSON form, and a text for people.
 
-`amplifier.models.to_json` and `from_json` write and read it. Above: `_tasks`, which fills it in. Below: `_text`, which writes it out.
+`amplifier.models.to_json` and `from_json` write and read it.
 """
 
 from __future__ import annotations

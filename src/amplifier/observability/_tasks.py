@@ -1,7 +1,7 @@
 """Reads the tasks of the running event loop: who started each, which module it is in, and the await it sits in.
 
-Everything is read from suspended frames when somebody asks; nothing is recorded before, so it costs a session nothing. Above: the
-signal handler and the command line. Below: `amplifier.kernel.session.introspection`, which knows what the kernel's own frames mean.
+Everything is read from suspended frames on request; nothing is recorded before, so it costs a session nothing.
+`amplifier.kernel.session.introspection` knows what the kernel's own frames mean.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def task_tree(frame: FrameType | None = None) -> TaskTree:
     Also works in a signal handler, and when no loop runs: then there are threads only.
 
     Args:
-        frame: What the thread of the loop was doing, as a signal handler is told; the caller, if left out.
+        frame: What the thread of the loop was doing, as a signal handler receives it; the caller, if left out.
     """
     running = frame or sys._getframe(1)
     backend = backend_name()
@@ -116,7 +116,7 @@ class _Found:
         frames = list(await_chain(coroutine))
         state: TaskState = "waiting"
         if frames and getattr(coroutine, "cr_running", False):
-            # While it runs, a coroutine does not tell what it awaits; the stack of the thread does.
+            # While it runs, a coroutine does not expose what it awaits; the stack of the thread does.
             state = "running"
             frames = list(_stack_down_from(frames[0], running)) or frames
         elif inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
@@ -190,7 +190,7 @@ def _report(
             if each.is_ours and each.session is None:
                 each.session = known.coordinator
         if is_machinery(frame):
-            # The first one below somebody's code; of a task that has no other frames, the one below its outermost.
+            # The first one below user code; of a task that has no other frames, the one below its outermost.
             waits_in = waits_in if waits_in is not None and len(awaits) + depth != 1 else _entry(frame)
             continue
         waits_in = None
@@ -218,7 +218,7 @@ def _inherited(each: _Found, parent: _Found | None, coordinators: dict[str, Any]
     """What a task is before its own first frame: of its parent's session, if it was started inside of that.
 
     A task that the application started beside a turn has the same parent as those that the turn started, on trio; its context
-    variables tell them apart. On asyncio a turn has a task of its own.
+    variables distinguish them. On asyncio a turn has a task of its own.
     """
     entered = {
         mark.coordinator.session_id for _, mark in each.frames if mark is not None and mark.coordinator is not None
@@ -282,7 +282,7 @@ def _code_line(frame: FrameType, module: str | None) -> CodeLine:
 
 
 def _entry(frame: FrameType) -> str:
-    """The function by which somebody's code entered the event loop's own."""
+    """The function by which user code entered the event loop's own."""
     package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
     return f"{package} {frame.f_code.co_qualname}"
 

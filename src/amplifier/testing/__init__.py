@@ -2,13 +2,13 @@
 
     cancel_everywhere    cancel a scenario at every one of its suspension points, on trio and asyncio
     cancel_at            cancel one call at one suspension, inside a running loop
-    TestCoordinator      a real coordinator without a session; create_test_coordinator() furnishes one
+    TestCoordinator      a real coordinator without a session; create_test_coordinator() mounts doubles on one
     MockTool · MockProvider · MockContextManager · ScriptedOrchestrator · MockApprovalSystem · MockDisplaySystem
                          fakes that keep the contracts; those with a script fail on steps too many and on steps unused
     EventRecorder        remembers events
     wait_for             looks until something is true
 
-Virtual time has a door of its own, `amplifier.testing.virtual_time`. Importing this package imports neither pytest nor
+Virtual time is in `amplifier.testing.virtual_time`. Importing this package imports neither pytest nor
 Hypothesis nor trio.
 """
 

@@ -1,9 +1,8 @@
 """Time that passes only when nothing else can: an hour of timers in a test costs no hour.
 
 `VirtualTimeLoop` is the asyncio side, `virtual_clock` the trio side, and `virtual_backend` / `virtual_backends` give
-both in the form that `anyio.run` and the ``anyio_backend`` fixture take. Above this file sits the cancellation sweep
-(`_sweep.py`); below it only the standard library, so importing it needs neither trio nor pytest. trio is imported when
-its clock is asked for.
+both in the form that `anyio.run` and the ``anyio_backend`` fixture take. Importing this file imports neither trio nor
+pytest; trio is imported when its clock is asked for.
 
     @pytest.fixture(params=["asyncio", "trio"])
     def anyio_backend(request):
@@ -60,11 +59,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._virtual_now = 0.0
         self._real_time_holds = 0
         self._executor_calls: set[asyncio.Future[Any]] = set()
-        # asyncio's subprocess transports are weakly referable and nobody else keeps a list of them.
+        # asyncio's subprocess transports are weakly referable and asyncio keeps no list of them.
         self._children: weakref.WeakSet[asyncio.SubprocessTransport] = weakref.WeakSet()
         self._jumping_selector = _JumpingSelector(self)
         super().__init__(self._jumping_selector)
-        # From here on the loop's own wake-up pipe is registered; whatever is added later is somebody's I/O.
+        # From here on the loop's own wake-up pipe is registered; whatever is added later is I/O of the code under test.
         self._own_descriptors = len(self._jumping_selector.get_map())
 
     def time(self) -> float:
@@ -122,7 +121,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         """Whether this is one of AnyIO's worker threads with a call in hand.
 
         AnyIO hands work over through a queue it marks done only after reporting the result, so a count of zero means
-        the loop has been told already. The names are AnyIO's own and read with care: should they vanish, the clock
+        the loop has been notified already. The names are AnyIO's own and read with care: should they vanish, the clock
         merely jumps too early, and `tests/testing/test_virtual_time.py` notices.
         """
         if getattr(thread, "loop", None) is not self:

@@ -21,7 +21,7 @@ from .ownership import Ledger
 logger: logging.Logger = logging.getLogger("amplifier.coordinator")
 
 _PLAIN = frozenset({type(None), bool, int, float, str, list, tuple, dict, set})
-"""What contributors return as a rule, and nobody can await."""
+"""Types that contributors usually return and that cannot be awaited."""
 
 
 @attrs.define(eq=False)

@@ -87,7 +87,7 @@ class ModuleCoordinator:
 
     @property
     def session(self) -> Any:
-        """The session, for spawning children; None once it is closed and nobody keeps it any more."""
+        """The session, for spawning children; None once it is closed and no longer referenced."""
         session = self._session
         return session() if type(session) is weakref.ref else session
 

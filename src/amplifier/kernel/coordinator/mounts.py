@@ -42,7 +42,7 @@ class Mounts(SlotTable):
 
     Attributes:
         strict: Replacing what another module mounted is an error.
-        instances: Modules whose provider moves to a name of its own right after its mount; until then it may stand over
+        instances: Modules whose provider moves to a name of its own right after its mount; until then it may replace
             another instance.
     """
 
@@ -97,7 +97,7 @@ class Mounts(SlotTable):
 
         Raises:
             ValueError: Unknown point, or a named point without a name.
-            ContractError: A module (``owner``) tries to unmount what somebody else mounted.
+            ContractError: A module (``owner``) tries to unmount what another module mounted.
         """
         point, name = self._resolve(point, name)
         if point == "hooks":
@@ -160,7 +160,7 @@ class Mounts(SlotTable):
             self.points[key] = None if value is EMPTY else value
             return
         named = self.points[key[0]]
-        if not isinstance(named, dict):  # somebody has put something else there by hand
+        if not isinstance(named, dict):  # the application has put something else there by hand
             return
         if value is EMPTY:
             named.pop(key[1], None)

@@ -138,7 +138,7 @@ class SlotTable:
         self._entries: dict[Hashable, Any] = ledger.entries
 
     def holder(self, key: Key) -> str | None:
-        """The module whose value is on top; None for the application, or nobody."""
+        """The module whose value is on top; None for the application, or if the slot is empty."""
         slot = self._entries.get(key)
         return None if slot is None else slot.owner
 

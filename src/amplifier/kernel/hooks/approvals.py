@@ -46,7 +46,7 @@ _NONE_YET: frozenset[_Question] = frozenset()  # shared: each empty frozenset is
 
 
 class Approvals:
-    """The questions of one session and the answers it was told to remember."""
+    """The questions of one session and the answers to remember."""
 
     __slots__ = ("_always", "_emit", "_watch")
 

@@ -246,7 +246,7 @@ def _words(error: Exception) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """What an exception says, without secrets, even if its own ``__str__`` fails: that is foreign code as well.
+    """The text of an exception, without secrets, even if its own ``__str__`` fails: that is foreign code as well.
 
     It goes into events and, as the reason of a denial, to the model.
     """

@@ -1,7 +1,7 @@
 """How many HookResults become one. Pure: no clocks, no awaits, nothing is mutated.
 
 Precedence: deny > ask_user > inject_context > modify > continue. A denial ends the dispatch and keeps nothing but itself and the
-payload. Under every other action nothing that a handler said is lost: user messages, injections, modifications, approval gates.
+payload. Under every other action nothing that a handler returned is lost: user messages, injections, modifications, approval gates.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LEVELS = {"info": 0, "warning": 1, "error": 2}
 
 
 def is_plain_continue(result: HookResult) -> bool:
-    """Whether a result says nothing at all, so that merging it changes nothing."""
+    """Whether a result is empty, so that merging it changes nothing."""
     return (
         result.action == "continue"
         and result.user_message is None
@@ -53,7 +53,7 @@ def is_plain_continue(result: HookResult) -> bool:
 
 
 def parse_answer(answer: Any) -> HookResult | None:
-    """What a handler returned, as a HookResult; None stands for a plain continue.
+    """What a handler returned, as a HookResult; None means a plain continue.
 
     Anything that cannot be understood is a denial: gates fail closed (L7).
     """
@@ -75,7 +75,7 @@ def parse_answer(answer: Any) -> HookResult | None:
 
 
 def is_invalid_response(result: HookResult, answer: Any) -> bool:
-    """Whether a parsed result stands for an answer that could not be understood, and is not the handler's own denial."""
+    """Whether a parsed result replaces a return value that could not be understood, and is not the handler's own denial."""
     return result is not answer and result.reason is INVALID_RESPONSE
 
 
@@ -168,7 +168,7 @@ class Verdict:
             self._suppress = True
 
     def result(self) -> HookResult:
-        """The one result that stands for all."""
+        """All results merged into one."""
         if self._denial is not None:
             return _with_data(self._denial, self.payload, self._owned)
         action: HookAction = "continue"

@@ -30,16 +30,16 @@ from .event_names import warn_if_misspelt
 EVERY_EVENT = "*"
 
 TERMINAL_SECONDS = 5.0
-"""How long the handlers of a terminal event may take together: they run while somebody waits for things to stop."""
+"""How long the handlers of a terminal event may take together: they run while a caller waits for the session to stop."""
 
 DEEPEST = 32
-"""How many dispatches may stand inside each other."""
+"""How deep dispatches may be nested."""
 
 
 class _Link:
-    """One dispatch under way and those it stands inside of.
+    """One running dispatch and those it is nested in.
 
-    Tasks that a handler starts inherit the link; once its dispatch is over, what they emit stands inside nothing.
+    Tasks that a handler starts inherit the link; once its dispatch is over, what they emit is nested in nothing.
     """
 
     __slots__ = ("depth", "event", "is_over", "outer")
@@ -302,7 +302,7 @@ class HookRegistry:
     # ── events ──
 
     async def emit(self, event: str, data: Mapping[str, Any] | None = None) -> HookResult:
-        """Tell every handler of ``event`` and merge what they say; ``result.data`` is the final payload.
+        """Call every handler of ``event`` and merge their results; ``result.data`` is the final payload.
 
         Adds no checkpoint of its own. Terminal events are delivered even while the emitter is being cancelled.
 
@@ -446,7 +446,7 @@ def _begin(event: str) -> _Link:
     """A link for a dispatch that begins.
 
     Raises:
-        HookRecursionError: It would stand inside too many others.
+        HookRecursionError: It would be nested too deep.
     """
     link = _Link(event, _innermost.get())
     if link.depth > DEEPEST:

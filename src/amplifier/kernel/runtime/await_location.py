@@ -14,7 +14,7 @@ _MACHINERY = frozenset({"anyio", "trio", "asyncio", "outcome"})
 _FRAMES = ("cr_frame", "gi_frame", "ag_frame")
 _NEXT = ("cr_await", "gi_yieldfrom", "ag_await")
 _OPAQUE = frozenset({"anext_awaitable", "async_generator_asend", "async_generator_athrow", "coroutine_wrapper"})
-"""Built-in awaitables that do not tell what they wait for; the garbage collector still knows."""
+"""Built-in awaitables that do not expose what they wait for; the garbage collector still knows."""
 
 _LONGEST_CHAIN = 500
 """A longer chain is a loop of wrappers."""
@@ -69,7 +69,7 @@ def await_chain(awaitable: Any) -> Iterator[FrameType]:
 
 
 def is_machinery(frame: FrameType) -> bool:
-    """Whether a frame is the event loop's own, and tells nobody anything about what was being done."""
+    """Whether a frame is the event loop's own and so does not show what was being done."""
     return str(frame.f_globals.get("__name__", "")).partition(".")[0] in _MACHINERY
 
 

@@ -76,7 +76,7 @@ def asyncio_context() -> contextvars.Context:
 
 
 class Loop:
-    """The event loop a session lives on; the only door into it from threads and signal handlers."""
+    """The event loop a session lives on; the only way into it from threads and signal handlers."""
 
     __slots__ = ("_asyncio_loop", "_trio_token")
 

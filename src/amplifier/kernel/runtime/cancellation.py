@@ -2,7 +2,7 @@
 
 The token itself only keeps state, so it may be used from any thread and from a signal handler: no lock is taken (a
 handler that interrupts its own thread must not wait for it) and the loop is reached through `Loop.soon` only. The
-session binds a turn's scope to it and is told about requests. Sits on `backend`.
+session binds a turn's scope to it and is notified of requests.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .watchdog import Watchdog
 logger: logging.Logger = logging.getLogger("amplifier.cancellation")
 
 CALLBACK_SECONDS = 5.0
-"""Deadline of one cancel callback: it runs while somebody waits for things to stop."""
+"""Deadline of one cancel callback: it runs while a caller waits for the session to stop."""
 
 
 class CancellationState(enum.Enum):

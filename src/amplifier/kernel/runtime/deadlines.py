@@ -1,4 +1,4 @@
-"""Deadlines for third-party code: every call into it is bounded, and its failure is told from what must pass through.
+"""Deadlines for third-party code: every call into it is bounded, and its failure is distinguished from what must pass through.
 
 `run_bounded` is for one call. `DeadlineGroup` serves the calls of a dispatch, an opening or a closing with one cancel scope whose
 deadline moves from call to call: a fresh scope for each costs two to four times as much. `TimeBudget` divides what is left of a
@@ -57,7 +57,7 @@ def call_foreign(fn: Callable[..., Any], *args: Any) -> Any:
 
 
 Contain = Callable[[BaseException], Exception]
-"""Tells a failure of third-party code, which it returns, from what must pass, which it raises."""
+"""Returns a failure of third-party code, raises what must pass through."""
 
 
 async def run_bounded(

@@ -18,7 +18,7 @@ class RunningCall:
     Attributes:
         coordinator: Of the session it works for.
         label: What is called: an object of the kernel that knows its module, or words.
-        module: Whose code is called, where the label does not say it.
+        module: Whose code is called, if the label does not name it.
         until: When its deadline is over, by the loop's clock; infinite for "never", None when it sets none.
         goes_on_in: The task in which the work goes on while this one waits for it.
     """

@@ -1,6 +1,6 @@
 """Notices calls that refuse to be cancelled.
 
-Nobody can end such code in Python. The kernel waits for it, never pretends it is gone, and says so: at the call's
+Python has no way to end such code. The kernel waits for it, never pretends it is gone, and reports it: at the call's
 deadline (plus a second to unwind) and then at growing intervals, by module, task and await. One timer per session, armed
 only while calls with a deadline are active. Sits on `backend` and `await_location`.
 """

@@ -57,7 +57,7 @@ class RunningTask:
 
 @attrs.frozen(eq=False, kw_only=True)
 class Landmark:
-    """What a frame of the kernel says about the frames below it.
+    """What a frame of the kernel reveals about the frames below it.
 
     Attributes:
         coordinator: Of the session they work for.

@@ -1,4 +1,4 @@
-"""Mounting the plan: loads and mounts every module in order, contains what fails, then tells everyone.
+"""Mounting the plan: loads and mounts every module in order, contains what fails, then announces the open session.
 
 Order: orchestrator, context, providers, tools, hooks; then the delayed ``module:load_failed`` events, so that hook modules hear of
 failures before them; then ``on_session_ready`` of each module in the order they were mounted.
@@ -205,7 +205,7 @@ class Opening:
         return loading
 
     def _load_at_once(self, spec: ModuleSpec) -> Blueprint:
-        """Load without awaiting, as most modules are; an import cannot be cut off, only be told late."""
+        """Load without awaiting, as most modules are; an import cannot be interrupted, only reported late."""
         seconds = self._coordinator.deadlines.mount
         clock = self._calls.clock
         started = clock()
@@ -316,7 +316,7 @@ class Opening:
         """Record and log it, in a frame of its own like `_failed_to_mount`.
 
         Returns:
-            What the error says, for the event.
+            The text of the error, for the event.
 
         Raises:
             ModuleLoadError: The module is a gate; the session does not open.

@@ -75,7 +75,7 @@ class AmplifierSession:
 
     Attributes:
         coordinator: What its modules see of it; ``hooks`` and ``cancellation`` are there.
-        status: Where the session and its latest turn stand.
+        status: State of the session and of its latest turn.
         failures: Modules of the plan that could not be used.
         cleanup_failures: Steps of the closing that failed or were cut off.
 
@@ -285,7 +285,7 @@ class AmplifierSession:
         """Run one turn.
 
         Args:
-            prompt: What the user says.
+            prompt: The text of the user.
             timeout: Seconds for the whole turn; None for no limit; left out, the plan's ``turn`` deadline.
 
         Returns:
@@ -375,7 +375,9 @@ class AmplifierSession:
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:  # a plain bool tells type checkers that `return await session.execute(…)` may not be reached
+    ) -> (
+        bool | None
+    ):  # with a plain bool type checkers assume that `return await session.execute(…)` may not be reached
         problem: BaseException | None = None
         try:
             await self.cleanup()
@@ -460,7 +462,7 @@ class AmplifierSession:
 
 
 def _text_of(config: Any) -> bytes | None:
-    """A plan as text, which tells in no time whether it has changed; None when it holds more than JSON can tell."""
+    """A plan as text, to see cheaply whether it has changed; None if it holds values that are not JSON."""
     try:
         return orjson.dumps(config, None, orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS)
     except TypeError:

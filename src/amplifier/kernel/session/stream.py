@@ -43,7 +43,7 @@ of all, may be the one whom the turn waits for.
 LAST = 2**31
 """The stream listens after every other handler, so it sees payloads as they finally are."""
 
-# The room of each streamed turn that the running code is part of. Not the streams: a task that a turn leaves behind keeps its context.
+# The buffer of each streamed turn that the running code is part of. Not the streams: a task that a turn leaves behind keeps its context.
 _inside_streamed: ContextVar[tuple[anyio.Semaphore, ...]] = ContextVar("amplifier_inside_streamed", default=())
 
 

@@ -1,7 +1,7 @@
-"""One turn: the orchestrator inside its cancel scope, and what has to be said before and after.
+"""One turn: the orchestrator inside its cancel scope, and the events before and after it.
 
 The session claims itself for the turn and guards it against native cancels; this file calls the orchestrator, binds the
-cancellation token to the turn's scope, and tells the kinds of endings apart.
+cancellation token to the turn's scope, and distinguishes the ways a turn can end.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class TurnRunner:
         return await self._ended(scope, answer, seconds)
 
     def is_unwinding(self) -> bool:
-        """Whether the running turn was told to stop by its token, its deadline or the closing of the session."""
+        """Whether the running turn was stopped by its token, its deadline or the closing of the session."""
         return self._scope is not None and self._scope.cancel_called
 
     async def _call(self, execute: Any, prompt: str) -> Any:
@@ -194,7 +194,7 @@ class TurnRunner:
         token = self._coordinator.cancellation
         # As things are now: whoever hears of the cancellation below may reset the token.
         stopped = token.is_immediate
-        # By the clock: asyncio notices a deadline only at an await, and both backends must say the same.
+        # By the clock: asyncio notices a deadline only at an await, and both backends must report the same.
         overran = loop_clock()() >= scope.deadline
         if token.is_cancelled or scope.cancel_called or overran:
             self._status.status = "cancelled"  # before the first await: a held cancel may leave from there

@@ -2,7 +2,6 @@
 
 Suspensions are seen through a task factory: every task the scenario creates runs inside a small coroutine that drives
 the real one by hand (`Driven`). That shell is a genuine coroutine because AnyIO inspects ``Task.get_coro()``.
-Above: `_sweep.py`, which judges the outcome. Below: `_injection.py`, `_ordering.py`, `virtual_time.py`.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def run_asyncio_trial(
 
 @functools.cache
 def _cancel_scope_class() -> type[Any]:
-    """The class AnyIO really uses on asyncio; only a running loop can tell."""
+    """The class AnyIO really uses on asyncio; known only on a running loop."""
 
     async def ask() -> type[Any]:
         return type(anyio.CancelScope())
@@ -163,7 +162,7 @@ class _AsyncioTrial:
     def _forget_task(self, task: asyncio.Task[Any]) -> None:
         coro = self.injection.tasks.pop(task, None)
         if inspect.iscoroutine(coro):
-            # A task cancelled before its first step never entered the shell, so nobody has touched the real coroutine;
+            # A task cancelled before its first step never entered the shell, so the real coroutine has not been started;
             # asyncio itself would have thrown into it. Without this it would complain of never having been awaited.
             for inner in (coro, *_wrapped_by_anyio(coro)):
                 inner.close()
@@ -213,7 +212,7 @@ class _AsyncioTrial:
             self.outcome.errors.append(error)
         elif root.cancelled() and not self._accepted:
             self.outcome.errors.append(
-                asyncio.CancelledError("the scenario ended cancelled though nobody cancelled it")
+                asyncio.CancelledError("the scenario ended cancelled although it was not cancelled")
             )
         self.outcome.swallowed = self._accepted and not root.cancelled() and error is None
 

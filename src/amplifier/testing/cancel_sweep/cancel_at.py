@@ -114,4 +114,4 @@ async def _cancelled_natively(call: Driven[object], fire_with: _FireWith) -> tup
 
 
 def _nothing() -> None:
-    """What an injection fires before it is told."""
+    """Placeholder until an injection has something to fire."""

@@ -1,9 +1,9 @@
 """The same order of events in every asyncio run, chosen by a seed.
 
-asyncio's ready queue is first in, first out, so order can only vary where somebody walks over a set: asyncio and AnyIO
+asyncio's ready queue is first in, first out, so order can only vary where code iterates over a set: asyncio and AnyIO
 keep tasks and cancel scopes in sets, and those hash by memory address. Inside a trial both hash by a number drawn from
 a seeded generator instead: one seed gives one order in which siblings learn of a cancellation, another seed another.
-trio needs none of this; it has a switch for deterministic scheduling (`_trio_trial.py`).
+trio needs none of this; it has a switch for deterministic scheduling (see `trio_trial`).
 """
 
 from __future__ import annotations

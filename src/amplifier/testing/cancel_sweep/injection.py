@@ -1,8 +1,8 @@
 """Counting suspensions and firing at the chosen one; the same on every backend.
 
 A *suspension* is one yield of one task to its event loop. `Injection` counts them over all tasks of a scenario and
-fires once (or twice) at the places it was told. How suspensions are seen and what "fire" means is the business of
-`_trio_trial.py`, `_asyncio_trial.py` and `_cancel_at.py` above; `_frames.py` below finds the words.
+fires once (or twice) at the chosen ones. How suspensions are observed and what "fire" means is defined by
+`trio_trial`, `asyncio_trial` and `cancel_at`.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class TrialOutcome:
     Attributes:
         errors: What came out of the scenario other than the cancellation that was asked for.
         swallowed: A native cancel was accepted by the unfinished root task, which then did not end cancelled.
-        hung: The budget ran out; `stuck` says where the tasks were waiting.
+        hung: The budget ran out; `stuck` lists where the tasks were waiting.
         elapsed: Seconds on the trial's clock.
         orphans: Tasks alive after the scenario ended.
-        noise: What the loop's exception handler was told.
+        noise: What the loop's exception handler received.
     """
 
     errors: list[BaseException] = attrs.field(factory=list)

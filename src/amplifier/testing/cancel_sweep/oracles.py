@@ -1,4 +1,4 @@
-"""What counts as broken after one trial, whatever the scenario: the judges of the cancellation sweep.
+"""What counts as broken after one trial, whatever the scenario: the oracles of the cancellation sweep.
 
 - HANG: not finished when the budget ran out. Even shielded waits are then broken, so that the sweep goes on.
 - LIVELOCK: more than ``max_steps`` suspensions, for instance a loop that eats level-triggered cancellation.
@@ -14,7 +14,7 @@
 
 A trial that had to be ended by force (HANG, LIVELOCK) has that one finding: everything else it left behind may be our
 own doing. `watch_process` listens for what would otherwise be printed and lost, `judge` and `broken_invariants` turn
-outcomes into findings. `_sweep.py` above runs the trials.
+outcomes into findings.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _POOLED_THREADS = ("Trio thread ",)
 @final
 @attrs.define
 class ProcessWatch:
-    """What was said outside the scenario's own result: warnings, unraisable errors, dead threads, leftover threads."""
+    """What was reported outside the scenario's own result: warnings, unraisable errors, dead threads, leftover threads."""
 
     noise: list[str] = attrs.field(factory=list)
     threads_before: frozenset[threading.Thread] = attrs.field(factory=lambda: frozenset(threading.enumerate()))
@@ -60,7 +60,7 @@ class ProcessWatch:
         deadline = time.monotonic() + _THREAD_PATIENCE
         for thread in new:
             if not thread.name.startswith(_POOLED_THREADS):
-                with suppress(RuntimeError):  # somebody is just starting it
+                with suppress(RuntimeError):  # another thread is just starting it
                     thread.join(max(0.0, deadline - time.monotonic()))
         return sorted(
             tidy(f"thread {thread.name} is still running")
@@ -82,7 +82,7 @@ class ProcessWatch:
 
 @contextmanager
 def watch_process() -> Iterator[ProcessWatch]:
-    """Listen for one trial; garbage is collected at the end, so that what it says is said by this trial."""
+    """Listen for one trial; garbage is collected at the end, so that its warnings belong to this trial."""
     watch = ProcessWatch()
     unraisable_hook, thread_hook = sys.unraisablehook, threading.excepthook
     with warnings.catch_warnings(record=True) as caught:
@@ -118,7 +118,7 @@ def judge(
 
 
 def broken_invariants(check: Callable[[], Iterable[str] | None]) -> list[Finding]:
-    """What the scenario's own check says."""
+    """Violations that the scenario's own check found."""
     try:
         return [("INVARIANT", tidy(text)) for text in check() or ()]
     except Exception as error:  # noqa: BLE001 — foreign code: a check written with assert statements speaks by raising
@@ -127,10 +127,10 @@ def broken_invariants(check: Callable[[], Iterable[str] | None]) -> list[Finding
 
 def _unexpected(error: BaseException, expect: tuple[type[BaseException], ...]) -> Iterator[str]:
     leaves = list(_leaves(error))
-    strangers = [leaf for leaf in leaves if not isinstance(leaf, expect) and not _is_cancellation(leaf)]
-    for leaf in strangers:
+    unexpected = [leaf for leaf in leaves if not isinstance(leaf, expect) and not _is_cancellation(leaf)]
+    for leaf in unexpected:
         yield tidy(f"{type(leaf).__name__}: {leaf} (raised at {raised_at(leaf.__traceback__)})")
-    if not strangers and all(_is_cancellation(leaf) for leaf in leaves):
+    if not unexpected and all(_is_cancellation(leaf) for leaf in leaves):
         kind = "inside an exception group" if isinstance(error, BaseExceptionGroup) else "of its own making"
         yield tidy(f"a cancellation {kind} came out: {type(leaves[0]).__name__}: {leaves[0]}")
 

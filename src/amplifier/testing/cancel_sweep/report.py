@@ -27,7 +27,7 @@ class Violation:
         detail: What it found.
         where: The innermost user frame that was suspended when the cancellation came, ``file:line function``.
         stack: All user frames of that task, outermost first.
-        scopes: The cancel scopes around that await, innermost first, as far as the backend tells.
+        scopes: The cancel scopes around that await, innermost first, as far as the backend exposes them.
     """
 
     mode: str

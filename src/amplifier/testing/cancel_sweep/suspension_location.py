@@ -1,7 +1,4 @@
-"""Where a suspended coroutine stands, in words: the user's own lines, not those of the machinery below them.
-
-Used by the cancellation sweep (`_injection.py`, the trials) to say which await was hit. Knows nothing of any backend.
-"""
+"""Describes where a suspended coroutine waits: the user's own lines, not those of the event loop below them."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ __all__ = ["UNKNOWN", "describe_scope", "raised_at", "tidy", "user_stack", "wher
 UNKNOWN = "?"
 
 _MACHINERY = frozenset({"anyio", "asyncio", "concurrent", "contextlib", "outcome", "threading", "trio"})
-"""Packages whose frames tell an author nothing about his own code."""
+"""Packages whose frames show an author nothing about his own code."""
 
 _HARNESS = frozenset(
     f"{__package__}.{name}" for name in ("asyncio_trial", "cancel_at", "injection", "sweep", "trio_trial")

@@ -5,8 +5,7 @@ any of the scenario's tasks to the event loop) as a place for it. First the scen
 clean, else its mode is not swept. Then a fresh world is made for each k and cancelled at its k-th suspension, until a
 run ends with no cancellation fired: every point has been tried then, none was sampled.
 
-The trials are in `_trio_trial.py` and `_asyncio_trial.py`, the judges and their rules in `_oracles.py`, the result in
-`_sweep_report.py`. Nothing here imports pytest or Hypothesis: call it from any test, or from none.
+The trials are in `trio_trial` and `asyncio_trial`, the rules in `oracles`, the result in `report`. Nothing here imports pytest or Hypothesis: call it from any test, or from none.
 
 Limits: it counts yields, not bytecodes, so a KeyboardInterrupt between two lines is another matter; a loop that never
 awaits is never seen.
@@ -95,7 +94,7 @@ def cancel_everywhere(
         max_steps: Suspensions until a trial counts as spinning.
         second_after: How many suspensions after the first cancel the second comes; each is tried. A trial that ended
             before its second cancel is not judged: that is the mode with one.
-        max_points: Sweep at most so many suspension points per mode, drawn by seed; the report says so.
+        max_points: Sweep at most so many suspension points per mode, drawn by seed; the report states it.
         only: Run just this k, to reproduce one finding; 0 is the run without a fault.
         expect: Exceptions that are legitimate outcomes, for example ExecutionCancelled.
         clock: ``"real"`` for scenarios with threads or subprocesses. Slower, and only as deterministic as they are; on
@@ -284,11 +283,11 @@ def _refuse_running_loop() -> None:
 
 @contextlib.contextmanager
 def _steady_process() -> Iterator[None]:
-    """Collect garbage when we say so and nowhere else, and give `random` back as it was.
+    """Collect garbage only where the sweep asks for it, and give `random` back as it was.
 
     What exists already is set aside: collecting after each trial then costs microseconds instead of walking the heap,
     and garbage from before the sweep is not mistaken for a trial's.
-    Unfreezing cannot be done in part, so objects somebody froze before us become ordinary again; Python 3.12 starts
+    Unfreezing cannot be done in part, so objects frozen before become ordinary again; Python 3.12 starts
     with some, which is why an empty freezer is no condition here.
     """
     enabled = gc.isenabled()

@@ -1,10 +1,10 @@
 """One trial on trio: the scenario's scope is cancelled at the k-th suspension.
 
 Suspensions are seen by an instrument, which trio calls after every step of every task; the scenario's tasks are those
-that carry our context variable. Importing this file imports trio, so only `_sweep.py` does it, and only when asked to.
+that carry our context variable. Importing this file imports trio, so only `sweep` does it, and only when asked to.
 
 This is the one file that touches private names of trio, because trio offers no public way to (a) fix the order of
-scheduling, (b) see or cancel the scopes a task stands in, (c) replace what a task is resumed with. `_require` names
+scheduling, (b) see or cancel the scopes a task is in, (c) replace what a task is resumed with. `_require` names
 the missing piece when a trio release takes one away.
 """
 
@@ -47,7 +47,7 @@ def run_trio_trial(
 
 
 def _require(owner: Any, name: str) -> Any:
-    """A private attribute of trio, or an error that says which one went away."""
+    """A private attribute of trio, or an error that names the one that is gone."""
     try:
         return getattr(owner, name)
     except AttributeError as error:

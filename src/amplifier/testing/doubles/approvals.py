@@ -1,7 +1,4 @@
-"""An approval system for tests: answers from a script, and remembers what it was asked.
-
-Above: `_harness` and the tests of gates. Below: `_script` and the approval contract, which it keeps.
-"""
+"""An approval system for tests: answers from a script and records the questions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A context for tests: a list of messages with the five methods of the contract.
-
-Above: `_harness` and the tests of orchestrators. Below: nothing but the copying of JSON values.
-"""
+"""A context for tests: a list of messages with the five methods of the contract."""
 
 from __future__ import annotations
 

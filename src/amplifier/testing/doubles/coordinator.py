@@ -1,7 +1,4 @@
-"""A coordinator without a session around it, for trying out `mount` functions and orchestrators.
-
-Above: the tests of modules. Below: the kernel's own coordinator, which this one is, and the other doubles.
-"""
+"""A coordinator without a session around it, for trying out `mount` functions and orchestrators."""
 
 from __future__ import annotations
 
@@ -108,12 +105,10 @@ MockCoordinator = TestCoordinator
 def create_test_coordinator() -> TestCoordinator:
     """A `TestCoordinator` with two tools, ``echo`` and ``fail``, and a `MockContextManager`.
 
-    They are part of the furniture: `TestCoordinator.mount_history` begins empty.
+    They do not count as mounts of the test: `TestCoordinator.mount_history` begins empty.
     """
     coordinator = TestCoordinator()
-    echo = MockTool(
-        "echo", description="Says the text again.", respond=lambda given: given.get("text", "Echo response")
-    )
+    echo = MockTool("echo", description="Returns the text.", respond=lambda given: given.get("text", "Echo response"))
     fail = MockTool("fail", description="Always fails.", error="This tool always fails")
     ModuleCoordinator.mount_as(coordinator, None, "tools", echo)
     ModuleCoordinator.mount_as(coordinator, None, "tools", fail)

@@ -1,7 +1,4 @@
-"""A display for tests: remembers what it was told to show.
-
-Above: `_harness`. Below: the display contract, which it keeps.
-"""
+"""A display for tests: records the messages it is asked to show."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Remembers events: as a handler of a hook registry, or in its place where only `emit` is wanted.
-
-Above: the tests of hooks and orchestrators. Below: the models and the hook contract, which it keeps.
-"""
+"""Records events: as a handler of a hook registry, or in its place where only `emit` is wanted."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from amplifier.models import HookResult
 
 @final
 class EventRecorder:
-    """Remembers every event it is told of and lets it pass.
+    """Records every event it receives and lets it pass.
 
     Attributes:
         events: Pairs of event name and payload, in order; the payloads are copies.
@@ -46,7 +43,7 @@ class EventRecorder:
         return await self.record(event, data)
 
     def listen(self, hooks: Hooks, event: str = "*") -> Callable[[], None]:
-        """Register with a registry, for every event unless told otherwise.
+        """Register with a registry, for every event unless names are given.
 
         Returns:
             A function that ends it.

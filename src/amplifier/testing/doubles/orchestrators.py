@@ -1,7 +1,6 @@
 """An orchestrator for tests: gives scripted answers inside the frame that the contract demands of a turn.
 
-Above: the tests of sessions and of whatever runs turns. Below: `_script` and the orchestrator contract, which it keeps
-without asking any provider.
+It keeps the orchestrator contract without asking any provider.
 """
 
 from __future__ import annotations

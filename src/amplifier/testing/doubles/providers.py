@@ -1,7 +1,4 @@
-"""A provider for tests: plays scripted turns, and remembers what it was asked.
-
-Above: the tests of orchestrators and sessions. Below: `_script`, the models and the provider contract, which it keeps.
-"""
+"""A provider for tests: plays scripted turns and records the requests."""
 
 from __future__ import annotations
 
@@ -63,7 +60,7 @@ class MockProvider(Scripted):
         provider = MockProvider([("echo", {"text": "hi"}), "All done."])
 
     asks for one tool in its first answer and ends with text in its second. Use it as a context manager, or call
-    `assert_exhausted`, to find turns that nobody asked for.
+    `assert_exhausted`, to find turns that were never requested.
 
     Args:
         turns: What to answer, in order: text; a tool call as ``(name, arguments)`` or ToolCall; a list of such pieces

@@ -1,6 +1,6 @@
-"""The steps a scripted double plays: handed out in order, with complaints about one too many and about those left over.
+"""The steps a scripted double plays: handed out in order, with an AssertionError for one too many and for those left over.
 
-Above: every double with a script. Below: nothing of ours. A step that nobody planned for is an AssertionError at once;
+A step that is not in the script is an AssertionError at once;
 because the code under test may swallow that one, `assert_exhausted` raises it again.
 """
 
@@ -64,7 +64,7 @@ class Script(Generic[Step]):
         return step
 
     def assert_exhausted(self) -> None:
-        """Check that every step was played and that nobody asked for more.
+        """Check that every step was played and that no more were requested.
 
         Raises:
             AssertionError: Otherwise.
@@ -76,7 +76,7 @@ class Script(Generic[Step]):
             shown = ", ".join(_shorten(repr(step)) for step in left[:3]) + (", …" if len(left) > 3 else "")
             raise AssertionError(
                 f"{self._owner}: {len(left)} of {self._scripted()} never played: {shown}; "
-                "the code under test called less often than the script says"
+                "the code under test called less often than the script expects"
             )
 
     def _scripted(self) -> str:

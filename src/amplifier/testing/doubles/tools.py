@@ -1,7 +1,4 @@
-"""A tool for tests: answers what it was told to, and remembers what it was asked.
-
-Above: `_harness` and the tests of orchestrators. Below: the models and the tool contract, which it keeps.
-"""
+"""A tool for tests: returns configured results and records its calls."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ class MockTool:
 
     Args:
         name: The name the model calls it by.
-        description: What the model is told.
+        description: The description that the model gets.
         return_value: The output of a successful result; a ToolResult is returned as it is.
         output: The same, by its older name.
         respond: ``respond(input)``, sync or async, gives the output instead.
@@ -99,7 +96,7 @@ class MockTool:
         return schema
 
     async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 - the contract's name
-        """Note the call, wait if told to, and answer."""
+        """Record the call, wait if configured, and return the result."""
         self.calls.append(copy_json(input))
         if self._delay > 0:
             await anyio.sleep(self._delay)
