@@ -77,7 +77,7 @@ Text below."""
     }
 
 
-def test_every_error_tells_itself_from_its_neighbours_in_a_docstring():
+def test_every_error_is_distinguished_from_its_neighbours_in_a_docstring():
     assert [name for name in errors.__all__ if not (getattr(errors, name).__doc__ or "").strip()] == []
 
 
@@ -275,7 +275,7 @@ def test_a_report_of_problems_loses_none_of_them(problems, subject):
         (None, "the command line needs an optional part; install it with: pip install 'amplifier[cli]'"),
     ],
 )
-def test_a_missing_extra_says_what_to_install(missing, text):
+def test_a_missing_extra_names_what_to_install(missing, text):
     error = errors.MissingExtraError("the command line", extra="cli", missing=missing)
     assert isinstance(error, ImportError)
     assert str(error) == text

@@ -54,13 +54,13 @@ def running_aimock(fixtures: Path) -> Iterator[Aimock]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             assert process.stdout is not None
-            said: list[str] = []
+            lines: list[str] = []
             for line in process.stdout:
-                said.append(line)
+                lines.append(line)
                 if found := _LISTENING.search(line):
                     yield Aimock(found[1])
                     break
             else:
-                raise RuntimeError(f"aimock did not start:\n{''.join(said)}")
+                raise RuntimeError(f"aimock did not start:\n{''.join(lines)}")
         finally:
             process.kill()

@@ -71,13 +71,13 @@ silences: st.SearchStrategy[Any] = st.one_of(
     st.builds(lambda: {"action": "continue"}),
     st.builds(lambda data: HookResult(action="continue", data=data), payloads),
 )
-"""Answers that say nothing."""
+"""Empty answers."""
 chatter = st.lists(st.tuples(names, permissions | silences), max_size=4)
 """Pairs of hook name and answer, without a denial."""
 
 
 class RaisingMapping(Mapping[str, Any]):
-    """A mapping of somebody's own that cannot be read."""
+    """A third-party mapping that cannot be read."""
 
     def __getitem__(self, key: str) -> Any:
         raise RuntimeError("unreadable")

@@ -23,7 +23,7 @@ import anyio
 from amplifier import *
 from tests._support.small_agent import Echo, Loop, Memory, agent, heard, mounting
 
-def say(*words):
+def print_line(*words):
     print(*words, flush=True)
 
 async def wait_awake(is_over=lambda: False):
@@ -44,7 +44,7 @@ def run_natively(main):
 
 @attrs.frozen
 class Ended:
-    """How a child ended and what it said."""
+    """How a child ended and its output."""
 
     code: int
     lines: list[str]
@@ -52,25 +52,25 @@ class Ended:
 
 
 def run_child(program: str, *arguments: str, signal: signals.Signals | None = None) -> Ended:
-    """Run a program that has `agent`, `say` and its arguments at hand.
+    """Run a program that has `agent`, `print_line` and its arguments at hand.
 
     Args:
         program: Its text.
         arguments: ``sys.argv[1:]``; the first one is the backend's name.
-        signal: Sent as soon as the program has said ``ready``.
+        signal: Sent as soon as the program has printed ``ready``.
     """
     code = _PREAMBLE + textwrap.dedent(program)
     command = [sys.executable, "-c", code, *arguments]
     with subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as child:
-        said: list[str] = []
+        lines: list[str] = []
         try:
             if signal is not None:
                 assert child.stdout is not None
                 for line in child.stdout:
-                    said.append(line.strip())
-                    if said[-1] == "ready":
+                    lines.append(line.strip())
+                    if lines[-1] == "ready":
                         child.send_signal(signal)
                         break
             rest, errors = child.communicate(timeout=_PATIENCE)
@@ -78,4 +78,4 @@ def run_child(program: str, *arguments: str, signal: signals.Signals | None = No
             child.kill()
             rest, errors = child.communicate()
             errors = f"did not end within {_PATIENCE:g} s\n{errors}"
-    return Ended(child.returncode, [*said, *rest.split("\n")[:-1]], errors)
+    return Ended(child.returncode, [*lines, *rest.split("\n")[:-1]], errors)

@@ -215,4 +215,4 @@ def _command_line(pid: int) -> str:
         words = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
     except OSError:
         return "gone meanwhile"
-    return b" ".join(words).decode(errors="replace").strip() or "ended, but nobody waited for it"
+    return b" ".join(words).decode(errors="replace").strip() or "ended, but was never waited for"

@@ -1,4 +1,4 @@
-"""Stands in for the process that runs a model: same protocol, answers from a script, so that every byte can be chosen.
+"""Replaces the process that runs a model: same protocol, answers from a script, so that every byte can be chosen.
 
 Started as a script in place of provider-local's own. The "model file" is the script: after the letters ``GGUF`` comes JSON
 with ``start`` (``ok``, ``error``, ``die``, ``silent``) and ``replies``, played one for each request: ``status``, ``lines`` of

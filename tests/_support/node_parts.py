@@ -17,7 +17,7 @@ from tests._support.tree import ROOT
 FOLDER = ROOT / ".node"
 
 PACKAGES = {"@copilotkit/aimock": "1.43.0", "pyright": "1.1.414"}
-"""Exact versions; what one of them says is part of the tests."""
+"""Exact versions; the output of one of them is part of the tests."""
 
 _PATIENCE = 300.0
 

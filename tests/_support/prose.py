@@ -18,7 +18,7 @@ _CODE = re.compile(r"`[^`\n]*`")
 _HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$", re.MULTILINE)
 _ELSEWHERE = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 
-_ANYBODY = "(?!(?:somebody|user|you)/)"  # stands for every reader's own folder
+_ANYBODY = "(?!(?:somebody|user|you)/)"  # any reader's own folder
 # Spelled in pieces, or this file would find itself.
 _MACHINE_FOLDERS = "|".join(
     ["ro" + "ot", "wo" + "rk", "tm" + "p", *(h + rf"/{_ANYBODY}\w+" for h in ("home", "Users"))]
@@ -51,7 +51,7 @@ def _anchors(text: str) -> set[str]:
 
 
 def machine_paths(path: Path, text: str) -> list[str]:
-    """Where one file names a folder that exists on somebody's machine only, one sentence each."""
+    """Where one file names a folder that exists on one machine only, one sentence each."""
     return [
         f"{relative(path)}:{number}: names a path of one machine: {line.strip()[:80]!r}"
         for number, line in enumerate(text.splitlines(), start=1)
@@ -70,7 +70,7 @@ def problems_in_tree() -> list[str]:
 
 
 def main() -> int:
-    """Print every problem; the exit code says whether there was one."""
+    """Print every problem; the exit code is 1 if there was one."""
     problems = problems_in_tree()
     for problem in problems:
         print(problem, file=sys.stderr)

@@ -73,7 +73,7 @@ def seed_session(
         loop: The orchestrator's mount function, or a `module`.
         context: The same for the context.
         providers: Mount functions by module id; likewise ``tools`` and ``hooks``.
-        configs: What the plan says for a module, by id.
+        configs: The configuration of a module in the plan, by id.
         settings: More for the plan's ``session`` section.
         session_arguments: Passed on to `AmplifierSession`.
     """

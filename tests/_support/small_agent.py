@@ -102,12 +102,12 @@ def mounting(instance: Any, cleanup: Callable[[], Any] | None = None) -> Mount:
     return mount
 
 
-async def say_the_prompt(turn: Turn) -> str:
+async def repeat_prompt(turn: Turn) -> str:
     return turn.prompt
 
 
 def agent(
-    body: Body = say_the_prompt,
+    body: Body = repeat_prompt,
     *,
     orchestrator: Mount = None,
     context: Mount = None,

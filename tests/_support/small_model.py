@@ -32,7 +32,7 @@ def is_there() -> bool:
 
 
 def bring() -> Path:
-    """Bring the file if it is not there, and say where it is.
+    """Bring the file if it is not there, and return where it is.
 
     Raises:
         RuntimeError: It cannot be downloaded, or is not what it should be.

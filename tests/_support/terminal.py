@@ -119,10 +119,10 @@ class Terminal:
                 before, self._seen = self._seen, found + len(wanted)
                 return self.text[before : self._seen]
             if not self._receive(give_up):
-                raise AssertionError(f"{wanted!r} did not appear; behind what was expected stands:\n{self.rest()}")
+                raise AssertionError(f"{wanted!r} did not appear; after what was expected came:\n{self.rest()}")
 
     def rest(self) -> str:
-        """What stands behind the text that was last expected."""
+        """The output after the text that was last expected."""
         return self.text[self._seen :]
 
     def type(self, text: str) -> None:
@@ -166,7 +166,7 @@ class Terminal:
             return False
         try:
             data = os.read(self._master, 65536)
-        except OSError:  # nobody holds the other end any more
+        except OSError:  # the other end is closed
             return False
         text = (self._undecoded + data).decode(errors="ignore")
         self._undecoded = b"" if not _is_cut(data) else data[-3:]

@@ -13,13 +13,13 @@ SOURCE = ROOT / "src" / "amplifier"
 TESTS = ROOT / "tests"
 
 MIRROR = "amplifier.compat.amplifier_core"
-"""A mirror of somebody else's names; our rules about names do not hold inside."""
+"""A mirror of the published kernel's names; our rules about names do not hold inside."""
 
 _NOT_OURS = {"__pycache__", "_build", "build", "dist", "node_modules", "results"}
 
 
 def python_files(folder: Path) -> list[Path]:
-    """All Python files below a folder, sorted; not the modules of the corpus, which are written as strangers write them."""
+    """All Python files below a folder, sorted; not the modules of the corpus, which are written as third-party authors write them."""
     apart = {"__pycache__", "corpus"}
     return sorted(path for path in folder.rglob("*.py") if apart.isdisjoint(path.relative_to(folder).parts))
 

@@ -206,7 +206,7 @@ def tool(world: World, name: str, work: Body = a_moment) -> Any:
 
 
 class SlowApprovals:
-    """Says yes after a while."""
+    """Allows after a while."""
 
     async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
         await a_moment()
@@ -228,12 +228,12 @@ def hooks_on_everything(world: World) -> Any:
 def hook(world: World, event: str, answer: Callable[[], Any]) -> Any:
     """A hook module that answers one event with a result."""
 
-    async def say(event: str, data: dict[str, Any]) -> Any:
+    async def answer(event: str, data: dict[str, Any]) -> Any:
         await a_moment()
         return answer()
 
     async def register(coordinator: Any) -> None:
-        coordinator.hooks.register(event, say, name="answering")
+        coordinator.hooks.register(event, answer, name="answering")
 
     return seed(world, "hooks-answer", after=register)
 

@@ -27,7 +27,7 @@ LISTENER = "listener of the application"
 Scenario = Callable[["World"], Awaitable[object]]
 
 TRIALS: list[int] = []
-"""How often each scenario that was swept in this process was run; told at the end of `tests/kernel/sweeps`."""
+"""How often each scenario that was swept in this process was run; reported at the end of `tests/kernel/sweeps`."""
 
 
 class Ledger:
@@ -67,10 +67,10 @@ class TurnRecord:
     def count(self, event: str) -> int:
         return sum(name == event for name, _ in self.events)
 
-    def orchestrator_said(self) -> str | None:
+    def reported_status(self) -> str | None:
         """The status in the last ``execution:end``."""
-        said = [data.get("status") for name, data in self.events if name == "execution:end"]
-        return said[-1] if said else None
+        statuses = [data.get("status") for name, data in self.events if name == "execution:end"]
+        return statuses[-1] if statuses else None
 
 
 class World:
@@ -113,7 +113,7 @@ class World:
         search_paths: Sequence[Any] = (),
         **options: Any,
     ) -> AmplifierSession:
-        """A session, not opened yet, of these mount functions by module id; None stands for one that is found on disk."""
+        """A session, not opened yet, of these mount functions by module id; None means that the module is found on disk."""
         modules = {"loop-world": loop, "context-world": context}
         plan: dict[str, Any] = {
             "session": {"orchestrator": "loop-world", "context": "context-world", **(settings or {})}
@@ -198,10 +198,10 @@ class World:
             events = [event for heard_from, event, _ in self.heard if heard_from == session_id]
             owed = self._opened.count(session_id)
             if events.count("session:end") != owed:
-                yield f"{session_id} was opened {owed} times and said session:end {events.count('session:end')} times"
+                yield f"{session_id} was opened {owed} times and emitted session:end {events.count('session:end')} times"
             started, ended = events.count("execution:start"), events.count("execution:end")
             if started != ended:
-                yield f"{session_id} said {started} execution:start and {ended} execution:end"
+                yield f"{session_id} emitted {started} execution:start and {ended} execution:end"
             requested = events.count("cancel:requested")
             if not self._requests[session_id] <= requested <= 2:
                 yield f"{session_id} was asked to stop {self._requests[session_id]} times and announced {requested}"
@@ -210,31 +210,31 @@ class World:
     def _broken_ending(self, session_id: str) -> Iterator[str]:
         """The status in ``session:end`` is that of the last turn."""
         turns = [turn for turn in self.turns if turn.session_id == session_id and turn.count("execution:start")]
-        said = [data.get("status") for of, event, data in self.heard if (of, event) == (session_id, "session:end")]
-        if not turns or not said:
+        statuses = [data.get("status") for of, event, data in self.heard if (of, event) == (session_id, "session:end")]
+        if not turns or not statuses:
             return
         last = turns[-1]
         expected = {
             "answered": ("completed", "cancelled"),
             "failed": ("failed", "cancelled"),
             # A native cancel may hit the caller when the turn itself has just come to its end.
-            "cancelled": ("cancelled",) if last.orchestrator_said() != "completed" else ("completed", "cancelled"),
+            "cancelled": ("cancelled",) if last.reported_status() != "completed" else ("completed", "cancelled"),
         }
-        if said[-1] not in expected.get(last.outcome, ()):
-            yield f"session:end says {said[-1]!r} although the last turn {last.outcome}"
+        if statuses[-1] not in expected.get(last.outcome, ()):
+            yield f"session:end reports {statuses[-1]!r} although the last turn {last.outcome}"
 
 
 def what_is_wrong_with(turn: TurnRecord) -> Iterator[str]:
     completed = turn.count("cancel:completed")
     if completed > 1:
-        yield f"cancel:completed was said {completed} times in one turn"
+        yield f"cancel:completed was emitted {completed} times in one turn"
     if (
         turn.count("execution:start")
         and not completed
         and turn.outcome == "cancelled"
-        and turn.orchestrator_said() != "completed"
+        and turn.reported_status() != "completed"
     ):
-        yield "a turn was cancelled and nobody said cancel:completed"
+        yield "a turn was cancelled and cancel:completed was not emitted"
     if turn.outcome == "unfinished":
         yield "a turn neither returned nor raised"
 

@@ -25,7 +25,7 @@ def thawed() -> Iterator[None]:
 
 
 def taking(seconds: float) -> Side:
-    """A side that says it took so long each time."""
+    """A side that reports a fixed duration each time."""
     return lambda count: Sample(cpu=seconds * count, wall=2 * seconds * count)
 
 

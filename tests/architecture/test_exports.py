@@ -17,7 +17,7 @@ from tests._support.tree import SOURCE, load, parse, public_module_paths
 PUBLIC = public_module_paths()
 
 UNLISTED = {
-    "amplifier.errors": {"Problem"},  # the alias explains a field; nobody needs to import it
+    "amplifier.errors": {"Problem"},  # the alias explains a field; no user needs to import it
 }
 """Public-looking names that stay out of `__all__`. This list may only shrink."""
 
@@ -27,11 +27,11 @@ def listed(name: str) -> list[str]:
     return list(getattr(load(name), "__all__", []))
 
 
-def bound_names(tree: ast.Module, *, is_door: bool) -> set[str]:
-    """Public names a file binds itself at its top level; for a door, those it imports."""
+def bound_names(tree: ast.Module, *, is_init_file: bool) -> set[str]:
+    """Public names a file binds itself at its top level; for an `__init__.py`, those it imports."""
     names: set[str] = set()
     for node in tree.body:
-        if is_door and isinstance(node, ast.ImportFrom) and node.module != "__future__":
+        if is_init_file and isinstance(node, ast.ImportFrom) and node.module != "__future__":
             names.update(alias.asname or alias.name for alias in node.names)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(node.name)
@@ -45,13 +45,13 @@ def bound_names(tree: ast.Module, *, is_door: bool) -> set[str]:
 @pytest.mark.parametrize("name", PUBLIC)
 def test_all_lists_exactly_the_public_names(name):
     path = PUBLIC[name]
-    expected = bound_names(parse(path), is_door=path.name == "__init__.py") - UNLISTED.get(name, set())
+    expected = bound_names(parse(path), is_init_file=path.name == "__init__.py") - UNLISTED.get(name, set())
     assert sorted(listed(name)) == sorted(expected)
 
 
 @pytest.mark.parametrize("name", UNLISTED)
 def test_an_exception_is_still_needed(name):
-    assert UNLISTED[name] <= bound_names(parse(PUBLIC[name]), is_door=False)
+    assert UNLISTED[name] <= bound_names(parse(PUBLIC[name]), is_init_file=False)
 
 
 def test_every_public_name_exists():
@@ -71,12 +71,12 @@ def test_every_class_and_function_has_one_spelling():
     assert {names[key]: modules for key, modules in spellings.items() if len(modules) > 1} == {}
 
 
-def test_the_facade_only_repeats_names_of_its_rooms():
+def test_the_facade_only_repeats_names_of_its_packages():
     facade = load("amplifier")
-    in_rooms = {id(getattr(load(module), public)) for module in PUBLIC for public in listed(module)}
+    in_packages = {id(getattr(load(module), public)) for module in PUBLIC for public in listed(module)}
     names = [name for name in facade.__all__ if name != "__version__"]
-    assert sorted(names) == sorted(bound_names(parse(SOURCE / "__init__.py"), is_door=True))
-    assert [name for name in names if id(getattr(facade, name)) not in in_rooms] == []
+    assert sorted(names) == sorted(bound_names(parse(SOURCE / "__init__.py"), is_init_file=True))
+    assert [name for name in names if id(getattr(facade, name)) not in in_packages] == []
 
 
 def test_type_hints_of_every_model_can_be_read_at_run_time():
@@ -89,7 +89,7 @@ def test_type_hints_of_every_model_can_be_read_at_run_time():
 
 
 @pytest.mark.parametrize(
-    ("code", "is_door", "expected"),
+    ("code", "is_init_file", "expected"),
     [
         ("from ._a import B, _c\nfrom .d import e as F", True, {"B", "F"}),
         ("from x import y\nimport z\nA = 1\nb: int = 2\n_c = 3", False, {"A", "b"}),
@@ -97,5 +97,5 @@ def test_type_hints_of_every_model_can_be_read_at_run_time():
         ("from __future__ import annotations", True, set()),
     ],
 )
-def test_the_reader_of_names_reads_them(code, is_door, expected):
-    assert bound_names(ast.parse(code), is_door=is_door) == expected
+def test_the_reader_of_names_reads_them(code, is_init_file, expected):
+    assert bound_names(ast.parse(code), is_init_file=is_init_file) == expected

@@ -1,6 +1,6 @@
-"""Imports that `lint-imports` cannot judge: the façade is never imported from inside, doors open inwards only.
+"""Imports that `lint-imports` cannot judge: the façade is never imported from inside, and an `__init__.py` imports only from its own package.
 
-The rooms themselves are the import-linter contracts of pyproject.toml, run by ``make check``.
+The layers are the import-linter contracts of pyproject.toml, run by ``make check``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def banned_imports(tree: ast.AST, module: str) -> list[str]:
     return [f"{module}:{line} imports {root}" for line, root in sorted(roots) if root in BANNED_IN_SOURCE - exempt]
 
 
-def test_nobody_inside_imports_the_facade():
+def test_no_source_file_imports_the_facade():
     guilty = [
         f"{relative(path)}:{line}"
         for path in python_files(SOURCE)
@@ -63,16 +63,16 @@ def test_nobody_inside_imports_the_facade():
     assert guilty == []
 
 
-def test_a_door_opens_only_into_its_own_room():
-    doors = [path for path in python_files(SOURCE) if path.name == "__init__.py" and path.parent != SOURCE]
-    doors = [path for path in doors if not module_name(path).startswith(MIRROR)]
+def test_an_init_file_imports_only_from_its_own_package():
+    init_files = [path for path in python_files(SOURCE) if path.name == "__init__.py" and path.parent != SOURCE]
+    init_files = [path for path in init_files if not module_name(path).startswith(MIRROR)]
     guilty = [
         f"{relative(path)}:{line} reaches into {name}"
-        for path in doors
+        for path in init_files
         for line, name in imported_modules(parse(path), package_of(path))
         if name.startswith("amplifier.")
         and not name.startswith(f"{package_of(path)}.")
-        # A built-in module that is a package builds on the contracts in its __init__, like any stranger's module.
+        # A built-in module that is a package builds on the contracts in its __init__, like any third-party module.
         and not package_of(path).startswith("amplifier.modules.")
     ]
     assert guilty == []
@@ -92,7 +92,7 @@ def test_no_test_uses_mocks():
     assert guilty == []
 
 
-def test_every_source_file_says_what_it_is():
+def test_every_source_file_has_a_docstring():
     assert [relative(path) for path in python_files(SOURCE) if not ast.get_docstring(parse(path))] == []
 
 

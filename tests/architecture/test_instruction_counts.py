@@ -1,6 +1,6 @@
 """The hot paths take no more instructions than recorded: a guard against slowness that a busy machine cannot disturb.
 
-When a change is meant to cost something, record anew: ``make bench-record``, and say why.
+When a change is meant to cost something, record anew: ``make bench-record``, and give the reason.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ def test_a_leaked_task_fails_its_test(outcomes, name, backend):
         ("test_leaks_busy_worker_thread[trio]", "thread "),
         ("test_leaks_process", "sleep 60"),
         ("test_leaks_forked_process", "process "),
-        ("test_leaks_unwaited_process", "nobody waited for it"),
+        ("test_leaks_unwaited_process", "was never waited for"),
         ("test_leaks_orphaned_grandchild", "sleep 60"),
         ("test_leaks_file", os.devnull),
         ("test_leaks_socket", "socket:"),

@@ -1,4 +1,4 @@
-"""Nothing grows into a monster: budgets for files and functions, and `__init__.py` as a door without furniture."""
+"""Size limits of files and functions; `__init__.py` files hold no logic."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def long_functions(tree: ast.Module, name: str) -> list[str]:
     return found
 
 
-def misplaced_in_door(tree: ast.Module) -> list[str]:
+def misplaced_in_init_file(tree: ast.Module) -> list[str]:
     """Statements of an `__init__.py` that are neither docstring, import nor a dunder assignment."""
     body = tree.body[1:] if ast.get_docstring(tree) is not None else tree.body
-    return [f"line {node.lineno}: {ast.unparse(node)[:60]}" for node in body if not _belongs_in_door(node)]
+    return [f"line {node.lineno}: {ast.unparse(node)[:60]}" for node in body if not _belongs_in_init_file(node)]
 
 
-def _belongs_in_door(node: ast.stmt) -> bool:
+def _belongs_in_init_file(node: ast.stmt) -> bool:
     if isinstance(node, ast.ImportFrom):
         return True
     if isinstance(node, ast.Assign):
@@ -59,11 +59,11 @@ def test_every_function_keeps_its_budget_of_lines(folder):
     assert [line for path in python_files(folder) for line in long_functions(parse(path), relative(path))] == []
 
 
-def test_every_door_is_only_a_door():
-    doors = [path for path in python_files(SOURCE) if path.name == "__init__.py"]
+def test_every_init_file_only_imports():
+    init_files = [path for path in python_files(SOURCE) if path.name == "__init__.py"]
     # A built-in module may be a package; its __init__ then holds mount(), because the file name is the module's address.
-    doors = [path for path in doors if not module_name(path).startswith(("amplifier.modules.", MIRROR))]
-    assert {relative(path): wrong for path in doors if (wrong := misplaced_in_door(parse(path)))} == {}
+    init_files = [path for path in init_files if not module_name(path).startswith(("amplifier.modules.", MIRROR))]
+    assert {relative(path): wrong for path in init_files if (wrong := misplaced_in_init_file(parse(path)))} == {}
 
 
 def test_a_planted_long_function_is_seen():
@@ -73,5 +73,5 @@ def test_a_planted_long_function_is_seen():
 
 
 @pytest.mark.parametrize("code", ["def f(): ...", "class A: ...", "x = 1", "import os", "if True:\n    pass", "f()"])
-def test_planted_logic_in_a_door_is_seen(code):
-    assert len(misplaced_in_door(ast.parse(f'"""Door."""\nfrom ._file import A\n__all__ = ["A"]\n{code}'))) == 1
+def test_planted_logic_in_an_init_file_is_seen(code):
+    assert len(misplaced_in_init_file(ast.parse(f'"""Package."""\nfrom ._file import A\n__all__ = ["A"]\n{code}'))) == 1

@@ -1,6 +1,6 @@
 """The example's web application with a model and a tool that a test can hold: ``python -m tests.examples._held_app uvicorn``.
 
-The tool says when it has been called and when it is cancelled. It never returns by itself. `/left` tells what the turns so
+The tool prints when it has been called and when it is cancelled. It never returns by itself. `/left` returns what the turns so
 far have left behind. uvicorn runs it on asyncio, hypercorn on trio.
 """
 
@@ -53,7 +53,7 @@ class Hold:
 
 
 class Model:
-    """Wants the tool when it hears "hold", fails when it hears "fail", else tells how many messages it was shown."""
+    """Wants the tool when it hears "hold", fails when it hears "fail", else returns the number of messages in the request."""
 
     name = "planted"
 
@@ -67,7 +67,7 @@ class Model:
         if request.messages[-1].content == "hold":
             return ChatResponse(content=[], tool_calls=[ToolCall(id="call-1", name="hold", arguments={})])
         if request.messages[-1].content == "fail":
-            raise InvalidRequestError("nobody may ask this")
+            raise InvalidRequestError("this request is refused")
         return ChatResponse(content=[TextBlock(text=f"I see {len(request.messages)} messages")])
 
     def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:
@@ -110,10 +110,10 @@ def main(server: str) -> None:
         config = Config()
         config.bind = ["127.0.0.1:0"]
         config.graceful_timeout = 1
-        trio.run(partial(serve, app, config, shutdown_trigger=told_to_stop))  # type: ignore[arg-type]  # two names of ASGI
+        trio.run(partial(serve, app, config, shutdown_trigger=wait_for_stop))  # type: ignore[arg-type]  # two names of ASGI
 
 
-async def told_to_stop() -> None:
+async def wait_for_stop() -> None:
     """Ctrl-C as a request, not as an exception in whichever task is at work: hypercorn swallows that one in a request's."""
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async for _ in signals:

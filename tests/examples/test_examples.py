@@ -1,4 +1,4 @@
-"""Every example runs as a program: from any directory, without keys, on both backends, and says what it is meant to say."""
+"""Every example runs as a program: from any directory, without keys, on both backends, and prints what it is meant to."""
 
 from __future__ import annotations
 
@@ -38,60 +38,60 @@ def run_example(name: str, *arguments: str, cwd: Path) -> str:
 
 @pytest.mark.parametrize("backend", BOTH)
 def test_an_agent_made_by_hand_answers_and_can_be_stopped(backend, tmp_path):
-    said = run_example("first_agent.py", backend, cwd=tmp_path)
-    assert f"one agent, on {backend}" in said
-    assert "denied: that file holds secrets" in said
-    assert "was cancelled: it was stopped (the user pressed stop)" in said
-    assert "nothing left: 0 handlers" in said
+    output = run_example("first_agent.py", backend, cwd=tmp_path)
+    assert f"one agent, on {backend}" in output
+    assert "denied: that file holds secrets" in output
+    assert "was cancelled: it was stopped (the user pressed stop)" in output
+    assert "nothing left: 0 handlers" in output
 
 
 @pytest.mark.parametrize("backend", BOTH)
 def test_an_agent_uses_the_custom_tool(backend, tmp_path):
-    said = run_example("custom_tool.py", backend, cwd=tmp_path)
-    assert '"words": 6' in said
-    assert '"words": 4' in said
-    assert '"total": 10' in said
-    assert "text" in said.splitlines()[3]  # what the misspelt argument is told
-    assert "agent: Ten words in all." in said
+    output = run_example("custom_tool.py", backend, cwd=tmp_path)
+    assert '"words": 6' in output
+    assert '"words": 4' in output
+    assert '"total": 10' in output
+    assert "text" in output.splitlines()[3]  # the error for the misspelt argument
+    assert "agent: Ten words in all." in output
 
 
 @pytest.mark.parametrize("backend", BOTH)
 def test_the_gate_refuses_asks_and_fails_closed(backend, tmp_path):
-    said = run_example("gate_hook.py", backend, cwd=tmp_path)
-    assert "read notes.txt → notes.txt has 1 line:" in said
-    assert "read .env → Could not read .env: denied: .env is kept secret" in said
-    assert "hunter2" not in said
-    assert "asked: May I write diary.txt? Allow" in said
-    assert 'write "dear diary" to diary.txt → Made diary.txt' in said
-    assert 'write "nothing" to notes.txt → Could not write notes.txt: denied' in said
-    assert "denied: gate 'broken-gate' failed: ConnectionError" in said
+    output = run_example("gate_hook.py", backend, cwd=tmp_path)
+    assert "read notes.txt → notes.txt has 1 line:" in output
+    assert "read .env → Could not read .env: denied: .env is kept secret" in output
+    assert "hunter2" not in output
+    assert "asked: May I write diary.txt? Allow" in output
+    assert 'write "dear diary" to diary.txt → Made diary.txt' in output
+    assert 'write "nothing" to notes.txt → Could not write notes.txt: denied' in output
+    assert "denied: gate 'broken-gate' failed: ConnectionError" in output
 
 
 @pytest.mark.parametrize("backend", BOTH)
 def test_the_loop_falls_back_to_the_next_model(backend, tmp_path):
-    said = run_example("custom_orchestrator.py", backend, cwd=tmp_path)
-    assert said.index("'provider': 'mock', 'error': 'overloaded") < said.index("'provider': 'offline'")
-    assert "execution:end {'status': 'completed'}" in said
-    assert "agent: - buy milk (pending)" in said
+    output = run_example("custom_orchestrator.py", backend, cwd=tmp_path)
+    assert output.index("'provider': 'mock', 'error': 'overloaded") < output.index("'provider': 'offline'")
+    assert "execution:end {'status': 'completed'}" in output
+    assert "agent: - buy milk (pending)" in output
 
 
 @pytest.mark.parametrize("backend", BOTH)
 def test_sub_agents_report_and_are_closed(backend, tmp_path):
-    said = run_example("sub_agents.py", backend, cwd=tmp_path)
-    assert said.count("spawned reader, a child of parent") == 2
-    assert re.search(r"reader: agent\.yaml has \d+ lines\.", said)
-    assert re.search(r"reader: \d+ Python files", said)
-    assert "agent: Both have reported." in said
-    assert "child is closed, parent is open" in said
+    output = run_example("sub_agents.py", backend, cwd=tmp_path)
+    assert output.count("spawned reader, a child of parent") == 2
+    assert re.search(r"reader: agent\.yaml has \d+ lines\.", output)
+    assert re.search(r"reader: \d+ Python files", output)
+    assert "agent: Both have reported." in output
+    assert "child is closed, parent is open" in output
 
 
 def test_the_trio_application_gives_up_on_one_turn_and_stops_another(tmp_path):
-    said = run_example("trio_app.py", cwd=tmp_path)
-    answers = [line for line in said.splitlines() if "→" in line]
+    output = run_example("trio_app.py", cwd=tmp_path)
+    answers = [line for line in output.splitlines() if "→" in line]
     assert len(answers) == 4
     gave_up = [line for line in answers if line.endswith("→ gave up after 3 seconds")]
     assert [line.split(":")[0].strip() for line in gave_up] == ["cleo"]
-    assert "stopped: True; turn cancelled, session closed" in said
+    assert "stopped: True; turn cancelled, session closed" in output
 
 
 def test_the_plan_runs_at_the_command_line(tmp_path):

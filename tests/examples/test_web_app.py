@@ -1,7 +1,7 @@
 """`examples/web_app.py` over real HTTP: turns are streamed, and a client that leaves in the middle of one stops it.
 
 The server is a process of its own, on asyncio (uvicorn) and on trio (hypercorn). Nothing here waits for a time: the planted tool
-says when it holds and when it has let go, and the server says how each turn ended.
+prints when it holds and when it is released, and the server prints how each turn ended.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def test_after_a_cancelled_turn_the_conversation_is_whole_and_goes_on(held):
     assert nothing_left(held)
 
 
-def test_a_second_turn_of_a_busy_conversation_is_refused_and_disturbs_nobody(held):
+def test_a_second_turn_of_a_busy_conversation_is_rejected_and_changes_nothing(held):
     with begin_to_hold(held):
         with held.post(ANNA, "me too") as second:
             assert second.status == 409
@@ -130,9 +130,9 @@ def test_a_server_that_is_stopped_in_the_middle_of_a_turn_unwinds_it(held, desk,
     assert log.count('"tool_call_id":"call-1"') == 1
 
 
-def test_a_turn_that_fails_tells_its_client_and_the_next_one_works(held):
+def test_a_turn_that_fails_is_reported_to_its_client_and_the_next_one_works(held):
     with held.post(ANNA, "fail") as response:
-        assert list(events(response)) == [("error", "InvalidRequestError: nobody may ask this")]
+        assert list(events(response)) == [("error", "InvalidRequestError: this request is refused")]
     held.wait_for("anna: failed")
     with held.post(ANNA, "hello") as response:
         assert list(events(response)) == [("done", "I see 3 messages")]

@@ -8,7 +8,7 @@ from tests._support.fault_tally import Tally
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say "faults: N of 75 hold on asyncio, N on trio"; a fault holds where it was tested and nothing failed."""
+    """Print "faults: N of 75 hold on asyncio, N on trio"; a fault holds where it was tested and nothing failed."""
     tally = Tally()
     for outcome in ("passed", "failed", "error"):
         for report in terminalreporter.getreports(outcome):

@@ -1,4 +1,4 @@
-"""``python -m tests.faults.report``: runs every fault on both backends and says which hold, beside the published kernel.
+"""``python -m tests.faults.report``: runs every fault on both backends and reports which hold, beside the published kernel.
 
 The last line but one counts ours, the last one theirs. Further arguments go to pytest. The exit code is 0 only if every fault holds
 on both backends.

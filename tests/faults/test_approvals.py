@@ -1,4 +1,4 @@
-"""Faults F50–F55: approvals nobody answers, that fail, that come in twos, and that meet a redaction."""
+"""Faults F50–F55: approvals without an answer, that fail, that come in twos, and that meet a redaction."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_f50_kernel_itself_ends_the_wait_for_an_answer(default, action):
     ids=["gave up, deny", "gave up, allow", "TimeoutError", "OSError", "made-up cancellation"],
 )
 async def test_f51_approval_system_that_fails_denies(error, default, action):
-    """The default is for time that ran out, which only the kernel or an ApprovalTimeoutError can say."""
+    """The default is for time that ran out, which only the kernel or an ApprovalTimeoutError can report."""
     result = await decided(Person(error), question(approval_default=default))
     assert result.action == action
 

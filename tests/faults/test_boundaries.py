@@ -53,7 +53,7 @@ def claiming(answer):
 
 
 async def test_f17_second_claim_to_a_name_is_logged_with_both_modules(caplog):
-    """The seeds let the last mount win, so it does; what is new is that nobody is replaced silently."""
+    """The seeds let the last mount win, so it does; what is new is that no module is replaced silently."""
     async with agent(tools={"tool-one": claiming(1), "tool-two": claiming(2)}) as session:
         assert session.coordinator.get_capability("shell") == 2
         assert list(session.coordinator.get("tools")) == ["bash"]

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from amplifier import ModuleLoadError, SessionBusyError, SessionStateError
-from tests._support.small_agent import Loop, agent, give_up_after, heard, mounting, say_the_prompt
+from tests._support.small_agent import Loop, agent, give_up_after, heard, mounting, repeat_prompt
 
 pytestmark = pytest.mark.virtual_time
 
@@ -246,7 +246,7 @@ def counting_mounts(mounted, fail=False):
         await anyio.sleep(1)
         if fail:
             raise OSError("no")
-        return Loop(say_the_prompt)
+        return Loop(repeat_prompt)
 
     return mount
 

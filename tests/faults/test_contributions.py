@@ -27,7 +27,7 @@ async def hang():
 
 
 async def test_f40_contributor_that_hangs_is_skipped_by_name_and_the_rest_collected(caplog):
-    """A list cannot say that it is partial, and the seeds return a list: the log names what is missing."""
+    """A list cannot express that it is partial, and the seeds return a list: the log names what is missing."""
     async with agent() as session:
         coordinator = session.coordinator
         coordinator.register_contributor("c", "first", lambda: 1)
@@ -166,7 +166,7 @@ NOT_JSON: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", NOT_JSON)
 async def test_f44_modules_own_settings_arrive_whatever_they_are(name):
-    """Embedders pass live objects to modules, so what stands in ``config`` is never read, copied or made JSON."""
+    """Embedders pass live objects to modules, so what is in ``config`` is never read, copied or made JSON."""
     seen = []
 
     async def mount(coordinator, config):
@@ -211,7 +211,7 @@ async def test_f45_tool_that_returns_nan_costs_no_turn(listeners):
 
     class Broken:
         name = "broken"
-        description = "Returns what JSON cannot say."
+        description = "Returns values that are not JSON."
 
         async def execute(self, input):  # noqa: A002
             return ToolResult(output={"value": math.nan})

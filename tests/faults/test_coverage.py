@@ -14,7 +14,7 @@ _NAME = re.compile(r"test_f(\d\d[a-z]?)_\w+")
 
 
 def fault_tests() -> dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]]:
-    """The test functions of this room by the fault in their name; those without one under the empty string."""
+    """The test functions of this folder by the fault in their name; those without one under the empty string."""
     found: dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]] = {}
     for path in python_files(TESTS / "faults"):
         if path.name == "test_coverage.py":

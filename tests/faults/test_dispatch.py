@@ -103,7 +103,7 @@ NOT_JSON: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", NOT_JSON)
-async def test_f10_what_json_cannot_say_arrives_as_it_is(name):
+async def test_f10_values_that_are_not_json_arrive_as_they_are(name):
     """No JSON round trip on the way to handlers: leaves are shared, so 28 of 28 arrive and none becomes text."""
     hooks = HookRegistry()
     seen = []

@@ -42,7 +42,7 @@ async def test_f01_handler_that_hangs_is_cut_off_at_its_deadline_and_the_next_on
 
 
 async def test_f01_gate_that_hangs_denies():
-    """Whether a handler is a gate is said by ``on_failure``, not by the event's name."""
+    """Whether a handler is a gate is set by ``on_failure``, not by the event's name."""
     hooks = HookRegistry()
     ran = []
     hooks.register("tool:pre", hang, name="gate", timeout=5, on_failure="deny")
@@ -156,7 +156,7 @@ async def test_f05_cancellation_made_up_by_a_handler_is_its_failure(is_async, on
     result = await hooks.emit("x", {})
     assert result.action == on_failure
     assert ran == (["x"] if on_failure == "continue" else [])
-    await anyio.lowlevel.checkpoint()  # nobody is left cancelled
+    await anyio.lowlevel.checkpoint()  # nothing is left cancelled
 
 
 @pytest.mark.parametrize("how", ["scope", "native"])
@@ -183,23 +183,23 @@ async def mount(coordinator, config):
     coordinator.hooks.register("x", handler)
     async def cleanup():
         await anyio.sleep(0)
-        say("cleanup")
+        print_line("cleanup")
     return cleanup
 
 async def turn(t):
     try:
         await t.hooks.emit("x", {{}})
-        say("the turn went on")
+        print_line("the turn went on")
     finally:
-        say("turn unwound")
+        print_line("turn unwound")
 
 async def main():
     try:
         async with agent(turn, hooks={{"hooks-x": mount}}) as session:
             await session.execute("go")
-            say("the block went on")
+            print_line("the block went on")
     except BaseException as exc:
-        say("left with", type(exc).__name__)
+        print_line("left with", type(exc).__name__)
         raise
 
 anyio.run(main, backend=backend)
@@ -251,7 +251,7 @@ async def test_f07_unregistering_removes_exactly_the_own_registration():
     assert log == ["second"]
 
 
-async def test_f08_nobody_sees_what_a_handler_did_to_its_payload():
+async def test_f08_no_handler_sees_what_another_did_to_its_payload():
     """Copies instead of frozen payloads: published handlers write into what they get."""
     hooks = HookRegistry()
     seen = []

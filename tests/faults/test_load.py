@@ -1,6 +1,6 @@
 """Faults F90–F92, F95, F96: many sessions, many events, large payloads, the other backend, the other loop.
 
-Counted in calls, scopes and objects; seconds on a shared machine say nothing.
+Counted in calls, scopes and objects; seconds on a shared machine prove nothing.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ async def test_f95_whole_life_of_a_session_is_the_same_on_both_backends():
 
 
 @pytest.mark.parametrize("elsewhere", ["asyncio", "trio"])
-async def test_f96_session_belongs_to_its_loop_and_says_so_elsewhere(elsewhere):
+async def test_f96_session_belongs_to_its_loop_and_is_rejected_elsewhere(elsewhere):
     async with agent() as session:
 
         def use_it():

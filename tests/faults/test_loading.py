@@ -11,7 +11,7 @@ import pytest
 from amplifier import AmplifierSession, ModuleLoader, ModuleLoadError, PlanError
 from amplifier.errors import ModuleConflictError
 from tests._support.child_process import run_child
-from tests._support.small_agent import Loop, Memory, agent, heard, mounting, say_the_prompt
+from tests._support.small_agent import Loop, Memory, agent, heard, mounting, repeat_prompt
 from tests.loading._forge import distribution, package, root
 
 TOOL = """
@@ -20,7 +20,7 @@ builtins.fault_log.append(("import", __file__))
 
 class Tool:
     name = "probe"
-    description = "Says where it came from."
+    description = "Returns where it came from."
     async def execute(self, input):
         return __file__
 
@@ -45,7 +45,7 @@ def log(tmp_path, monkeypatch):
 
 def with_tool(module_id, source=None, search_paths=(), **session):
     """A session whose only tool comes from disk."""
-    modules = {"loop-small": mounting(Loop(say_the_prompt)), "context-small": mounting(Memory())}
+    modules = {"loop-small": mounting(Loop(repeat_prompt)), "context-small": mounting(Memory())}
     plan = {
         "session": {"orchestrator": "loop-small", "context": "context-small", **session},
         "tools": [{"module": module_id, **({"source": str(source)} if source else {})}],
@@ -86,11 +86,11 @@ async def main():
     session = agent()
     session.config["tools"] = [{"module": "tool-shadow", "source": sys.argv[2]}]
     async with session:
-        say("failures", len(session.failures))
-        say(await session.coordinator.get("tools", "shadow").execute({}))
+        print_line("failures", len(session.failures))
+        print_line(await session.coordinator.get("tools", "shadow").execute({}))
         import colorsys
-        say("colorsys is", "hijacked" if sys.argv[2] in colorsys.__file__ else "the library's")
-    say("sys.path", "restored" if sys.path == before else sys.path)
+        print_line("colorsys is", "hijacked" if sys.argv[2] in colorsys.__file__ else "the library's")
+    print_line("sys.path", "restored" if sys.path == before else sys.path)
 
 anyio.run(main, backend=backend)
 """
@@ -158,8 +158,8 @@ async def main():
     session.config["tools"] = [{"module": "tool-bad", "source": sys.argv[2]}]
     async with session:
         [failure] = session.failures
-        say(failure.module_id, type(failure.error.__cause__).__name__)
-        say(await session.execute("the session works"))
+        print_line(failure.module_id, type(failure.error.__cause__).__name__)
+        print_line(await session.execute("the session works"))
 
 anyio.run(main, backend=backend)
 """
@@ -184,7 +184,7 @@ def test_f74_module_that_ends_at_import_is_a_failed_module(backend, body, cause,
 
 
 async def test_f75_second_source_for_a_loaded_module_is_refused_with_both_named(tmp_path, log):
-    """Without ``strict`` the session opens and says so; nobody ever gets the other session's code."""
+    """Without ``strict`` the session opens and reports it; no session ever gets the other session's code."""
     here, there = root(tmp_path / "a", "tool-probe", TOOL), root(tmp_path / "b", "tool-probe", TOOL)
     async with with_tool("tool-probe", here) as first, with_tool("tool-probe", there) as second:
         assert list(first.coordinator.get("tools")) == ["probe"]
@@ -198,7 +198,7 @@ async def test_f75_second_source_for_a_loaded_module_is_refused_with_both_named(
         assert {Path(file).parents[1] for _, file in log} == {here}
 
 
-async def test_f75_strict_session_does_not_start_without_a_tool_it_was_told_to_have(tmp_path):
+async def test_f75_strict_session_does_not_start_without_a_tool_of_its_plan(tmp_path):
     here, there = root(tmp_path / "a", "tool-probe", TOOL), root(tmp_path / "b", "tool-probe", TOOL)
     async with with_tool("tool-probe", here):
         with pytest.raises(ExceptionGroup) as caught:

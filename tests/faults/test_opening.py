@@ -12,7 +12,7 @@ import pytest
 
 from amplifier import ModuleLoadError
 from amplifier.errors import DeadlineExceeded
-from tests._support.small_agent import Echo, Loop, Memory, agent, give_up_after, heard, mounting, say_the_prompt
+from tests._support.small_agent import Echo, Loop, Memory, agent, give_up_after, heard, mounting, repeat_prompt
 
 pytestmark = pytest.mark.virtual_time
 
@@ -131,7 +131,7 @@ async def test_f22_opening_cancelled_half_way_cleans_up_in_reverse_and_leaves_no
             log.append("third left")
 
     session = agent(
-        orchestrator=logged(log, "first", Loop(say_the_prompt)),
+        orchestrator=logged(log, "first", Loop(repeat_prompt)),
         context=logged(log, "second", Memory()),
         tools={"tool-third": third, "tool-fourth": logged(log, "fourth", Echo())},
     )
@@ -178,7 +178,7 @@ async def test_f23_required_module_that_fails_has_the_others_cleaned_up_and_keep
         coordinator.register_cleanup(lambda: log.append("context closed"))
         raise original
 
-    session = agent(orchestrator=logged(log, "orchestrator", Loop(say_the_prompt)), context=broken)
+    session = agent(orchestrator=logged(log, "orchestrator", Loop(repeat_prompt)), context=broken)
     with pytest.raises(ModuleLoadError, match="'context-small'") as caught:
         await (session.initialize() if opened == "initialize" else session.__aenter__())
     assert caught.value.__cause__ is original

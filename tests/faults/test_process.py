@@ -14,11 +14,11 @@ from tests._support.child_process import run_child
 
 _ENDING = """
 async def hang(event, data):
-    say("handler hangs")
+    print_line("handler hangs")
     try:
         await anyio.sleep_forever()
     finally:
-        say("handler left")
+        print_line("handler left")
 
 async def main():
     async with anyio.create_task_group() as group:
@@ -48,32 +48,32 @@ def test_f97_process_ends_under_a_hanging_handler_with_its_own_exit_code(backend
 _INTERRUPTED = """
 async def turn(t):
     try:
-        say("ready")
+        print_line("ready")
         await wait_awake()
     finally:
         with anyio.CancelScope(shield=True):
             await anyio.sleep(0.01)
-        say("turn unwound")
+        print_line("turn unwound")
 
 async def cleanup():
     await anyio.sleep(0.01)
-    say("cleanup")
+    print_line("cleanup")
 
 async def main():
     session = agent(turn, context=mounting(Memory(), cleanup))
     for event in ("cancel:completed", "session:end"):
-        session.coordinator.hooks.register(event, lambda event, data: say(event))
+        session.coordinator.hooks.register(event, lambda event, data: print_line(event))
     try:
         async with session:
             await session.execute("go")
-            say("the block went on")
+            print_line("the block went on")
     finally:
-        say(session.status.status)
+        print_line(session.status.status)
 
 try:
     anyio.run(main, backend=backend)
 except KeyboardInterrupt:
-    say("KeyboardInterrupt")
+    print_line("KeyboardInterrupt")
     sys.exit(130)
 """
 
@@ -82,8 +82,8 @@ except KeyboardInterrupt:
 def test_f98_interrupt_unwinds_the_turn_first_and_closes_then(backend):
     ended = run_child(_INTERRUPTED, backend, signal=signal.SIGINT)
     # Natively cancelled on asyncio, KeyboardInterrupt raised in the turn itself on trio: the order is the same.
-    told = [line for line in ended.lines if line not in ("cancel:completed", "cancelled", "failed")]
-    assert told == ["ready", "turn unwound", "session:end", "cleanup", "KeyboardInterrupt"]
+    lines = [line for line in ended.lines if line not in ("cancel:completed", "cancelled", "failed")]
+    assert lines == ["ready", "turn unwound", "session:end", "cleanup", "KeyboardInterrupt"]
     assert ended.code == 130
 
 
@@ -94,14 +94,14 @@ async def turn(t):
     stopped = anyio.Event()
     t.coordinator.cancellation.on_cancel(stopped.set)
     try:
-        say("ready")
+        print_line("ready")
         await (wait_awake(stopped.is_set) if sys.argv[3] == "polite" else wait_awake())
         return "stopped in time"
     finally:
-        say("turn unwound")
+        print_line("turn unwound")
 
 async def cleanup():
-    say("cleanup")
+    print_line("cleanup")
 
 async def main():
     async with agent(turn, context=mounting(Memory(), cleanup)) as session:
@@ -109,9 +109,9 @@ async def main():
             session.coordinator.cancellation.request_graceful(grace=float(sys.argv[4]), reason="asked to end")
         signal.signal(getattr(signal, sys.argv[2]), stop)
         try:
-            say(await session.execute("go"))
+            print_line(await session.execute("go"))
         except ExecutionCancelled as exc:
-            say("cancelled:", exc.reason)
+            print_line("cancelled:", exc.reason)
     return 0
 
 sys.exit(run_natively(main))

@@ -53,7 +53,7 @@ SHAPES: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", SHAPES)
-async def test_f80_secret_is_found_wherever_it_stands(name):
+async def test_f80_secret_is_found_wherever_it_is(name):
     """By name, by place and by shape; a registry of known secrets is left to applications."""
     assert len(SHAPES) == 24
     value, secret = SHAPES[name]

@@ -243,8 +243,8 @@ def test_a_limit_on_the_size_of_files_loses_nothing_acknowledged(backend, tmp_pa
                 except OSError as error:
                     assert error.errno == 27, error  # EFBIG
                     refused += 1
-            say(refused)
-            say(json.dumps(await context.get_messages()))
+            print_line(refused)
+            print_line(json.dumps(await context.get_messages()))
             await context.close()
 
         anyio.run(main, backend=backend)

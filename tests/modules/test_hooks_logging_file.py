@@ -142,7 +142,7 @@ def test_a_full_disk_never_breaks_a_turn(tmp_path, backend):
             assert result.action == "continue"
         now = coordinator.session_state["hooks-logging"][0].statistics()
         close()
-        say(now.written, now.lost)
+        print_line(now.written, now.lost)
 
     anyio.run(main, backend=backend)
     """

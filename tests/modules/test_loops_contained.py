@@ -169,13 +169,13 @@ async def main():
     tools = MockTool("parse", respond=parse), MockTool("look", respond=look)
     session, context = session_of([calls, "done"], *tools)
     async with session:
-        say(await session.execute("go"))
+        print_line(await session.execute("go"))
     for message in context.messages:
         if message["role"] == "tool":
-            say(message["content"])
+            print_line(message["content"])
 
 run_natively(main)
-say("the program went on")
+print_line("the program went on")
 """
 )
 
@@ -318,7 +318,7 @@ async def main():
     async def wait(given):
         waiting.append(given)
         if len(waiting) == int(sys.argv[2]):
-            say("ready")
+            print_line("ready")
         await wait_awake()
 
     calls = [("wait", {}), ("wait", {})][: int(sys.argv[2])]
@@ -327,10 +327,10 @@ async def main():
         async with session:
             await session.execute("go")
     except BaseException as exc:
-        say(type(exc).__name__)
+        print_line(type(exc).__name__)
         raise
     finally:
-        say(*(message["role"] for message in context.messages))
+        print_line(*(message["role"] for message in context.messages))
 
 run_natively(main)
 """

@@ -267,7 +267,7 @@ def test_400_mb_of_output_fit_into_little_memory():
         await tool.execute({"command": "head -c 1000000 /dev/zero"})
         before = peak()
         result = await tool.execute({"command": "head -c 300000000 /dev/zero & head -c 100000000 /dev/zero >&2; wait"})
-        say(result.output["stdout_total_bytes"], result.output["stderr_total_bytes"], peak() - before)
+        print_line(result.output["stdout_total_bytes"], result.output["stderr_total_bytes"], peak() - before)
 
     anyio.run(main, backend=backend)
     """

@@ -44,7 +44,7 @@ def test_the_handler_of_before_comes_back():
     assert signal.getsignal(signal.SIGUSR2) is before
 
 
-async def test_somebody_who_fails_to_show_it_disturbs_nobody(caplog):
+async def test_a_failing_show_function_disturbs_nothing(caplog):
     def fail(tree: TaskTree) -> None:
         raise RuntimeError("no window")
 
@@ -70,7 +70,7 @@ async def turn(t):
 
 async def announce():
     await anyio.wait_all_tasks_blocked()
-    say("ready")
+    print_line("ready")
 
 async def main():
     global session
@@ -80,7 +80,7 @@ async def main():
             try:
                 await session.execute("go")
             except ExecutionCancelled:
-                say("over")
+                print_line("over")
 
 run_natively(main)
 """
@@ -98,7 +98,9 @@ def test_a_process_that_waits_for_nothing_writes_its_tasks_to_standard_error(bac
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_task_that_blocks_the_loop_is_shown_at_the_line_that_blocks(backend):
-    ended = run_child(_SHOWN.replace("WAIT", "say('ready')\n    while not shown: pass"), backend, signal=signal.SIGUSR1)
+    ended = run_child(
+        _SHOWN.replace("WAIT", "print_line('ready')\n    while not shown: pass"), backend, signal=signal.SIGUSR1
+    )
     assert (ended.code, "over" in ended.lines) == (0, True)
     assert "module loop-small" in ended.errors
     assert "is running at <string>" in ended.errors

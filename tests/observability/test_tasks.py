@@ -117,7 +117,7 @@ async def test_a_tool_runs_below_its_turn_and_the_application_beside_it_belongs_
     assert "task_tree()" in looking.at.code
 
 
-async def test_parents_stand_before_their_children_and_every_number_is_there_once():
+async def test_parents_come_before_their_children_and_every_number_occurs_once():
     tree = await tree_during(agent(call_all_tools, tools={"tool-wait": mounting(Waiting())}))
     seen: set[int | None] = {None}
     for task in tree.tasks:
@@ -184,7 +184,7 @@ async def test_code_that_refuses_to_end_is_shown_with_a_deadline_that_has_passed
     assert "passed 10.0 s ago" in str(trees[0])
 
 
-async def test_a_question_that_nobody_answers_is_shown_as_one():
+async def test_an_unanswered_question_is_shown_as_one():
     class Nobody:
         async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
             await anyio.sleep_forever()
@@ -251,7 +251,7 @@ async def test_a_structured_module_that_hangs_in_its_mount_is_found_inside_its_g
     assert 0 < mounting_it.seconds_left <= 120
 
 
-async def test_a_child_session_is_told_from_its_parent():
+async def test_a_child_session_is_distinguished_from_its_parent():
     async def delegate(turn: Turn) -> str:
         child = turn.coordinator.session.fork(session_id="child")
         async with child:
@@ -292,7 +292,7 @@ async def test_a_thread_is_shown_with_the_line_it_is_at():
     assert any(function.endswith("hold_on") for function in functions)
 
 
-async def test_a_task_that_has_not_begun_says_so():
+async def test_a_task_that_has_not_started_is_reported_as_such():
     async def later() -> None:
         await anyio.lowlevel.checkpoint()
 

@@ -44,10 +44,10 @@ class Environment:
         install = [sys.executable, "-m", "pip", "--python", str(self.bin / "python"), "install", "--quiet"]
         subprocess.run([*install, "--no-deps", "--no-index", *map(str, wheels)], check=True, capture_output=True)
 
-    def _bring(self, told: Distribution, extra: str = "") -> None:
+    def _bring(self, installed: Distribution, extra: str = "") -> None:
         """Copy what a distribution needs, with one of its extras, and what that needs."""
-        self.distributions.add(told.name)
-        for text in told.requires or []:
+        self.distributions.add(installed.name)
+        for text in installed.requires or []:
             needed = Requirement(text)
             if needed.name in self.distributions or (needed.marker and not needed.marker.evaluate({"extra": extra})):
                 continue
@@ -81,14 +81,14 @@ def write_wheel(folder: Path, name: str, files: Mapping[str, str], entry_points:
     """
     stem = f"{name.replace('-', '_')}-{version}"
     about = f"{stem}.dist-info"
-    told = {
+    metadata = {
         f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nSummary: The published {name}\n",
         f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         f"{about}/entry_points.txt": entry_points,
     }
-    record = "".join(f"{path},,\n" for path in [*files, *told, f"{about}/RECORD"])
+    record = "".join(f"{path},,\n" for path in [*files, *metadata, f"{about}/RECORD"])
     wheel = folder / f"{stem}-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
-        for path, text in {**files, **told, f"{about}/RECORD": record}.items():
+        for path, text in {**files, **metadata, f"{about}/RECORD": record}.items():
             archive.writestr(path, text)
     return wheel

@@ -211,17 +211,17 @@ def enabled(beside: Environment, tmp_path: Path) -> Iterator[str]:
 
 
 def test_a_child_with_a_path_of_its_own_loses_the_alias_unless_it_is_enabled(beside: Environment, tmp_path: Path):
-    def child_says() -> str:
+    def child_output() -> str:
         return beside.run("python", "-m", "amplifier.compat", "-c", PARENT, cwd=tmp_path).stdout.strip()
 
-    before = child_says()
+    before = child_output()
     beside.run("python", "-m", "amplifier.compat", "enable", cwd=tmp_path)
-    during = child_says()
+    during = child_output()
     beside.run("python", "-m", "amplifier.compat", "disable", cwd=tmp_path)
 
     assert "No module named 'amplifier_core'" in before
     assert during == "True"
-    assert child_says() == before
+    assert child_output() == before
 
 
 def test_an_enabled_environment_runs_published_programs_as_they_are(beside: Environment, tmp_path: Path, enabled: str):
@@ -231,11 +231,11 @@ def test_an_enabled_environment_runs_published_programs_as_they_are(beside: Envi
     assert enabled.splitlines()[1].startswith("a new Python process finds the alias: ")
 
 
-def test_the_status_is_told_and_is_the_exit_code(beside: Environment, tmp_path: Path):
+def test_the_status_is_printed_and_is_the_exit_code(beside: Environment, tmp_path: Path):
     command = ("python", "-m", "amplifier.compat")
-    told = [beside.run(*command, word, cwd=tmp_path) for word in ("status", "enable", "status", "disable", "disable")]
-    assert [each.returncode for each in told] == [1, 0, 0, 0, 0]
-    assert [each.stdout.partition(":")[0] for each in told] == [
+    runs = [beside.run(*command, word, cwd=tmp_path) for word in ("status", "enable", "status", "disable", "disable")]
+    assert [each.returncode for each in runs] == [1, 0, 0, 0, 0]
+    assert [each.stdout.partition(":")[0] for each in runs] == [
         *("not enabled", "enabled", "enabled", "disabled", "not enabled"),
     ]
     assert beside.run(*command, "status", "now", cwd=tmp_path).returncode == 2
@@ -247,7 +247,7 @@ def test_starting_python_costs_no_import_of_ours(beside: Environment, tmp_path: 
     assert ran.stdout.strip() == "[]"
 
 
-def test_an_alias_without_its_package_says_what_to_do(beside: Environment, tmp_path: Path):
+def test_an_alias_without_its_package_advises_what_to_do(beside: Environment, tmp_path: Path):
     place = next(beside.packages.glob("amplifier/compat/_path"))
     program = f"import sys; sys.path = [p for p in sys.path if 'site-packages' not in p]; sys.path.insert(0, {str(place)!r}); import amplifier_core"
     ran = beside.run("python", "-c", program, cwd=tmp_path)

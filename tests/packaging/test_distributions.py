@@ -73,12 +73,12 @@ def test_the_sdist_is_the_project_without_what_was_made_in_it(sdist_names: set[s
     assert [name for name in sdist_names if made.search(name)] == []
 
 
-def test_the_metadata_says_what_the_code_says(wheel: zipfile.ZipFile) -> None:
-    told = Parser().parsestr(wheel.read(f"amplifier-{amplifier.__version__}.dist-info/METADATA").decode("utf-8"))
-    assert told["Version"] == amplifier.__version__
-    assert told["License-Expression"] == "MIT"
-    assert told["Requires-Python"] == ">=3.11"
-    assert set(told.get_all("Provides-Extra") or []) == {
+def test_the_metadata_matches_the_code(wheel: zipfile.ZipFile) -> None:
+    metadata = Parser().parsestr(wheel.read(f"amplifier-{amplifier.__version__}.dist-info/METADATA").decode("utf-8"))
+    assert metadata["Version"] == amplifier.__version__
+    assert metadata["License-Expression"] == "MIT"
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert set(metadata.get_all("Provides-Extra") or []) == {
         "all", "anthropic", "cli", "local", "openai", "testing", "trio", "validation", "web",
     }  # fmt: skip
 
@@ -99,9 +99,9 @@ def test_the_base_install_is_small(empty: Environment) -> None:
     assert size < 12 * MEGABYTE, f"{size / MEGABYTE:.1f} MB"
 
 
-def test_importing_every_room_of_the_base_works(empty: Environment, tmp_path: Path) -> None:
-    rooms = "compat, conformance, contracts, errors, events, kernel, loading, models, observability, plan, testing"
-    finished = empty.python(f"import amplifier\nfrom amplifier import {rooms}\nprint(amplifier.__file__)", tmp_path)
+def test_importing_every_package_of_the_base_install_works(empty: Environment, tmp_path: Path) -> None:
+    packages = "compat, conformance, contracts, errors, events, kernel, loading, models, observability, plan, testing"
+    finished = empty.python(f"import amplifier\nfrom amplifier import {packages}\nprint(amplifier.__file__)", tmp_path)
     assert finished.returncode == 0, finished.stderr
     assert Path(finished.stdout.strip()).is_relative_to(empty.packages)
 

@@ -13,25 +13,25 @@ from tests._support.node_parts import node, program
 
 
 def verified(package: str, folder: Path, *more: Path) -> dict[str, Any]:
-    """What pyright says about the types of a package; it looks for packages where the first ``python`` of PATH does."""
+    """The report of pyright on the types of a package; it looks for packages where the first ``python`` of PATH does."""
     command = [node(), program("pyright", "index.js"), "--verifytypes", package, "--ignoreexternal", "--outputjson"]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = os.environ | {"PATH": path, "PYTHONPATH": os.pathsep.join(map(str, more))}
     finished = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    told: dict[str, Any] = json.loads(finished.stdout)["typeCompleteness"]
-    return told
+    report: dict[str, Any] = json.loads(finished.stdout)["typeCompleteness"]
+    return report
 
 
-def incomplete(told: dict[str, Any]) -> list[str]:
-    return [symbol["name"] for symbol in told["symbols"] if not symbol["isTypeKnown"]]
+def incomplete(report: dict[str, Any]) -> list[str]:
+    return [symbol["name"] for symbol in report["symbols"] if not symbol["isTypeKnown"]]
 
 
 def test_every_public_name_has_a_known_type(tmp_path: Path) -> None:
-    told = verified("amplifier", tmp_path)
-    assert told["pyTypedPath"]
-    assert len(told["symbols"]) > 1000
-    assert incomplete(told) == []
-    assert told["completenessScore"] == 1
+    report = verified("amplifier", tmp_path)
+    assert report["pyTypedPath"]
+    assert len(report["symbols"]) > 1000
+    assert incomplete(report) == []
+    assert report["completenessScore"] == 1
 
 
 def test_a_planted_guess_is_seen(tmp_path: Path) -> None:
@@ -39,5 +39,5 @@ def test_a_planted_guess_is_seen(tmp_path: Path) -> None:
     package.mkdir()
     (package / "py.typed").touch()
     (package / "__init__.py").write_text("class A:\n    def __init__(self) -> None:\n        self.x = tuple([1])\n")
-    told = verified("planted", tmp_path, tmp_path)
-    assert incomplete(told) == ["planted.A", "planted.A.x"]
+    report = verified("planted", tmp_path, tmp_path)
+    assert incomplete(report) == ["planted.A", "planted.A.x"]

@@ -176,7 +176,7 @@ async def test_mount_at_session_by_name_is_understood() -> None:
 
 
 async def test_the_configuration_of_a_context_reaches_its_mount() -> None:
-    """The document says only that it "can be passed via top-level config": the section ``context`` beside ``session``."""
+    """The document states only that it "can be passed via top-level config": the section ``context`` beside ``session``."""
     session = seed_session(context=mount)
     session.config["context"] = {"config": {"max_tokens": 7}}
     async with session:

@@ -1,4 +1,4 @@
-"""Contribution channels: every snippet of that document, and what its prose says around them."""
+"""Contribution channels: every snippet of that document, and its prose around them."""
 
 from __future__ import annotations
 

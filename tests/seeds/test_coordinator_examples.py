@@ -220,7 +220,7 @@ async def test_a_hook_reaches_the_context_and_the_tools(caplog: pytest.LogCaptur
     assert message["content"].startswith("Bash command logged at ")
 
 
-async def test_a_hook_that_needs_a_context_says_so() -> None:
+async def test_a_hook_that_needs_a_context_reports_it() -> None:
     with pytest.raises(RuntimeError, match="Context manager required"):
         await mount_tool_logger(TestCoordinator(), {})
 

@@ -37,7 +37,7 @@ SIGNATURES = {
     "cleanup": [],
     "reset_turn": [],
 }
-"""Every method of the document's table with its parameters and their defaults; the dots stand for none."""
+"""Every method of the document's table with its parameters and their defaults; the dots mean none."""
 
 
 class MyTool:

@@ -174,7 +174,7 @@ async def test_session_id_serves_correlation_and_is_in_every_event() -> None:
 
 
 @pytest.mark.parametrize(("parent_id", "message"), [("s-0", "Child session of s-0"), (None, "Root session")])
-async def test_parent_id_tells_a_child_from_a_root(
+async def test_parent_id_distinguishes_a_child_from_a_root(
     parent_id: str | None, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def mount(coordinator, config):

@@ -22,7 +22,7 @@ async def my_validation_hook(event: str, data: dict[str, Any]) -> HookResult:
 
 
 async def my_feedback_hook(event: str, data: dict[str, Any]) -> HookResult:
-    """Says something after every tool."""
+    """Injects a text after every tool."""
     return HookResult(action="inject_context", context_injection="Found 3 linting errors...")
 
 

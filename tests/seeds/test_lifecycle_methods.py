@@ -119,7 +119,7 @@ async def test_the_canonical_cleanup_is_a_nested_closure() -> None:
     assert not client.is_open
 
 
-async def test_cleanups_run_in_reverse_and_a_failing_one_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
+async def test_cleanups_run_in_reverse_and_a_failing_one_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
     order: list[str] = []
 
     def mounting(name: str, broken: bool = False):

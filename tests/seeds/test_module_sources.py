@@ -1,4 +1,4 @@
-"""The module source protocol, which stands in two of the documents: sources, resolvers, the loader, its errors."""
+"""The module source protocol, which is in two of the documents: sources, resolvers, the loader, its errors."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_source_resolves_to_a_path_and_a_resolver_to_a_source(tmp_path: Path) 
 
 
 def test_the_loader_has_the_documented_signature() -> None:
-    """``load`` also takes ``source_hint``, the newer name of ``profile_source``, and stands before it (DESIGN 9)."""
+    """``load`` also takes ``source_hint``, the newer name of ``profile_source``, and takes precedence (DESIGN 9)."""
     assert AmplifierModuleLoader is ModuleLoader
     coordinator = TestCoordinator()
     assert ModuleLoader(coordinator).coordinator is coordinator
@@ -185,7 +185,7 @@ async def test_a_coordinator_without_that_mount_point_counts_as_none(
 # ── errors ──
 
 
-async def test_a_module_that_is_nowhere_is_module_not_found_and_says_where_we_looked(
+async def test_a_missing_module_is_module_not_found_and_lists_where_we_looked(
     seed_plan: dict[str, Any], make_loader: Callable[..., ModuleLoader]
 ) -> None:
     with pytest.raises(ModuleNotFoundError) as caught:

@@ -34,7 +34,7 @@ class MyOrchestrator:
 
     The document reads ``tool_call.input``, which the content block has and `ToolCall` does not (there it is
     ``arguments``), so the calls are taken from the blocks. It answers a denial with ``ToolResult(is_error=True)``; the
-    model has no such field (its own contract says ``success``), so that is ``success=False``.
+    model has no such field (its own contract has ``success``), so that is ``success=False``.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -287,7 +287,7 @@ async def test_orchestrator_basic():
 
 
 async def test_scripted_orchestrator_answers_in_order() -> None:
-    """The document writes ``execute(...)``; the dots stand for the five keywords of the protocol."""
+    """The document writes ``execute(...)``; the dots mean the five keywords of the protocol."""
     orchestrator = ScriptedOrchestrator(responses=["Response 1", "Response 2"])
 
     result = await orchestrator.execute(

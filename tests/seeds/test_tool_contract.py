@@ -82,7 +82,7 @@ async def mount(coordinator: ModuleCoordinator, config: dict) -> Tool | Callable
 
 
 async def test_the_quick_start_pattern_mounts_an_instance_and_returns_it() -> None:
-    """``"category"`` stands for a mount point in the document: with a real one the pattern works as it is written."""
+    """``"category"`` means a mount point in the document: with a real one the pattern works as it is written."""
 
     class MyModule:
         def __init__(self, config: dict[str, Any]) -> None:

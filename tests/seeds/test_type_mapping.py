@@ -69,7 +69,7 @@ def test_every_protocol_has_its_members(name: str, members: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_model_is_an_attrs_class_at_the_front_door(name: str) -> None:
+def test_every_model_is_an_attrs_class_of_the_facade(name: str) -> None:
     """Pydantic models in the document; ours are attrs classes with the same fields (decided, DESIGN 8)."""
     assert getattr(amplifier, name) is getattr(models, name)
     assert attrs.has(getattr(models, name))
@@ -140,7 +140,7 @@ def test_every_provider_error_is_an_llm_error(name: str) -> None:
     assert issubclass(getattr(errors, name), errors.LLMError)
 
 
-def test_a_rate_limit_says_when_to_retry() -> None:
+def test_a_rate_limit_carries_when_to_retry() -> None:
     assert errors.RateLimitError("slow down", retry_after=1.5).retry_after == 1.5
 
 

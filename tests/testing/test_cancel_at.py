@@ -1,4 +1,4 @@
-"""One cancellation at one suspension: what it tells of the call it hit."""
+"""One cancellation at one suspension: what it reports of the call it hit."""
 
 from __future__ import annotations
 

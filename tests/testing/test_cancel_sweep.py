@@ -310,7 +310,7 @@ def test_only_repeats_a_trial_with_two_cancels() -> None:
         assert again.violations == [violation]
 
 
-def test_max_points_draws_by_seed_and_says_so() -> None:
+def test_max_points_draws_by_seed_and_reports_it() -> None:
     async def long() -> None:
         for _ in range(50):
             await anyio.lowlevel.checkpoint()

@@ -36,7 +36,7 @@ async def work() -> None:
 # ── HANG ──
 
 
-async def cleanup_waits_for_nobody() -> None:
+async def cleanup_waits_in_vain() -> None:
     try:
         await work()
     except BaseException:
@@ -45,7 +45,7 @@ async def cleanup_waits_for_nobody() -> None:
                 await anyio.Event().wait()
 
 
-async def cleanup_waits_for_nobody_but_not_long() -> None:
+async def cleanup_waits_in_vain_but_not_long() -> None:
     try:
         await work()
     except BaseException:
@@ -253,7 +253,7 @@ async def closes_its_file() -> None:
 
 
 PLANTED = [
-    ("HANG", cleanup_waits_for_nobody, ALL),
+    ("HANG", cleanup_waits_in_vain, ALL),
     ("LIVELOCK", cleanup_spins, ALL),
     ("LIVELOCK", retry_that_eats_cancellation, SCOPED),
     ("SWALLOWED", retry_that_eats_cancellation, NATIVE),
@@ -270,7 +270,7 @@ PLANTED = [
 ]
 
 MENDED = [
-    (cleanup_waits_for_nobody_but_not_long, ALL),
+    (cleanup_waits_in_vain_but_not_long, ALL),
     (cleanup_turns_round_a_few_times, ALL),
     (dispatcher_that_eats_errors_only, ALL),
     # Level-triggered cancellation comes again at the caller's next checkpoint, so eating it once loses nothing.
@@ -374,7 +374,7 @@ def test_scenarios_may_run_subprocesses_on_the_real_clock() -> None:
 
 
 def test_the_budget_of_the_real_clock_is_in_real_seconds() -> None:
-    report = cancel_everywhere(lambda: cleanup_waits_for_nobody, modes=SCOPED, clock="real", budget=0.01)
+    report = cancel_everywhere(lambda: cleanup_waits_in_vain, modes=SCOPED, clock="real", budget=0.01)
     assert {violation.kind for violation in report.violations} == {"HANG"}
 
 
@@ -436,7 +436,7 @@ def test_an_undisturbed_run_that_is_not_clean_is_reported_and_not_swept() -> Non
     assert all("not swept" in note for note in report.notes)
 
 
-def test_a_scenario_that_cancels_itself_without_being_told_to_is_an_error() -> None:
+def test_a_scenario_that_cancels_itself_is_an_error() -> None:
     async def scenario() -> None:
         await anyio.lowlevel.checkpoint()
         raise asyncio.CancelledError("invented")

@@ -41,7 +41,7 @@ async def hold_against_native_cancels(section: Callable[[], Awaitable[None]]) ->
 
 
 class ToySession:
-    """A world for one trial; `bugs` says what is wrong with it."""
+    """A world for one trial; `bugs` lists what is wrong with it."""
 
     modules = ("orchestrator", "context", "provider", "tool-a", "tool-b")
 

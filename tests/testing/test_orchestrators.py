@@ -60,7 +60,7 @@ async def test_a_response_may_be_an_exception_or_a_function_of_the_prompt() -> N
 
 
 @pytest.mark.virtual_time
-async def test_a_cancelled_turn_says_so_on_its_way_out() -> None:
+async def test_a_cancelled_turn_emits_its_end() -> None:
     hooks = EventRecorder()
     with anyio.move_on_after(1) as scope:
         await ScriptedOrchestrator(["late"], delay=60).execute("a", hooks=hooks)

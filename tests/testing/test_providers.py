@@ -66,7 +66,7 @@ async def test_an_empty_script_expects_no_call_and_unused_turns_are_an_error() -
         pass
 
 
-async def test_tool_calls_stand_in_the_content_and_in_the_list_under_unique_ids() -> None:
+async def test_tool_calls_are_in_the_content_and_in_the_list_under_unique_ids() -> None:
     provider = MockProvider(
         [("echo", {"x": 1}), ["Let me look.", ("read", {}), ToolCall(id="own", name="ls", arguments={})]]
     )

@@ -40,7 +40,7 @@ async def test_payloads_are_copies() -> None:
     assert recorder.events == [("x", {"list": [1]})]
 
 
-async def test_it_listens_to_every_event_of_a_registry_until_told_to_stop() -> None:
+async def test_it_records_every_event_of_a_registry_until_it_is_removed() -> None:
     hooks, everything, tools_only = HookRegistry(), EventRecorder(), EventRecorder()
     stop = everything.listen(hooks)
     tools_only.listen(hooks, "tool:pre")

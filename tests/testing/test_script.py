@@ -34,7 +34,7 @@ def test_a_script_is_content_with_exactly_as_many_calls_as_it_has_steps(steps: l
             script.assert_exhausted()
 
 
-def test_an_unexpected_call_says_who_was_called_and_what_was_scripted() -> None:
+def test_the_error_of_an_unexpected_call_names_the_double_and_its_script() -> None:
     player = Player(["one"])
     player.play()
     with pytest.raises(

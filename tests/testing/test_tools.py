@@ -1,4 +1,4 @@
-"""MockTool: answers as told, remembers what it was asked, keeps the tool contract."""
+"""MockTool: returns configured results, records its calls, keeps the tool contract."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_it_is_a_tool_with_a_name_and_a_description() -> None:
     assert MockTool("other", description="Does other things.").description == "Does other things."
 
 
-async def test_it_succeeds_unless_told_otherwise() -> None:
+async def test_it_succeeds_by_default() -> None:
     assert await MockTool().execute({}) == ToolResult(success=True, output="Success")
 
 

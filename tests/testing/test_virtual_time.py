@@ -81,12 +81,12 @@ def test_timers_fire_in_order_of_their_deadlines_and_not_of_their_creation(virtu
 
 
 def test_a_deadline_far_away_cuts_a_wait_that_never_ends(virtual: Backend) -> None:
-    async def wait_for_nobody() -> tuple[bool, float]:
+    async def wait_in_vain() -> tuple[bool, float]:
         with anyio.move_on_after(AN_HOUR) as scope:
             await anyio.Event().wait()
         return scope.cancelled_caught, anyio.current_time()
 
-    cut, at = run_on(virtual, wait_for_nobody)
+    cut, at = run_on(virtual, wait_in_vain)
     assert cut
     assert at == pytest.approx(AN_HOUR)
 
@@ -228,7 +228,7 @@ def test_real_time_waits_for_a_thread_the_loop_cannot_see() -> None:
 
 
 def test_a_loop_without_timers_sleeps_until_a_thread_wakes_it() -> None:
-    """CPU time, not wall time, tells sleeping from spinning."""
+    """CPU time, not wall time, distinguishes sleeping from spinning."""
 
     async def wait_for_thread() -> float:
         news = asyncio.Event()
@@ -306,7 +306,7 @@ def test_asking_for_the_trio_clock_without_trio_names_the_extra(monkeypatch: pyt
     assert caught.value.missing == "trio"
 
 
-def test_importing_the_testing_room_brings_neither_trio_nor_pytest_nor_hypothesis() -> None:
+def test_importing_testing_loads_neither_trio_nor_pytest_nor_hypothesis() -> None:
     probe = (
         "import sys, amplifier.testing, amplifier.testing.virtual_time\n"
         "print(sorted({'trio', 'pytest', '_pytest', 'hypothesis', 'unittest.mock'} & set(sys.modules)))"

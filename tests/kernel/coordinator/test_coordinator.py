@@ -238,7 +238,7 @@ async def test_denial_is_shown_and_comes_back_as_it_is(coordinator):
     assert display.shown == [("Stopped", "error", "hook:hooks-a")]
 
 
-async def test_denial_stores_nothing_and_asks_nobody(coordinator):
+async def test_denial_stores_nothing_and_asks_no_one(coordinator):
     coordinator.mount("context", memory := Memory())
     result = HookResult(action="deny", context_injection="x", context_injections=[ContextInjection(content="y")])
     assert await process(coordinator, result) is result

@@ -176,7 +176,7 @@ async def test_every_module_gets_a_view_of_its_own_named_by_its_id():
         assert all(view.session is session for view in seen.values())
 
 
-async def test_module_the_plan_makes_a_gate_registers_gates_unless_it_says_otherwise():
+async def test_handlers_of_a_module_the_plan_declares_a_gate_are_gates_by_default():
     async def mount(coordinator, config):
         def fail(event, data):
             raise ValueError("broke")

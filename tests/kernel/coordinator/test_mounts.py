@@ -1,4 +1,4 @@
-"""Mount points: what stands where, who put it there, and what comes back when that module is undone."""
+"""Mount points: what is mounted where, who mounted it, and what comes back when that module is undone."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_in_strict_mode_replacing_is_an_error_and_nothing_changes(mounts, first,
     assert mounts.owner_of("tools", "x") == first
 
 
-def test_module_may_not_unmount_what_somebody_else_mounted_but_the_application_may(mounts):
+def test_module_may_not_unmount_what_another_mounted_but_the_application_may(mounts):
     mounts.mount("tools", 1, "x", "a")
     mounts.mount("context", 2, None, None)
     with pytest.raises(ContractError, match="'b' may not unmount 'x': it was mounted by 'a'"):

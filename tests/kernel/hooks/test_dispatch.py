@@ -278,7 +278,7 @@ async def test_a_raising_handler_is_skipped_or_denies_as_it_was_registered(on_fa
     assert record.exc_info is not None
 
 
-async def test_what_was_said_before_a_skipped_failure_is_kept():
+async def test_results_before_a_skipped_failure_are_kept():
     hooks = registry()
     hooks.register("tool:pre", lambda event, data: {"action": "modify", "data": {"n": 2}, "user_message": "changed"})
 
@@ -479,11 +479,11 @@ async def test_an_invalid_answer_is_logged_with_the_module_the_handler_and_what_
     result = await hooks.emit("tool:pre", {})
     assert (result.action, result.reason) == ("deny", INVALID_RESPONSE)
     [record] = caplog.records
-    said = record.getMessage()
+    message = record.getMessage()
     assert record.levelname == "WARNING"
-    assert said.startswith(f"handler 'wordy' of module 'hooks-x' for 'tool:pre' returned {shown}")
-    assert said.endswith("; expected a HookResult, a dict with its keys or None: denied")
-    assert len(said) < 400
+    assert message.startswith(f"handler 'wordy' of module 'hooks-x' for 'tool:pre' returned {shown}")
+    assert message.endswith("; expected a HookResult, a dict with its keys or None: denied")
+    assert len(message) < 400
     assert [(each["hook_name"], each["error_type"]) for each in heard] == [("wordy", "ContractError")]
 
 

@@ -31,7 +31,7 @@ def merged(answers: Answers, payload: dict[str, Any] | None = None) -> HookResul
 
 
 def spoken(answers: Answers) -> list[tuple[str, HookResult]]:
-    """The answers that are HookResults; all others of `chatter` say nothing."""
+    """The answers that are HookResults; all others of `chatter` are empty."""
     return [(name, answer) for name, answer in answers if isinstance(answer, HookResult)]
 
 
@@ -58,7 +58,7 @@ def modifies(answer: HookResult) -> bool:
 
 
 def everything_but_names(result: HookResult) -> dict[str, Any]:
-    """A result as a dict, without the names that say who spoke."""
+    """A result as a dict, without the names of the handlers."""
     shown = to_dict(result)
     for item in (*shown.get("context_injections", ()), *shown.get("approval_gates", ())):
         item.pop("hook_name", None)
@@ -106,13 +106,15 @@ def test_every_question_is_kept_in_order_under_the_name_of_who_asks(answers):
 @given(chatter)
 def test_every_message_is_kept_and_the_loudest_level_wins(answers):
     result = merged(answers)
-    said = [(name, answer) for name, answer in spoken(answers) if answer.user_message is not None]
-    if not said:
+    with_message = [(name, answer) for name, answer in spoken(answers) if answer.user_message is not None]
+    if not with_message:
         assert result.user_message is None
         return
-    assert result.user_message == "\n".join(str(answer.user_message) for _, answer in said)
-    assert result.user_message_level == max((a.user_message_level for _, a in said), key=LOUDNESS.index)
-    assert result.user_message_source == ", ".join(dict.fromkeys(a.user_message_source or name for name, a in said))
+    assert result.user_message == "\n".join(str(answer.user_message) for _, answer in with_message)
+    assert result.user_message_level == max((a.user_message_level for _, a in with_message), key=LOUDNESS.index)
+    assert result.user_message_source == ", ".join(
+        dict.fromkeys(a.user_message_source or name for name, a in with_message)
+    )
 
 
 @given(chatter)
@@ -145,9 +147,7 @@ def test_the_strongest_action_wins(answers):
 
 
 @given(chatter, names, denials, chatter)
-def test_a_denial_ends_the_dispatch_and_stands_as_it_was_written_but_for_the_kernels_fields(
-    before, name, denial, after
-):
+def test_a_denial_ends_the_dispatch_and_keeps_its_own_fields(before, name, denial, after):
     result = merged([*before, (name, denial), *after])
     payload = merged(before).data
     assert result == HookResult(
@@ -259,7 +259,7 @@ def test_no_answer_is_a_plain_continue(answer):
 
 
 @given(permissions | denials)
-def test_a_dict_says_what_the_result_with_its_fields_says(answer):
+def test_a_dict_is_equal_to_the_result_with_its_fields(answer):
     assert parse_answer(to_dict(answer)) == answer
 
 
@@ -277,7 +277,7 @@ def test_a_scalar_question_becomes_a_gate_in_the_name_it_is_given():
     ]
 
 
-def test_listed_gates_are_asked_as_they_stand():
+def test_listed_gates_are_asked_in_their_order():
     gates = [ApprovalGate(hook_name="a", prompt="1"), ApprovalGate(hook_name="b", prompt="2")]
     assert gates_of(HookResult(action="ask_user", approval_prompt="0", approval_gates=gates), "guard") == gates
 

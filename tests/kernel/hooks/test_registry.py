@@ -99,7 +99,7 @@ async def test_a_payload_that_contains_itself_is_refused_to_the_emitter():
 # ── names ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_handler_without_a_name_gets_one_that_tells_its_event():
+def test_a_handler_without_a_name_is_named_after_its_event():
     hooks = registry()
     hooks.register("tool:pre", print)
     hooks.register("tool:pre", print)
@@ -213,7 +213,7 @@ async def test_handler_that_unregisters_the_last_handler_of_its_event_while_it_r
 # ── every event ──────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_handler_for_every_event_stands_in_line_with_the_others():
+async def test_a_handler_for_every_event_runs_in_priority_order_with_the_others():
     hooks, heard = registry(), []
     hooks.register("tool:pre", lambda event, data: heard.append("late"), priority=5)
     hooks.register("*", lambda event, data: heard.append(event), priority=0)
@@ -224,7 +224,7 @@ async def test_a_handler_for_every_event_stands_in_line_with_the_others():
     assert heard == ["early", "tool:pre", "late", "anything", "*"]
 
 
-async def test_event_names_nobody_listens_to_are_not_remembered():
+async def test_event_names_without_handlers_are_not_stored():
     hooks = registry()
     hooks.register("*", lambda event, data: None)
     for number in range(50):
@@ -366,7 +366,7 @@ async def test_events_in_a_row_are_not_inside_each_other():
     assert len(count) == DEEPEST * 2
 
 
-async def test_a_task_that_a_handler_started_stands_inside_nothing_once_the_dispatch_is_over():
+async def test_a_task_that_a_handler_started_is_not_nested_once_the_dispatch_is_over():
     # Each turn is started by a handler of the one before, in a task of its own: a chain in time, not in depth.
     hooks = registry()
     turns: list[int] = []
@@ -398,7 +398,7 @@ async def test_concurrent_emits_do_not_mix():
 
     async def meet(event: str, data: Data) -> Data:
         arrived.append(data["n"])
-        if len(arrived) == 40:  # more than may stand inside each other
+        if len(arrived) == 40:  # deeper than dispatches may be nested
             everybody.set()
         await everybody.wait()
         return {"action": "modify", "data": {**data, "doubled": data["n"] * 2}, "user_message": str(data["n"])}
@@ -672,7 +672,7 @@ def test_a_wrong_registration_is_refused_with_what_was_found_and_changes_nothing
     ],
     ids=str,
 )
-async def test_a_wrong_event_is_refused_and_nobody_is_called(arguments, words, listening):
+async def test_a_wrong_event_is_rejected_and_no_handler_is_called(arguments, words, listening):
     hooks, called = registry(), []
     if listening:
         hooks.register("*", lambda event, data: called.append(event))
@@ -694,7 +694,7 @@ async def test_a_wrong_event_is_refused_and_nobody_is_called(arguments, words, l
         (float("inf"), ValueError, "positive, finite number of seconds, got inf"),
     ],
 )
-async def test_a_wrong_timeout_of_collecting_is_refused_and_nobody_is_called(timeout, kind, words):
+async def test_a_wrong_timeout_of_collecting_is_rejected_and_no_handler_is_called(timeout, kind, words):
     hooks, called = registry(), []
     hooks.register("ask", lambda event, data: called.append(event))
     with pytest.raises(kind) as caught:

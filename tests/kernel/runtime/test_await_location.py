@@ -36,12 +36,12 @@ def line_of(function: Any, offset: int) -> str:
 
 def test_the_innermost_await_is_named_with_file_line_and_function():
     coroutine = suspended(outer())
-    # A generator-based coroutine is as good a place as any other: `pause` itself stands at its yield.
+    # A generator-based coroutine is as good a place as any other: `pause` itself is at its yield.
     assert where_suspended(coroutine) == line_of(pause, 2)
     coroutine.close()
 
 
-def test_a_coroutine_that_has_not_started_stands_at_its_first_line():
+def test_a_coroutine_that_has_not_started_is_at_its_first_line():
     coroutine = outer()
     assert where_suspended(coroutine) == line_of(outer, 0)
     coroutine.close()
@@ -86,7 +86,7 @@ def test_a_module_that_lives_in_a_folder_named_like_a_backend_is_shown(folder):
     def backend_pause() -> Generator[None, None, None]:
         yield
 
-    # The awaitable below is anyio's own, as far as anyone can tell from its globals.
+    # The awaitable below is anyio's own, judging by its globals.
     machinery = types.FunctionType(backend_pause.__code__, {"__name__": "anyio._core._eventloop"})
     coroutine = suspended(namespace["handler"](types.coroutine(machinery)))
     assert where_suspended(coroutine) == f"/srv/{folder}/my_hooks.py:2 in handler"
@@ -113,7 +113,7 @@ def test_a_chain_without_an_end_is_given_up():
     assert where_suspended(Endless()) == "unknown"
 
 
-def test_an_asynchronous_generator_that_somebody_iterates_is_looked_into():
+def test_frames_of_an_iterated_async_generator_are_found():
     async def numbers() -> AsyncIterator[int]:
         await pause()
         yield 1

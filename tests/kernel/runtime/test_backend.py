@@ -69,7 +69,7 @@ async def test_ctrl_c_and_exit_are_carried_to_the_caller(run_any, kind):
         await run_any(leaving, name="leaving")
 
 
-async def test_sections_stand_inside_each_other(run_any):
+async def test_sections_nest(run_any):
     async def deep(levels: int) -> int:
         if levels == 0:
             await anyio.lowlevel.checkpoint()

@@ -24,7 +24,7 @@ run_shielded = functools.partial(run_section, shield=True)
 
 
 class Caller:
-    """A task that runs a section and then goes on; its log tells what happened in which order."""
+    """A task that runs a section and then goes on; its log shows what happened in which order."""
 
     def __init__(self, run: Callable[..., Awaitable[Any]], section: Section) -> None:
         self.log: list[str] = []

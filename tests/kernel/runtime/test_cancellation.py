@@ -105,7 +105,7 @@ def test_of_many_threads_exactly_one_makes_the_change():
     assert len(token.take_requests()) == 1
 
 
-async def test_repr_tells_the_live_state():
+async def test_repr_shows_the_live_state():
     token = CancellationToken()
     token.register_child(CancellationToken())
     token.register_tool_start("1", "bash")

@@ -231,7 +231,7 @@ async def test_a_series_without_an_awaiting_call_opens_no_scope():
 # ── asyncio only ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_cancelled_error_that_nobody_sent_is_a_failure_of_the_call():
+def test_a_cancelled_error_without_a_cancellation_is_a_failure_of_the_call():
     async def main() -> None:
         async def inventing() -> None:
             raise asyncio.CancelledError
@@ -244,7 +244,7 @@ def test_a_cancelled_error_that_nobody_sent_is_a_failure_of_the_call():
     run_on_asyncio(main)
 
 
-def test_awaiting_a_future_that_somebody_else_cancelled_is_a_failure_of_the_call():
+def test_awaiting_a_future_that_other_code_cancelled_is_a_failure_of_the_call():
     async def main() -> None:
         future = asyncio.get_running_loop().create_future()
         future.cancel()
@@ -321,7 +321,7 @@ class NoSend:
         raise StopIteration("no send")
 
     def throw(self, *_: Any) -> Any:
-        raise AssertionError("nobody throws here")
+        raise AssertionError("nothing throws here")
 
     def __iter__(self) -> Any:
         return self
@@ -367,7 +367,7 @@ async def test_a_call_may_catch_what_is_thrown_into_it_and_go_on():
     series.close()
 
 
-async def test_where_a_call_stands_is_seen_through_the_series():
+async def test_await_location_of_a_call_is_seen_through_the_deadline_group():
     series = Calls()
     found: list[str] = []
 
@@ -386,7 +386,7 @@ async def test_where_a_call_stands_is_seen_through_the_series():
         running = series.run(call(), 10, "call")
         await running
         series.close()
-    assert "in test_where_a_call_stands_is_seen_through_the_series.<locals>.deep" in found[0]
+    assert "in test_await_location_of_a_call_is_seen_through_the_deadline_group.<locals>.deep" in found[0]
 
 
 async def test_a_call_that_failed_leaves_no_reference_cycle():

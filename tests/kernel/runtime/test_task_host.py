@@ -215,7 +215,7 @@ async def test_hosted_module_that_crashes_is_announced_and_ends_neither_session_
     assert session.cleanup_failures == []
 
 
-async def test_structured_mount_of_a_session_opened_by_hand_says_to_use_async_with(log):
+async def test_structured_mount_of_a_session_opened_by_hand_asks_for_async_with(log):
     session = agent(hooks={"hooks-a": structured(log, "a")})
     await session.initialize()
     [failure] = session.failures

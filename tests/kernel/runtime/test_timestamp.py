@@ -17,7 +17,7 @@ moments = st.integers(EARLIEST, LATEST)
 
 
 class Clock:
-    """Stands for the time module inside `timestamp`: the moments come from a list."""
+    """Replaces the time module inside `timestamp`: the moments come from a list."""
 
     def __init__(self, *nanoseconds: int) -> None:
         self._moments = list(nanoseconds)

@@ -283,7 +283,7 @@ async def test_a_session_logs_and_announces_a_handler_that_refuses_its_cancellat
         began = anyio.current_time()
         result = await hooks.emit("tool:pre", {})
         assert result.action == "continue"
-        assert anyio.current_time() - began == pytest.approx(10)  # nobody can end it; the kernel waited
+        assert anyio.current_time() - began == pytest.approx(10)  # it cannot be ended; the kernel waited
     assert [at - began for at, _ in heard] == pytest.approx([3, 5, 9])  # a second after the deadline, then 2, then 4
     details = heard[0][1]
     assert (details["module_id"], details["seconds"], details["session_id"]) == ("hooks-stubborn", 2, "s-1")

@@ -18,7 +18,7 @@ import anyio.lowlevel
 import pytest
 
 from amplifier import AmplifierSession, ExecutionCancelled, ModuleLoader
-from tests._support.small_agent import Echo, Loop, Memory, agent, give_up_after, mounting, say_the_prompt
+from tests._support.small_agent import Echo, Loop, Memory, agent, give_up_after, mounting, repeat_prompt
 
 pytestmark = pytest.mark.virtual_time
 
@@ -160,7 +160,7 @@ async def test_session_with_a_loader_of_its_own():
     def make(thing):
         session = AmplifierSession({"session": {"orchestrator": "loop-a", "context": "context-a"}})
         session.coordinator.session_state["mine"] = thing
-        session.loader.register("loop-a", mounting(Loop(say_the_prompt)))
+        session.loader.register("loop-a", mounting(Loop(repeat_prompt)))
         session.loader.register("context-a", mounting(Memory()))
         return session
 
@@ -172,7 +172,7 @@ async def test_session_with_a_loader_of_its_own():
 
 
 async def test_session_that_is_opened_again_works_and_is_gone_after_that():
-    loader = ModuleLoader(modules={"loop-a": mounting(Loop(say_the_prompt)), "context-a": mounting(Memory())})
+    loader = ModuleLoader(modules={"loop-a": mounting(Loop(repeat_prompt)), "context-a": mounting(Memory())})
 
     async def live():
         session = AmplifierSession({"session": {"orchestrator": "loop-a", "context": "context-a"}})

@@ -1,4 +1,4 @@
-"""What the kernel's own frames tell about the tasks they are found in. Whole trees: `tests/observability`."""
+"""What the kernel's own frames reveal about the tasks they are found in. Whole trees: `tests/observability`."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ async def test_the_frames_of_a_turn_name_its_session_and_its_deadline():
         now = anyio.current_time()
         landmarks = [landmark_of(frame) for task in running_tasks() for frame in await_chain(task.coroutine)]
         group.cancel_scope.cancel()
-    told = [mark for mark in landmarks if mark is not None and mark.doing == "a turn"]
-    assert {mark.coordinator for mark in told} == {session.coordinator}
-    (until,) = {mark.until for mark in told if mark.until is not None}
+    turns = [mark for mark in landmarks if mark is not None and mark.doing == "a turn"]
+    assert {mark.coordinator for mark in turns} == {session.coordinator}
+    (until,) = {mark.until for mark in turns if mark.until is not None}
     assert now < until <= now + 60
 
 
@@ -55,7 +55,7 @@ def test_without_a_loop_there_are_no_tasks():
     assert running_tasks() == []
 
 
-def test_a_frame_of_somebody_else_tells_nothing():
+def test_a_third_party_frame_reveals_nothing():
     async def handler() -> ToolResult:
         return ToolResult()
 

@@ -76,7 +76,7 @@ def test_any_program_of_moves_and_turns_agrees_with_the_road(program):
         (State.CLOSED, "make a new session"),
     ],
 )
-def test_a_turn_outside_an_open_session_is_told_what_to_do(state, advice):
+def test_the_error_of_a_turn_outside_an_open_session_advises_what_to_do(state, advice):
     lifecycle = lifecycle_in(state)
     with pytest.raises(SessionStateError) as caught:
         lifecycle.begin_turn()
@@ -98,7 +98,7 @@ def test_a_second_turn_is_refused_and_leaves_the_first_one_alone():
     assert lifecycle.turn_running
 
 
-def test_the_two_refusals_are_told_apart_and_are_session_errors():
+def test_the_two_refusals_differ_and_are_session_errors():
     assert not issubclass(SessionBusyError, SessionStateError)
     assert issubclass(SessionBusyError, SessionError)
     assert issubclass(SessionStateError, SessionError)

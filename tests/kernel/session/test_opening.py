@@ -14,7 +14,7 @@ import pytest
 from amplifier import AmplifierError, AmplifierSession, ModuleLoader, ModuleLoadError, ModuleNotFoundError
 from amplifier.errors import ContractError, DeadlineExceeded, PlanError
 from amplifier.loading import LoadedModule
-from tests._support.small_agent import Echo, Loop, Memory, agent, heard, mounting, say_the_prompt
+from tests._support.small_agent import Echo, Loop, Memory, agent, heard, mounting, repeat_prompt
 
 pytestmark = pytest.mark.virtual_time
 
@@ -78,7 +78,7 @@ def mounting_late():
 
 
 def session_of(modules, plan):
-    base = {"loop-small": mounting(Loop(say_the_prompt)), "context-small": mounting(Memory())}
+    base = {"loop-small": mounting(Loop(repeat_prompt)), "context-small": mounting(Memory())}
     plan = {**plan, "session": {"orchestrator": "loop-small", "context": "context-small", **plan.get("session", {})}}
     return AmplifierSession(plan, loader=ModuleLoader(modules={**base, **modules}))
 
@@ -88,7 +88,7 @@ def session_of(modules, plan):
 
 async def test_modules_are_mounted_by_kind_and_then_in_the_order_of_the_plan(log):
     session = agent(
-        orchestrator=noting(log, "orchestrator", Loop(say_the_prompt)),
+        orchestrator=noting(log, "orchestrator", Loop(repeat_prompt)),
         context=noting(log, "context", Memory()),
         providers={"provider-b": noting(log, "provider b"), "provider-a": noting(log, "provider a")},
         tools={"tool-b": noting(log, "tool b"), "tool-a": noting(log, "tool a")},
@@ -108,7 +108,7 @@ async def test_module_gets_its_own_part_of_the_plan_in_every_form(log):
 
         return mount
 
-    modules = {"loop-a": module(Loop(say_the_prompt)), "context-a": module(Memory()), "tool-a": module()}
+    modules = {"loop-a": module(Loop(repeat_prompt)), "context-a": module(Memory()), "tool-a": module()}
     loader = ModuleLoader(modules=modules)
     plans: list[dict] = [
         {
@@ -158,7 +158,7 @@ def test_a_plan_with_a_misspelt_key_makes_no_session():
 
 
 async def test_returned_instance_is_mounted_under_its_own_name_at_the_point_of_its_kind():
-    loop, memory, talker, echo = Loop(say_the_prompt), Memory(), Talker(), Echo()
+    loop, memory, talker, echo = Loop(repeat_prompt), Memory(), Talker(), Echo()
     session = agent(
         orchestrator=mounting(loop),
         context=mounting(memory),
@@ -224,7 +224,7 @@ async def test_cleanup_that_is_returned_and_registered_runs_once(log):
 async def test_sync_mount_and_bare_mount_function_of_a_foreign_loader_are_accepted(log):
     class Loader:
         async def load(self, module_id, config=None, source_hint=None):
-            instances = {"loop-a": Loop(say_the_prompt), "context-a": Memory()}
+            instances = {"loop-a": Loop(repeat_prompt), "context-a": Memory()}
 
             def mount(coordinator):
                 log.append((module_id, config, source_hint))
@@ -288,7 +288,7 @@ def by_hand(name):
 
 @pytest.mark.parametrize("form", ["returned", "mounted"])
 @pytest.mark.parametrize("strict", [False, True])
-async def test_instances_of_one_provider_stand_under_their_instance_ids(form, strict, caplog):
+async def test_instances_of_one_provider_are_mounted_under_their_instance_ids(form, strict, caplog):
     async def returned(coordinator, config):
         return Talker("mock")
 
@@ -570,7 +570,7 @@ class CustomReady:
         self._ready = ready
 
     def load(self, module_id, config=None, source_hint=None):
-        instance = Loop(say_the_prompt) if module_id == "loop-a" else Memory()
+        instance = Loop(repeat_prompt) if module_id == "loop-a" else Memory()
         return LoadedModule(
             module_id=module_id,
             module_type=None,
@@ -734,7 +734,7 @@ async def test_child_announces_its_birth_last_and_with_its_parent_and_metadata(l
     assert "raw" not in log[1]
 
 
-async def test_birth_carries_the_plan_without_secrets_when_the_plan_says_raw():
+async def test_session_start_carries_the_plan_without_secrets_when_the_plan_asks_for_raw():
     session = agent(session={"raw": True}, parent_id="p")
     session.config["tools"] = [{"module": "tool-a", "config": {"api_key": "sk-secret-secret-secret"}}]
     session.loader.register("tool-a", mounting(Echo()))

@@ -170,7 +170,7 @@ async def work():
     try:
         await anyio.sleep_forever()
     finally:
-        say("work ended")
+        print_line("work ended")
 
 async def main():
     session = agent(session={"deadlines": {"teardown": 0.3}})
@@ -181,7 +181,7 @@ async def main():
     globals()["kept"] = stack, session  # never closed
 
 asyncio.run(main())
-say("over")
+print_line("over")
 """
 
 
@@ -206,12 +206,12 @@ async def main():
         async with session:
             await session.execute("go")
     finally:
-        say(repr(session).split()[-1])
+        print_line(repr(session).split()[-1])
 
 try:
     run_natively(main)
 except KeyboardInterrupt:
-    say("interrupted")
+    print_line("interrupted")
 """
 
 

@@ -23,7 +23,7 @@ from amplifier import (
     SessionStateError,
 )
 from tests._support.backends_alone import run_on
-from tests._support.small_agent import Echo, Loop, Memory, agent, give_up_after, heard, mounting, say_the_prompt
+from tests._support.small_agent import Echo, Loop, Memory, agent, give_up_after, heard, mounting, repeat_prompt
 
 pytestmark = pytest.mark.virtual_time
 
@@ -102,7 +102,7 @@ def test_any_other_session_id_is_refused(name):
             agent(**{field: name})
 
 
-async def test_repr_and_statistics_tell_the_state_through_a_whole_life():
+async def test_repr_and_statistics_show_the_state_over_a_whole_session():
     seen: list[object] = []
 
     async def body(turn):
@@ -212,7 +212,7 @@ async def test_session_can_be_opened_again_after_it_was_closed(log):
     assert session.status.status == "completed"
 
 
-async def test_session_reopened_by_hand_still_says_why_it_has_no_background_work():
+async def test_session_reopened_by_hand_still_reports_why_it_has_no_background_work():
     session = agent()
     for _ in range(2):
         await session.initialize()
@@ -270,7 +270,7 @@ async def test_failed_opening_leaves_a_closed_session_that_can_be_tried_again(lo
 # ── closing ──────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_end_is_said_once_while_hooks_are_live_and_before_any_cleanup(log):
+async def test_session_end_is_emitted_once_while_hooks_are_live_and_before_any_cleanup(log):
     async def mount(coordinator, config):
         coordinator.hooks.register("session:end", lambda event, data: log.append(data))
         return lambda: log.append("cleaned up")
@@ -285,7 +285,7 @@ async def test_end_is_said_once_while_hooks_are_live_and_before_any_cleanup(log)
 
 
 @pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
-async def test_end_says_how_the_last_turn_ended(status):
+async def test_session_end_reports_how_the_last_turn_ended(status):
     async def body(turn):
         if status == "failed":
             raise ValueError("broke")
@@ -341,7 +341,7 @@ async def test_closing_what_was_never_opened_runs_the_applications_cleanups(log)
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt()], ids=repr)
 @pytest.mark.parametrize("event", ["session:end", "cleanup:failed"])
-async def test_interrupt_while_the_end_is_told_leaves_after_everything_was_cleaned_up(event, error, log):
+async def test_interrupt_during_session_end_is_raised_after_cleanup(event, error, log):
     def fail():
         raise ValueError("a cleanup broke")
 
@@ -462,7 +462,7 @@ async def test_error_of_the_block_leaves_as_the_very_object():
 async def test_loader_that_fails_to_clean_up_is_logged(caplog, error):
     class Loader:
         def load(self, module_id, config=None, source_hint=None):
-            return lambda coordinator: Loop(say_the_prompt) if module_id == "loop-a" else Memory()
+            return lambda coordinator: Loop(repeat_prompt) if module_id == "loop-a" else Memory()
 
         def cleanup(self):
             raise error
@@ -533,7 +533,7 @@ async def test_child_inherits_deadlines_systems_loader_and_resolver():
             assert list(child.coordinator.get("tools")) == ["echo"]
 
 
-async def test_child_whose_plan_says_nothing_of_deadlines_has_its_parents():
+async def test_child_without_deadlines_in_its_plan_has_those_of_its_parent():
     overlay = {"session": {"deadlines": None}}
     async with agent(session={"deadlines": {"hook": 7}}) as parent, parent.fork(overlay) as child:
         assert child.coordinator.deadlines == parent.coordinator.deadlines

@@ -98,7 +98,7 @@ class Model:
     cleanups: list[str] = attrs.field(factory=list)
     cleaned: list[str] = attrs.field(factory=list)
     unannounced: int = 0
-    said: dict[str, int] = attrs.field(factory=lambda: dict.fromkeys(COUNTED, 0))
+    emitted: dict[str, int] = attrs.field(factory=lambda: dict.fromkeys(COUNTED, 0))
     registrations: int = 0
 
     def open(self) -> None:
@@ -114,7 +114,7 @@ class Model:
     def close(self) -> None:
         if self.state == "open":
             self.announce()
-            self.said["session:end"] += 1
+            self.emitted["session:end"] += 1
             self.state = "closed"
             if self.status == "running":
                 self.status = "completed"
@@ -159,7 +159,7 @@ class Model:
             self.announce()
 
     def announce(self) -> None:
-        self.said["cancel:requested"] += self.unannounced
+        self.emitted["cancel:requested"] += self.unannounced
         self.unannounced = 0
 
     def execute(self, kind: str) -> type[Exception] | None:
@@ -169,12 +169,12 @@ class Model:
         if self.token == "immediate":
             self.status = "cancelled"
             return ExecutionCancelled
-        self.said["session:start"] = 1
+        self.emitted["session:start"] = 1
         if kind.startswith(("graceful", "immediate")):
             self.cancel(kind.partition(" ")[0])
         if self.token != "none" or kind == "timeout":
             self.announce()
-            self.said["cancel:completed"] += 1
+            self.emitted["cancel:completed"] += 1
             self.status = "cancelled"
         else:
             self.status = "failed" if kind == "raise" else "completed"
@@ -246,7 +246,7 @@ class Interpreter:
             expected = sorted((h.priority, h.place, h.name) for h in model.handlers if h.event == event)
             assert [n for n in listed.get(event, []) if n != "listener of the test"] == [n for _, _, n in expected]
         assert self.cleaned == model.cleaned
-        assert {event: sum(name == event for name, _ in self.heard) for event in COUNTED} == model.said
+        assert {event: sum(name == event for name, _ in self.heard) for event in COUNTED} == model.emitted
 
     # ── what the modules do ──
 

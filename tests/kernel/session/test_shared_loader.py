@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from amplifier import AmplifierSession, ModuleLoader, SessionStateError
-from tests._support.small_agent import Echo, Loop, Memory, mounting, say_the_prompt
+from tests._support.small_agent import Echo, Loop, Memory, mounting, repeat_prompt
 
 MOUNT = "async def mount(coordinator, config):\n    return None\n"
 BROKEN = "async def mount(coordinator, config):\n    raise RuntimeError('broke')\n"
@@ -41,7 +41,7 @@ def checkout(tmp_path):
 @pytest.fixture
 def loader(tmp_path):
     made = ModuleLoader(search_paths=[tmp_path])
-    made.register("loop-small", mounting(Loop(say_the_prompt)))
+    made.register("loop-small", mounting(Loop(repeat_prompt)))
     made.register("context-small", mounting(Memory()))
     yield made
     made.cleanup()
@@ -215,7 +215,7 @@ async def test_session_dropped_without_being_closed_is_not_kept_alive_by_the_loa
 async def test_loader_of_an_application_is_cleaned_up_by_each_session_if_it_can_be():
     class Loader:
         def load(self, module_id, config=None, source_hint=None):
-            return lambda coordinator: Loop(say_the_prompt) if module_id == "loop-small" else Memory()
+            return lambda coordinator: Loop(repeat_prompt) if module_id == "loop-small" else Memory()
 
     class Closing(Loader):
         cleanups = 0

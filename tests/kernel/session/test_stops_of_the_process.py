@@ -13,14 +13,14 @@ async def main():
     @contextlib.asynccontextmanager
     async def structured(coordinator, config):
         yield
-        say("structured left")
+        print_line("structured left")
 
     async def hook(coordinator, config):
         async def cleanup():
-            say("cleanup begins")
+            print_line("cleanup begins")
             {during}
             await anyio.sleep(0.3)
-            say("cleanup ends")
+            print_line("cleanup ends")
         return cleanup
 
     async def body(turn):
@@ -30,14 +30,14 @@ async def main():
     session = agent(body, tools={{"tool-structured": structured}}, hooks={{"hooks-slow": hook}})
     try:
         async with session:
-            say(await session.execute("go"))
+            print_line(await session.execute("go"))
     finally:
-        say(repr(session).split()[-1], len(session.cleanup_failures), "failures")
+        print_line(repr(session).split()[-1], len(session.cleanup_failures), "failures")
 
 try:
     run_natively(main)
 except KeyboardInterrupt:
-    say("interrupted")
+    print_line("interrupted")
 """
 
 INTERRUPT = "os.kill(os.getpid(), signal.SIGINT)"
@@ -88,14 +88,14 @@ async def use(kind, started):
             await anyio.sleep(0.05)
         yield
         await anyio.sleep(0.01)
-        say("structured left")
+        print_line("structured left")
 
     async def hook(coordinator, config):
         async def cleanup():
             if kind == "closing":
                 started.set()
             await anyio.sleep(0.05)
-            say("cleanup ran")
+            print_line("cleanup ran")
         return cleanup
 
     async def body(turn):
@@ -109,7 +109,7 @@ async def use(kind, started):
         async with session:
             await session.execute("go")
     finally:
-        say(repr(session).split()[-1], len(session.cleanup_failures), "failures")
+        print_line(repr(session).split()[-1], len(session.cleanup_failures), "failures")
 
 async def main():
     kind = sys.argv[2]
@@ -119,7 +119,7 @@ async def main():
     # Left: asyncio.run cancels every task that is still there.
 
 asyncio.run(main())
-say("over")
+print_line("over")
 """
 
 
@@ -138,7 +138,7 @@ import asyncio, trio
 
 async def turn_on_trio():
     async with agent() as session:
-        say(await session.execute("hello from trio"))
+        print_line(await session.execute("hello from trio"))
     return "left"
 
 def nested():
@@ -146,7 +146,7 @@ def nested():
 
 async def in_asyncio():
     if sys.argv[2] == "nested":
-        say(nested())
+        print_line(nested())
         return
     done = asyncio.get_running_loop().create_future()
     trio.lowlevel.start_guest_run(
@@ -154,12 +154,12 @@ async def in_asyncio():
         run_sync_soon_threadsafe=asyncio.get_running_loop().call_soon_threadsafe,
         done_callback=done.set_result,
     )
-    say((await done).unwrap())
+    print_line((await done).unwrap())
 
 async def beside():
     async with agent() as session:
         await in_asyncio()
-        say(await session.execute("hello from asyncio"))
+        print_line(await session.execute("hello from asyncio"))
 
 asyncio.run(beside())
 """
@@ -184,8 +184,8 @@ async def main():
 
     async with agent() as neighbour, agent(body) as session:
         session.coordinator.hooks.register("tool:pre", leave)
-        say(await session.execute("go"))
-        say(await neighbour.execute("neighbour"))
+        print_line(await session.execute("go"))
+        print_line(await neighbour.execute("neighbour"))
 
 run_natively(main)
 """

@@ -185,7 +185,7 @@ async def test_error_caught_around_the_iteration_is_not_raised_again(log):
         assert await drain(events) == []
 
 
-async def test_error_nobody_read_is_raised_when_the_block_is_left():
+async def test_unread_error_is_raised_when_the_block_is_left():
     async def body(turn):
         raise ValueError("broke")
 
@@ -251,7 +251,7 @@ async def test_wrong_arguments_are_raised_and_leave_the_session_ready(prompt, op
         assert session.coordinator.hooks.list_handlers("*") == {"*": []}
 
 
-async def test_stream_of_a_session_that_is_not_open_or_busy_is_refused_and_disturbs_nobody():
+async def test_stream_of_a_session_that_is_not_open_or_busy_is_rejected_and_changes_nothing():
     session = agent(wait_for_ever)
     with pytest.raises(SessionStateError, match="not initialized"):
         async with session.stream("hi") as events:

@@ -1,4 +1,4 @@
-"""One turn: what the orchestrator is given, what is said before and after, and all the ways it ends. Time is virtual."""
+"""One turn: what the orchestrator is given, the events before and after, and all the ways it ends. Time is virtual."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ async def test_callable_object_without_a_signature_is_given_everything():
         assert await session.execute("hi") == "context,coordinator,hooks,prompt,providers,tools"
 
 
-# ── what is said before ──────────────────────────────────────────────────────────────────────────
+# ── events before a turn ──────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(("is_resumed", "event"), [(False, "session:start"), (True, "session:resume")])
@@ -141,7 +141,7 @@ async def test_first_turn_is_announced_once_with_the_sessions_metadata(is_resume
     assert events[0][1].items() >= {"session_id": "s", "parent_id": None, "metadata": {"k": 1}}.items()
 
 
-async def test_start_without_metadata_carries_none_and_is_not_said_again_after_reopening():
+async def test_start_without_metadata_carries_none_and_is_not_emitted_again_after_reopening():
     session = agent()
     events = heard(session, "session:start")
     for _ in range(2):
@@ -158,7 +158,7 @@ async def test_denial_of_the_start_is_ignored():
         assert await session.execute("hi") == "hi"
 
 
-async def test_plan_is_said_before_every_turn_without_secrets_when_it_asks_for_it():
+async def test_plan_is_emitted_before_every_turn_without_secrets_when_it_asks_for_it():
     session = agent(session={"raw": True, "metadata": {"password": "hunter2-hunter2"}})
     events = heard(session, "session:config", "session:start")
     async with session:
@@ -223,7 +223,7 @@ async def test_result_with_a_lone_surrogate_is_a_broken_contract_with_its_place(
 
 
 class OwnError(Exception):
-    """An orchestrator's own, with a constructor nobody could call again."""
+    """An orchestrator's own, with a constructor that cannot be called again."""
 
     def __init__(self, one, two):
         super().__init__(one, two)
@@ -411,7 +411,7 @@ async def test_timeout_raised_by_the_orchestrator_itself_is_not_the_kernels():
 # ── how it ends: an immediate stop ───────────────────────────────────────────────────────────────
 
 
-async def test_immediate_stop_unwinds_the_turn_then_raises_and_tells_the_story_in_order(log):
+async def test_immediate_stop_unwinds_the_turn_then_raises_and_emits_events_in_order(log):
     async def body(turn):
         turn.coordinator.cancellation.register_tool_start("1", "bash")
         try:

@@ -8,7 +8,7 @@ from tests._support.worlds import TRIALS
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say "sweeps: N scenarios, N runs, each cancelled at another await"."""
+    """Print "sweeps: N scenarios, N runs, each cancelled at another await"."""
     if TRIALS:
         runs = f"{sum(TRIALS)} runs, each cancelled at another await"
         terminalreporter.write_line(f"sweeps: {len(TRIALS)} scenarios, {runs}", bold=True)

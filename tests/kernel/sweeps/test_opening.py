@@ -280,7 +280,7 @@ def test_the_loaders_paths_are_given_back(disk_module: Path) -> None:
     sweep(scenario, points=8)
 
 
-def test_a_resumed_session_says_so_once() -> None:
+def test_a_resumed_session_emits_resume_once() -> None:
     async def scenario(world: World) -> None:
         session = world.agent(
             loop=loop(world), context=context(world), hooks={"hooks-all": hooks_on_everything(world)}, is_resumed=True
@@ -290,7 +290,7 @@ def test_a_resumed_session_says_so_once() -> None:
             await world.execute(session)
 
     def once(world: World) -> list[str]:
-        said = [event for _, event, _ in world.heard if event in ("session:start", "session:resume")]
-        return [f"said {said}"] if said not in ([], ["session:resume"]) else []
+        emitted = [event for _, event, _ in world.heard if event in ("session:start", "session:resume")]
+        return [f"emitted {emitted}"] if emitted not in ([], ["session:resume"]) else []
 
     sweep(scenario, points=25, also=once)

@@ -75,7 +75,7 @@ def test_approvals_by_a_slow_user() -> None:
     sweep(scenario, points=25, also=answered)
 
 
-def test_an_approval_nobody_answers_is_decided_by_its_deadline() -> None:
+def test_an_unanswered_approval_is_decided_by_its_deadline() -> None:
     async def scenario(world: World) -> None:
         class Nobody:
             async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
