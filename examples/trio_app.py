@@ -53,12 +53,12 @@ async def worker(
 async def ask_three() -> None:
     """Three sessions at work side by side; one of them has a model that does not answer."""
     ask, questions = trio.open_memory_channel[str](len(QUESTIONS))
-    tell, answers = trio.open_memory_channel[tuple[str, str, str]](0)
+    send, answers = trio.open_memory_channel[tuple[str, str, str]](0)
     async with trio.open_nursery() as nursery:
         for name, mind in (("ann", QUICK), ("ben", QUICK), ("cleo", STUCK)):
-            await nursery.start(worker, name, mind, questions.clone(), tell.clone())
+            await nursery.start(worker, name, mind, questions.clone(), send.clone())
         questions.close()
-        tell.close()
+        send.close()
         async with ask:
             for question in QUESTIONS:
                 await ask.send(question)
