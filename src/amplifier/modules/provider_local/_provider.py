@@ -24,7 +24,7 @@ from amplifier.models import (
     to_dict,
 )
 
-from .._canned import used_ids
+from .._local_answers import used_ids
 from .._provider import AnswerStream, AnswerStreams, start_soon_of
 from ._decode import Decoder, Lines
 from ._encode import Encoded, encode
