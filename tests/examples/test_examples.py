@@ -80,7 +80,7 @@ def test_sub_agents_report_and_are_closed(backend, tmp_path):
     said = run_example("sub_agents.py", backend, cwd=tmp_path)
     assert said.count("spawned reader, a child of parent") == 2
     assert re.search(r"reader: agent\.yaml has \d+ lines\.", said)
-    assert re.search(r"reader: \d+ Python files", said)
+    assert re.search(r"reader: There are \d+ Python files in the working directory:", said)
     assert "agent: Both have reported." in said
     assert "child is closed, parent is open" in said
 
