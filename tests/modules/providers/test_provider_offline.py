@@ -483,7 +483,7 @@ examples = st.sampled_from([sentence for rule in RULES for sentence in rule.exam
 prompts = st.one_of(
     st.text(max_size=80),
     st.lists(vocabulary, max_size=25).map(" ".join),
-    st.lists(examples, min_size=1, max_size=15).map(", then ".join),
+    st.lists(examples, min_size=1, max_size=8).map(", then ".join),
 )
 results = st.one_of(
     st.text(max_size=40),
