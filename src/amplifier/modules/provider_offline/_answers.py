@@ -81,7 +81,7 @@ def list_directory(directory: str) -> Answer:
     hidden = len(_objects(data, "entries")) - len(entries)
     directories = [f"{entry.get('name')}/" for entry in entries if entry.get("type") == "directory"]
     files = [
-        f"{entry.get('name')} ({_number(_int(entry, 'size'), 'byte')})"
+        f"{entry.get('name')} ({_number(entry.get('size'), 'byte')})"
         for entry in entries
         if entry.get("type") == "file"
     ]
@@ -124,7 +124,7 @@ def find_text(wanted: str, place: str) -> Answer:
     visible = [match for match in matches if _is_visible(str(match.get("file_path")), place)]
     remark = " Hidden files are left out." if not place or len(visible) < len(matches) else ""
     if not visible:
-        searched = _number(_int(data, "files_searched"), "file")
+        searched = _number(data.get("files_searched"), "file")
         return f"{subject} is in no line{where}; {searched} searched.{remark}{_note(data)}"
     counted = f"{_at_least(data)}{_number(len(visible), 'line')}"
     lines = []
@@ -137,25 +137,25 @@ def find_text(wanted: str, place: str) -> Answer:
 def read_file(path: str) -> Answer:
     """Show the first lines of a file."""
     data = yield _read(path, _SHOWN_LINES)
-    lines, total = _int(data, "lines"), data.get("total_lines")
+    lines, total = len(data["content"].splitlines()), data.get("total_lines")
     part = "" if lines == total else f"; here are the first {lines}"
-    return f"{shown(path, 200)} has {_lines(total)}{part}:\n\n{_fenced(data['content'])}"
+    return f"{shown(path, 200)} has {_number(total, 'line')}{part}:\n\n{_fenced(data['content'])}"
 
 
 def count_lines(path: str) -> Answer:
     """Count the lines of a file."""
     data = yield _read(path, _COUNTED_LINES)
-    return f"{shown(path, 200)} has {_lines(data.get('total_lines'))}."
+    return f"{shown(path, 200)} has {_number(data.get('total_lines'), 'line')}."
 
 
 def summarise_file(path: str) -> Answer:
     """Describe a file by numbers, its headings and its first words."""
     data = yield _read(path, _COUNTED_LINES)
     content, total = data["content"], data.get("total_lines")
-    lines = _int(data, "lines")
-    part = "" if lines == total else f". Its first {lines:,} have"
-    text = f"{shown(path, 200)} has {_lines(total)}{part or ','} {_number(len(content.split()), 'word')} and "
-    text += f"{_number(len(content), 'character')}."
+    lines = len(content.splitlines())
+    text = f"{shown(path, 200)} has {_number(total, 'line')}"
+    text += "," if lines == total else f". Its first {lines:,} have"
+    text += f" {_number(len(content.split()), 'word')} and {_number(len(content), 'character')}."
     headings = [shown(heading.strip(), 100) for heading in _HEADING.findall(content)] if path.endswith(".md") else []
     if headings:
         text += f"\n\n{_number(len(headings), 'heading')}:\n\n{_listed(headings, _LISTED)}"
@@ -192,7 +192,9 @@ def run_command(command: str) -> Answer:
 def fetch_page(url: str) -> Answer:
     """Fetch a web page and show its beginning."""
     data = yield Call("web_fetch", {"url": url}, f"fetch {shown(url, 100)}")
-    return f"The server answered with status {_int(data, 'status')}:\n\n{_fenced(data['content'])}{_note(data)}"
+    status = data.get("status")
+    text = f"The server answered with status {status}" if isinstance(status, int) else "The server answered"
+    return f"{text}:\n\n{_fenced(data['content'])}{_note(data)}"
 
 
 def show_todos() -> Answer:
@@ -227,13 +229,12 @@ def _place(directory: str) -> str:
     return f" in {shown(directory, 100)}" if directory else " in the working directory"
 
 
-def _number(amount: int, noun: str, plural: str = "") -> str:
-    """``1,234 lines``, ``1 line``."""
-    return f"{amount:,} {noun if amount == 1 else plural or noun + 's'}"
-
-
-def _lines(total: object) -> str:
-    return _number(total, "line") if isinstance(total, int) else "more lines than the tool counts"
+def _number(amount: object, noun: str, plural: str = "") -> str:
+    """``1,234 lines``, ``1 line``; a tool may not report the amount."""
+    plural = plural or f"{noun}s"
+    return (
+        f"{amount:,} {noun if amount == 1 else plural}" if isinstance(amount, int) else f"an unknown number of {plural}"
+    )
 
 
 def _at_least(data: Data) -> str:
@@ -264,8 +265,3 @@ def _fenced(text: str) -> str:
 
 def _objects(data: Data, key: str) -> list[Data]:
     return [item for item in data[key] if isinstance(item, dict)]
-
-
-def _int(data: Data, key: str) -> int:
-    value = data.get(key)
-    return value if isinstance(value, int) else 0

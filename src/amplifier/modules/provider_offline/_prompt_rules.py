@@ -160,7 +160,7 @@ _FILLER = re.compile(
 _GREETING = re.compile(r"hello|hi|hey|thanks|thank you|please", re.IGNORECASE)
 _HELP = re.compile(r"help|what can you do|what are you|who are you", re.IGNORECASE)
 _VERB = re.compile(
-    rf"{_FILLER.pattern}(?:list|show|read|find|search|grep|count|how many|summari[sz]e|write|replace|run|execute|fetch|add)\b",
+    rf"{_FILLER.pattern}(?:list|show|read|find|search|grep|count|how many|summari[sz]e|write|replace|run|execute|fetch|add)\s",
     re.IGNORECASE,
 )
 _SEPARATOR = re.compile(

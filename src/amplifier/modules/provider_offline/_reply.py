@@ -10,17 +10,19 @@ from amplifier.models import ChatRequest
 
 from .._toolkit import shown
 from ._answers import TOOLS, Call, Data
-from ._prompt_rules import RULES, Instruction, Rule, read_instructions
+from ._prompt_rules import RULES, Instruction, read_instructions
 from ._request import Place, Turn, read_result, read_turn
 
 _MOST_INSTRUCTIONS = 12
 _LONGEST_REPLY = 100_000
 
-REAL_MODEL = (
+_REAL_MODEL = (
     "For a language model set ANTHROPIC_API_KEY or OPENAI_API_KEY and run `amplifier run -p anthropic` or "
     "`amplifier run -p openai`; `-p local` runs a model file on this machine."
 )
-FOOTER = f"_provider-offline: no language model, only fixed rules over your words and the tools' results. {REAL_MODEL}_"
+_FOOTER = (
+    f"_provider-offline: no language model, only fixed rules over your words and the tools' results. {_REAL_MODEL}_"
+)
 
 
 @attrs.frozen
@@ -64,18 +66,18 @@ def reply_to(request: ChatRequest, *, max_calls: int, max_steps: int) -> Reply:
         if isinstance(outcome, str):
             heading = f"### {shown(instruction.words, 120)}\n\n" if len(instructions) > 1 else ""
             sections.append(heading + outcome)
-            continue
-        place, call = outcome
-        wanted[place] = call
-        if changes:
-            break
+        else:
+            place, call = outcome
+            wanted[place] = call
+            if changes:
+                break
     if wanted:
         calls = {turn.new_id(place): call for place, call in wanted.items()}
         return Reply(f"Calling {', '.join(map(_shown_call, wanted.values()))}.", calls)
     if len(instructions) > _MOST_INSTRUCTIONS:
         left_out = len(instructions) - _MOST_INSTRUCTIONS
         sections.append(f"I carry out {_MOST_INSTRUCTIONS} instructions at a time; the last {left_out} are left out.")
-    return Reply(shown("\n\n".join([*sections, FOOTER]), _LONGEST_REPLY))
+    return Reply(shown("\n\n".join([*sections, _FOOTER]), _LONGEST_REPLY))
 
 
 def _carry_out(number: int, instruction: Instruction, turn: Turn, *, may_call: bool) -> str | tuple[Place, Call]:
@@ -121,13 +123,11 @@ def _shown_call(call: Call) -> str:
 
 def _help_text(unknown: list[str], offered: frozenset[str]) -> str:
     start = "".join(f"I do not understand {shown(repr(words), 200)}.\n" for words in unknown[:_MOST_INSTRUCTIONS])
-    examples = "\n".join(f"- {_shown_rule(rule, offered)}" for rule in RULES)
+    examples = []
+    for rule in RULES:
+        missing = "" if rule.tool in offered else f" — not here: needs {rule.tool} of {TOOLS[rule.tool].module}"
+        examples.append(f"- {rule.example}{missing}\n")
     return (
         f"{start}I am provider-offline, no language model: fixed rules that know a few instructions about the working directory "
-        f"and carry them out with the real tools. I understand, also several at once:\n\n{examples}\n\n{REAL_MODEL}"
+        f"and carry them out with the real tools. I understand, also several at once:\n\n{''.join(examples)}\n{_REAL_MODEL}"
     )
-
-
-def _shown_rule(rule: Rule, offered: frozenset[str]) -> str:
-    missing = "" if rule.tool in offered else f" — not here: needs {rule.tool} of {TOOLS[rule.tool].module}"
-    return rule.example + missing

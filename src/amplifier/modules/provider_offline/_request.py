@@ -21,7 +21,7 @@ from .._local_answers import calls_in, fresh_id, used_ids
 _TAG = re.compile(r"\s*<[a-z][\w-]*(?:\s[^>]*)?>")
 """The start of a user message that a hook injected, such as ``<system-reminder>``."""
 
-_CALL_ID = re.compile(r"offline_[0-9a-f]+_(?P<step>\d+)_(?P<instruction>\d+)_(?P<call>\d+)(?:_\d+)?")
+_CALL_ID = re.compile(r"offline_[0-9a-f]+_(?P<step>\d{1,9})_(?P<instruction>\d{1,9})_(?P<call>\d)(?:_\d+)?")
 
 Place = tuple[int, int]
 """The number of an instruction in the prompt, and of a call among those of the instruction."""
