@@ -80,7 +80,7 @@ def test_sub_agents_report_and_are_closed(backend, tmp_path):
     output = run_example("sub_agents.py", backend, cwd=tmp_path)
     assert output.count("spawned reader, a child of parent") == 2
     assert re.search(r"reader: agent\.yaml has \d+ lines\.", output)
-    assert re.search(r"reader: \d+ Python files", output)
+    assert re.search(r"reader: There are \d+ Python files in the working directory:", output)
     assert "agent: Both have reported." in output
     assert "child is closed, parent is open" in output
 

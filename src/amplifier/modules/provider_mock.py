@@ -27,7 +27,7 @@ from amplifier.models import (
     from_dict,
 )
 
-from ._canned import Answer, CannedProvider, estimated_usage, fresh_id, used_ids
+from ._local_answers import Answer, LocalAnswerProvider, estimated_usage, fresh_id, used_ids
 from ._tool_base import count, flag, one_of, read_config, shown
 
 __all__ = ["MockProvider", "mount"]
@@ -229,7 +229,7 @@ def _usage_from(given: Mapping[str, Any]) -> Usage:
 # ── the provider ─────────────────────────────────────────────────────────────────────────────────
 
 
-class MockProvider(CannedProvider):
+class MockProvider(LocalAnswerProvider):
     """Plays a script, one step for each request.
 
     Args:

@@ -13,8 +13,8 @@ import anyio
 
 from amplifier.contracts import ContextManager, Coordinator, Provider
 from amplifier.models import ChatResponse, Message, TextBlock, ToolCall, ToolCallBlock, ToolResult, to_dict
-from amplifier.modules._chat_history import owed_calls
 
+from .._chat_history import owed_calls
 from ._containment import Contained, run_together
 
 INTERRUPTED = "[interrupted: the turn ended before this call returned]"

@@ -21,8 +21,7 @@ from typing import Literal
 
 import attrs
 
-from amplifier.modules._tool_base import ToolFailure, failure_from_os, shown
-
+from .._tool_base import ToolFailure, failure_from_os, shown
 from ._roots import Place, Territory
 
 _MAX_LINKS = 32

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from amplifier.models import ToolResult
-from amplifier.modules._tool_base import BuiltinTool, Stop, Workers, shown
 
+from .._tool_base import BuiltinTool, Stop, Workers, shown
 from ._patterns import GlobPattern
 from ._roots import Workspace
 from ._walking import Walk

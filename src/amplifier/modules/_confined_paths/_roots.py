@@ -15,7 +15,8 @@ import attrs
 
 from amplifier.contracts import Coordinator
 from amplifier.errors import ModuleLoadError, PlanError
-from amplifier.modules._tool_base import ToolFailure, flag, shown, texts
+
+from .._tool_base import ToolFailure, flag, shown, texts
 
 MAX_DEPTH = 128
 """Names in a path; deeper ones are refused rather than walked."""

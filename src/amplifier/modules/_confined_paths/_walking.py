@@ -8,8 +8,7 @@ from typing import Any
 
 import attrs
 
-from amplifier.modules._tool_base import Stop
-
+from .._tool_base import Stop
 from ._beneath import Entry, enter, entries_of, open_directory
 from ._patterns import GlobPattern, States
 from ._roots import MAX_DEPTH, Place, Territory

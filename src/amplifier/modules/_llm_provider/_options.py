@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import attrs
 
 from amplifier._spelling import did_you_mean
-from amplifier.modules._tool_base import count, flag, read_config
+
+from .._tool_base import count, flag, read_config
 
 logger = logging.getLogger("amplifier.modules.provider")
 

@@ -13,8 +13,8 @@ from typing import Any, final
 import attrs
 
 from amplifier.models import StreamChunk, TextBlock, ThinkingBlock
-from amplifier.modules._llm_provider import AnswerReader, ServerEvent, ServiceError, read_json
 
+from .._llm_provider import AnswerReader, ServerEvent, ServiceError, read_json
 from ._chat_encode import REASONING_FIELDS
 from ._parts import count_tokens
 

@@ -18,8 +18,8 @@ from amplifier.models import (
     UnknownBlock,
     to_dict,
 )
-from amplifier.modules._llm_provider import Call, Conversation, Encoded, Entry, Result, Words, as_text, read_schema
 
+from .._llm_provider import Call, Conversation, Encoded, Entry, Result, Words, as_text, read_schema
 from ._parts import image_url
 
 REASONING_FIELDS = ("reasoning_content", "reasoning")

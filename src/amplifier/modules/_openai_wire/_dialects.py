@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import final
 
 from amplifier.models import ChatRequest
-from amplifier.modules._llm_provider import Call, Conversation, Encoded
 
+from .._llm_provider import Call, Conversation, Encoded
 from ._chat_decode import ChatReader
 from ._chat_encode import ChatStyle, encode_chat
 from ._responses_decode import ResponseReader

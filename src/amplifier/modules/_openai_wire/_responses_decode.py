@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import Any, final
 
 from amplifier.models import ContentBlockUnion, ReasoningBlock, StreamChunk, TextBlock, from_dict
-from amplifier.modules._llm_provider import AnswerReader, ServerEvent, ServiceError, read_json
 
+from .._llm_provider import AnswerReader, ServerEvent, ServiceError, read_json
 from ._parts import count_tokens
 
 _OUR_TYPE = {"function_call": "tool_call"}

@@ -17,7 +17,8 @@ import anyio.to_thread
 
 from amplifier.contracts import Hooks
 from amplifier.errors import SessionStateError
-from amplifier.modules._chat_history import (
+
+from .._chat_history import (
     Conversation,
     Statistics,
     checked_copy,
@@ -25,7 +26,6 @@ from amplifier.modules._chat_history import (
     owed_calls,
     require_role,
 )
-
 from ._log import MessageLog
 from ._options import PersistentOptions
 from ._records import encode_message

@@ -11,7 +11,8 @@ from typing import Any, Literal, TypeAlias
 import attrs
 
 from amplifier.errors import PlanError, Problem
-from amplifier.modules._chat_history import ContextOptions, option_problems, read_options
+
+from .._chat_history import ContextOptions, option_problems, read_options
 
 ResumePolicy: TypeAlias = Literal["keep_file", "replace"]
 

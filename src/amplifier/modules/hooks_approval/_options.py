@@ -10,8 +10,8 @@ import attrs
 from amplifier._spelling import nearest
 from amplifier.errors import PlanError, Problem
 from amplifier.models import ApprovalDefault
-from amplifier.modules._tool_base import count, flag, one_of, read_config, seconds
 
+from .._tool_base import count, flag, one_of, read_config, seconds
 from ._rules import Action, Rule
 
 MODULE = "hooks-approval"

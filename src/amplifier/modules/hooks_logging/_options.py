@@ -14,7 +14,8 @@ import attrs
 
 from amplifier.contracts import Coordinator
 from amplifier.errors import PlanError
-from amplifier.modules._tool_base import count, flag, one_of, read_config, texts
+
+from .._tool_base import count, flag, one_of, read_config, texts
 
 _MODULE = "hooks-logging"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")

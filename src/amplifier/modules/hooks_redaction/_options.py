@@ -10,7 +10,8 @@ import attrs
 
 from amplifier.errors import PlanError
 from amplifier.events import ALL_EVENTS, CATALOGUE, OUR_EVENTS
-from amplifier.modules._tool_base import one_of, read_config, texts
+
+from .._tool_base import one_of, read_config, texts
 
 MODULE = "hooks-redaction"
 

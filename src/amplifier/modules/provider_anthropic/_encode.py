@@ -23,8 +23,8 @@ from amplifier.models import (
     UnknownBlock,
     to_dict,
 )
-from amplifier.modules._llm_provider import Call, Conversation, Encoded, Entry, Result, Words, read_schema
 
+from .._llm_provider import Call, Conversation, Encoded, Entry, Result, Words, read_schema
 from ._models import thinks_adaptively
 from ._options import AnthropicOptions
 

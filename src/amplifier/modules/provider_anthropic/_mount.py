@@ -7,7 +7,8 @@ from typing import Any, final
 
 from amplifier.contracts import Coordinator
 from amplifier.models import ChatRequest
-from amplifier.modules._llm_provider import (
+
+from .._llm_provider import (
     Call,
     Conversation,
     Encoded,
@@ -20,7 +21,6 @@ from amplifier.modules._llm_provider import (
     make_info,
     mount_service,
 )
-
 from ._decode import MessageReader
 from ._encode import encode
 from ._models import DEFAULT_MODEL, ClaudeModels

@@ -7,9 +7,8 @@ from typing import Any
 
 import attrs
 
-from amplifier.modules._llm_provider import ProviderOptions, choice, optional, read_options
-from amplifier.modules._tool_base import count, flag
-
+from .._llm_provider import ProviderOptions, choice, optional, read_options
+from .._tool_base import count, flag
 from ._models import DEFAULT_MODEL
 
 

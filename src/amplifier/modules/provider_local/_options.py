@@ -11,7 +11,8 @@ from typing import Any
 import attrs
 
 from amplifier.errors import PlanError
-from amplifier.modules._tool_base import count, flag, read_config, seconds
+
+from .._tool_base import count, flag, read_config, seconds
 
 MODULE = "provider-local"
 ENVIRONMENT_VARIABLE = "AMPLIFIER_LOCAL_MODEL"

@@ -16,8 +16,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from amplifier.modules._tool_base import Stop, ToolFailure
-
+from .._tool_base import Stop, ToolFailure
 from ._capture import Capture
 from ._ear import Ear
 from ._family import Family, has_ended

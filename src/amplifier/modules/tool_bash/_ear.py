@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from amplifier.modules._tool_base import Stop
-
+from .._tool_base import Stop
 from ._capture import Capture
 
 _CHUNK = 1 << 16

@@ -15,8 +15,8 @@ import attrs
 
 from amplifier.contracts import Coordinator
 from amplifier.errors import ModuleLoadError, PlanError
-from amplifier.modules._tool_base import Workers, count, read_config, seconds
 
+from .._tool_base import Workers, count, read_config, seconds
 from ._tool import BashOptions, BashTool
 
 _MODULE = "tool-bash"

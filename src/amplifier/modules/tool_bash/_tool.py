@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import attrs
 
 from amplifier.models import ToolResult
-from amplifier.modules._tool_base import BuiltinTool, Stop, Stopped, ToolFailure, Workers, shown
 
+from .._tool_base import BuiltinTool, Stop, Stopped, ToolFailure, Workers, shown
 from ._command import Command, Outcome
 from ._environment import clean_environment
 

@@ -10,9 +10,9 @@ import anyio.to_thread
 import attrs
 
 from amplifier.contracts import Coordinator
-from amplifier.modules._confined_paths import DEFAULT_IGNORED, WORKSPACE_CHECKS, GlobTool, Workspace
-from amplifier.modules._tool_base import BuiltinTool, Workers, count, flag, one_of, read_config, seconds, texts
 
+from .._confined_paths import DEFAULT_IGNORED, WORKSPACE_CHECKS, GlobTool, Workspace
+from .._tool_base import BuiltinTool, Workers, count, flag, one_of, read_config, seconds, texts
 from ._tools import Limits, ListDirectoryTool, ReadFileTool
 from ._write_tools import EditFileTool, WriteFileTool
 

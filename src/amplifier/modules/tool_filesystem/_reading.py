@@ -10,7 +10,7 @@ import os
 
 import attrs
 
-from amplifier.modules._tool_base import Stop, ToolFailure
+from .._tool_base import Stop, ToolFailure
 
 CHUNK = 1 << 16
 _SNIFFED = 8192

@@ -16,8 +16,8 @@ import stat
 
 import attrs
 
-from amplifier.modules._confined_paths import Place, Territory, open_parent, refuse_unless_regular
-from amplifier.modules._tool_base import Stop, ToolFailure, shown
+from .._confined_paths import Place, Territory, open_parent, refuse_unless_regular
+from .._tool_base import Stop, ToolFailure, shown
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _PIECE = 1 << 20

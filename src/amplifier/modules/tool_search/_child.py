@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import IO
 
-from amplifier.modules._tool_base import Stop
+from .._tool_base import Stop
 
 # What a dynamic linker may need to start the program at all; the rest of our environment may hold secrets.
 _PASSED_ON = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")

@@ -15,8 +15,7 @@ from typing import Any
 
 import attrs
 
-from amplifier.modules._tool_base import Stop, ToolFailure, shown
-
+from .._tool_base import Stop, ToolFailure, shown
 from ._child import Child
 
 _SCRIPT = Path(__file__).with_name("_matcher_child.py")

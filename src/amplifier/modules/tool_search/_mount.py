@@ -11,9 +11,9 @@ import attrs
 
 from amplifier.contracts import Coordinator
 from amplifier.errors import ModuleLoadError
-from amplifier.modules._confined_paths import DEFAULT_IGNORED, WORKSPACE_CHECKS, GlobTool, Workspace
-from amplifier.modules._tool_base import Workers, count, one_of, read_config, seconds, texts
 
+from .._confined_paths import DEFAULT_IGNORED, WORKSPACE_CHECKS, GlobTool, Workspace
+from .._tool_base import Workers, count, one_of, read_config, seconds, texts
 from ._grep_tool import GrepTool
 from ._ripgrep import find_ripgrep
 from ._searching import SearchOptions

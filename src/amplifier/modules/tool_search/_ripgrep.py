@@ -12,8 +12,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from amplifier.modules._tool_base import Stop
-
+from .._tool_base import Stop
 from ._child import Child
 
 _MOST_OUTPUT = 8 << 20

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from amplifier.modules._confined_paths import (
+from .._confined_paths import (
     GlobPattern,
     Place,
     Territory,
@@ -19,8 +19,7 @@ from amplifier.modules._confined_paths import (
     open_file,
     open_file_in,
 )
-from amplifier.modules._tool_base import Stop, ToolFailure, shown
-
+from .._tool_base import Stop, ToolFailure, shown
 from ._matcher import Matcher
 from ._ripgrep import likely_files
 

@@ -9,7 +9,8 @@ from typing import Any
 import attrs
 
 from amplifier._spelling import did_you_mean
-from amplifier.modules._tool_base import ToolFailure, shown
+
+from .._tool_base import ToolFailure, shown
 
 logger = logging.getLogger("amplifier.modules.tools")
 

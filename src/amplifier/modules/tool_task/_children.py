@@ -19,8 +19,8 @@ from amplifier._json import redact_text
 from amplifier.contracts import Coordinator
 from amplifier.errors import ExecutionCancelled, ExecutionTimeout
 from amplifier.events import EXECUTION_END, LLM_RESPONSE, PROMPT_COMPLETE, PROVIDER_RESPONSE
-from amplifier.modules._tool_base import ToolFailure, shown
 
+from .._tool_base import ToolFailure, shown
 from ._agents import Agent
 from ._usage import Budget, Consumed, Tally
 

@@ -7,8 +7,8 @@ import logging
 from typing import Any
 
 from amplifier.contracts import Coordinator
-from amplifier.modules._tool_base import count, read_config, seconds, texts
 
+from .._tool_base import count, read_config, seconds, texts
 from ._agents import find_agent, read_agents
 from ._children import BUDGET, COMPLETED, SPAWNED, Children, depth_of
 from ._tool import TaskTool

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Final
 
-from amplifier.modules._tool_base import ToolFailure, shown
+from .._tool_base import ToolFailure, shown
 
 _PIECE = 1 << 16
 _WINDOWS: Final = {"gzip": 47, "x-gzip": 47, "deflate": 47}

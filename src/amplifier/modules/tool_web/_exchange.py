@@ -16,8 +16,7 @@ import h11
 from anyio.abc import ByteStream
 from anyio.streams.tls import TLSStream
 
-from amplifier.modules._tool_base import ToolFailure, shown
-
+from .._tool_base import ToolFailure, shown
 from ._urls import Target
 
 _CHUNK = 1 << 16

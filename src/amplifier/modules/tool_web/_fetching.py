@@ -16,8 +16,7 @@ from typing import TypeAlias
 import anyio
 import attrs
 
-from amplifier.modules._tool_base import ToolFailure, shown
-
+from .._tool_base import ToolFailure, shown
 from ._addresses import Address, read_address
 from ._body import Body
 from ._exchange import Dial, Exchange, dial, open_exchange

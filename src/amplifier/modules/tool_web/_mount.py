@@ -11,8 +11,8 @@ import anyio.to_thread
 
 from amplifier.contracts import Coordinator
 from amplifier.errors import MissingExtraError, PlanError
-from amplifier.modules._tool_base import count, read_config, seconds
 
+from .._tool_base import count, read_config, seconds
 from ._tool import WebFetchTool
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from urllib.parse import quote, urljoin, urlsplit
 import attrs
 import idna
 
-from amplifier.modules._tool_base import ToolFailure, shown
-
+from .._tool_base import ToolFailure, shown
 from ._addresses import Address, is_never_meant, objection, read_address
 
 _LONGEST = 8192

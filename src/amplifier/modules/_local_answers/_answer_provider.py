@@ -1,7 +1,6 @@
-"""A provider whose answer is known at once and told piece by piece.
+"""Base class of providers that know the whole answer at once and stream it in pieces.
 
-Above: provider-mock and provider-offline. Below: the provider contract. `complete` collects `stream`; there is no second
-path. Nothing of a request is kept.
+`complete` collects `stream`; there is no second path. Nothing of a request is kept.
 """
 
 from __future__ import annotations
@@ -33,22 +32,22 @@ from amplifier.models import (
     ToolCallBlock,
     to_dict,
 )
-from amplifier.modules._llm_provider import AnswerStream, AnswerStreams, start_soon_of
 
-from ._pieces import pieces_of
+from .._llm_provider import AnswerStream, AnswerStreams, start_soon_of
+from ._text_pieces import pieces_of
 
 logger = logging.getLogger("amplifier.modules.providers")
 
 
 @attrs.frozen(kw_only=True)
 class Answer:
-    """What one request gets.
+    """The answer to one request.
 
     Attributes:
         response: The whole answer.
-        pieces: The pieces of each block, by its index; where there are none the text is cut at words.
+        pieces: The pieces of each block, by its index; a block without an entry is split at words.
         pause: Seconds before each piece.
-        error: Raised after the last piece, in place of the response: a stream that broke off.
+        error: Raised after the last piece, in place of the response, for a stream that breaks off.
     """
 
     response: ChatResponse
@@ -57,8 +56,8 @@ class Answer:
     error: LLMError | None = None
 
 
-class CannedProvider(ABC):
-    """Streams, collects, announces; subclasses make the answers.
+class LocalAnswerProvider(ABC):
+    """Streams answers and emits the events of each request; subclasses make the answers.
 
     Args:
         coordinator: For events.
@@ -79,11 +78,11 @@ class CannedProvider(ABC):
 
     @property
     def name(self) -> str:
-        """The name it is mounted under."""
+        """The name that it is mounted under."""
         return self._name
 
     def get_info(self) -> ProviderInfo:
-        """Describe the provider; it needs nothing."""
+        """Describe the provider; it needs no credentials."""
         return ProviderInfo(
             id=self._name,
             display_name=self._title,
@@ -96,7 +95,7 @@ class CannedProvider(ABC):
         )
 
     async def list_models(self) -> list[ModelInfo]:
-        """The one name there is to ask for."""
+        """List the only model."""
         return [
             ModelInfo(
                 id=self._model,
@@ -120,7 +119,7 @@ class CannedProvider(ABC):
         raise ContractError(f"{self._name} ended its stream without a response", module=self._name)
 
     def stream(self, request: ChatRequest, **kwargs: Any) -> AnswerStream:
-        """Tell the answer piece by piece; the last chunk has the whole of it.
+        """Stream the answer in pieces; the last chunk has the whole response.
 
         Raises:
             LLMError: The answer is an error, while the chunks are read.
@@ -128,11 +127,11 @@ class CannedProvider(ABC):
         return self._streams.stream(self._stream(request))
 
     async def aclose(self) -> None:
-        """Close streams that were left half-way; harmless the second time."""
+        """Close unfinished streams; a second call does nothing."""
         await self._streams.aclose()
 
     def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:
-        """The calls of a response; of one that lists none, those among its blocks."""
+        """Return the calls of a response; for one without `tool_calls`, those in its blocks."""
         if response.tool_calls is not None:
             return list(response.tool_calls)
         blocks = [block for block in response.content if isinstance(block, ToolCallBlock)]
@@ -143,7 +142,7 @@ class CannedProvider(ABC):
         """Make the answer to a request, which must not be changed.
 
         Raises:
-            LLMError: There is none.
+            LLMError: There is no answer.
         """
 
     @asynccontextmanager
@@ -161,9 +160,9 @@ class CannedProvider(ABC):
         about = {"provider": self._name, "model": model}
         try:
             answer = await self._answer(request)
-            for chunk in _told(answer):
+            for chunk in _chunks_of(answer):
                 if chunk.kind == "block_delta":
-                    # Without a pause it still gives way: a long answer must be cancellable between two words.
+                    # A checkpoint even without a pause: a long answer must be cancellable between two words.
                     await (anyio.sleep(answer.pause) if answer.pause else anyio.lowlevel.checkpoint())
                 yield chunk
             if answer.error is not None:
@@ -173,10 +172,10 @@ class CannedProvider(ABC):
             details = {**about, "status": "error", "error": failed, "duration_ms": _milliseconds(started)}
             await self._coordinator.hooks.emit(LLM_RESPONSE, details)
             raise
-        await self._tell_response(about, answer.response, started)
+        await self._emit_response(about, answer.response, started)
         yield StreamChunk(kind="response", response=answer.response)
 
-    async def _tell_response(self, about: dict[str, Any], response: ChatResponse, started: float) -> None:
+    async def _emit_response(self, about: dict[str, Any], response: ChatResponse, started: float) -> None:
         usage = response.usage
         details: dict[str, Any] = {**about, "status": "ok", "duration_ms": _milliseconds(started)}
         if usage is not None:
@@ -190,7 +189,7 @@ class CannedProvider(ABC):
         await self._coordinator.hooks.emit(LLM_RESPONSE, details)
 
 
-def _told(answer: Answer) -> Iterator[StreamChunk]:
+def _chunks_of(answer: Answer) -> Iterator[StreamChunk]:
     for index, block in enumerate(answer.response.content):
         yield StreamChunk(kind="block_start", index=index, block_type=block.type)
         for piece in answer.pieces.get(index) or pieces_of(_text_of(block)):
@@ -203,7 +202,7 @@ def _milliseconds(started: float) -> int:
 
 
 def _text_of(block: Any) -> str:
-    """What of a block arrives in pieces."""
+    """The text of a block that arrives in pieces."""
     if isinstance(block, TextBlock):
         return block.text
     if isinstance(block, ThinkingBlock):
