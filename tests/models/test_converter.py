@@ -48,7 +48,7 @@ from amplifier.models import (
     to_dict,
     to_json,
 )
-from amplifier.models._definition.base import model
+from amplifier.models._definition.decorator import model
 from tests.models.test_fields import model_classes
 
 

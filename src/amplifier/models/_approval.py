@@ -6,7 +6,8 @@ from typing import Any
 
 import attrs
 
-from amplifier.models._definition.base import Model, checked, model
+from amplifier.models._definition.base import Model
+from amplifier.models._definition.decorator import checked, model
 
 
 def _positive(seconds: float | None) -> float | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any, Literal, TypeAlias
 
-from amplifier.models._definition.base import Model, OpenModel, model
+from amplifier.models._definition.base import Model, OpenModel
+from amplifier.models._definition.decorator import model
 
 from ._content import ContentBlockUnion
 from ._messages import Message, ToolCall, ToolSpec

@@ -11,7 +11,8 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 
-from amplifier.models._definition.base import OpenModel, model
+from amplifier.models._definition.base import OpenModel
+from amplifier.models._definition.decorator import model
 
 Visibility: TypeAlias = Literal["internal", "developer", "user"]
 """Who a block is meant for; None leaves it to the application."""

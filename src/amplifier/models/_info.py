@@ -9,7 +9,8 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 
-from amplifier.models._definition.base import Model, checked, model
+from amplifier.models._definition.base import Model
+from amplifier.models._definition.decorator import checked, model
 from amplifier.models._definition.field_types import aware
 
 ModuleType: TypeAlias = Literal["orchestrator", "provider", "tool", "context", "hook", "resolver"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
-from amplifier.models._definition.base import OpenModel, model
+from amplifier.models._definition.base import OpenModel
+from amplifier.models._definition.decorator import model
 
 from ._content import ContentBlockUnion
 

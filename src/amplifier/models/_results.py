@@ -6,8 +6,8 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 
-from amplifier.models._definition.base import Model, checked, model
-from amplifier.models._definition.problems import Building
+from amplifier.models._definition.base import Coercion, Model
+from amplifier.models._definition.decorator import checked, model
 
 from ._content import ImageBlock, TextBlock
 from ._tool_output_text import clean_text, json_text, json_value
@@ -54,9 +54,9 @@ class ToolResult(Model):
     def __setattr__(self, name: str, value: Any) -> None:
         for field in self.__model_fields_of__:
             if field.name == name:
-                building = Building()
-                value = field.shape.coerce(value, (None, name), building)
-                building.finish(type(self).__name__)
+                coercion = Coercion()
+                value = field.type.coerce(value, (None, name), coercion)
+                coercion.finish(type(self).__name__)
         object.__setattr__(self, name, value)
 
     def __str__(self) -> str:

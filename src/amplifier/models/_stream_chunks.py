@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from amplifier.models._definition.base import Model, model
+from amplifier.models._definition.base import Model
+from amplifier.models._definition.decorator import model
 
 from ._chat import ChatResponse
 from ._content import ContentBlockUnion
