@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from amplifier.loading import _syspath
+from amplifier.loading import _sys_path
 from amplifier.loading._discovery import (
     _STANDARD_LIBRARY,
     Listing,
@@ -121,11 +121,11 @@ def test_one_distribution_found_twice_counts_once(site, tmp_path, monkeypatch):
 
 def test_roots_that_loaders_hold_are_not_searched(tmp_path):
     distribution(tmp_path, "acme", {"tool-acme": "acme:mount"})
-    assert _syspath.acquire(str(tmp_path))
+    assert _sys_path.acquire(str(tmp_path))
     try:
         assert claims("tool-acme") == []
     finally:
-        _syspath.release(str(tmp_path))
+        _sys_path.release(str(tmp_path))
 
 
 def test_the_standard_library_is_not_searched():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from amplifier.errors import ModuleConflictError, ModuleLoadError
-from amplifier.loading import _syspath
+from amplifier.loading import _sys_path
 from amplifier.loading._importing import find_installed, installed_module, package_from, stdlib_neighbours
 from tests.loading._forge import MOUNT, package, root, run_python, write
 
@@ -256,12 +256,12 @@ def test_a_held_root_does_not_hide_what_stands_behind_it_on_the_path(tmp_path, m
     checkout = root(tmp_path, "tool-x")
     installed = package(tmp_path / "late", "amplifier_module_tool_x")
     monkeypatch.setattr(sys, "path", list(sys.path))
-    assert _syspath.acquire(str(checkout))
+    assert _sys_path.acquire(str(checkout))
     sys.path.append(str(tmp_path / "late"))
     try:
         spec = find_installed("amplifier_module_tool_x")
     finally:
-        _syspath.release(str(checkout))
+        _sys_path.release(str(checkout))
     assert spec is not None
     assert spec.origin == str(installed / "__init__.py")
 
@@ -273,18 +273,18 @@ def test_a_finder_that_reads_the_whole_path_does_not_bring_held_roots_back(tmp_p
 
     monkeypatch.setattr(sys, "meta_path", [Rewriting(), *sys.meta_path])
     checkout = root(tmp_path, "tool-x")
-    assert _syspath.acquire(str(checkout))
+    assert _sys_path.acquire(str(checkout))
     try:
         assert find_installed("amplifier_module_tool_x") is None
     finally:
-        _syspath.release(str(checkout))
+        _sys_path.release(str(checkout))
 
 
 def test_finding_imports_nothing_and_ignores_held_roots_and_plain_directories(tmp_path, site):
     package(site, "acme", "raise SystemExit\n")
     (site / "plain").mkdir()
     checkout = root(tmp_path, "tool-x")
-    assert _syspath.acquire(str(checkout))
+    assert _sys_path.acquire(str(checkout))
     try:
         assert find_installed("amplifier_module_tool_x") is None
         spec = find_installed("acme")
@@ -293,7 +293,7 @@ def test_finding_imports_nothing_and_ignores_held_roots_and_plain_directories(tm
         assert find_installed("plain") is None
         assert find_installed("surely_not_installed") is None
     finally:
-        _syspath.release(str(checkout))
+        _sys_path.release(str(checkout))
     assert "acme" not in sys.modules
 
 

@@ -24,7 +24,7 @@ from amplifier.loading import (
     module_failure_reason,
 )
 from tests.loading._forge import MOUNT, Coordinator, distribution, package, root, run_python
-from tests.loading.test_record import HOSTILE_IDS
+from tests.loading.test_loaded_module import HOSTILE_IDS
 
 NEVER_MOUNTED = "async def mount(coordinator, config):\n    raise AssertionError('loading must not mount')\n"
 

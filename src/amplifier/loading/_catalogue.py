@@ -19,10 +19,10 @@ import attrs
 from amplifier.errors import ModuleLoadError
 from amplifier.models import ModuleInfo
 
-from ._choice import pin_for
 from ._discovery import EntryPoint, entry_points, module_directories
 from ._importing import find_installed
-from ._record import TYPE_TO_MOUNT_POINT, check_declared_type, is_module_id, type_from_id
+from ._loaded_module import TYPE_TO_MOUNT_POINT, check_declared_type, is_module_id, type_from_id
+from ._precedence import pin_for
 from ._sources import find_package
 
 logger = logging.getLogger(__name__)

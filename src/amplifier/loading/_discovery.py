@@ -1,6 +1,6 @@
 """Which modules there are: entry points of installed distributions, and directories on search paths.
 
-Above: `_loader`. Below: `_record`, `_syspath`. Nothing here imports a module or runs foreign code; files are read,
+Above: `_loader`. Below: `_loaded_module`, `_sys_path`. Nothing here imports a module or runs foreign code; files are read,
 that is all.
 
 Entry points are read by hand instead of through `importlib.metadata`: importing that costs more (email, csv, zipfile)
@@ -22,8 +22,8 @@ from typing import Final
 
 import attrs
 
-from . import _syspath
-from ._record import is_module_id, package_name
+from . import _sys_path
+from ._loaded_module import is_module_id, package_name
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class _EntryPoints:
         are left out, or one session's sources would appear in another.
         """
         last = self._last
-        held = _syspath.held_roots()
+        held = _sys_path.held_roots()
         entries: list[object] = [*sys.path]  # nothing stops people from putting a Path there; Python skips it, too
         stamps = [
             (entry, _stamp(entry))

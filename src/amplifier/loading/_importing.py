@@ -1,6 +1,6 @@
 """Importing foreign packages so that a bad one harms nobody else.
 
-Above: `_loader`. Below: `_syspath`, errors. Here are the rules about names (a package may not stand in for another one
+Above: `_loader`. Below: `_sys_path`, errors. Here are the rules about names (a package may not stand in for another one
 or for the standard library) and about failures (the cause is kept, sys.modules is as it was before).
 """
 
@@ -22,7 +22,7 @@ import anyio
 
 from amplifier.errors import ModuleConflictError, ModuleLoadError
 
-from . import _syspath
+from . import _sys_path
 
 # One import of a module at a time, so that undoing a failed one cannot tear down a neighbour's.
 import_lock: Final = threading.RLock()
@@ -125,7 +125,7 @@ def find_installed(name: str) -> ModuleSpec | None:
     Imports nothing, and does not look at sys.modules. Namespace packages do not count: any directory of a fitting
     name is one.
     """
-    held = _syspath.held_roots()
+    held = _sys_path.held_roots()
     for finder in tuple(sys.meta_path):
         if finder is PathFinder:
             spec = PathFinder.find_spec(name, [entry for entry in sys.path if entry not in held])

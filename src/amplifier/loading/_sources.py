@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from amplifier.errors import ModuleLoadError
 
-from ._record import package_name
+from ._loaded_module import package_name
 
 RESOLVER_MOUNT_POINT: Final = "module-source-resolver"
 

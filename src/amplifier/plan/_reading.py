@@ -14,7 +14,7 @@ from typing import Any, Final
 import attrs
 
 from .._json import format_path
-from .._spelling import cut_short, did_you_mean, misspelt
+from .._spelling import cut_short, did_you_mean, misspelt, suggestion
 from ..errors import PlanError, Problem
 from ._names import MODULE_ID_RULE, has_id_form, show
 from ._spec import DEADLINE_NAMES, DEFAULT_DEADLINES, LONGEST_DEADLINE, Deadlines, ModuleSpec, MountPlan
@@ -156,10 +156,10 @@ class _Reader:
             if key not in known:
                 where, meant = format_path([key], path), misspelt(key, read) or cut_short(key, read)
                 if meant is None:
-                    hint = did_you_mean(key, read, cutoff=_SIMILAR)
+                    hint = suggestion(key, read, cutoff=_SIMILAR)
                     self.warnings.append(f"{where}: unknown {kind}, ignored{hint}")
                 else:
-                    hint = f"did you mean {meant!r}? Rename or remove it: it would be ignored"
+                    hint = f"{did_you_mean(meant)} Rename or remove it: it would be ignored"
                     self.problem(where, f"unknown {kind} {show(key)}; {hint}")
 
     # ── modules ──
@@ -246,7 +246,7 @@ class _Reader:
             if on_failure is None:
                 on_failure = "continue"
             elif on_failure not in ("continue", "deny"):
-                near = did_you_mean(on_failure, ("continue", "deny"))
+                near = suggestion(on_failure, ("continue", "deny"))
                 self.problem(f"{path}.on_failure", f"expected 'continue' or 'deny'; got {show(on_failure)}{near}")
         source = given.get("source")
         if source is not None:
@@ -308,7 +308,7 @@ class _Reader:
             path = format_path([name], "$.session.deadlines")
             if name not in DEADLINE_NAMES:
                 self.problem(
-                    path, f"unknown deadline; known are {', '.join(DEADLINE_NAMES)}{did_you_mean(name, DEADLINE_NAMES)}"
+                    path, f"unknown deadline; known are {', '.join(DEADLINE_NAMES)}{suggestion(name, DEADLINE_NAMES)}"
                 )
             elif seconds is None:
                 changes[name] = None

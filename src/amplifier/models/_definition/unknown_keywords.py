@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import FrameType
 from typing import Any, ClassVar
 
-from amplifier._spelling import misspelt, warn_caller
+from amplifier._spelling import did_you_mean, misspelt, warn_caller
 
 from .base import Model, OpenModel
 
@@ -40,7 +40,7 @@ def warn_about_misspelt(cls: type[Model], unknown: Mapping[str, Any]) -> None:
         meant = None if name.startswith("_") else misspelt(name, fields)
         if meant is not None:
             warn_caller(
-                f"{cls.__name__} has no field {name!r}, so it is {fate}; did you mean {meant!r}?", _MODELS, "attr."
+                f"{cls.__name__} has no field {name!r}, so it is {fate}; {did_you_mean(meant)}", _MODELS, "attr."
             )
 
 

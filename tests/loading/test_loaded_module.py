@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from amplifier.errors import ModuleLoadError
 from amplifier.loading import TYPE_TO_MOUNT_POINT, LoadedModule
-from amplifier.loading._record import check_module_id, package_name, type_from_id
+from amplifier.loading._loaded_module import check_module_id, package_name, type_from_id
 
 HOSTILE_IDS = [
     "",

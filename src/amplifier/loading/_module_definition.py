@@ -1,6 +1,6 @@
 """Examining what was imported: is there a mount function, what kind is it, what else does it offer.
 
-Above: `_loader`. Below: `_record`, `_importing`. Nothing here calls a mount function.
+Above: `_loader`. Below: `_loaded_module`, `_importing`. Nothing here calls a mount function.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import attrs
 from amplifier.errors import ModuleLoadError
 
 from ._importing import MODULE_PREFIX, foreign_code
-from ._record import LoadedModule, check_declared_backends, check_declared_type, type_from_id
+from ._loaded_module import LoadedModule, check_declared_backends, check_declared_type, type_from_id
 
 _MISSING: Final = object()
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Blueprint:
+class ModuleDefinition:
     """All of a `LoadedModule` that does not depend on who loads it, so that a second load costs one small record.
 
     Attributes:
@@ -51,7 +51,7 @@ class Blueprint:
         )
 
 
-def examine_registered(module_id: str, source: object, module_type: str | None) -> Blueprint:
+def examine_registered(module_id: str, source: object, module_type: str | None) -> ModuleDefinition:
     """Examine what somebody registered in process: a mount function, or something that has one.
 
     A bare function is taken by itself: the Python module it is defined in may define many.
@@ -69,7 +69,7 @@ def examine_registered(module_id: str, source: object, module_type: str | None) 
 
 def examine_imported(
     module_id: str, module: ModuleType, attribute: str = "", *, origin: str, path: Path | None = None
-) -> Blueprint:
+) -> ModuleDefinition:
     """Examine what was imported: the Python module itself, or the (dotted) attribute of it that was named.
 
     Raises:
@@ -120,7 +120,7 @@ def _checked(
     *,
     origin: str,
     path: Path | None = None,
-) -> Blueprint:
+) -> ModuleDefinition:
     if not callable(mount):
         raise ModuleLoadError(
             f"module {module_id!r} ({origin}): mount is {mount!r}, which is not callable; "
@@ -136,7 +136,7 @@ def _checked(
             reason_code="invalid_entry_point",
         )
     ready, complaint = _ready_callback(ready, module_id, origin)
-    return Blueprint(
+    return ModuleDefinition(
         mount=mount,
         module_type=type_from_id(module_id) if declared is None else check_declared_type(declared, module_id, origin),
         on_session_ready=ready,

@@ -1,6 +1,6 @@
 """What a loaded module is: its id, its kind, the record the session mounts.
 
-Above: `_blueprint` and `_loader`, which fill these records, and the session. Below: errors only. Nothing here imports
+Above: `_module_definition` and `_loader`, which fill these records, and the session. Below: errors only. Nothing here imports
 foreign code or looks at the disk.
 """
 
