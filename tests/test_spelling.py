@@ -42,7 +42,7 @@ FIELDS = frozenset({"success", "output", "error", "content", "reason", "raw", "i
         ("ID", FIELDS, "id"),
     ],
 )
-def test_a_misspelling_is_told_from_the_known_name(name, known, meant):
+def test_a_misspelling_is_matched_to_the_known_name(name, known, meant):
     assert misspelt(name, known) == meant
 
 

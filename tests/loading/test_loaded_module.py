@@ -171,10 +171,10 @@ async def test_a_structured_mount_needs_a_host():
 async def test_an_instance_that_happens_to_be_a_context_manager_is_returned_as_it_is():
     class Instance:
         async def __aenter__(self):
-            raise AssertionError("nobody asked")
+            raise AssertionError("not to be called")
 
         async def __aexit__(self, *exc_info):
-            raise AssertionError("nobody asked")
+            raise AssertionError("not to be called")
 
     instance = Instance()
 

@@ -117,7 +117,7 @@ def test_the_declared_kind_wins_over_the_id():
     assert examine_registered("tool-x", module, "context").module_type == "context"
 
 
-def test_without_a_declaration_the_id_decides_or_nobody():
+def test_without_a_declaration_the_id_decides_the_kind_or_it_is_unknown():
     assert examine_imported("hooks-tool-x", module_with(mount=good_mount), origin="here").module_type == "hook"
     assert examine_imported("my-tool", module_with(mount=good_mount), origin="here").module_type is None
 

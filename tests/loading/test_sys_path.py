@@ -33,14 +33,14 @@ def test_an_entry_stays_until_its_last_holder_lets_go():
     assert "/some/place" not in _sys_path.held_roots()
 
 
-def test_an_entry_of_somebody_else_is_neither_counted_nor_removed():
+def test_an_entry_that_was_there_before_is_neither_counted_nor_removed():
     sys.path.append("/some/place")
     assert not _sys_path.acquire("/some/place")
     assert sys.path.count("/some/place") == 1
     assert "/some/place" not in _sys_path.held_roots()
 
 
-def test_an_equal_entry_that_somebody_put_in_front_survives():
+def test_an_equal_entry_in_front_survives():
     _sys_path.acquire("/some/place")
     sys.path.insert(0, "/some/place")
     _sys_path.release("/some/place")
@@ -48,7 +48,7 @@ def test_an_equal_entry_that_somebody_put_in_front_survives():
     assert sys.path.count("/some/place") == 1
 
 
-def test_an_entry_that_somebody_removed_comes_back_with_the_next_holder():
+def test_an_entry_that_was_removed_comes_back_with_the_next_holder():
     _sys_path.acquire("/some/place")
     sys.path.remove("/some/place")
     _sys_path.acquire("/some/place")

@@ -253,7 +253,7 @@ def test_costs_that_are_no_exact_amounts_are_refused(value):
     ] == ["cost_usd"]
 
 
-def test_a_float_cost_is_told_what_it_must_be():
+def test_the_error_for_a_float_cost_names_decimal():
     with pytest.raises(ModelError, match="must be Decimal"):
         usage(cost_usd=0.1)
 

@@ -78,7 +78,7 @@ def test_what_is_written_is_read_back_equal_and_written_the_same(cls, data):
 
 
 @given(cls=st.sampled_from(model_classes()), data=st.data())
-def test_dicts_say_the_same_as_the_text(cls, data):
+def test_to_dict_and_to_json_agree(cls, data):
     value = data.draw(instances(cls))
     plain = to_dict(value)
     assert plain == json.loads(to_json(value))
@@ -336,7 +336,7 @@ def test_values_without_one_are_refused(value):
         assert "ToolResult cannot be written as JSON" in str(caught.value)
 
 
-def test_somebody_elses_class_may_hold_our_models():
+def test_a_foreign_class_may_hold_models():
     holder = Holder(
         usage=Usage(input_tokens=1, output_tokens=2, total_tokens=3),
         blocks=[TextBlock(text="x"), UnknownBlock(type="?")],
@@ -357,7 +357,7 @@ def test_somebody_elses_class_may_hold_our_models():
     ]
 
 
-def test_a_type_nobody_can_read_is_a_model_error():
+def test_an_unreadable_type_is_a_model_error():
     with pytest.raises(ModelError):
         from_dict(ModelError, {})
 

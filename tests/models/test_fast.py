@@ -319,7 +319,7 @@ def test_one_odd_value_anywhere_among_many_is_noticed(odd):
             encode(Message(role="tool", content=[ToolResultBlock(tool_call_id="1", output=value)]))
 
 
-def test_a_tool_result_is_read_by_the_careful_reader_because_it_has_rules():
+def test_a_tool_result_is_left_to_the_strict_reader_because_it_has_rules():
     with pytest.raises(Decline):
         READERS[ToolResult]({"success": True})
 
@@ -384,7 +384,7 @@ def test_a_declared_text_that_is_something_else_is_declined_in_every_loop(odd):
             encode(value)
 
 
-def test_unknown_members_with_declared_names_are_left_to_the_careful_way():
+def test_unknown_members_with_declared_names_are_declined():
     block = TextBlock(text="x", a=1)
     block.extra["text"] = "y"
     with pytest.raises(Decline):

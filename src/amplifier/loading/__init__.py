@@ -1,7 +1,6 @@
 """From module id to a mount function: find, import, classify, return a record.
 
-Above: `amplifier.kernel`, whose session mounts what is returned here. Below: models and errors. A loader reads its
-coordinator's ``module-source-resolver`` mount point and touches nothing else of it.
+A loader reads its coordinator's ``module-source-resolver`` mount point and nothing else of it.
 """
 
 from ._catalogue import CatalogueEntry

@@ -1,8 +1,7 @@
 """What `ModuleLoader.discover` and `ModuleLoader.catalogue` list, read from files without running any module.
 
-Above: `_loader`. Below: `_discovery` and `_importing`, which find things, and the `ModuleInfo` model. Looking at a
-module must be safe before anybody decided to trust it, so types are read from the syntax tree and versions from
-metadata.
+Listing a module must be safe before the user decided to trust it, so types are read from the syntax tree and versions
+from metadata.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 _Type = Literal["orchestrator", "provider", "tool", "context", "hook", "resolver"]
 
-# What the published kernel answers when nothing says otherwise; listings need some value.
+# What the published kernel answers when nothing is declared; listings need some value.
 _UNKNOWN_VERSION: Final = "1.0.0"
 _UNKNOWN_TYPE: Final = "tool"
 
@@ -75,7 +74,7 @@ def describe(
 
 
 def registered_module(module_id: str, source: object, module_type: str | None) -> CatalogueEntry | None:
-    """A module that somebody registered in process."""
+    """A module registered in process."""
     declared = getattr(source, "__amplifier_module_type__", None) if module_type is None else module_type
     try:
         info = describe(module_id, declared=declared, origin="registered in process")

@@ -55,10 +55,10 @@ from ._module_definition import ModuleDefinition, examine_imported, examine_regi
 from ._precedence import choose, find_pinned, read_pin
 from ._sources import (
     find_package,
+    means_not_found,
     mounted_resolver,
     path_from_hint,
     resolve_with,
-    says_not_found,
 )
 from ._sys_path import HeldRoots
 
@@ -165,7 +165,7 @@ class ModuleLoader:
             module_id: The id to load it by.
             module: A mount function; or a Python module, or any object, with a ``mount`` attribute and perhaps
                 ``on_session_ready`` and ``__amplifier_module_type__``.
-            module_type: Its kind, where neither the module nor the id's first word says it.
+            module_type: Its kind, where neither the module nor the id's first word declares it.
 
         Raises:
             ModuleConflictError: Something else is registered under this id.
@@ -206,8 +206,8 @@ class ModuleLoader:
 
         Args:
             module_id: What to load.
-            config: What the mount plan says for this module.
-            source_hint: Where the mount plan says it comes from: ``"builtin"`` or ``{"distribution": NAME}`` for an
+            config: The module's config in the mount plan.
+            source_hint: The module's source in the mount plan: ``"builtin"`` or ``{"distribution": NAME}`` for an
                 installed one, which no resolver is asked about. Without a resolver anything else must be a filesystem
                 path or a ``file:`` URI, and only there is looked.
             profile_source: The same, by its older name.
@@ -402,7 +402,7 @@ class ModuleLoader:
         try:
             path = await resolve_with(resolver, module_id, source_hint, profile_hint)
         except Exception as exc:  # the application's resolver may raise anything; all but one meaning is passed on
-            if not says_not_found(exc):
+            if not means_not_found(exc):
                 raise
             # An ImportError that names a package is not an answer: the resolver itself lacks something.
             level = logging.WARNING if isinstance(exc, ImportError) and exc.name else logging.INFO

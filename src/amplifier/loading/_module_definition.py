@@ -1,6 +1,6 @@
 """Examining what was imported: is there a mount function, what kind is it, what else does it offer.
 
-Above: `_loader`. Below: `_loaded_module`, `_importing`. Nothing here calls a mount function.
+Nothing here calls a mount function.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _MISSING: Final = object()
 
 @attrs.frozen(kw_only=True, eq=False)
 class ModuleDefinition:
-    """All of a `LoadedModule` that does not depend on who loads it, so that a second load costs one small record.
+    """All of a `LoadedModule` that does not depend on the loader and the config, so that a second load costs one small record.
 
     Attributes:
         complaint: What is wrong with the module though it can be used; logged at every load.
-        backends: What the module declares as ``__amplifier_backends__``; None when it says nothing.
+        backends: What the module declares as ``__amplifier_backends__``; None when it declares none.
     """
 
     mount: Callable[..., Any]
@@ -52,7 +52,7 @@ class ModuleDefinition:
 
 
 def examine_registered(module_id: str, source: object, module_type: str | None) -> ModuleDefinition:
-    """Examine what somebody registered in process: a mount function, or something that has one.
+    """Examine what was registered in process: a mount function, or something that has one.
 
     A bare function is taken by itself: the Python module it is defined in may define many.
 
@@ -103,9 +103,9 @@ def find_target(module: ModuleType, attribute: str) -> object:
 
 
 def _holders(module: ModuleType, target: object, mount: object) -> tuple[object, ...]:
-    """What may say something about the module, best first: where mount is defined, where it was found, its package."""
+    """The objects that may declare something about the module, best first: where mount is defined, where it was found, its package."""
     defined_in = sys.modules.get(getattr(mount, "__module__", None) or "")
-    # A package that only hosts modules, such as an application, says nothing about any one of them.
+    # A package that only hosts modules, such as an application, declares nothing about any one of them.
     top = module.__name__.partition(".")[0]
     package = sys.modules.get(top) if top.startswith(MODULE_PREFIX) else None
     return target, defined_in, module, package

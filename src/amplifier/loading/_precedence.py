@@ -78,7 +78,7 @@ def find_pinned(module_id: str, claims: Sequence[EntryPoint], pin: Pin) -> Entry
     """The claim that a plan pins.
 
     Raises:
-        ModuleLoadError: It does not exist; says what does.
+        ModuleLoadError: It does not exist; the message lists those that do.
     """
     found = next((claim for claim in claims if pin.fits(claim)), None)
     if found is not None:

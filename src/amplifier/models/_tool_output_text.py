@@ -1,7 +1,6 @@
-"""A tool's output as a model can read it: total functions from any object to JSON values and to text.
+"""A tool's output as a language model can read it: total functions from any object to JSON values and to text.
 
-Used by `ToolResult` only. This is for showing, not for storing: it never raises and may lose types, unlike
-`_converter`, which does neither.
+For `ToolResult` only. It never raises and may lose types, unlike the converter.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from amplifier.models._codec.plain_values import MANY_CONTAINERS, MAX_DEPTH, MAX
 from .._json import rebuild
 
 # Control characters except tab, newline and carriage return, and halves of surrogate pairs.
-_UNSPEAKABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
 # Far beyond any number a model could use, and below the length at which Python refuses to write it.
 _MAX_BITS = 12_000
@@ -28,12 +27,12 @@ _MAX_BITS = 12_000
 
 def clean_text(value: object) -> str:
     """The object's text without control characters."""
-    return _UNSPEAKABLE.sub("", _shown(value))
+    return _CONTROL_CHARACTERS.sub("", _shown(value))
 
 
 def json_text(value: object) -> str:
     """Valid JSON text for any object whatever."""
-    return _UNSPEAKABLE.sub("", json.dumps(json_value(value), allow_nan=False))
+    return _CONTROL_CHARACTERS.sub("", json.dumps(json_value(value), allow_nan=False))
 
 
 def json_value(value: object) -> Any:

@@ -1,4 +1,4 @@
-"""What an embedder sees of a running turn: ``async for event in events`` inside ``session.stream``."""
+"""The events of a running turn for an embedder: ``async for event in events`` inside ``session.stream``."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class TurnEvent(Model):
 
 @model
 class TextDelta(TurnEvent):
-    """New words of the answer."""
+    """New text of the response."""
 
     text: str
 
 
 @model
 class ThinkingDelta(TurnEvent):
-    """New words of the model's thinking."""
+    """New text of the model's reasoning."""
 
     text: str
 

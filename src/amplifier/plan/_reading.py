@@ -1,7 +1,7 @@
 """From the plan as it was given to a `MountPlan`, or to a list of everything that is wrong with it.
 
-The plan's own structure is checked strictly. What stands in a module's ``config``, in ``metadata`` and ``agents`` is
-the module's or the application's business: embedders pass live objects there (clients, callables, queues), so it is
+The plan's own structure is checked strictly. A module's ``config``, ``metadata`` and ``agents`` belong to
+the module or the application: embedders pass live objects there (clients, callables, queues), so it is
 never walked, copied, or made to be JSON — NaN, circles and any depth pass through by identity. Only operations that
 must copy it (`merge_plans`, `expand_variables`) refuse circles and more than 1000 levels, naming the path.
 """
@@ -42,7 +42,7 @@ def parse_plan(config: Any, *, base_deadlines: Deadlines | None = None) -> Mount
 
     Args:
         config: The plan, a dict.
-        base_deadlines: Those of the parent session, which hold where the plan says nothing.
+        base_deadlines: Those of the parent session, which apply where the plan has none.
 
     Raises:
         PlanError: The plan cannot be used; every problem is listed.
@@ -139,7 +139,7 @@ class _Reader:
         )
 
     def mapping(self, value: Any, path: str, expected: str, missing: Any = None) -> Any:
-        """What is not exactly a dict: another mapping becomes one, None may stand for absence, the rest is wrong."""
+        """What is not exactly a dict: another mapping becomes one, None may mean absence, the rest is wrong."""
         if value is None and missing is not None:
             return missing
         if issubclass(type(value), dict):
@@ -150,7 +150,7 @@ class _Reader:
         return None
 
     def unknown(self, given: Mapping[Any, Any], known: frozenset[str], path: str, kind: str) -> None:
-        """Keys that nothing reads: a misspelling is a problem, because what it says would be lost; others are warnings."""
+        """Keys that nothing reads: a misspelling is a problem, because its value would be lost; others are warnings."""
         read = known - _NOT_MISSED
         for key in given:
             if key not in known:
@@ -165,7 +165,7 @@ class _Reader:
     # ── modules ──
 
     def role(self, config: dict[Any, Any], session: Any, name: str) -> ModuleSpec | None:
-        """``session.orchestrator`` or ``session.context``: an id, whose config stands elsewhere, or a whole spec."""
+        """``session.orchestrator`` or ``session.context``: an id, whose config is in a section of its own, or a whole spec."""
         given = session.get(name)
         path, source_key, example = _ROLES[name]
         if given is None:
@@ -263,7 +263,7 @@ class _Reader:
         )
 
     def pin(self, source: Any, path: str) -> None:
-        """A source that pins a distribution has to name it; what else may stand there only a resolver knows."""
+        """A source that pins a distribution has to name it; any other form is up to the resolver."""
         if type(source) is dict and source.keys() == {"distribution"}:
             name = source["distribution"]
             if type(name) is not str or not name.strip():

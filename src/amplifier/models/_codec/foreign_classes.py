@@ -26,7 +26,7 @@ from .strict_reader import read_strictly
 
 
 def structured(cls: Any, data: Any) -> Any:
-    """An instance of any class from JSON values, read carefully.
+    """An instance of any class from JSON values, with all problems listed.
 
     Raises:
         ModelError: The values do not fit; everything wrong with them is listed.
@@ -65,7 +65,7 @@ def _note(error: BaseException, path: Path, coercion: Coercion) -> None:
     if isinstance(error, (ClassValidationError, IterableValidationError)):
         placed, unplaced = error.group_exceptions()
         for inner, note in placed:
-            # The index may be the key of a mapping, whatever the annotation says.
+            # The index may be the key of a mapping, whatever the annotation is.
             key: Any = note.name if isinstance(note, AttributeValidationNote) else note.index
             _note(inner, (path, key if isinstance(key, (str, int)) else str(key)), coercion)
         for inner in unplaced:
