@@ -96,14 +96,14 @@ def installed_modules(*, built_in: bool) -> Iterator[CatalogueEntry]:
         if len(chosen) > 1:
             logger.warning("module %r is claimed by %s", module_id, " and by ".join(map(str, chosen)))
         for claim in chosen:
-            file = _source_file(claim.module)
+            source = _parsed(_source_file(claim.module))
             try:
                 info = describe(
                     module_id,
-                    declared=_declared_type(file),
+                    declared=_declared_type(source),
                     origin=str(claim),
                     version=claim.version,
-                    summary=("" if built_in else _summary(claim)) or _first_line(file, module_id),
+                    summary=("" if built_in else _summary(claim)) or _first_line(source, module_id),
                 )
             except ModuleLoadError as exc:
                 logger.error("%s", exc)
@@ -119,7 +119,7 @@ def modules_in(search_paths: Sequence[Path]) -> Iterator[CatalogueEntry]:
             try:
                 _, directory = find_package(root, module_id)
                 version, summary = _project_facts(root)
-                declared = _declared_type(directory / "__init__.py")
+                declared = _declared_type(_parsed(directory / "__init__.py"))
                 origin = f"path {root}"
                 info = describe(module_id, declared=declared, origin=origin, version=version, summary=summary)
             except ModuleLoadError as exc:
@@ -148,16 +148,19 @@ def ranked(*levels: Sequence[CatalogueEntry]) -> list[CatalogueEntry]:
     return judged
 
 
-def _declared_type(file: Path | None) -> object:
-    """The value assigned to ``__amplifier_module_type__``, if a constant is; None when nothing can be read."""
-    if file is None:
-        return None
+def _parsed(file: Path | None) -> ast.Module:
+    """The syntax tree of a module's file; an empty one when it cannot be read."""
     try:
-        tree = ast.parse(file.read_bytes(), str(file))
+        if file is not None:
+            return ast.parse(file.read_bytes(), str(file))
     except (OSError, SyntaxError, ValueError) as exc:
         logger.warning("%s cannot be read: %s", file, exc)
-        return None
-    for node in tree.body:
+    return ast.Module(body=[], type_ignores=[])
+
+
+def _declared_type(source: ast.Module) -> object:
+    """The value assigned to ``__amplifier_module_type__``, if it is a constant."""
+    for node in source.body:
         targets = (
             node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
         )
@@ -187,13 +190,9 @@ def _source_file(module: str) -> Path | None:
     return None
 
 
-def _first_line(file: Path | None, module_id: str) -> str:
-    """The first line of a module's documentation, without the id in front of it."""
-    try:
-        documented = None if file is None else ast.get_docstring(ast.parse(file.read_bytes()))
-    except (OSError, SyntaxError, ValueError):
-        return ""
-    return (documented or "").partition("\n")[0].removeprefix(f"{module_id}: ").removesuffix(".")
+def _first_line(source: ast.Module, module_id: str) -> str:
+    """The first line of a module's docstring, without the id in front of it."""
+    return (ast.get_docstring(source) or "").partition("\n")[0].removeprefix(f"{module_id}: ").removesuffix(".")
 
 
 def _summary(entry_point: EntryPoint) -> str:
