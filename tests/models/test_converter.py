@@ -357,6 +357,16 @@ def test_a_foreign_class_may_hold_models():
     ]
 
 
+def test_a_problem_of_a_model_in_a_foreign_class_has_its_whole_path():
+    holder = Holder(
+        usage=Usage(input_tokens=1, output_tokens=2, total_tokens=3), blocks=[TextBlock(text="x", a=[float("nan")])]
+    )
+    for written in (to_json, to_dict):
+        with pytest.raises(ModelError) as caught:
+            written(holder)
+        assert [path for path, _ in caught.value.problems] == ["blocks[0].a[0]"]
+
+
 def test_an_unreadable_type_is_a_model_error():
     with pytest.raises(ModelError):
         from_dict(ModelError, {})

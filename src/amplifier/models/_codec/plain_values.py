@@ -142,8 +142,10 @@ def may_hide_nan(text: bytes) -> bool:
 
 def only_word(field_type: FieldType) -> str | None:
     """The word of a field that can hold only one; it is written whatever was assigned, because the class decides."""
-    is_single = isinstance(field_type, LiteralType) and len(field_type.values) == 1
-    return next(iter(field_type.values)) if is_single and isinstance(field_type, LiteralType) else None
+    if not isinstance(field_type, LiteralType) or len(field_type.values) != 1:
+        return None
+    [word] = field_type.values
+    return str(word)
 
 
 def has_list_of_models(field_type: FieldType) -> bool:
