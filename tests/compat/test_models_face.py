@@ -589,7 +589,8 @@ def test_a_subclass_with_a_constructor_of_its_own_keeps_it():
 
 
 def test_a_class_with_our_decorator_is_left_to_it():
-    from amplifier.models._definition.base import Model, model
+    from amplifier.models._definition.base import Model
+    from amplifier.models._definition.decorator import model
 
     @model
     class Native(Model):

@@ -70,7 +70,7 @@ def test_the_interesting_messages_are_among_them(wanted):
 
 
 def test_classes_of_ones_own_can_be_drawn():
-    from amplifier.models._definition.base import model
+    from amplifier.models._definition.decorator import model
 
     @model
     class Note(OpenModel):

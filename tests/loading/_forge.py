@@ -1,4 +1,4 @@
-"""Real packages, roots and distributions on disk, for the tests of this room."""
+"""Real packages, roots and distributions on disk, for the tests of this folder."""
 
 from __future__ import annotations
 

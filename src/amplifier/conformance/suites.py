@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import anyio
 import attrs
 
-from amplifier._spelling import nearest
+from amplifier._spelling import did_you_mean, nearest
 from amplifier.conformance.engine.controller import check_module
 from amplifier.conformance.engine.selection import AskedInVain, refuse_missing_parts, refuse_unknown
 from amplifier.conformance.report.model import ClauseOutcome, Finding, Report, described
@@ -261,4 +261,4 @@ def _refuse_unknown_attributes(found: type[Conformance]) -> None:
 
 def _instead_of(name: str) -> str:
     near = nearest(name, _OPTIONS)
-    return f"did you mean {near!r}?" if near else f"expected one of {', '.join(_OPTIONS)}"
+    return did_you_mean(near) if near else f"expected one of {', '.join(_OPTIONS)}"

@@ -1,7 +1,6 @@
 """The context contract: the conversation's memory, and the view of it that a model is shown.
 
-`ContextManager` is the shape, `CLAUSES` are the promises. Messages are plain dicts with at least a ``role``. Above
-stand the orchestrator contract and all modules; below stands nothing but the clause record.
+`ContextManager` is the Protocol, `CLAUSES` are the rules. Messages are plain dicts with at least a ``role``.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class ContextManager(Protocol):
         """Return the messages for the next request, compacted to fit if need be.
 
         Args:
-            token_budget: An explicit limit; it goes before anything the provider says.
+            token_budget: An explicit limit; it takes precedence over the provider's.
             provider: Whose ``get_info().defaults`` give the limit: context window less output less a margin.
         """
         ...

@@ -1,7 +1,6 @@
 """The hook contract: a handler that watches events and may object to them.
 
-`HookHandler` is the shape, `CLAUSES` are the promises. Above stand the host, which calls handlers, and all modules;
-below stand the models.
+`HookHandler` is the Protocol, `CLAUSES` are the rules.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from ._clause import Clause, recommended, required
 class HookHandler(Protocol):
     """What is called when an event is emitted.
 
-    `isinstance` can only say that something is callable; whether it answers well is for the clauses.
+    `isinstance` only checks that something is callable; the clauses cover its behaviour.
     """
 
     async def __call__(self, event: str, data: dict[str, Any]) -> HookResult:
@@ -26,7 +25,7 @@ class HookHandler(Protocol):
 
         Args:
             event: The event's name.
-            data: A copy of the payload that belongs to this handler alone; changes reach nobody.
+            data: A copy of the payload that belongs to this handler alone; changes have no effect elsewhere.
 
         Returns:
             The verdict. Which verdicts count for an event is in the event catalogue.

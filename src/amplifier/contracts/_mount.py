@@ -1,7 +1,6 @@
 """The contract of every module, whatever its kind: how it is found, mounted, cancelled and cleaned up.
 
-A module is a package with ``mount`` and, if it wants, ``on_session_ready`` beside it. Above stands the loader, which
-finds both, and all modules; below stands the host.
+A module is a package with ``mount`` and, if it wants, ``on_session_ready`` beside it.
 """
 
 from __future__ import annotations

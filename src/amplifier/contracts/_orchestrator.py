@@ -1,7 +1,6 @@
-"""The orchestrator contract: the loop that turns a prompt into an answer.
+"""The orchestrator contract: the loop that turns a prompt into a response.
 
-`Orchestrator` is the shape, `CLAUSES` are the promises. Above stand all modules; below stand the contracts of
-everything a loop is given, and the models.
+`Orchestrator` is the Protocol, `CLAUSES` are the rules.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Orchestrator(Protocol):
         """Run one turn.
 
         Args:
-            prompt: What the user said.
+            prompt: The user's input.
             context: Where the conversation is kept.
             providers: The models there are, by name.
             tools: The tools there are, by name.

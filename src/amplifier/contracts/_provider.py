@@ -1,7 +1,6 @@
 """The provider contract: a language model behind one interface.
 
-`Provider` is the shape, `CLAUSES` are the promises. Above stand the orchestrator contract and all modules; below stand
-the models.
+`Provider` is the Protocol, `CLAUSES` are the rules.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Provider(Protocol):
             kwargs: Options of one provider; others ignore them.
 
         Raises:
-            LLMError: The call failed; the fields say whether a retry may help.
+            LLMError: The call failed; the fields state whether a retry may help.
         """
         ...
 

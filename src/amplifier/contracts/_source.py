@@ -1,7 +1,7 @@
 """The module source contract: from a module id to a place it can be imported from.
 
-Where modules come from is for the application to decide; the kernel only asks. Above stands the loader, which asks the
-resolver at the mount point ``module-source-resolver``; below stands nothing but the clause record.
+The application decides where modules come from: the loader asks the resolver at the mount point
+``module-source-resolver``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ModuleSourceResolver(Protocol):
 
         Args:
             module_id: What was asked for, such as ``tool-bash``.
-            profile_hint: What the plan says about the source, in whatever form the application defined.
+            profile_hint: The source in the plan, in a form that the application defines.
 
         Raises:
             ModuleNotFoundError: This resolver knows no source for the id.

@@ -1,8 +1,7 @@
 """The tool contract: a capability that the model may call by name.
 
-`Tool` is the shape, `CLAUSES` are the promises. A schema is optional, so `isinstance` does not ask for it;
-`tool_schema` finds it under either of the two names in use. Above stand the orchestrator contract and all modules;
-below stand the models.
+`Tool` is the Protocol, `CLAUSES` are the rules. A schema is optional, so `isinstance` does not ask for it;
+`tool_schema` finds it under either of the two names in use.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Tool(Protocol):
         """Do the work.
 
         Args:
-            input: The arguments as the model wrote them; checked by nobody yet.
+            input: The arguments as the model wrote them; not checked yet.
 
         Returns:
             The result; a failure is a result too, with ``success=False`` and an ``error``.
@@ -82,7 +81,7 @@ def _read_schema(tool: object, member: str) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        # An async get_schema leaves a coroutine that nobody will await; closing it avoids a second, misleading warning.
+        # An async get_schema leaves a coroutine that is never awaited; closing it avoids a second, misleading warning.
         close = getattr(value, "close", None)
         if hasattr(value, "__await__") and callable(close):
             close()

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import anyio
 import attrs
 
-from amplifier._spelling import did_you_mean
+from amplifier._spelling import suggestion
 from amplifier.contracts import Coordinator
 from amplifier.errors import InvalidRequestError, LLMError, ModelError, PlanError
 from amplifier.models import (
@@ -188,7 +188,7 @@ def _problems(step: Any, path: str) -> list[tuple[str, str]]:
     problems: list[tuple[str, str]] = []
     for key, value in step.items():
         if key not in _STEP_CHECKS:
-            hint = did_you_mean(key, _STEP_CHECKS) or f"; expected {', '.join(_STEP_CHECKS)}"
+            hint = suggestion(key, _STEP_CHECKS) or f"; expected {', '.join(_STEP_CHECKS)}"
             problems.append((f"{path}.{key}", f"unknown key{hint}"))
         elif problem := _STEP_CHECKS[key](value):
             problems.append((f"{path}.{key}", problem))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 
 from amplifier._json import redact_text, visible_text
+from amplifier._spelling import did_you_mean
 from amplifier.errors import (
     AmplifierError,
     AuthenticationError,
@@ -53,9 +54,9 @@ def _words(error: BaseException) -> str:
         return f"{error}{_advice(error)}"
     if isinstance(error, ModuleNotFoundError) and error.module_id is not None:
         suggestion = error.suggestion
-        near = f" Did you mean {suggestion!r}?" if suggestion and is_near(error.module_id, suggestion) else ""
+        near = f"; {did_you_mean(suggestion)}" if suggestion and is_near(error.module_id, suggestion) else "."
         return (
-            f"no module {error.module_id!r} is installed.{near} `amplifier module list` shows what there is; "
+            f"no module {error.module_id!r} is installed{near} `amplifier module list` shows what there is; "
             "`--debug` shows where it was looked for."
         )
     if isinstance(error, CommandError | MissingExtraError):

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from amplifier.models._codec.fast_reader import _TAGGED_READERS, READERS
-from amplifier.models._definition.base import Model, OpenModel, _init_on_demand
+from amplifier.models._codec.fast_reader import READERS
+from amplifier.models._definition.base import Model, OpenModel
+from amplifier.models._definition.constructor import lazy_init
 from amplifier.models._definition.unknown_keywords import Misspellings
 
 from ._errors import GENERATED, convert_errors, keep_errors
@@ -45,10 +46,9 @@ def detach() -> None:
 
 def _forget_generated_code() -> None:
     READERS.clear()
-    _TAGGED_READERS.clear()
     for cls in _below(OpenModel):
         if cls.__dict__.get("__init__") is not None and _is_generated(cls.__dict__["__init__"]):
-            cls.__init__ = _init_on_demand(cls)  # type: ignore[method-assign]
+            cls.__init__ = lazy_init(cls)  # type: ignore[method-assign]
 
 
 def _below(cls: type[Model]) -> list[type[Model]]:

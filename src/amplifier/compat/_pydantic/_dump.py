@@ -25,8 +25,7 @@ import attrs
 import orjson
 
 from amplifier.models import ResponseFormatJsonSchema, ToolResult
-from amplifier.models._definition.base import Model, ModelField, OpenModel
-from amplifier.models._definition.field_types import Shape
+from amplifier.models._definition.base import FieldType, Model, ModelField, OpenModel
 
 from ._errors import serialization_error
 from ._schema import OURS
@@ -118,7 +117,7 @@ class Rules:
         if field.name == "content" and isinstance(model, ToolResult) and isinstance(value, list):
             blocks = attrs.evolve(self, exclude_none=True)
             return [blocks.value(block, _EVERYTHING) for block in value]
-        if type(value) is float and type(field.shape) is not Shape:
+        if type(value) is float and type(field.type) is not FieldType:
             return value  # even NaN; the text has null for it, and free-form values have None in JSON form
         return self.value(value, choice)
 

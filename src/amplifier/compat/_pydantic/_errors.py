@@ -2,7 +2,7 @@
 
 Published code catches pydantic's error, which cannot be inherited from; our own code catches `ModelError`. So it depends
 on who called the constructor: code of the package ``amplifier`` gets ours, all other code gets pydantic's. Without pydantic
-everybody gets ours. Both are ValueErrors. Everything that can be wrong with a model leaves through `Building.finish`, so
+everybody gets ours. Both are ValueErrors. Everything that can be wrong with a model leaves through `Coercion.finish`, so
 that is the one place to step in, and a model that is right pays nothing.
 """
 
@@ -14,27 +14,27 @@ from types import FrameType
 from typing import Any, Final, TypeAlias
 
 from amplifier.errors import ModelError
-from amplifier.models._definition.problems import Building
+from amplifier.models._definition.base import Coercion
 
 GENERATED: Final = "<generated __init__ of "
 _OUR_CODE: Final = "amplifier."
 _NOT_OUR_CODE: Final = "amplifier.compat."
-_finish: Final = Building.finish
+_finish: Final = Coercion.finish
 
 _Location: TypeAlias = tuple[str | int, ...]
 
 
 def convert_errors() -> None:
     """From now on, raise what the caller expects."""
-    Building.finish = _finish_for_caller  # type: ignore[method-assign]  # restored by keep_errors
+    Coercion.finish = _finish_for_caller  # type: ignore[method-assign]  # restored by keep_errors
 
 
 def keep_errors() -> None:
     """From now on, raise ours."""
-    Building.finish = _finish  # type: ignore[method-assign]
+    Coercion.finish = _finish  # type: ignore[method-assign]
 
 
-def _finish_for_caller(self: Building, subject: str) -> None:
+def _finish_for_caller(self: Coercion, subject: str) -> None:
     try:
         _finish(self, subject)
     except ModelError as error:

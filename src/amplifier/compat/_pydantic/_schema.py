@@ -9,35 +9,34 @@ from typing import Any, Final
 import attrs
 
 from amplifier.models import HookResult
-from amplifier.models._definition.base import Model, ModelField, OpenModel
+from amplifier.models._definition.base import FieldType, Model, ModelField, OpenModel
 from amplifier.models._definition.field_types import (
-    BoolShape,
-    DatetimeShape,
-    DecimalShape,
-    DictShape,
-    EitherShape,
-    FloatShape,
-    IntShape,
-    ListShape,
-    LiteralShape,
-    ModelShape,
-    OptionalShape,
-    Shape,
-    StrShape,
-    TaggedShape,
-    shape_of,
+    BoolType,
+    DatetimeType,
+    DecimalType,
+    DictType,
+    FloatType,
+    IntType,
+    ListType,
+    LiteralType,
+    ModelType,
+    OptionalType,
+    StrType,
+    TaggedUnionType,
+    UnionType,
+    field_type_of,
 )
 
 OURS: Final = frozenset({(HookResult, "approval_gates")})
 """Fields that the published models do not have; shown only while they hold something."""
 
-_SCALARS: Final[dict[type[Shape], dict[str, Any]]] = {
-    StrShape: {"type": "string"},
-    IntShape: {"type": "integer"},
-    FloatShape: {"type": "number"},
-    BoolShape: {"type": "boolean"},
-    DecimalShape: {"anyOf": [{"type": "number"}, {"type": "string"}]},
-    DatetimeShape: {"type": "string", "format": "date-time"},
+_SCALARS: Final[dict[type[FieldType], dict[str, Any]]] = {
+    StrType: {"type": "string"},
+    IntType: {"type": "integer"},
+    FloatType: {"type": "number"},
+    BoolType: {"type": "boolean"},
+    DecimalType: {"anyOf": [{"type": "number"}, {"type": "string"}]},
+    DatetimeType: {"type": "string", "format": "date-time"},
 }
 
 
@@ -141,45 +140,46 @@ class _Writer:
         if cls.__doc__:
             schema["description"] = cls.__doc__.strip()
         schema["properties"] = {
-            field.name: self._property(field, shape_of(hints.get(field.name, Any))) for field in published_fields(cls)
+            field.name: self._property(field, field_type_of(hints.get(field.name, Any)))
+            for field in published_fields(cls)
         }
         required = [field.name for field in cls.__model_fields_of__ if field.is_required]
         if required:
             schema["required"] = required
         return {**schema, "title": cls.__name__, "type": "object"}
 
-    def _property(self, field: ModelField, shape: Shape) -> dict[str, Any]:
-        schema = self._shape(shape)
+    def _property(self, field: ModelField, field_type: FieldType) -> dict[str, Any]:
+        schema = self._field_type(field_type)
         if not field.is_required and field.factory is None:
             schema = {**schema, "default": field.default}
-        named = shape.inner if isinstance(shape, OptionalShape) else shape
+        named = field_type.inner if isinstance(field_type, OptionalType) else field_type
         # A nested model has a title already.
-        return schema if isinstance(named, ModelShape) else {**schema, "title": field.name.replace("_", " ").title()}
+        return schema if isinstance(named, ModelType) else {**schema, "title": field.name.replace("_", " ").title()}
 
-    def _shape(self, shape: Shape) -> dict[str, Any]:
-        if isinstance(shape, DecimalShape) and self.is_output:
+    def _field_type(self, field_type: FieldType) -> dict[str, Any]:
+        if isinstance(field_type, DecimalType) and self.is_output:
             return {"type": "string"}
-        if type(shape) in _SCALARS:
-            return dict(_SCALARS[type(shape)])
-        if isinstance(shape, LiteralShape):
-            values = list(shape.values)
+        if type(field_type) in _SCALARS:
+            return dict(_SCALARS[type(field_type)])
+        if isinstance(field_type, LiteralType):
+            values = list(field_type.values)
             words = {"const": values[0]} if len(values) == 1 else {"enum": sorted(values)}
             return {**words, "type": "string"}
-        if isinstance(shape, DictShape):
-            members = True if type(shape.inner) is Shape else self._shape(shape.inner)
+        if isinstance(field_type, DictType):
+            members = True if type(field_type.inner) is FieldType else self._field_type(field_type.inner)
             return {"additionalProperties": members, "type": "object"}
-        if isinstance(shape, ListShape):
-            return {"items": self._shape(shape.inner), "type": "array"}
-        if isinstance(shape, ModelShape):
-            return self.reference(shape.cls)
-        if isinstance(shape, TaggedShape):
-            mapping = {tag: self.reference(cls)["$ref"] for tag, cls in shape.by_tag.items()}
+        if isinstance(field_type, ListType):
+            return {"items": self._field_type(field_type.inner), "type": "array"}
+        if isinstance(field_type, ModelType):
+            return self.reference(field_type.cls)
+        if isinstance(field_type, TaggedUnionType):
+            mapping = {tag: self.reference(cls)["$ref"] for tag, cls in field_type.by_tag.items()}
             options = [{"$ref": reference} for reference in mapping.values()]
             return {"discriminator": {"mapping": mapping, "propertyName": "type"}, "oneOf": options}
-        if isinstance(shape, OptionalShape):
-            inner = self._shape(shape.inner)
+        if isinstance(field_type, OptionalType):
+            inner = self._field_type(field_type.inner)
             options = inner["anyOf"] if set(inner) == {"anyOf"} else [inner]
             return {"anyOf": [*options, {"type": "null"}]}
-        if isinstance(shape, EitherShape):
-            return {"anyOf": [self._shape(option) for option in shape.options]}
+        if isinstance(field_type, UnionType):
+            return {"anyOf": [self._field_type(option) for option in field_type.options]}
         return {}

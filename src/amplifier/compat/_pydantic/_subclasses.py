@@ -14,7 +14,8 @@ from typing import Any, Final, cast
 
 import attrs
 
-from amplifier.models._definition.base import Model, ModelField, OpenModel, model
+from amplifier.models._definition.base import Model, ModelField, OpenModel
+from amplifier.models._definition.decorator import model
 
 _lock: Final = threading.RLock()
 _ABSENT: Final = object()

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 
-from amplifier._spelling import nearest_names
+from amplifier._spelling import did_you_mean, nearest_names
 from amplifier.conformance.harness.check_registry import CHECKS, all_clauses, checks_for
 from amplifier.errors import AmplifierError, MissingExtraError
 
@@ -112,7 +112,7 @@ def _nearest(name: str, names: list[str]) -> str:
     if not near:
         return "expected a clause such as 'T5' or a check such as 'tool.is_a_tool'"
     exact = [each for each in near if each.casefold() == name.casefold()]
-    return f"did you mean {' or '.join(map(repr, exact or near))}?"
+    return did_you_mean(*(exact or near))
 
 
 def _own(module_type: str) -> str:

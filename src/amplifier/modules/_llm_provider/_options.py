@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import attrs
 
-from amplifier._spelling import did_you_mean
+from amplifier._spelling import suggestion
 
 from .._tool_base import count, flag, read_config
 
@@ -174,7 +174,7 @@ def read_options(
     for key, value in (config or {}).items():
         name = _ALIASES.get(key, key)
         if name not in known:
-            logger.warning("%s does not read the key %r%s", module, key, did_you_mean(key, known))
+            logger.warning("%s does not read the key %r%s", module, key, suggestion(key, known))
         elif name == key or name not in (config or {}):
             given[name] = value
     given = read_config(module, given, known)

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import attrs
 
-from amplifier._spelling import nearest
+from amplifier._spelling import did_you_mean, nearest
 from amplifier.errors import PlanError, Problem
 from amplifier.models import ApprovalDefault
 
@@ -165,7 +165,7 @@ def _rule(given: Any, path: str, problems: list[Problem]) -> Rule | None:
     for key in given:
         if key not in _RULE_KEYS:
             near = nearest(key, _RULE_KEYS)
-            hint = f"did you mean {near!r}?" if near else f"expected one of {', '.join(_RULE_KEYS)}"
+            hint = did_you_mean(near) if near else f"expected one of {', '.join(_RULE_KEYS)}"
             problems.append((f"{path}.{key}", f"unknown key; {hint}"))
     action = given.get("action")
     if not isinstance(action, str) or action not in _ACTIONS:

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from amplifier._spelling import did_you_mean
+from amplifier._spelling import suggestion
 
 from .._tool_base import ToolFailure, shown
 
@@ -80,6 +80,6 @@ def find_agent(agents: Mapping[str, Agent], name: str) -> Agent:
     """
     if name in agents:
         return agents[name]
-    hint = did_you_mean(name, agents)
+    hint = suggestion(name, agents)
     known = ", ".join(shown(known, 60) for known in list(agents)[:_MOST_SHOWN]) or "none"
     raise ToolFailure("UnknownAgent", f"there is no agent {shown(ascii(name), 80)}{hint} Available: {known}")

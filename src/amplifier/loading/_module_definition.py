@@ -1,6 +1,6 @@
 """Examining what was imported: is there a mount function, what kind is it, what else does it offer.
 
-Above: `_loader`. Below: `_record`, `_importing`. Nothing here calls a mount function.
+Nothing here calls a mount function.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import attrs
 from amplifier.errors import ModuleLoadError
 
 from ._importing import MODULE_PREFIX, foreign_code
-from ._record import LoadedModule, check_declared_backends, check_declared_type, type_from_id
+from ._loaded_module import LoadedModule, check_declared_backends, check_declared_type, type_from_id
 
 _MISSING: Final = object()
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Blueprint:
-    """All of a `LoadedModule` that does not depend on who loads it, so that a second load costs one small record.
+class ModuleDefinition:
+    """All of a `LoadedModule` that does not depend on the loader and the config, so that a second load costs one small record.
 
     Attributes:
         complaint: What is wrong with the module though it can be used; logged at every load.
-        backends: What the module declares as ``__amplifier_backends__``; None when it says nothing.
+        backends: What the module declares as ``__amplifier_backends__``; None when it declares none.
     """
 
     mount: Callable[..., Any]
@@ -51,8 +51,8 @@ class Blueprint:
         )
 
 
-def examine_registered(module_id: str, source: object, module_type: str | None) -> Blueprint:
-    """Examine what somebody registered in process: a mount function, or something that has one.
+def examine_registered(module_id: str, source: object, module_type: str | None) -> ModuleDefinition:
+    """Examine what was registered in process: a mount function, or something that has one.
 
     A bare function is taken by itself: the Python module it is defined in may define many.
 
@@ -69,7 +69,7 @@ def examine_registered(module_id: str, source: object, module_type: str | None) 
 
 def examine_imported(
     module_id: str, module: ModuleType, attribute: str = "", *, origin: str, path: Path | None = None
-) -> Blueprint:
+) -> ModuleDefinition:
     """Examine what was imported: the Python module itself, or the (dotted) attribute of it that was named.
 
     Raises:
@@ -103,9 +103,9 @@ def find_target(module: ModuleType, attribute: str) -> object:
 
 
 def _holders(module: ModuleType, target: object, mount: object) -> tuple[object, ...]:
-    """What may say something about the module, best first: where mount is defined, where it was found, its package."""
+    """The objects that may declare something about the module, best first: where mount is defined, where it was found, its package."""
     defined_in = sys.modules.get(getattr(mount, "__module__", None) or "")
-    # A package that only hosts modules, such as an application, says nothing about any one of them.
+    # A package that only hosts modules, such as an application, declares nothing about any one of them.
     top = module.__name__.partition(".")[0]
     package = sys.modules.get(top) if top.startswith(MODULE_PREFIX) else None
     return target, defined_in, module, package
@@ -120,7 +120,7 @@ def _checked(
     *,
     origin: str,
     path: Path | None = None,
-) -> Blueprint:
+) -> ModuleDefinition:
     if not callable(mount):
         raise ModuleLoadError(
             f"module {module_id!r} ({origin}): mount is {mount!r}, which is not callable; "
@@ -136,7 +136,7 @@ def _checked(
             reason_code="invalid_entry_point",
         )
     ready, complaint = _ready_callback(ready, module_id, origin)
-    return Blueprint(
+    return ModuleDefinition(
         mount=mount,
         module_type=type_from_id(module_id) if declared is None else check_declared_type(declared, module_id, origin),
         on_session_ready=ready,

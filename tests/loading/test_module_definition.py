@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from amplifier.errors import ModuleLoadError
-from amplifier.loading._blueprint import accepts_coordinator_and_config, examine_imported, examine_registered
+from amplifier.loading._module_definition import accepts_coordinator_and_config, examine_imported, examine_registered
 
 
 async def good_mount(coordinator, config):
@@ -117,7 +117,7 @@ def test_the_declared_kind_wins_over_the_id():
     assert examine_registered("tool-x", module, "context").module_type == "context"
 
 
-def test_without_a_declaration_the_id_decides_or_nobody():
+def test_without_a_declaration_the_id_decides_the_kind_or_it_is_unknown():
     assert examine_imported("hooks-tool-x", module_with(mount=good_mount), origin="here").module_type == "hook"
     assert examine_imported("my-tool", module_with(mount=good_mount), origin="here").module_type is None
 
@@ -140,17 +140,17 @@ def test_an_asynchronous_ready_callback_is_kept():
             return None
 
     for callback in (on_session_ready, functools.partial(on_session_ready), Callback()):
-        blueprint = examine_imported("tool-x", module_with(mount=good_mount, on_session_ready=callback), origin="here")
-        assert blueprint.on_session_ready is callback
-        assert blueprint.complaint is None
+        definition = examine_imported("tool-x", module_with(mount=good_mount, on_session_ready=callback), origin="here")
+        assert definition.on_session_ready is callback
+        assert definition.complaint is None
 
 
 @pytest.mark.parametrize("ready", [lambda coordinator: None, 7])
 def test_any_other_ready_callback_is_left_out_with_a_complaint(ready):
-    blueprint = examine_registered("tool-x", module_with(mount=good_mount, on_session_ready=ready), None)
-    assert blueprint.on_session_ready is None
-    assert blueprint.complaint is not None
-    assert "expected async def on_session_ready(coordinator)" in blueprint.complaint
+    definition = examine_registered("tool-x", module_with(mount=good_mount, on_session_ready=ready), None)
+    assert definition.on_session_ready is None
+    assert definition.complaint is not None
+    assert "expected async def on_session_ready(coordinator)" in definition.complaint
 
 
 def test_a_bare_function_takes_nothing_from_the_module_it_is_defined_in(monkeypatch):

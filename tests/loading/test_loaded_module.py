@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from amplifier.errors import ModuleLoadError
 from amplifier.loading import TYPE_TO_MOUNT_POINT, LoadedModule
-from amplifier.loading._record import check_module_id, package_name, type_from_id
+from amplifier.loading._loaded_module import check_module_id, package_name, type_from_id
 
 HOSTILE_IDS = [
     "",
@@ -171,10 +171,10 @@ async def test_a_structured_mount_needs_a_host():
 async def test_an_instance_that_happens_to_be_a_context_manager_is_returned_as_it_is():
     class Instance:
         async def __aenter__(self):
-            raise AssertionError("nobody asked")
+            raise AssertionError("not to be called")
 
         async def __aexit__(self, *exc_info):
-            raise AssertionError("nobody asked")
+            raise AssertionError("not to be called")
 
     instance = Instance()
 

@@ -1,34 +1,57 @@
-"""A task tree as text: one paragraph for each task, indented below the task that started it."""
+"""Every task of a process as one tree, and its text: one paragraph for each task, indented below the task that started it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from attrs import Factory, frozen
 
 from amplifier._json import visible_text
 
-if TYPE_CHECKING:
-    from ._report import CodeLine, TaskReport, TaskTree, ThreadReport
+from ._report import CodeLine, TaskReport, ThreadReport
+
+FORMAT = 1
+"""Of the JSON form; a change that readers would notice gets another number."""
 
 _INDENT = "  "
 _VERBS = {"waiting": "waits", "running": "is running", "not started": "has not started"}
 
 
-def tree_text(tree: TaskTree) -> str:
-    """The whole tree; ends without a line break."""
-    sessions = {task.session_id for task in tree.tasks if task.session_id is not None}
-    backend = tree.backend or "no event loop"
-    counted = f"{_counted(len(tree.tasks), 'task')}, {_counted(len(sessions), 'session')}"
-    lines = [f"tasks of process {tree.pid} at {tree.taken_at}: {counted}, {backend}"]
-    depths: dict[int, int] = {}
-    names = {task.number: task.name for task in tree.tasks}
-    for task in tree.tasks:
-        depth = depths[task.number] = 0 if task.parent is None else depths[task.parent] + 1
-        lines += [f"{_INDENT * depth}{line}" for line in _task_lines(task, names)]
-    for thread in tree.threads:
-        lines += _thread_lines(thread)
-    return visible_text("\n".join(lines))
+@frozen(kw_only=True)
+class TaskTree:
+    """Every task of one process's event loop, and its threads, at one moment.
+
+    Attributes:
+        pid: The process.
+        taken_at: When, ISO 8601 in UTC.
+        backend: ``asyncio`` or ``trio``; None when no event loop runs in the thread that was asked.
+        is_blocked: Whether the thread of the event loop was in the middle of a task's code instead of waiting for events. Always
+            so in a report that a task asked for itself; in one that a signal asked for, it names the task that holds all others up.
+        tasks: Parents before their children.
+    """
+
+    format: int = FORMAT
+    pid: int
+    taken_at: str
+    backend: str | None = None
+    is_blocked: bool = False
+    tasks: list[TaskReport] = Factory(list)
+    threads: list[ThreadReport] = Factory(list)
+
+    def __str__(self) -> str:
+        sessions = {task.session_id for task in self.tasks if task.session_id is not None}
+        backend = self.backend or "no event loop"
+        counted = f"{_counted(len(self.tasks), 'task')}, {_counted(len(sessions), 'session')}"
+        lines = [f"tasks of process {self.pid} at {self.taken_at}: {counted}, {backend}"]
+        depths: dict[int, int] = {}
+        names = {task.number: task.name for task in self.tasks}
+        for task in self.tasks:
+            depth = depths[task.number] = 0 if task.parent is None else depths[task.parent] + 1
+            lines += [f"{_INDENT * depth}{line}" for line in _task_lines(task, names)]
+        for thread in self.threads:
+            lines += _thread_lines(thread)
+        return visible_text("\n".join(lines))
 
 
 def _task_lines(task: TaskReport, names: dict[int, str]) -> Iterator[str]:

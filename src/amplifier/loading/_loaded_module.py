@@ -1,7 +1,6 @@
 """What a loaded module is: its id, its kind, the record the session mounts.
 
-Above: `_blueprint` and `_loader`, which fill these records, and the session. Below: errors only. Nothing here imports
-foreign code or looks at the disk.
+Nothing here imports foreign code or reads files.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ def type_from_id(module_id: str) -> str | None:
     """The kind an id's first word names, or None.
 
     Only the first word counts: ``hooks-tool-x`` is a hook about tools. When it names no kind there is no guess; the
-    section of the mount plan in which the module stands knows better.
+    section of the mount plan that lists the module decides.
     """
     return _FIRST_WORD_TO_TYPE.get(_WORD_END.split(module_id, maxsplit=1)[0])
 
@@ -148,8 +147,8 @@ class LoadedModule:
         module_id: The id it was loaded by.
         module_type: One of `TYPE_TO_MOUNT_POINT`; None when the module declares nothing and its id's first word names
             no kind, in which case the section of the mount plan decides.
-        mount: The module's own mount function; nobody has called it yet.
-        config: What the mount plan says for this module; a copy, never None.
+        mount: The module's own mount function; not called yet.
+        config: The module's config in the mount plan; a copy, never None.
         on_session_ready: The module's async ``on_session_ready``, if it has one.
         origin: Where it came from, for people.
         path: Its package directory or file, where that is known.

@@ -24,7 +24,7 @@ def published(site):
     return "amplifier_module_tool_todo"
 
 
-def told(caplog):
+def logged(caplog):
     return [r.getMessage() for r in caplog.records if r.levelno == logging.INFO and r.name.startswith("amplifier.load")]
 
 
@@ -41,7 +41,7 @@ async def test_an_installed_module_takes_precedence_over_the_built_in_one(publis
         assert await loaded(loader=loader) == published
         await loader.load("tool-todo")
 
-    (line,) = told(caplog)
+    (line,) = logged(caplog)
     assert "entry point tool-todo of amplifier_module_tool_todo 1.2 is used" in line
     assert "not entry point tool-todo of amplifier " in line
     assert not is_built_in("tool-todo")
@@ -50,7 +50,7 @@ async def test_an_installed_module_takes_precedence_over_the_built_in_one(publis
 async def test_without_another_the_built_in_one_is_used_and_nothing_is_logged(site, caplog):
     with caplog.at_level(logging.INFO):
         assert await loaded() == OURS
-    assert told(caplog) == []
+    assert logged(caplog) == []
     assert is_built_in("tool-todo")
 
 
@@ -58,7 +58,7 @@ async def test_a_module_on_the_search_path_takes_precedence_over_the_built_in_on
     where = root(tmp_path, "tool-todo")
     with caplog.at_level(logging.INFO):
         assert await loaded(loader=make_loader(search_paths=[tmp_path])) == "amplifier_module_tool_todo"
-    assert [f"path {where} is used" in line for line in told(caplog)] == [True]
+    assert [f"path {where} is used" in line for line in logged(caplog)] == [True]
 
 
 async def test_an_installed_module_takes_precedence_over_the_search_path(published, tmp_path, make_loader):
@@ -94,7 +94,7 @@ async def test_a_source_pins_a_distribution_by_its_name(published, name):
 async def test_a_source_pins_the_built_in_module(published, source, caplog):
     with caplog.at_level(logging.INFO):
         assert await loaded(source) == OURS
-    assert told(caplog) == []
+    assert logged(caplog) == []
     assert published not in sys.modules
 
 
@@ -117,7 +117,7 @@ async def test_no_resolver_is_asked_about_a_pin(published):
         ({"distribution": "absent"}, '"builtin" (entry point tool-todo of amplifier'),
     ],
 )
-async def test_a_pin_that_fits_nothing_says_what_there_is(published, site, source, words):
+async def test_a_pin_that_fits_nothing_lists_the_alternatives(published, site, source, words):
     distribution(site, "other", {"tool-other": "other:mount"})
     with pytest.raises(ModuleLoadError) as caught:
         await loaded(source)
@@ -212,7 +212,7 @@ async def test_the_catalogue_shows_which_one_is_used_each_with_its_own_descripti
     assert [info.version for info in await ModuleLoader().discover() if info.id == "tool-todo"] == ["1.2"]
 
 
-async def test_contested_ids_are_used_by_nobody(contested):
+async def test_contested_ids_are_not_used(contested):
     assert [(origin, is_used) for origin, _, is_used, _ in entries("tool-todo")] == [
         ("acme 1.0", False),
         ("evil 6.6", False),

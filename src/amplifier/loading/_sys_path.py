@@ -18,11 +18,11 @@ _lock: Final = threading.Lock()
 def acquire(root: str) -> bool:
     """Make a root importable, behind everything that already is.
 
-    Appended, never inserted: what stands in front of the standard library or of installed packages replaces them for
+    Appended, never inserted: an entry before the standard library or installed packages replaces them for
     every other import in the process.
 
     Returns:
-        Whether `release` is due; False when the root was on sys.path on somebody else's account.
+        Whether `release` is due; False when the root was on sys.path already, not through a loader.
     """
     with _lock:
         if root in _counts:
@@ -44,7 +44,7 @@ def release(root: str) -> None:
             _counts[root] = left
             return
         del _counts[root]
-        # From the end: an equal entry further in front is somebody else's.
+        # From the end: an equal entry further in front is not a loader's.
         for position in range(len(sys.path) - 1, -1, -1):
             if sys.path[position] == root:
                 del sys.path[position]

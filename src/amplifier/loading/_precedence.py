@@ -6,6 +6,7 @@ A plan pins one of them by its ``source``: ``"builtin"``, or ``{"distribution": 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -66,7 +67,7 @@ def choose(module_id: str, claims: Sequence[EntryPoint]) -> EntryPoint | None:
     others = [claim for claim in claims if not claim.is_built_in]
     if len(others) > 1:
         named = " and by ".join(f"{claim} ({claim.metadata})" for claim in others)
-        pins = " or ".join(f'"source": {_as_json(claim)}' for claim in claims)
+        pins = " or ".join(f'"source": {json.dumps(pin_for(claim))}' for claim in claims)
         raise ModuleConflictError(
             f"module {module_id!r} is claimed by {named}; uninstall all but one of them, or pin one in the mount plan: {pins}",
             module_id=module_id,
@@ -78,13 +79,13 @@ def find_pinned(module_id: str, claims: Sequence[EntryPoint], pin: Pin) -> Entry
     """The claim that a plan pins.
 
     Raises:
-        ModuleLoadError: It does not exist; says what does.
+        ModuleLoadError: It does not exist; the message lists those that do.
     """
     found = next((claim for claim in claims if pin.fits(claim)), None)
     if found is not None:
         return found
     provided = sorted(each.module_id for all_ in entry_points().values() for each in all_ if pin.fits(each))
-    instead = " or ".join(f"{_as_json(claim)} ({claim})" for claim in claims)
+    instead = " or ".join(f"{json.dumps(pin_for(claim))} ({claim})" for claim in claims)
     raise ModuleLoadError(
         f"module {module_id!r} is pinned to {pin}, which does not provide it; "
         + (f"it provides {', '.join(provided)}; " if provided else "it is not installed or provides no modules; ")
@@ -100,7 +101,3 @@ def is_built_in(module_id: str) -> bool:
     """Whether a plan that pins nothing gets the built-in module of an id, as far as installed distributions go."""
     claims = entry_points().get(module_id, ())
     return bool(claims) and all(claim.is_built_in for claim in claims)
-
-
-def _as_json(claim: EntryPoint) -> str:
-    return f'"{BUILT_IN}"' if claim.is_built_in else f'{{"{_DISTRIBUTION}": "{claim.distribution}"}}'
