@@ -7,7 +7,7 @@ import re
 import pytest
 
 from amplifier.conformance import check_module
-from amplifier.conformance.engine.selection import refuse_missing_parts
+from amplifier.conformance.engine.selection import require_packages
 from amplifier.conformance.suites import conformance_tests
 from amplifier.errors import AmplifierError, MissingExtraError, ModuleNotFoundError
 from tests.conformance.modules import SOUND_TOOL, write_module
@@ -31,9 +31,9 @@ async def test_reading_needs_no_extra_and_asyncio_needs_no_trio(monkeypatch):
     monkeypatch.setattr(
         "amplifier.conformance.engine.selection.find_spec", lambda name: None if name == "trio" else "there"
     )
-    refuse_missing_parts(["asyncio"])
+    require_packages(["asyncio"])
     with pytest.raises(MissingExtraError, match="trio"):
-        refuse_missing_parts(["asyncio", "trio"])
+        require_packages(["asyncio", "trio"])
 
 
 @pytest.mark.parametrize(

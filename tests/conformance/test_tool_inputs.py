@@ -17,7 +17,7 @@ from amplifier.conformance.inputs.json_schema import acceptor, fingerprint, json
 from amplifier.conformance.inputs.sample_calls import sample_inputs
 from amplifier.conformance.inputs.tool_calls import near_misses, valid_inputs
 from amplifier.conformance.strategies import json_values
-from amplifier.conformance.target.locate import find_subject
+from amplifier.conformance.target.locate import find_target
 from amplifier.conformance.target.source_literals import choices_in
 
 SCHEMAS: dict[str, dict[str, Any]] = {
@@ -253,5 +253,5 @@ def test_a_module_that_starts_programs_is_given_the_name_of_none(tmp_path):
     body = "def choose(x):\n    return x in ('rm', 'archive') or x == 'sh' or {'cat': 1}.get(x)\n"
     harmless.write_text("async def mount(c, d): ...\n" + body, encoding="utf-8")
     dangerous.write_text("import subprocess\nasync def mount(c, d): subprocess.run(d)\n" + body, encoding="utf-8")
-    assert set(choices_in(find_subject(harmless, "tool"))) == {"rm", "archive", "sh", "cat"}
-    assert choices_in(find_subject(dangerous, "tool")) == ["archive"]
+    assert set(choices_in(find_target(harmless, "tool"))) == {"rm", "archive", "sh", "cat"}
+    assert choices_in(find_target(dangerous, "tool")) == ["archive"]

@@ -25,9 +25,9 @@ import attrs
 
 from amplifier._spelling import nearest
 from amplifier.conformance.engine.controller import check_module
-from amplifier.conformance.engine.selection import AskedInVain, refuse_missing_parts, refuse_unknown
+from amplifier.conformance.engine.selection import InvalidSelection, require_packages, reject_unknown
 from amplifier.conformance.report.model import ClauseOutcome, Finding, Report, described
-from amplifier.conformance.target.locate import find_subject, is_path
+from amplifier.conformance.target.locate import find_target, is_path
 from amplifier.contracts import clauses_for
 from amplifier.errors import AmplifierError
 
@@ -82,9 +82,9 @@ class Suite:
         Raises:
             AmplifierError: The module is not there, its type is not known, or something that running it takes is missing.
         """
-        refuse_unknown(self.backends)
-        refuse_missing_parts(self.backends)
-        found = find_subject(self.module, self.module_type)
+        reject_unknown(self.backends)
+        require_packages(self.backends)
+        found = find_target(self.module, self.module_type)
         if found.module_type is None:
             raise AmplifierError(f"the type of {self.module!r} is not known; set module_type")
         return [clause.id for clause in clauses_for(found.module_type)]  # type: ignore[arg-type]  # a known type
@@ -192,7 +192,7 @@ def conformance_tests(module: str | Path, **options: Any) -> Suite:
     """
     for name in options:
         if name not in _OPTIONS:
-            raise AskedInVain(f"conformance_tests takes no {name!r}; {_instead_of(name)}")
+            raise InvalidSelection(f"conformance_tests takes no {name!r}; {_instead_of(name)}")
     caller = sys._getframe(1).f_globals.get("__file__")
     return _made("conformance_tests", {**options, "module": _placed(module, caller)})
 
@@ -213,7 +213,7 @@ def suite_of(found: object) -> Suite | None:
     owner = next(each for each in found.__mro__ if "module" in vars(each))
     module: Any = found.module  # whatever the author put there
     if not isinstance(module, (str, Path)) or not str(module):
-        raise AskedInVain(
+        raise InvalidSelection(
             f"{found.__name__}.module is {module!r}; set it to a folder, a .py file, the id of an installed module or "
             f"the name of a package; a class that is only a base for others begins with an underscore: _{found.__name__}"
         )
@@ -229,7 +229,7 @@ _MAPPINGS = ("config", "plan", "xfail")
 def _made(what: str, options: dict[str, Any]) -> Suite:
     for name in _MAPPINGS:
         if not isinstance(options.get(name, {}), Mapping):
-            raise AskedInVain(f"{name} of {what} is {options[name]!r}; expected a dict")
+            raise InvalidSelection(f"{name} of {what} is {options[name]!r}; expected a dict")
     made: dict[str, Any] = {name: dict(value) if name in _MAPPINGS else value for name, value in options.items()}
     return Suite(**made)
 
@@ -253,7 +253,7 @@ def _refuse_unknown_attributes(found: type[Conformance]) -> None:
             is_own = name.startswith(("_", "test")) or name.isupper() or callable(value) or hasattr(value, "__get__")
             if is_own or name in (*_OPTIONS, "pytestmark"):
                 continue
-            raise AskedInVain(
+            raise InvalidSelection(
                 f"{base.__name__}.{name} is no option of a conformance class; {_instead_of(name)}; "
                 "what is your own begins with an underscore or is written in capitals"
             )

@@ -14,11 +14,11 @@ from pathlib import Path
 from amplifier.conformance.inputs.hostile_values import is_harmless
 from amplifier.conformance.inputs.regex_matches import texts_matching
 
-from .locate import Subject, parsed
+from .locate import Target, parsed
 
 _MOST = 60
 _LONGEST_PATTERN = 300
-_Finder = Callable[[Subject], list[str]]
+_Finder = Callable[[Target], list[str]]
 
 
 def _remembered(find: _Finder) -> _Finder:
@@ -26,7 +26,7 @@ def _remembered(find: _Finder) -> _Finder:
     known: dict[Path, list[str]] = {}
 
     @functools.wraps(find)
-    def look(subject: Subject) -> list[str]:
+    def look(subject: Target) -> list[str]:
         if subject.file not in known:
             known[subject.file] = find(subject)
         return list(known[subject.file])
@@ -35,13 +35,13 @@ def _remembered(find: _Finder) -> _Finder:
 
 
 @_remembered
-def settings_in(subject: Subject) -> list[str]:
+def settings_in(subject: Target) -> list[str]:
     """Keys looked up in something called ``config`` or ``settings``."""
     return _looked_up(subject, ("config", "settings", "cfg", "conf", "options"))
 
 
 @_remembered
-def inputs_in(subject: Subject) -> list[str]:
+def inputs_in(subject: Target) -> list[str]:
     """Keys looked up in anything else: inputs of tools, payloads of events."""
     found: list[str] = []
     for file in subject.sources():
@@ -54,7 +54,7 @@ def inputs_in(subject: Subject) -> list[str]:
 
 
 @_remembered
-def texts_in(subject: Subject) -> list[str]:
+def texts_in(subject: Target) -> list[str]:
     """Short text constants: names of modes, commands, actions."""
     found: list[str] = []
     for file in subject.sources():
@@ -65,7 +65,7 @@ def texts_in(subject: Subject) -> list[str]:
     return [text for text in dict.fromkeys(found) if "\n" not in text][:_MOST]
 
 
-def environment_in(subject: Subject) -> list[str]:
+def environment_in(subject: Target) -> list[str]:
     """Names of environment variables that the source looks up."""
     found = _looked_up(subject, ("environ",))
     for file in subject.sources():
@@ -79,7 +79,7 @@ def environment_in(subject: Subject) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def numbers_in(subject: Subject) -> set[int]:
+def numbers_in(subject: Target) -> set[int]:
     """Whole numbers that stand in the source."""
     trees = [tree for file in subject.sources() if (tree := parsed(file)) is not None]
     constants = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)]
@@ -92,7 +92,7 @@ _RUNNERS = frozenset(
 
 
 @_remembered
-def choices_in(subject: Subject) -> list[str]:
+def choices_in(subject: Target) -> list[str]:
     """Words that something is compared with, or looked up in a table: names of actions and modes.
 
     Of a module that starts programs, no word is taken that is the name of one.
@@ -109,7 +109,7 @@ def choices_in(subject: Subject) -> list[str]:
 
 
 @_remembered
-def triggers_in(subject: Subject) -> list[str]:
+def triggers_in(subject: Target) -> list[str]:
     """Texts that the source may be looking for inside other texts: what its patterns match, what its lists name.
 
     They are data for handlers, which look at events and run nothing; a module that starts programs gets none of them.
@@ -169,7 +169,7 @@ def _compared(node: ast.AST) -> Iterator[str]:
             yield part.value
 
 
-def _looked_up(subject: Subject, holders: tuple[str, ...]) -> list[str]:
+def _looked_up(subject: Target, holders: tuple[str, ...]) -> list[str]:
     found: list[str] = []
     for file in subject.sources():
         tree = parsed(file)

@@ -116,7 +116,7 @@ async def describes_its_input(stage: Stage) -> None:
 @check("T2", "T3", "T5", "T6", "T7", "T9", "T10", "T12", "T13", "T15", kind="behaviour", types=_TOOL)
 async def answers_listed_inputs(stage: Stage) -> None:
     """Calls it with all its schema names, and with everything that is wrong by one thing, one after the other."""
-    subject = stage.loaded.subject
+    subject = stage.loaded.target
     words, choices = inputs_in(subject), choices_in(subject)
     async with stage.scene() as scene:
         schemas = {at: schema_of(tool) for at, tool in scene.instances.items()}
@@ -139,7 +139,7 @@ async def answers_drawn_inputs(stage: Stage) -> None:
 @check("T8", kind="behaviour", types=_TOOL)
 async def tells_the_truth(stage: Stage) -> None:
     """Looks for inputs that the schema accepts and the tool refuses for their shape, with a counterpart that proves it."""
-    subject = stage.loaded.subject
+    subject = stage.loaded.target
     async with stage.scene() as scene:
         schemas = {at: schema_of(tool) for at, tool in scene.instances.items()}
     for at, schema in schemas.items():

@@ -56,7 +56,7 @@ async def look_for_mixing(stage: Stage, budget: Budget) -> None:
 
 
 async def _pairs(stage: Stage) -> tuple[list[Pair], dict[str, list[Input]]]:
-    subject = stage.loaded.subject
+    subject = stage.loaded.target
     pairs: list[Pair] = []
     probes: dict[str, list[Input]] = {}
     async with stage.scene() as scene:
