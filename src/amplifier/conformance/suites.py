@@ -25,7 +25,7 @@ import attrs
 
 from amplifier._spelling import nearest
 from amplifier.conformance.engine.controller import check_module
-from amplifier.conformance.engine.selection import InvalidSelection, require_packages, reject_unknown
+from amplifier.conformance.engine.selection import InvalidSelection, reject_unknown, require_packages
 from amplifier.conformance.report.model import ClauseOutcome, Finding, Report, described
 from amplifier.conformance.target.locate import find_target, is_path
 from amplifier.contracts import clauses_for

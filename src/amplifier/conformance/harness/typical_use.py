@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 
 from amplifier.conformance.inputs.hook_payloads import ordinary_payload, reaching_payloads
-from amplifier.conformance.inputs.sample_calls import sample_inputs
+from amplifier.conformance.inputs.tool_inputs import sample_inputs
 from amplifier.conformance.target.source_literals import choices_in, inputs_in, texts_in, triggers_in
 from amplifier.contracts import tool_schema
 from amplifier.errors import ContractError

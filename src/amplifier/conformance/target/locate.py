@@ -66,7 +66,7 @@ class Target:
     file: Path
     search_path: Path | None = None
     project: Path | None = None
-    declared: dict[str, str] = attrs.field(factory=dict)
+    declared: dict[str, str] = attrs.field(factory=dict, hash=False)
 
     @property
     def folder(self) -> Path:

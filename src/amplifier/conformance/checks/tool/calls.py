@@ -11,8 +11,7 @@ from amplifier.conformance.harness.mounted_module import CANARY, Scene, Stage
 from amplifier.conformance.harness.time_budget import Budget, shared_budget
 from amplifier.conformance.harness.typical_use import schema_of
 from amplifier.conformance.inputs.json_schema import acceptor, schema_problem
-from amplifier.conformance.inputs.sample_calls import sample_inputs
-from amplifier.conformance.inputs.tool_calls import near_misses, valid_inputs
+from amplifier.conformance.inputs.tool_inputs import near_misses, sample_inputs, valid_inputs
 from amplifier.conformance.target.source_literals import choices_in, inputs_in
 from amplifier.contracts import tool_schema
 from amplifier.errors import ContractError
