@@ -1,7 +1,6 @@
-"""Values that a schema accepts, made without luck: one plain value for everything, and one for each alternative.
+"""Values that a schema accepts, listed and not drawn: one plain value for everything, and one for each alternative.
 
-Pure. The drawn inputs come from `_inputs_tool`; these are what an ordinary model would write, and what a schema names by
-name: its choices, its bounds. Above stand the samples and the checks of tools; below stands `_json_schema`.
+They are what a model would ordinarily write, and what a schema names explicitly: its choices, its bounds.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ SHAPED_TEXTS = (
     "a.txt",
     "1.2.3",
 )
-"""Texts of many shapes, for those who want a certain one and do not say which."""
+"""Texts of many shapes, for a tool that wants a certain one and does not document which."""
 
 
 class Values:
@@ -68,7 +67,7 @@ class Values:
         self._file_name = file_name
 
     def plain(self, schema: Any, name: str = "", *, least: bool = False, depth: int = 0) -> Any:
-        """The one value that comes to mind; with ``least`` nothing is in it that could be left out."""
+        """The most ordinary value; with ``least`` it holds nothing that is optional."""
         found = resolved(schema, self._root)
         if not found or depth > _DEPTH:
             return "text"
@@ -197,7 +196,7 @@ def _without(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _merged(schema: Mapping[str, Any], branch: Mapping[str, Any]) -> dict[str, Any]:
-    """A branch that knows the properties of the schema it is a branch of, and what that demands."""
+    """A branch with the properties and required keys of the schema that it is a branch of."""
     merged = dict(branch)
     if "properties" in schema:
         merged["properties"] = {**properties_of(schema), **properties_of(branch)}
@@ -225,7 +224,7 @@ def _number(schema: Mapping[str, Any], kind: str) -> Any:
 
 
 def _matching(pattern: str, schema: Mapping[str, Any]) -> str:
-    """A text that a pattern accepts, if one of a few shapes does; a schema whose pattern is stranger is not tried."""
+    """A text that a pattern accepts, if one of a few shapes does; else a text that it may refuse."""
     try:
         expression = re.compile(pattern)
     except re.error:

@@ -1,6 +1,6 @@
-"""Strategies for the inputs of tools: what a schema accepts, what is near it, and what JSON can say besides.
+"""Strategies for the inputs of tools: what a schema accepts, what is near it, and any other JSON.
 
-Above stands `inputs`; below stand `_schema_values` and `_odd_values`. Needs the ``testing`` extra.
+Needs the ``testing`` extra.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def _bent(valid: Any, wild: dict[str, Any]) -> dict[str, Any]:
 
 
 def texts(choices: list[str] | None = None) -> SearchStrategy[str]:
-    """Texts that can do no harm: no path that leads away, nothing that names a home."""
+    """Texts that can do no harm: no path outside the working directory, no home."""
     letters = st.characters(exclude_categories=["Cs"], exclude_characters="/~")
     drawn = st.text(letters, max_size=12).filter(lambda text: ".." not in text)
     return drawn | st.sampled_from(choices) if choices else drawn
 
 
 def wild_values(choices: list[str] | None = None) -> SearchStrategy[Any]:
-    """Anything that JSON can say, within reason."""
+    """Any JSON value, of limited size."""
     leaves = st.none() | st.booleans() | st.integers(-20, _FARTHEST) | st.floats(-1e6, 1e6) | texts(choices)
     nested = st.recursive(
         leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts(), inner, max_size=3), max_leaves=5
@@ -79,7 +79,7 @@ def wild_objects(keys: list[str], choices: list[str]) -> SearchStrategy[dict[str
 
 
 def accepted(schema: Any, root: Any, choices: list[str], depth: int = 0) -> SearchStrategy[Any]:
-    """Values that a schema accepts, but for keywords that nobody uses for tools."""
+    """Values that a schema accepts; keywords that are unusual for tools are ignored."""
     found = resolved(schema, root)
     if "const" in found:
         return st.just(found["const"])
@@ -121,7 +121,7 @@ def _strings(schema: dict[str, Any], root: Any, choices: list[str], depth: int) 
     pattern, form = schema.get("pattern"), schema.get("format")
     if isinstance(pattern, str):
         try:
-            # To Python a $ stands before a last line's end as well, to JSON Schema it does not.
+            # In Python a $ matches before a trailing newline as well, in JSON Schema it does not.
             drawn = st.from_regex(re.compile(pattern)).map(lambda text: text.rstrip("\n"))
             return drawn.map(lambda text: text if _stays_here(text) else "text")
         except re.error:
@@ -179,5 +179,3 @@ _OF_KIND: dict[str, Callable[[dict[str, Any], Any, list[str], int], SearchStrate
     "boolean": lambda *_: st.booleans(),
     "null": lambda *_: st.none(),
 }
-
-INPUTS = {"tool_inputs": tool_inputs}
