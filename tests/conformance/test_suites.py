@@ -62,7 +62,7 @@ def test_a_broken_clause_fails_with_the_finding_and_can_be_expected(tmp_path):
     done = run_suite(tmp_path, "", "-k", "TestEcho and A4")
     assert done.returncode == 1, done.stdout
     assert "A4: mount returned int" in done.stdout
-    assert "to mend it:" in done.stdout
+    assert "fix:" in done.stdout
     done = run_suite(tmp_path, 'xfail = {"A4": "later"}', "-k", "TestEcho and (A4 or A3)")
     assert done.returncode == 0, done.stdout
     assert "2 passed" in done.stdout

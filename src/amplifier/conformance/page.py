@@ -1,4 +1,4 @@
-"""A report as one HTML page without anything from outside. Above stands the command line; below stands the report."""
+"""A report as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def _finding(found: Finding) -> str:
         "Input": None if found.input is None else shortened(found.input, 2000),
         "Cancelled at": found.cancelled_at,
         "Look at": found.location,
-        "To mend it": found.hint,
-        "Again": found.reproduce,
+        "Fix": found.hint,
+        "Reproduce": found.reproduce,
     }
     lines = "".join(f"<dt>{name}</dt><dd><code>{_text(value)}</code></dd>" for name, value in facts.items() if value)
     return (

@@ -14,7 +14,24 @@ from typing import Any
 Message = dict[str, Any]
 
 CHARACTERS_PER_TOKEN = 4
-_WORDS = ["the", "old", "man", "and", "his", "dog", "ran", "out", "for", "one", "day", "but", "not", "all", "saw", "him"]
+_WORDS = [
+    "the",
+    "old",
+    "man",
+    "and",
+    "his",
+    "dog",
+    "ran",
+    "out",
+    "for",
+    "one",
+    "day",
+    "but",
+    "not",
+    "all",
+    "saw",
+    "him",
+]
 _MARK = re.compile(r"m\d{4}")
 
 
@@ -68,8 +85,8 @@ def built(units: Iterable[Mapping[str, Any]], first: int = 0) -> list[Message]:
     for index, unit in enumerate(units):
         number = (first + index) * 10
         if "calls" in unit:
-            says = prose(number + 9, 8) if unit.get("says") else None
-            history += tool_turn(number, unit["calls"], unit["words"], between=unit.get("between"), content=says)
+            text = prose(number + 9, 8) if unit.get("says") else None
+            history += tool_turn(number, unit["calls"], unit["words"], between=unit.get("between"), content=text)
         else:
             history.append(spoken(number, unit["role"], unit["words"]))
     return history

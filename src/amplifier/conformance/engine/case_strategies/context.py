@@ -35,11 +35,11 @@ _CONTENTS = _TEXTS | st.none() | _BLOCKS
 _ROLES = st.sampled_from(["user", "assistant", "user", "assistant", "system", "developer"])
 
 
-def _said() -> SearchStrategy[dict[str, Any]]:
+def _plain_messages() -> SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries({"do": st.just("say"), "role": _ROLES, "content": _CONTENTS, "extra": _EXTRAS})
 
 
-def _called() -> SearchStrategy[dict[str, Any]]:
+def _tool_turns() -> SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries(
         {
             "do": st.just("call"),
@@ -52,11 +52,11 @@ def _called() -> SearchStrategy[dict[str, Any]]:
 
 def programs(facts: dict[str, Any]) -> SearchStrategy[Any]:
     """Sequences of operations."""
-    said = st.one_of(_said(), _said(), _called(), st.just({"do": "again"}))
+    adding = st.one_of(_plain_messages(), _plain_messages(), _tool_turns(), st.just({"do": "again"}))
     steps = st.one_of(
-        said,
-        said,
-        st.fixed_dictionaries({"do": st.just("set"), "messages": st.lists(said, max_size=4)}),
+        adding,
+        adding,
+        st.fixed_dictionaries({"do": st.just("set"), "messages": st.lists(adding, max_size=4)}),
         st.just({"do": "clear"}),
         st.fixed_dictionaries(
             {"do": st.just("spoil"), "what": st.sampled_from(["given", "stored", "view", "small view"])}

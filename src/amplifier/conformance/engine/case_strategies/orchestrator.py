@@ -37,8 +37,8 @@ def _calls(does: SearchStrategy[str], **more: Any) -> SearchStrategy[dict[str, A
 def _asides() -> SearchStrategy[list[dict[str, Any]]]:
     """Texts and thoughts of a model beside its calls."""
     thought = st.sampled_from(THOUGHTS).map(lambda kind: {kind: "hm "})
-    said = st.sampled_from(("", "So. ", "Ünï ☂ ", "a\nb ", "<b>&amp;</b> ")).map(lambda text: {"say": text})
-    return st.lists(thought | said, max_size=3)
+    text = st.sampled_from(("", "So. ", "Ünï ☂ ", "a\nb ", "<b>&amp;</b> ")).map(lambda each: {"say": each})
+    return st.lists(thought | text, max_size=3)
 
 
 def _answer(asides: list[dict[str, Any]], calls: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
@@ -47,8 +47,8 @@ def _answer(asides: list[dict[str, Any]], calls: list[dict[str, Any]], **more: A
 
 def _last() -> SearchStrategy[dict[str, Any]]:
     """A model's last answer: thoughts and text, or nothing at all."""
-    spoken = _asides().map(lambda asides: _answer(asides, [{"say": "Done. "}]))
-    return st.one_of(spoken, spoken, spoken, st.just({"blocks": []}))
+    text = _asides().map(lambda asides: _answer(asides, [{"say": "Done. "}]))
+    return st.one_of(text, text, text, st.just({"blocks": []}))
 
 
 def turns(facts: dict[str, Any]) -> Cases:
@@ -71,12 +71,12 @@ def hooked_turns(facts: dict[str, Any]) -> Cases:
     pre, post = st.sampled_from((None, *PRE)), st.sampled_from((None, *POST))
     does = st.sampled_from(("returns", "returns", "returns object", "returns list", "fails"))
 
-    def answer(drawn: list[tuple[str | None, str | None, str, int]], said: list[Any], request: str | None) -> Any:
+    def answer(drawn: list[tuple[str | None, str | None, str, int]], asides: list[Any], request: str | None) -> Any:
         calls = [
             {"call": tool, "pre": pre, "post": post, "does": does, "steps": steps}
             for tool, (pre, post, does, steps) in zip(TOOLS, drawn, strict=False)
         ]
-        return _answer(said, calls, request=request)
+        return _answer(asides, calls, request=request)
 
     some = st.builds(
         answer,

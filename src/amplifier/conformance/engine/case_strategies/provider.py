@@ -48,11 +48,11 @@ def _user() -> SearchStrategy[dict[str, Any]]:
 def _instructions() -> SearchStrategy[dict[str, Any]]:
     content = _TEXTS | st.lists(_text_blocks(), min_size=1, max_size=2)
     return st.builds(
-        lambda role, said: {"role": role, "content": said}, st.sampled_from(["system", "developer"]), content
+        lambda role, content: {"role": role, "content": content}, st.sampled_from(["system", "developer"]), content
     )
 
 
-def _said() -> SearchStrategy[dict[str, Any]]:
+def _assistant() -> SearchStrategy[dict[str, Any]]:
     blocks = st.lists(_thoughts() | _text_blocks() | st.just(_UNKNOWN), min_size=1, max_size=3)
     return st.builds(lambda content: {"role": "assistant", "content": content}, _TEXTS | blocks)
 
@@ -78,8 +78,8 @@ def _tool_turns(draw: st.DrawFn, number: int) -> list[dict[str, Any]]:
     if form == "user":
         return [*turn, {"role": "user", "content": results}]
     for result, call in zip(results, calls, strict=True):
-        said: Any = "done" if form == "text" else [result]
-        turn.append({"role": "tool", "tool_call_id": call["id"], "name": call["name"], "content": said})
+        output: Any = "done" if form == "text" else [result]
+        turn.append({"role": "tool", "tool_call_id": call["id"], "name": call["name"], "content": output})
     return turn
 
 
@@ -89,13 +89,13 @@ def requests(draw: st.DrawFn, facts: dict[str, Any]) -> dict[str, Any]:
     messages: list[dict[str, Any]] = draw(st.lists(_instructions(), max_size=2))
     messages.append(draw(_user()))
     for number in range(draw(st.integers(0, 3))):
-        kind = draw(st.sampled_from(["said", "tools", "tools", "instructions", "function"]))
+        kind = draw(st.sampled_from(["assistant", "tools", "tools", "instructions", "function"]))
         if kind == "tools":
             messages += draw(_tool_turns(number))
         elif kind == "function":
             messages.append({"role": "function", "name": "look", "content": "an old kind of result"})
         else:
-            messages.append(draw(_said() if kind == "said" else _instructions()))
+            messages.append(draw(_assistant() if kind == "assistant" else _instructions()))
         if draw(st.booleans()):
             messages.append(draw(_user()))
     if messages[-1]["role"] not in ("user", "tool"):
