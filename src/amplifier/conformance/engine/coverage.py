@@ -40,8 +40,10 @@ class Coverage:
         found: set[str] = set()
         for step, covered in self.steps.items():
             name, _, backend = step.partition(":")
+            if name != check.name:
+                continue
             # A check that mounts nothing has read all there is, unless that is part of a module that is not there.
             has_read = not covered.mount_attempted and backend not in self.backends_without_instance()
-            if name == check.name and (covered.instance_seen or clause in check.without_instance or has_read):
+            if covered.instance_seen or clause in check.without_instance or has_read:
                 found.update(covered.backends)
         return sorted(found) or None

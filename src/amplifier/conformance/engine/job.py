@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from amplifier.conformance.harness.check_registry import Check
-from amplifier.conformance.target.locate import Target
+from amplifier.conformance.target.locate import BACKENDS, Target
 
 
 @attrs.frozen(kw_only=True)
@@ -34,7 +34,7 @@ class Job:
     plan: dict[str, Any] = attrs.field(factory=dict)
     profile: str = "quick"
     seed: int = 0
-    backends: list[str] = attrs.field(factory=lambda: ["asyncio", "trio"])
+    backends: list[str] = attrs.field(factory=lambda: list(BACKENDS))
     only: list[str] = attrs.field(factory=list)
     replay: str | None = None
     skip: list[str] = attrs.field(factory=list)

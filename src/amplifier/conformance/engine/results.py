@@ -11,6 +11,7 @@ import attrs
 from amplifier.conformance.harness.coverage import StepCoverage
 from amplifier.conformance.harness.mounted_module import Fault
 from amplifier.conformance.report.model import Finding
+from amplifier.conformance.target.locate import BACKENDS
 
 from .coverage import Coverage
 from .findings import IMPORT, make_finding
@@ -41,7 +42,7 @@ class Results:
     job: Job
     progress: Progress | None = None
     module_type: str | None
-    backends: list[str] = attrs.field(factory=lambda: ["asyncio", "trio"])
+    backends: list[str] = attrs.field(factory=lambda: list(BACKENDS))
     findings: list[Finding] = attrs.field(factory=list)
     coverage: Coverage = attrs.field(factory=Coverage)
     failed_steps: dict[str, str] = attrs.field(factory=dict)

@@ -12,11 +12,10 @@ from importlib.util import find_spec
 
 from amplifier._spelling import nearest_names
 from amplifier.conformance.harness.check_registry import CHECKS, all_clauses, checks_for
+from amplifier.conformance.target.locate import BACKENDS
 from amplifier.errors import AmplifierError, MissingExtraError
 
 from .job import read_replay_token
-
-BACKENDS = ("asyncio", "trio")
 
 _TOKEN = re.compile(r"[\w.]+:(asyncio|trio):[\w-]+", re.ASCII)
 

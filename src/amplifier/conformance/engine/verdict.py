@@ -8,6 +8,7 @@ from amplifier.conformance.harness.check_registry import CHECKS
 from amplifier.conformance.harness.coverage import DECLINED
 from amplifier.conformance.harness.mounted_module import Fault
 from amplifier.conformance.report.model import ClauseOutcome, Finding, Report, Verdict
+from amplifier.conformance.target.locate import BACKENDS
 from amplifier.contracts import Clause, clauses_for
 from amplifier.errors import ModuleLoadError
 
@@ -45,9 +46,7 @@ def make_report(results: Results, profile: str) -> Report:
         seed=job.seed,
         backends=[] if profile == "static" else [name for name in job.backends if name in results.backends],
         clauses=outcomes,
-        limitations=[
-            f"declares that it does not run on {name}" for name in ("asyncio", "trio") if name not in results.backends
-        ],
+        limitations=[f"declares that it does not run on {name}" for name in BACKENDS if name not in results.backends],
         notes=notes,
     )
 

@@ -12,8 +12,6 @@ import os
 import sys
 import threading
 import time
-import traceback
-from pathlib import Path
 from threading import get_native_id
 from typing import Any, NoReturn
 
@@ -62,7 +60,7 @@ def main() -> int:
         fault = Fault(
             clause="A1",
             what=f"it cannot be imported: {type(error).__name__}: {error}",
-            location=_location_in_target(job, error),
+            location=job.target.location_of(error),
         )
         finding = make_finding(fault, job, module_type=job.target.module_type, check=IMPORT, backend=None)
         emit({"finding": attrs.asdict(finding)})
@@ -75,14 +73,6 @@ def main() -> int:
         runner.run()
     emit({"end": True})
     return 0
-
-
-def _location_in_target(job: Job, error: BaseException) -> str | None:
-    """The innermost line of the module that an error came through."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if job.target.owns(frame.filename):
-            return f"{Path(frame.filename).name}:{frame.lineno}"
-    return None
 
 
 def _report_alive(runner: Runner, emit: Emit, main_thread: int) -> None:

@@ -14,7 +14,6 @@ import os
 import signal
 import tempfile
 import threading
-import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
@@ -290,11 +289,7 @@ class Stage:
 
     def location_of(self, error: BaseException) -> str | None:
         """The innermost line of the subject that an error came through."""
-        place = None
-        for frame, line in traceback.walk_tb(error.__traceback__):
-            if self.loaded.target.owns(frame.f_code.co_filename):
-                place = f"{Path(frame.f_code.co_filename).name}:{line}"
-        return place
+        return self.loaded.target.location_of(error)
 
     # ── the last resort ──
 

@@ -160,15 +160,19 @@ def described(found: Finding) -> list[str]:
     rank = "" if found.level == "required" else " (recommended)"
     lines = [f"  {found.clause}{rank}: {found.what}"]
     lines += [f"    on {found.backend}"] if found.backend else []
-    lines += [f"    input: {shortened(found.input)}"] if found.input is not None else []
-    lines += [f"    cancelled at: {found.cancelled_at}"] if found.cancelled_at else []
-    lines += [f"    look at: {found.location}"] if found.location else []
-    lines += [f"    fix: {found.hint}"] if found.hint else []
-    lines += [f"    reproduce: {found.reproduce}"] if found.reproduce else []
-    return lines
+    return lines + [f"    {label}: {text}" for label, text in details(found, 300).items()]
 
 
-def shortened(value: Any, most: int = 300) -> str:
-    """A value as text of bounded length."""
-    text = repr(value)
-    return text if len(text) <= most else f"{text[: most - 40]}… ({len(text)} characters)"
+def details(found: Finding, longest_input: int) -> dict[str, str]:
+    """What is known about a finding besides its clause, what happened and where, as texts by their labels."""
+    given = None if found.input is None else repr(found.input)
+    if given is not None and len(given) > longest_input:
+        given = f"{given[: longest_input - 40]}… ({len(given)} characters)"
+    texts = {
+        "input": given,
+        "cancelled at": found.cancelled_at,
+        "look at": found.location,
+        "fix": found.hint,
+        "reproduce": found.reproduce,
+    }
+    return {label: text for label, text in texts.items() if text}

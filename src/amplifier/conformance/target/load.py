@@ -15,9 +15,7 @@ import attrs
 from amplifier.contracts import CONTRACTS
 from amplifier.errors import ModuleLoadError
 
-from .locate import Target
-
-BACKENDS = ("asyncio", "trio")
+from .locate import BACKENDS, Target
 
 
 @attrs.frozen(kw_only=True)

@@ -11,6 +11,7 @@ import importlib.machinery
 import os
 import sys
 import tomllib
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +22,7 @@ from amplifier.contracts import CONTRACTS
 from amplifier.errors import ModuleLoadError, ModuleNotFoundError
 from amplifier.loading import choose, entry_points, type_from_id
 
+BACKENDS = ("asyncio", "trio")
 Origin = Literal["folder", "file", "installed"]
 
 _ENTRY_POINT_GROUP = "amplifier.modules"
@@ -79,6 +81,14 @@ class Target:
         if self.file.name != "__init__.py":
             return path == self.file
         return self.folder in path.parents
+
+    def location_of(self, error: BaseException) -> str | None:
+        """The innermost line of the module that an error came through, ``file:line``."""
+        location = None
+        for frame, line in traceback.walk_tb(error.__traceback__):
+            if self.owns(frame.f_code.co_filename):
+                location = f"{Path(frame.f_code.co_filename).name}:{line}"
+        return location
 
     def sources(self) -> list[Path]:
         """The module's Python files."""
