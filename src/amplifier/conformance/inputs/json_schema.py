@@ -96,19 +96,20 @@ def resolved(schema: Any, root: Any, depth: int = 8) -> dict[str, Any]:
         found = {**resolved(_pointed(reference, root), root, depth - 1), **found}
     parts = found.pop("allOf", None)
     for part in parts if isinstance(parts, list) else ():
-        found = _folded(found, resolved(part, root, depth - 1))
+        found = merged(found, resolved(part, root, depth - 1))
     return found
 
 
-def _folded(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    merged = {**other, **one}
+def merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Both schemas in one, with the properties and required keys of both; for the rest the first takes precedence."""
+    found = {**other, **one}
     for key in ("properties", "required"):
         mine, theirs = one.get(key), other.get(key)
         if isinstance(mine, dict) and isinstance(theirs, dict):
-            merged[key] = {**theirs, **mine}
+            found[key] = {**theirs, **mine}
         elif isinstance(mine, list) and isinstance(theirs, list):
-            merged[key] = [*mine, *(each for each in theirs if each not in mine)]
-    return merged
+            found[key] = [*mine, *(each for each in theirs if each not in mine)]
+    return found
 
 
 def _pointed(reference: str, root: Any) -> Any:

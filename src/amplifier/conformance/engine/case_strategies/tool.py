@@ -18,9 +18,9 @@ from amplifier.conformance.inputs.schema_values import FORMATS, kinds_of, proper
 
 Facts = dict[str, Any]
 
-_DEPTH = 4
-_LONGEST = 60
-_FARTHEST = 1000
+_MAX_DEPTH = 4
+_MAX_LENGTH = 60
+_MAX_DISTANCE = 1000
 """How far a drawn number goes beyond a bound: code that counts to it must come to an end."""
 
 
@@ -62,7 +62,7 @@ def texts(choices: list[str] | None = None) -> SearchStrategy[str]:
 
 def wild_values(choices: list[str] | None = None) -> SearchStrategy[Any]:
     """Any JSON value, of limited size."""
-    leaves = st.none() | st.booleans() | st.integers(-20, _FARTHEST) | st.floats(-1e6, 1e6) | texts(choices)
+    leaves = st.none() | st.booleans() | st.integers(-20, _MAX_DISTANCE) | st.floats(-1e6, 1e6) | texts(choices)
     nested = st.recursive(
         leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts(), inner, max_size=3), max_leaves=5
     )
@@ -87,12 +87,12 @@ def accepted(schema: Any, root: Any, choices: list[str], depth: int = 0) -> Sear
         return st.sampled_from(found["enum"])
     for key in ("anyOf", "oneOf"):
         branches = found.get(key)
-        if isinstance(branches, list) and branches and depth <= _DEPTH:
+        if isinstance(branches, list) and branches and depth <= _MAX_DEPTH:
             rest = {name: value for name, value in found.items() if name != key}
             return st.one_of(
                 [accepted({**rest, **resolved(each, root)}, root, choices, depth + 1) for each in branches]
             )
-    if not found or depth > _DEPTH:
+    if not found or depth > _MAX_DEPTH:
         return wild_values(choices)
     return st.one_of([_OF_KIND.get(kind, _anything)(found, root, choices, depth) for kind in kinds_of(found)])
 
@@ -129,7 +129,7 @@ def _strings(schema: dict[str, Any], root: Any, choices: list[str], depth: int) 
     if isinstance(form, str) and form in FORMATS:
         return st.just(FORMATS[form])
     least = _whole(schema.get("minLength"), 0)
-    most = _whole(schema.get("maxLength"), least + _LONGEST)
+    most = _whole(schema.get("maxLength"), least + _MAX_LENGTH)
     long_enough = texts(choices).map(lambda text: (text + "t" * max(0, least - len(text)))[: max(most, least)])
     return long_enough | st.just("t" * min(most, least + 5_000))
 
@@ -157,8 +157,8 @@ def _bounds(schema: dict[str, Any]) -> tuple[float, float]:
     low = low + 1 if low is not None and "minimum" not in schema else low
     high = high - 1 if high is not None and "maximum" not in schema else high
     if low is None:
-        low = -20 if high is None else min(-20, high - _FARTHEST)
-    high = low + _FARTHEST if high is None else min(high, low + 1_000_000)
+        low = -20 if high is None else min(-20, high - _MAX_DISTANCE)
+    high = low + _MAX_DISTANCE if high is None else min(high, low + 1_000_000)
     return low, max(low, high)
 
 
