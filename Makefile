@@ -96,7 +96,7 @@ faults: $(READY)
 # Our own modules in the kit's thorough profile, and the kit's plugin beside other pytest plugins.
 conformance: $(READY)
 	THOROUGH_CONFORMANCE=1 $(BIN)/python -m pytest $(PARALLEL) tests/conformance/test_builtins.py $(ARGS)
-	$(BIN)/python -m tests.conformance.beside_plugins
+	$(BIN)/python -m tests.conformance.plugin_compatibility
 
 # Hundreds of modules, three seeds each: an hour. `make test` examines a part of them.
 corpus: $(READY)

@@ -1,4 +1,4 @@
-"""The kit on a collection of modules: every planted fault is found under its clause, no sound module is accused.
+"""The kit on a corpus of modules: every planted fault is found under its clause, no sound module gets a finding.
 
 ``corpus/<type>/faulty/<clause>_<what>.py`` breaks exactly that clause; ``corpus/<type>/sound/<what>.py`` breaks none. Each takes
 seconds, so a fixed part of them is examined here and the whole collection, with three seeds, by ``make corpus``.
@@ -39,7 +39,7 @@ def examined(file: Path, seed: int, *only: str) -> Report:
     return anyio.run(run)
 
 
-def test_the_collection_is_large_and_its_names_are_clauses():
+def test_the_corpus_is_large_and_its_files_are_named_after_clauses():
     faulty, sound = sorted(CORPUS.glob("*/faulty/*.py")), sorted(CORPUS.glob("*/sound/*.py"))
     assert len(faulty) >= 300
     assert len(sound) >= 40
@@ -59,7 +59,7 @@ def test_a_planted_fault_is_found(file, seed):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("file", modules("sound"), ids=name_of)
-def test_a_sound_module_is_not_accused(file, seed):
+def test_a_sound_module_gets_no_finding(file, seed):
     report = examined(file, seed)
     assert report.ok, str(report)
     assert report.recommendations == [], str(report)

@@ -10,7 +10,6 @@ import pytest
 
 from amplifier.conformance import ClauseOutcome, Report, check_module
 from amplifier.conformance.harness.check_registry import CHECKS
-from amplifier.conformance.harness.examined import NEEDS_NO_INSTANCE
 from amplifier.conformance.page import write_page
 from tests.conformance.modules import SOUND_TOOL, write_module
 
@@ -79,8 +78,8 @@ def test_of_a_module_that_cannot_be_mounted_nothing_that_it_does_is_kept(tmp_pat
 
 
 def test_the_clauses_that_need_no_instance_are_clauses_of_those_checks():
-    for name, clauses in NEEDS_NO_INSTANCE.items():
-        assert clauses <= set(CHECKS[name].clauses), name
+    for name, check in CHECKS.items():
+        assert check.without_instance <= set(check.clauses), name
 
 
 # ── what cannot be read ──

@@ -1,4 +1,4 @@
-"""Same seed, same result: two examinations of a module say the same, word for word."""
+"""Same seed, same result: two runs on a module give equal reports."""
 
 from __future__ import annotations
 

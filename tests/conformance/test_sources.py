@@ -21,7 +21,7 @@ from amplifier.conformance.harness.resolver_sources import (
     locate,
     settings_for,
 )
-from amplifier.conformance.target.locate import find_subject
+from amplifier.conformance.target.locate import find_target
 from tests.conformance.modules import write_module
 
 RESOLVER = """
@@ -36,7 +36,7 @@ RESOLVER = """
 @pytest.fixture
 def furnished(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    subject = find_subject(write_module(tmp_path, RESOLVER, "resolver_x.py"))
+    subject = find_target(write_module(tmp_path, RESOLVER, "resolver_x.py"))
     work = tmp_path / "work"
     work.mkdir()
     furnish(work, subject)

@@ -57,19 +57,53 @@ class AsyncModuleSourceResolver(Protocol):
 
 
 CLAUSES: tuple[Clause, ...] = (
-    required("R1", "The resolver has resolve(module_id, hint) or an async async_resolve(module_id, hint)."),
-    required("R2", "It can be asked without a hint."),
     required(
-        "R3", "It returns a ModuleSource, whose resolve() returns the Path of a directory with an importable package."
+        "R1",
+        "The resolver has resolve(module_id, hint) or an async async_resolve(module_id, hint).",
+        hint="Give the resolver resolve(module_id, hint=None), or async_resolve.",
+    ),
+    required(
+        "R2",
+        "It can be asked without a hint.",
+        hint="Give the hint a default of None.",
+    ),
+    required(
+        "R3",
+        "It returns a ModuleSource, whose resolve() returns the Path of a directory with an importable package.",
+        hint="Return an object whose resolve() gives the Path of a directory that contains the package.",
     ),
     required(
         "R4",
         "A module that cannot be found raises ModuleNotFoundError, from the resolver or from its source.",
         law="L9",
+        hint="Raise amplifier.errors.ModuleNotFoundError with the id.",
     ),
-    required("R5", "Trouble with the filesystem leaves as OSError.", law="L9"),
-    required("R6", "The same question gets the same answer."),
-    required("R7", "Resolving imports nothing, and leaves sys.path and the coordinator as they were.", law="L8"),
-    recommended("R8", "The error names the module asked for, where it was looked for, and what to do."),
-    recommended("R9", "A resolver that may wait for a network or a disk offers async_resolve.", law="L3"),
+    required(
+        "R5",
+        "Trouble with the filesystem leaves as OSError.",
+        law="L9",
+        hint="Let OSError pass.",
+    ),
+    required(
+        "R6",
+        "The same question gets the same answer.",
+        hint="Keep no state between questions that changes the answer.",
+    ),
+    required(
+        "R7",
+        "Resolving imports nothing, and leaves sys.path and the coordinator as they were.",
+        law="L8",
+        hint="Look at files only; leave importing to the loader.",
+    ),
+    recommended(
+        "R8",
+        "The error names the module asked for, where it was looked for, and what to do.",
+        hint="Name the module, the places and the remedy in the message.",
+    ),
+    recommended(
+        "R9",
+        "A resolver that may wait for a network or a disk offers async_resolve.",
+        law="L3",
+        hint="Add async def async_resolve and do slow work in a worker thread.",
+    ),
 )

@@ -1,8 +1,7 @@
-"""Drawing cases, and making a failing one as small as it gets: all that the kit needs of Hypothesis.
+"""Draws cases and shrinks the failing ones, by way of Hypothesis. Needs the ``testing`` extra.
 
-A check that names its inputs is tried on many cases; for every clause it finds broken the smallest case is looked for.
-The same seed draws the same cases. Above stands the runner; below stands `_inputs`, the strategies. Needs the ``testing``
-extra.
+A check that names its inputs is run on many cases; for every clause it finds broken the smallest case is looked for.
+The same seed draws the same cases.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def _smallest(cases: SearchStrategy[Any], play: Play, clause: str, seed: int, ex
         best = found or best
         return bool(found)
 
-    with suppress(HypothesisException):  # not found again: the subject does not do the same every time
+    with suppress(HypothesisException):  # not reproduced: the module does not do the same every time
         find(cases, breaks, settings=_settings(examples + SHRINKING), random=random.Random(seed))
     return best[0] if best else None
 

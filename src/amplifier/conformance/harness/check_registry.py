@@ -32,6 +32,7 @@ class Check:
         kind: What it has to run for that.
         types: The kinds of modules it applies to.
         inputs: The name of the strategy its cases are drawn from; None if it needs none.
+        without_instance: The clauses that it can decide even if mount declines and nothing is mounted.
         run: The function.
     """
 
@@ -40,6 +41,7 @@ class Check:
     kind: Kind
     types: frozenset[str]
     inputs: str | None
+    without_instance: frozenset[str]
     run: Callable[..., Any]
 
     @property
@@ -53,7 +55,11 @@ CHECKS: dict[str, Check] = {}
 
 
 def check(
-    *clauses: str, kind: Kind, types: Iterable[str] = ALL_TYPES, inputs: str | None = None
+    *clauses: str,
+    kind: Kind,
+    types: Iterable[str] = ALL_TYPES,
+    inputs: str | None = None,
+    without_instance: Iterable[str] = (),
 ) -> Callable[[CheckFunction], CheckFunction]:
     """Make a function a check.
 
@@ -63,8 +69,8 @@ def check(
 
     def register(function: CheckFunction) -> CheckFunction:
         package = function.__module__.split(".")[-2]
-        made = Check(f"{package}.{function.__name__}", clauses, kind, frozenset(types), inputs, function)
-        CHECKS[made.name] = made
+        name = f"{package}.{function.__name__}"
+        CHECKS[name] = Check(name, clauses, kind, frozenset(types), inputs, frozenset(without_instance), function)
         return function
 
     return register

@@ -19,7 +19,7 @@ from amplifier.conformance.harness.llm_server_process import SERVICE, is_served
 from amplifier.conformance.harness.mounted_module import MountFailed, Scene, Stage
 from amplifier.conformance.harness.resolver_sources import settings_for
 from amplifier.conformance.harness.typical_use import exercises
-from amplifier.conformance.target.load import LoadedSubject
+from amplifier.conformance.target.load import LoadedTarget
 from amplifier.conformance.target.source_literals import environment_in, inputs_in, settings_in
 
 SECRET = "conformance-secret-7f3a"
@@ -35,7 +35,7 @@ _COUNTS = ("max", "min", "limit", "size", "count", "tokens", "timeout", "seconds
 _MOST_MISSING = 8
 
 
-async def settled(stage: Stage) -> LoadedSubject:
+async def settled(stage: Stage) -> LoadedTarget:
     """The subject with the settings that it is to be examined with."""
     loaded = stage.loaded
     works = await _works(stage, loaded.config)
@@ -45,7 +45,7 @@ async def settled(stage: Stage) -> LoadedSubject:
     elif loaded.module_type == "provider" and _addresses(loaded, ""):
         wanted = _served(loaded)
     elif loaded.module_type == "resolver" and not works:
-        wanted = settings_for(settings_in(loaded.subject))
+        wanted = settings_for(settings_in(loaded.target))
     if not works:
         set_environment(loaded)
         wanted = [*wanted, *_enough(loaded)]
@@ -56,7 +56,7 @@ async def settled(stage: Stage) -> LoadedSubject:
     return await _supplied(stage, works)
 
 
-async def _supplied(stage: Stage, works: bool) -> LoadedSubject:
+async def _supplied(stage: Stage, works: bool) -> LoadedTarget:
     """As it is, or with what it complains to miss, one setting after the other."""
     loaded = stage.loaded
     config = dict(loaded.config)
@@ -108,17 +108,17 @@ async def _missing(stage: Stage, config: dict[str, Any]) -> str | None:
 # ── guesses ──
 
 
-def _placed(loaded: LoadedSubject) -> list[dict[str, Any]]:
+def _placed(loaded: LoadedTarget) -> list[dict[str, Any]]:
     """A file for every setting that looks like one, or a folder."""
-    keys = list(dict.fromkeys([*settings_in(loaded.subject), *inputs_in(loaded.subject)]))
+    keys = list(dict.fromkeys([*settings_in(loaded.target), *inputs_in(loaded.target)]))
     files = {key: "{directory}/memory.jsonl" for key in keys if _is_one_of(key, _FILES)}
     folders = {key: "{directory}" for key in keys if _is_one_of(key, _FOLDERS)}
     return [candidate for candidate in ({**folders, **files}, {**files, **folders}) if candidate]
 
 
-def _served(loaded: LoadedSubject) -> list[dict[str, Any]]:
+def _served(loaded: LoadedTarget) -> list[dict[str, Any]]:
     """Our service for every address, with keys to it."""
-    keys = settings_in(loaded.subject)
+    keys = settings_in(loaded.target)
     secrets = {key: SECRET for key in keys if is_secret(key)}
     models = {key: "test-model" for key in keys if "model" in key.lower().split("_")}
     patience = {key: 0 for key in keys if key.lower() in ("max_retries", "retries")}
@@ -126,9 +126,9 @@ def _served(loaded: LoadedSubject) -> list[dict[str, Any]]:
     return [{**secrets, **addresses, **patience}, {**secrets, **models, **addresses, **patience}]
 
 
-def _enough(loaded: LoadedSubject) -> list[dict[str, Any]]:
+def _enough(loaded: LoadedTarget) -> list[dict[str, Any]]:
     """A value for every setting that can be guessed by its name: keys alone, then keys and addresses."""
-    keys = settings_in(loaded.subject)
+    keys = settings_in(loaded.target)
     secrets = {key: SECRET for key in keys if is_secret(key)}
     addresses = _addresses(loaded, NOWHERE)
     models = {key: "test-model" for key in keys if "model" in key.lower()}
@@ -136,8 +136,8 @@ def _enough(loaded: LoadedSubject) -> list[dict[str, Any]]:
     return [candidate for number, candidate in enumerate(found) if candidate not in found[:number]]
 
 
-def _addresses(loaded: LoadedSubject, address: str) -> dict[str, Any]:
-    return {key: address for key in settings_in(loaded.subject) if _is_one_of(key, _ADDRESSES)}
+def _addresses(loaded: LoadedTarget, address: str) -> dict[str, Any]:
+    return {key: address for key in settings_in(loaded.target) if _is_one_of(key, _ADDRESSES)}
 
 
 def _guess(key: str) -> Any:
@@ -165,19 +165,19 @@ def is_secret(key: str) -> bool:
 # ── the environment ──
 
 
-def set_environment(loaded: LoadedSubject) -> None:
+def set_environment(loaded: LoadedTarget) -> None:
     """Give a value to the environment variables that it looks for its keys in."""
     for name in secret_variables(loaded):
         os.environ.setdefault(name, SECRET)
 
 
-def secret_variables(loaded: LoadedSubject) -> list[str]:
+def secret_variables(loaded: LoadedTarget) -> list[str]:
     """The environment variables in which it looks for keys."""
-    return [name for name in environment_in(loaded.subject) if is_secret(name)]
+    return [name for name in environment_in(loaded.target) if is_secret(name)]
 
 
 @contextmanager
-def without_secrets(loaded: LoadedSubject) -> Iterator[None]:
+def without_secrets(loaded: LoadedTarget) -> Iterator[None]:
     """Take those variables away for a while."""
     saved = {name: os.environ.pop(name) for name in secret_variables(loaded) if name in os.environ}
     try:

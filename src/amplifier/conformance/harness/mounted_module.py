@@ -14,7 +14,6 @@ import os
 import signal
 import tempfile
 import threading
-import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
@@ -24,14 +23,14 @@ from typing import Any, Literal, NoReturn
 import anyio
 import attrs
 
-from amplifier.conformance.target.load import LoadedSubject
+from amplifier.conformance.target.load import LoadedTarget
 from amplifier.contracts import CONTRACTS
 from amplifier.kernel import AmplifierSession
 from amplifier.loading import ModuleLoader
 from amplifier.testing import EventRecorder, MockApprovalSystem, MockContextManager, MockDisplaySystem
 
+from .coverage import StepCoverage
 from .cpu_clock import fair_time, stretch
-from .examined import Sight
 from .llm_server_process import SERVICE, service_address
 from .resolver_sources import furnish, resolver_of
 
@@ -124,7 +123,7 @@ class Scene:
     _leave: Callable[[], Any] | None = None
 
     @property
-    def loaded(self) -> LoadedSubject:
+    def loaded(self) -> LoadedTarget:
         """The loaded module."""
         return self.stage.loaded
 
@@ -173,7 +172,7 @@ class Scene:
 
     async def close(self) -> None:
         """End the subject the way the kernel would, but without looking."""
-        cleanup, name = self.cleanup, self.loaded.subject.target
+        cleanup, name = self.cleanup, self.loaded.target.reference
         if cleanup is not None and not self.is_cleaned and name not in _UNENDING:
             self.is_cleaned = True
             outcome = await self.call(cleanup, seconds=CALL_SECONDS)
@@ -195,10 +194,10 @@ class Stage:
         faults: What was found.
         notes: What limits the result.
         last_words: Called with a fault when the subject cannot be stopped and the process has to end.
-        sight: What the check gets to see; the stages that a check makes of this one share it.
+        coverage: What the check gets to see; the stages that a check makes of this one share it.
     """
 
-    loaded: LoadedSubject
+    loaded: LoadedTarget
     backend: str
     seed: int = 0
     points: int = 25
@@ -206,7 +205,7 @@ class Stage:
     faults: list[Fault] = attrs.field(factory=list)
     notes: list[str] = attrs.field(factory=list)
     last_words: Callable[[Fault], NoReturn] | None = None
-    sight: Sight = attrs.field(factory=Sight)
+    coverage: StepCoverage = attrs.field(factory=StepCoverage)
 
     @asynccontextmanager
     async def scene(
@@ -237,7 +236,7 @@ class Stage:
                 display_system=MockDisplaySystem(),
             )
             if self.loaded.module_type == "resolver":
-                furnish(directory, self.loaded.subject)
+                furnish(directory, self.loaded.target)
             async with session:
                 scene = Scene(
                     stage=self,
@@ -248,11 +247,11 @@ class Stage:
                     events=EventRecorder(),
                 )
                 scene.events.listen(session.coordinator.hooks)
-                self.sight.tried = True
+                self.coverage.mount_attempted = True
                 await mount_subject(scene, self.loaded.config if config is None else config)
                 if ready and self.loaded.on_session_ready is not None:
                     await scene.call(self.loaded.on_session_ready, scene.coordinator)
-                self.sight.stood |= scene.stands
+                self.coverage.instance_seen |= scene.stands
                 try:
                     yield scene
                 finally:
@@ -290,11 +289,7 @@ class Stage:
 
     def location_of(self, error: BaseException) -> str | None:
         """The innermost line of the subject that an error came through."""
-        place = None
-        for frame, line in traceback.walk_tb(error.__traceback__):
-            if self.loaded.subject.owns(frame.f_code.co_filename):
-                place = f"{Path(frame.f_code.co_filename).name}:{line}"
-        return place
+        return self.loaded.target.location_of(error)
 
     # ── the last resort ──
 
@@ -331,7 +326,7 @@ class Stage:
 
     def _subject_line(self, frame: FrameType | None) -> str | None:
         while frame is not None:
-            if self.loaded.subject.owns(frame.f_code.co_filename):
+            if self.loaded.target.owns(frame.f_code.co_filename):
                 return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
             frame = frame.f_back
         return None

@@ -16,7 +16,7 @@ from typing import Any
 
 import attrs
 
-from amplifier.conformance.target.locate import Subject
+from amplifier.conformance.target.locate import Target
 from amplifier.conformance.target.source_literals import texts_in
 from amplifier.contracts import CONTRACTS
 from amplifier.loading import is_module_id
@@ -42,7 +42,7 @@ _MOST_FOLDERS = 10
 _NO_HINT: Any = object()
 
 
-def furnish(directory: Path, subject: Subject) -> None:
+def furnish(directory: Path, subject: Target) -> None:
     """Put the samples where a resolver may look."""
     bases = [
         directory / "modules",
@@ -120,7 +120,7 @@ def hints(directory: Path, module_id: str) -> dict[str, Any]:
     }
 
 
-def questions_about(subject: Subject) -> list[Question]:
+def questions_about(subject: Target) -> list[Question]:
     """Ordinary questions: samples, ids that the source names, ids that nobody knows, with hints and without."""
     ids = [*SAMPLES, *ids_in(texts_in(subject)), *UNHEARD_OF]
     hinted = [Question(SAMPLES[0], hint) for hint in ("a path", "a file URI", "a missing path", "a missing URI")]

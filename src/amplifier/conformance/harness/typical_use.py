@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 
 from amplifier.conformance.inputs.hook_payloads import ordinary_payload, reaching_payloads
-from amplifier.conformance.inputs.sample_calls import sample_inputs
+from amplifier.conformance.inputs.tool_inputs import sample_inputs
 from amplifier.conformance.target.source_literals import choices_in, inputs_in, texts_in, triggers_in
 from amplifier.contracts import tool_schema
 from amplifier.errors import ContractError
@@ -70,7 +70,7 @@ _MOST_CALLS = 10
 
 def _tool_exercises(scene: Scene) -> list[Exercise]:
     found = []
-    subject = scene.loaded.subject
+    subject = scene.loaded.target
     words, choices = inputs_in(subject), choices_in(subject)
     most = max(2, _MOST_CALLS // max(len(scene.instances), 1))
     for name, tool in scene.instances.items():
@@ -190,7 +190,7 @@ _ENDING = ("session:end", "cancel:completed")
 
 
 def _hook_exercises(scene: Scene) -> list[Exercise]:
-    subject = scene.loaded.subject
+    subject = scene.loaded.target
     words, choices = inputs_in(subject), choices_in(subject)
     found: list[tuple[int, Exercise]] = []
     for registration, event in _handled(scene):
@@ -207,7 +207,7 @@ def _hook_exercises(scene: Scene) -> list[Exercise]:
 
 def _handled(scene: Scene) -> list[tuple[Any, str]]:
     """Every handler with an event it is registered for, the telling events first."""
-    named = [event for event in ALL_EVENTS if event in set(texts_in(scene.loaded.subject))]
+    named = [event for event in ALL_EVENTS if event in set(texts_in(scene.loaded.target))]
     telling = list(dict.fromkeys([*named, *_USUAL_EVENTS]))
     found = []
     for registration in scene.registrations:
@@ -260,7 +260,7 @@ def _resolver_exercises(scene: Scene) -> list[Exercise]:
     resolver = resolver_of(scene)
     if resolver is None:
         return []
-    asked = questions_about(scene.loaded.subject)
+    asked = questions_about(scene.loaded.target)
     return [
         Exercise(
             f"{name} of {question}", {"module_id": question.module_id, "hint": question.hint}, _asking(name, question)

@@ -271,7 +271,7 @@ async def _refilled(play: Rehearsal, small: list[Message], how: str, is_used: bo
 @check("C18", kind="structure", types=CONTEXT)
 async def can_be_configured(stage: Stage) -> None:
     """Reads mount for any use of its configuration."""
-    found = stage.loaded.subject.definition(stage.loaded.subject.attribute)
+    found = stage.loaded.target.definition(stage.loaded.target.attribute)
     node = None if found is None else found.node
     if found is None or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return

@@ -19,9 +19,9 @@ async def compare_backends(stage: Stage) -> None:
     if set(stage.loaded.backends) != set(_OTHER):
         return  # it declares what it runs on, which is all that is asked of it
     if stage.backend != "trio":
-        stage.sight.backends.clear()  # nothing is shown by this
+        stage.coverage.backends.clear()  # nothing is shown by this
         return
-    stage.sight.backends.add("asyncio")
+    stage.coverage.backends.append("asyncio")
     here = await _endings(stage)
     other = attrs.evolve(stage, backend="asyncio", faults=[], notes=[], last_words=None)
 

@@ -10,9 +10,9 @@ import ast
 from collections.abc import Iterator
 
 from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.examined import Unexamined
+from amplifier.conformance.harness.coverage import Unexamined
 from amplifier.conformance.harness.mounted_module import Fault
-from amplifier.conformance.target.locate import Definition, Subject, parsed
+from amplifier.conformance.target.locate import Definition, Target, parsed
 from amplifier.contracts import CONTRACTS
 from amplifier.loading import is_module_id
 
@@ -20,7 +20,7 @@ _MANAGERS = frozenset({"asynccontextmanager"})
 
 
 @check("A1", kind="static")
-def declares_an_entry_point(subject: Subject) -> Iterator[Fault]:
+def declares_an_entry_point(subject: Target) -> Iterator[Fault]:
     """Reads the project's metadata for an entry point that leads to a file which can be parsed."""
     if subject.project is not None and not subject.declared:
         yield Fault(
@@ -40,7 +40,7 @@ def declares_an_entry_point(subject: Subject) -> Iterator[Fault]:
 
 
 @check("A2", kind="static")
-def is_well_named(subject: Subject) -> Iterator[Fault]:
+def is_well_named(subject: Target) -> Iterator[Fault]:
     """Compares the names of the entry points with the grammar of module ids."""
     for module_id in subject.declared:
         if not is_module_id(module_id):
@@ -53,7 +53,7 @@ def is_well_named(subject: Subject) -> Iterator[Fault]:
 
 
 @check("A3", kind="static")
-def has_a_mount(subject: Subject) -> Iterator[Fault]:
+def has_a_mount(subject: Target) -> Iterator[Fault]:
     """Reads the definition of mount: present, async or a context manager, callable with coordinator and config."""
     tree = _tree(subject)
     found = subject.definition(subject.attribute)
@@ -73,7 +73,7 @@ def has_a_mount(subject: Subject) -> Iterator[Fault]:
 
 
 @check("A6", kind="static")
-def is_told_when_ready(subject: Subject) -> Iterator[Fault]:
+def is_told_when_ready(subject: Target) -> Iterator[Fault]:
     """Reads the definition of on_session_ready, if there is one: async, and takes the coordinator alone."""
     tree = _tree(subject)
     found = subject.definition("on_session_ready")
@@ -93,7 +93,7 @@ def is_told_when_ready(subject: Subject) -> Iterator[Fault]:
 
 
 @check("A20", kind="static")
-def declares_its_type(subject: Subject) -> Iterator[Fault]:
+def declares_its_type(subject: Target) -> Iterator[Fault]:
     """Reads __amplifier_module_type__."""
     _tree(subject)
     found = subject.definition("__amplifier_module_type__")
@@ -114,7 +114,7 @@ def declares_its_type(subject: Subject) -> Iterator[Fault]:
         )
 
 
-def _tree(subject: Subject) -> ast.Module:
+def _tree(subject: Target) -> ast.Module:
     """The syntax tree of the module's own file.
 
     Raises:
@@ -126,7 +126,7 @@ def _tree(subject: Subject) -> ast.Module:
     return tree
 
 
-def _exists(subject: Subject, import_name: str) -> bool:
+def _exists(subject: Target, import_name: str) -> bool:
     base = subject.search_path or subject.folder
     path = base.joinpath(*import_name.split("."))
     return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()

@@ -105,7 +105,7 @@ async def _undo(coordinator: TestCoordinator) -> None:
 async def give_bad_settings(stage: Stage) -> None:
     """Give each setting that the source reads a wrong value: a mount that raises then must have ended what it began."""
     budget = Budget(stage, _SETTINGS_SECONDS)
-    for key in settings_in(stage.loaded.subject)[:_MOST_SETTINGS]:
+    for key in settings_in(stage.loaded.target)[:_MOST_SETTINGS]:
         for value in _BAD_VALUES:
             if budget.is_spent():
                 return

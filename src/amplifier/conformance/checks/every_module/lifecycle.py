@@ -10,7 +10,7 @@ import anyio.lowlevel
 
 from amplifier.conformance.harness.cancelled_calls import sweep
 from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.examined import DECLINED
+from amplifier.conformance.harness.coverage import DECLINED
 from amplifier.conformance.harness.mounted_module import (
     CANARY,
     CLEANUP_SECONDS,
@@ -41,7 +41,10 @@ _POINT_CLAUSES = {"tool": "T4", "provider": "P2", "orchestrator": "O2", "context
 # ── mounting ──
 
 
-@check("A3", "A4", "A21", *_POINT_CLAUSES.values(), kind="structure")
+_MOUNT_CLAUSES = ("A3", "A4", "A21", *_POINT_CLAUSES.values())
+
+
+@check(*_MOUNT_CLAUSES, kind="structure", without_instance=_MOUNT_CLAUSES)
 async def mounts(stage: Stage) -> None:
     """Mounts the module in a session without other modules and looks at what it returned and where it stands."""
     async with stage.scene() as scene:
@@ -67,7 +70,7 @@ def _mounted_elsewhere(scene: Scene) -> list[str]:
     return sorted({repr(point) for point, _, _ in scene.session.coordinator.mounts.mounted_by(OWNER)})
 
 
-@check("A6", kind="structure")
+@check("A6", kind="structure", without_instance=("A6",))
 async def takes_the_coordinator_when_ready(stage: Stage) -> None:
     """Calls on_session_ready, if there is one."""
     ready = getattr(stage.loaded.module, "on_session_ready", None)
@@ -89,7 +92,10 @@ async def takes_the_coordinator_when_ready(stage: Stage) -> None:
 # ── cleaning up ──
 
 
-@check("A11", "A12", "A13", "A14", "A15", "H9", kind="hygiene")
+_CLEANUP_CLAUSES = ("A11", "A12", "A13", "A14", "A15")
+
+
+@check(*_CLEANUP_CLAUSES, "H9", kind="hygiene", without_instance=_CLEANUP_CLAUSES)
 async def cleans_up(stage: Stage) -> None:
     """Uses the module, cleans it up twice, and looks for what remains."""
     for config in ways_to_mount(stage):
@@ -204,13 +210,13 @@ async def _clean_up_configured(stage: Stage, scene: Scene, key: str, is_folder: 
 
 def _settings_read(stage: Stage, words: tuple[str, ...]) -> list[str]:
     """The names of settings that the module reads, as far as its syntax trees show them, which contain a word."""
-    return [key for key in settings_in(stage.loaded.subject) if any(word in key.lower() for word in words)]
+    return [key for key in settings_in(stage.loaded.target) if any(word in key.lower() for word in words)]
 
 
 # ── failing ──
 
 
-@check("A5", "A7", kind="cancellation")
+@check("A5", "A7", kind="cancellation", without_instance=("A5", "A7"))
 async def fails_without_traces(stage: Stage) -> None:
     """Cancels mount at each of its suspensions, and gives it settings that it may refuse, looking for what is left."""
     await cancel_mounts(stage)

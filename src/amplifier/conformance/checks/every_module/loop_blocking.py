@@ -63,7 +63,7 @@ class LoopWatch:
 
     def _line(self, frame: FrameType | None) -> str | None:
         while frame is not None:
-            if self._stage.loaded.subject.owns(frame.f_code.co_filename):
+            if self._stage.loaded.target.owns(frame.f_code.co_filename):
                 return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
             frame = frame.f_back
         return None

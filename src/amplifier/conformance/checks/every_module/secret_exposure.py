@@ -30,14 +30,14 @@ class _Records(logging.Handler):
         self.texts: list[tuple[str, str]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno >= logging.WARNING or self._stage.loaded.subject.owns(record.pathname):
+        if record.levelno >= logging.WARNING or self._stage.loaded.target.owns(record.pathname):
             self.texts.append((f"{record.levelname} of {record.name!r}", self.format(record)))
 
 
 @check("A22", kind="hygiene")
 async def keeps_secrets(stage: Stage) -> None:
     """Gives every setting that looks like a key a text found nowhere else, and looks for it in events, logs and errors."""
-    keys = [key for key in settings_in(stage.loaded.subject) if is_secret(key)]
+    keys = [key for key in settings_in(stage.loaded.target) if is_secret(key)]
     if not keys and not secret_variables(stage.loaded):
         return
     set_environment(stage.loaded)

@@ -41,7 +41,7 @@ async def look_for_mixed_events(stage: Stage, named: list[str], budget: Budget) 
 
 
 def _payloads(stage: Stage, event: str) -> list[dict[str, Any]]:
-    subject = stage.loaded.subject
+    subject = stage.loaded.target
     reaching = list(reaching_payloads(event, inputs_in(subject), choices_in(subject), triggers_in(subject)))
     return [ordinary_payload(event), *reaching][:_MOST]
 

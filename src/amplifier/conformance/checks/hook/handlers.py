@@ -64,7 +64,7 @@ def _log_of(stage: Stage) -> Iterator[list[logging.LogRecord]]:
 
     class Keep(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if stage.loaded.subject.owns(record.pathname):
+            if stage.loaded.target.owns(record.pathname):
                 records.append(record)
 
     root, keep = logging.getLogger(), Keep(level=0)
@@ -81,7 +81,7 @@ def _log_of(stage: Stage) -> Iterator[list[logging.LogRecord]]:
 @check("H12", kind="structure", types=_HOOK)
 async def lets_events_be_chosen(stage: Stage) -> None:
     """Mounts it with settings that could name events, and looks whether it registers for others."""
-    keys = settings_in(stage.loaded.subject)
+    keys = settings_in(stage.loaded.target)
     if any("event" in key.lower() for key in keys):
         return
     usual = await _events_with(stage, {})
@@ -108,7 +108,7 @@ async def _events_with(stage: Stage, config: dict[str, Any]) -> set[str] | None:
 @check("H1", "H3", "H4", "H5", "H6", "H7", "H8", "H13", "H14", kind="behaviour", types=_HOOK)
 async def answers_listed_events(stage: Stage) -> None:
     """Gives every handler every event of the catalogue and some of none, with payloads that are wrong by one thing."""
-    subject = stage.loaded.subject
+    subject = stage.loaded.target
     words, choices, texts = inputs_in(subject), choices_in(subject), set(texts_in(subject))
     named = [event for event in EVENTS if event in texts]
     async with stage.scene() as scene:
@@ -156,5 +156,5 @@ async def answers_drawn_events(stage: Stage) -> None:
 @check("H3", "H5", kind="behaviour", types=_HOOK)
 async def keeps_events_apart(stage: Stage) -> None:
     """Gives a handler two events at the same time; neither answer may hold what the other event carried."""
-    named = [event for event in ALL_EVENTS if event in set(texts_in(stage.loaded.subject))]
+    named = [event for event in ALL_EVENTS if event in set(texts_in(stage.loaded.target))]
     await look_for_mixed_events(stage, named, Budget(stage, _SECONDS))

@@ -61,9 +61,9 @@ _known: set[Any] = set()
 
 async def get_to_know(stage: Stage) -> None:
     """Run one turn without judging it: whether a loop tells the model of tools decides what a model may answer."""
-    if stage.loaded.subject.file in _known:
+    if stage.loaded.target.file in _known:
         return
-    _known.add(stage.loaded.subject.file)
+    _known.add(stage.loaded.target.file)
     async with stage.scene() as scene:
         if scene.instance is not None:
             await World(scene, ONE_TOOL).play_turn()
@@ -307,7 +307,7 @@ async def chooses_the_provider(stage: Stage) -> None:
     asked = await _asked(stage, {})
     if asked is not None:
         stage.expect(asked == "one", "O25", f"of the providers one, two and three {asked!r} was asked")
-    if "default_provider" in settings_in(stage.loaded.subject):
+    if "default_provider" in settings_in(stage.loaded.target):
         asked = await _asked(stage, {"default_provider": "two"})
         if asked is not None:
             stage.expect(asked == "two", "O25", f"with default_provider 'two' the provider {asked!r} was asked")

@@ -102,10 +102,10 @@ class _Warnings(logging.Handler):
         self.texts.append(record.getMessage())
 
 
-@check("P15", kind="structure", types=PROVIDER)
+@check("P15", kind="structure", types=PROVIDER, without_instance=("P15",))
 async def declines_politely(stage: Stage) -> None:
     """Mounts it without settings and without keys in the environment; it should decline with a warning, not fail."""
-    needs = [key for key in settings_in(stage.loaded.subject) if is_secret(key)]
+    needs = [key for key in settings_in(stage.loaded.target) if is_secret(key)]
     if not needs and not secret_variables(stage.loaded):
         return
     listener = _Warnings()
@@ -143,7 +143,7 @@ async def can_be_closed(stage: Stage) -> None:
 @check("P17", kind="behaviour", types=PROVIDER)
 async def shows_what_it_sends(stage: Stage) -> None:
     """Turns on a flag such as raw, if there is one, and compares the events with those without it."""
-    flags = [key for key in settings_in(stage.loaded.subject) if any(word in key.lower().split("_") for word in _FLAGS)]
+    flags = [key for key in settings_in(stage.loaded.target) if any(word in key.lower().split("_") for word in _FLAGS)]
     if not flags:
         return
     quiet = await _events_of_a_call(stage, dict.fromkeys(flags, False))

@@ -205,7 +205,7 @@ async def loses_nothing_inside(stage: Stage) -> None:
             if not usable(scene):
                 return
             ours = {*sent, "mark-two", "toolu_mark1", "toolu_mark2", _SENT_REDACTED}
-            with watched(stage.loaded.subject.owns) as passing:
+            with watched(stage.loaded.target.owns) as passing:
                 outcome = await complete(scene, request)
             if not isinstance(outcome.value, ChatResponse):
                 continue

@@ -117,7 +117,7 @@ async def answers_ordinary_questions(stage: Stage) -> None:
         before = _surroundings(scene)
         for method in methods_of(resolver):
             found = False
-            for question in questions_about(stage.loaded.subject):
+            for question in questions_about(stage.loaded.target):
                 found |= await judge_answer(stage, scene, method, question, found)
                 _judge_traces(stage, scene, before, question)
                 if stage.faults:
@@ -228,7 +228,7 @@ _PATH = tuple(sys.path)
 
 def _tidy_path(stage: Stage) -> None:
     """Take away what the subject may have put on sys.path before anybody looked, so that it is seen to do so again."""
-    own = stage.loaded.subject.search_path
+    own = stage.loaded.target.search_path
     sys.path[:] = [entry for entry in sys.path if entry in _PATH or (own is not None and entry == str(own))]
 
 
@@ -401,7 +401,7 @@ async def offers_to_be_awaited(stage: Stage) -> None:
         resolver = resolver_of(scene)
         if not methods_of(resolver) or callable(getattr(resolver, "async_resolve", None)):
             return
-        for question in questions_about(stage.loaded.subject):
+        for question in questions_about(stage.loaded.target):
             with watching() as seen:
                 await scene.call(locate, methods_of(resolver)[0], question, scene.directory)
             if seen:

@@ -28,7 +28,7 @@ class Printed:
     """Stands in for standard output and notes what the subject itself prints."""
 
     def __init__(self, stage: Stage) -> None:
-        self._owns = stage.loaded.subject.owns
+        self._owns = stage.loaded.target.owns
         self._stage = stage
         self.line: str | None = None
 

@@ -11,8 +11,7 @@ from amplifier.conformance.harness.mounted_module import CANARY, Scene, Stage
 from amplifier.conformance.harness.time_budget import Budget, shared_budget
 from amplifier.conformance.harness.typical_use import schema_of
 from amplifier.conformance.inputs.json_schema import acceptor, schema_problem
-from amplifier.conformance.inputs.sample_calls import sample_inputs
-from amplifier.conformance.inputs.tool_calls import near_misses, valid_inputs
+from amplifier.conformance.inputs.tool_inputs import near_misses, sample_inputs, valid_inputs
 from amplifier.conformance.target.source_literals import choices_in, inputs_in
 from amplifier.contracts import tool_schema
 from amplifier.errors import ContractError
@@ -116,7 +115,7 @@ async def describes_its_input(stage: Stage) -> None:
 @check("T2", "T3", "T5", "T6", "T7", "T9", "T10", "T12", "T13", "T15", kind="behaviour", types=_TOOL)
 async def answers_listed_inputs(stage: Stage) -> None:
     """Calls it with all its schema names, and with everything that is wrong by one thing, one after the other."""
-    subject = stage.loaded.subject
+    subject = stage.loaded.target
     words, choices = inputs_in(subject), choices_in(subject)
     async with stage.scene() as scene:
         schemas = {at: schema_of(tool) for at, tool in scene.instances.items()}
@@ -139,7 +138,7 @@ async def answers_drawn_inputs(stage: Stage) -> None:
 @check("T8", kind="behaviour", types=_TOOL)
 async def tells_the_truth(stage: Stage) -> None:
     """Looks for inputs that the schema accepts and the tool refuses for their shape, with a counterpart that proves it."""
-    subject = stage.loaded.subject
+    subject = stage.loaded.target
     async with stage.scene() as scene:
         schemas = {at: schema_of(tool) for at, tool in scene.instances.items()}
     for at, schema in schemas.items():

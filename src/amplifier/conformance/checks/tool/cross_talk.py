@@ -19,8 +19,8 @@ from amplifier.conformance.harness.mounted_module import CANARY, IGNORED_AFTER, 
 from amplifier.conformance.harness.time_budget import Budget
 from amplifier.conformance.harness.typical_use import schema_of
 from amplifier.conformance.inputs.json_schema import Accepts, acceptor, fingerprint, resolved
-from amplifier.conformance.inputs.sample_calls import sample_inputs
 from amplifier.conformance.inputs.schema_values import kinds_of, properties_of
+from amplifier.conformance.inputs.tool_inputs import sample_inputs
 from amplifier.conformance.target.source_literals import choices_in, inputs_in
 from amplifier.models import ToolResult
 
@@ -56,7 +56,7 @@ async def look_for_mixing(stage: Stage, budget: Budget) -> None:
 
 
 async def _pairs(stage: Stage) -> tuple[list[Pair], dict[str, list[Input]]]:
-    subject = stage.loaded.subject
+    subject = stage.loaded.target
     pairs: list[Pair] = []
     probes: dict[str, list[Input]] = {}
     async with stage.scene() as scene:

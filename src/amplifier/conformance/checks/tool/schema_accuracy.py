@@ -231,7 +231,7 @@ class Truth:
     # ── a bound of its own ──
 
     async def _false_bound(self) -> tuple[str, Input, str] | None:
-        numbers = numbers_in(self._stage.loaded.subject)
+        numbers = numbers_in(self._stage.loaded.target)
         for key, part in properties_of(self._top).items():
             schema = resolved(part, self._root)
             for make, top in _measures(schema):

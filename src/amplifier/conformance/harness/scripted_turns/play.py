@@ -207,7 +207,7 @@ class World:
 
     def next_answer(self, is_offered_tools: bool = False) -> Answer:
         """What the model says now; one that is offered no tools for once, as for a plan or a summary, calls none."""
-        subject = self._scene.loaded.subject.file
+        subject = self._scene.loaded.target.file
         if is_offered_tools:
             _offering.add(subject)
         elif subject in _offering:

@@ -1,4 +1,4 @@
-"""The pytest plugin beside those that it meets in other people's suites: ``python -m tests.conformance.beside_plugins``.
+"""The pytest plugin together with other common plugins: ``python -m tests.conformance.plugin_compatibility``.
 
 Makes a virtual environment that sees this one, installs pytest-asyncio, pytest-trio, pytest-xdist and pytest-randomly into it,
 and runs one suite under every combination that matters, with warnings as errors. It needs an index to install from, so it is
@@ -68,7 +68,7 @@ COMBINATIONS: dict[str, list[str]] = {
 
 
 def main() -> int:
-    """Try every combination; gives how many failed."""
+    """Try every combination; returns how many failed."""
     failed = 0
     with tempfile.TemporaryDirectory() as place:
         python = _environment(Path(place, "venv"))

@@ -1,4 +1,4 @@
-"""What the kit refuses: names that mean nothing, and an environment in which it could not look."""
+"""What `check_module` rejects before it examines anything: unknown names and missing packages."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import re
 import pytest
 
 from amplifier.conformance import check_module
-from amplifier.conformance.engine.selection import refuse_missing_parts
+from amplifier.conformance.engine.selection import require_packages
 from amplifier.conformance.suites import conformance_tests
 from amplifier.errors import AmplifierError, MissingExtraError, ModuleNotFoundError
 from tests.conformance.modules import SOUND_TOOL, write_module
 
 
 @pytest.mark.parametrize("package", ["hypothesis", "jsonschema_rs", "trio"])
-async def test_without_the_extra_nothing_is_examined_and_what_is_missing_is_named(package, monkeypatch):
+async def test_a_missing_package_of_the_extra_is_named_before_running(package, monkeypatch):
     monkeypatch.setattr(
         "amplifier.conformance.engine.selection.find_spec", lambda name: None if name == package else "there"
     )
@@ -25,15 +25,15 @@ async def test_without_the_extra_nothing_is_examined_and_what_is_missing_is_name
         conformance_tests("tool-todo").clauses()
 
 
-async def test_reading_needs_no_extra_and_asyncio_needs_no_trio(monkeypatch):
+async def test_static_checks_need_no_extra_and_asyncio_needs_no_trio(monkeypatch):
     monkeypatch.setattr("amplifier.conformance.engine.selection.find_spec", lambda name: None)
     assert (await check_module("tool-todo", static=True)).ok
     monkeypatch.setattr(
         "amplifier.conformance.engine.selection.find_spec", lambda name: None if name == "trio" else "there"
     )
-    refuse_missing_parts(["asyncio"])
+    require_packages(["asyncio"])
     with pytest.raises(MissingExtraError, match="trio"):
-        refuse_missing_parts(["asyncio", "trio"])
+        require_packages(["asyncio", "trio"])
 
 
 @pytest.mark.parametrize(
@@ -69,19 +69,19 @@ async def test_reading_needs_no_extra_and_asyncio_needs_no_trio(monkeypatch):
         ({"backends": []}, "backends is empty; expected 'asyncio', 'trio' or both; static=True only reads the module"),
     ],
 )
-async def test_what_there_is_not_is_refused_with_what_there_is(options, complaint):
+async def test_an_unknown_or_inapplicable_selection_is_rejected_with_what_was_expected(options, complaint):
     with pytest.raises(ValueError, match=re.escape(complaint)) as refused:
         await check_module("tool-todo", **options)
     assert isinstance(refused.value, AmplifierError)
 
 
-async def test_a_type_that_only_running_tells_is_known_in_the_end(tmp_path):
+async def test_a_selection_is_checked_again_when_only_importing_shows_the_type(tmp_path):
     source = SOUND_TOOL.replace('__amplifier_module_type__ = "tool"', '__amplifier_module_type__ = "".join(["tool"])')
     with pytest.raises(ValueError, match="only 'P5': this is not looked at in a module of the type 'tool'"):
         await check_module(write_module(tmp_path, source, "echo.py"), only=["P5"])
 
 
-async def test_a_path_that_leads_nowhere_is_told_whole(tmp_path, monkeypatch):
+async def test_a_missing_path_is_reported_as_an_absolute_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ModuleNotFoundError) as refused:
         await check_module("shout.py")

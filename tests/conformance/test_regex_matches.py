@@ -28,7 +28,7 @@ def test_a_text_is_found_for_an_expression(pattern, text):
     assert text in texts_matching(pattern)
 
 
-def test_what_is_no_expression_is_given_as_it_is():
+def test_an_invalid_expression_is_returned_as_it_is():
     assert texts_matching("(") == ["("]
     assert texts_matching("{0} %s [") == ["{0} %s ["]
 

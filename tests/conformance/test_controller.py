@@ -1,4 +1,4 @@
-"""check_module: what it finds, what it survives, and what it says."""
+"""`check_module`: what it finds, what it survives, and what it reports."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def broken(report: Report) -> set[str]:
     return {found.clause for found in report.violations}
 
 
-def test_every_check_names_clauses_that_exist_and_says_how_it_works():
+def test_every_check_names_existing_clauses_and_describes_how_it_works():
     clauses = all_clauses()
     assert CHECKS
     for each in CHECKS.values():
@@ -57,7 +57,7 @@ async def test_it_runs_inside_a_loop_of_either_backend(tmp_path):
     assert report.ok, str(report)
 
 
-def test_a_report_survives_its_json_form_and_says_the_same_as_page(tmp_path):
+def test_a_report_round_trips_through_json_and_is_escaped_in_its_page(tmp_path):
     source = SOUND_TOOL.replace('coordinator.mount("tools", Echo())', "return 7  # <b>")
     report = check(write_module(tmp_path, source))
     assert broken(report) == {"A4", "T4"} or broken(report) == {"A4"}
@@ -119,7 +119,7 @@ def test_a_call_that_cannot_be_stopped_ends_its_process_and_not_the_examination(
     assert next(each for each in report.clauses if each.id == "A2").status == "kept"
 
 
-def test_a_module_that_runs_on_asyncio_alone_has_to_say_so(tmp_path):
+def test_a_module_that_runs_on_asyncio_alone_has_to_declare_it(tmp_path):
     source = "import asyncio\n" + SOUND_TOOL.replace("\n    ", "\n").replace(
         'text = input.get("text")', 'await asyncio.sleep(0); text = input.get("text")'
     )
@@ -132,7 +132,7 @@ def test_a_module_that_runs_on_asyncio_alone_has_to_say_so(tmp_path):
 
 
 @pytest.mark.parametrize("examined_on", ["asyncio", "trio"])
-def test_a_call_that_hangs_after_a_cancelled_one_is_said_once_and_in_words_that_mean_something(examined_on):
+def test_a_call_that_hangs_after_a_cancelled_one_is_reported_once(examined_on):
     file = CORPUS / "hook" / "faulty" / "A9_keeps_the_lock.py"
     report = check(file, module_type="hook", only=["A9"], backends=[examined_on])
     (violation,) = report.violations
@@ -141,7 +141,7 @@ def test_a_call_that_hangs_after_a_cancelled_one_is_said_once_and_in_words_that_
     assert "NoneType" not in str(report)
 
 
-def test_a_finding_can_be_shown_again(tmp_path):
+def test_a_finding_can_be_reproduced_by_its_token(tmp_path):
     source = SOUND_TOOL.replace("async def mount", "async def mount").replace(
         "text = input.get",
         "import threading; threading.Thread(target=__import__('time').sleep, args=(60,), daemon=True).start(); text = input.get",
@@ -154,7 +154,7 @@ def test_a_finding_can_be_shown_again(tmp_path):
     assert broken(again) == {"A14"}
 
 
-def test_what_cannot_be_checked_is_said(tmp_path):
+def test_a_module_that_cannot_be_examined_is_reported(tmp_path):
     with pytest.raises(ModuleNotFoundError, match="neither a folder"):
         check("no-such-module-anywhere")
     with pytest.raises(ModuleLoadError, match="expected one of"):
