@@ -14,7 +14,7 @@ from amplifier.conformance.harness.resolver_sources import (
     EXECUTED,
     SAMPLES,
     Question,
-    furnish,
+    install_samples,
     hints,
     holds_a_package,
     ids_in,
@@ -39,7 +39,7 @@ def furnished(tmp_path, monkeypatch):
     subject = find_subject(write_module(tmp_path, RESOLVER, "resolver_x.py"))
     work = tmp_path / "work"
     work.mkdir()
-    furnish(work, subject)
+    install_samples(work, subject)
     return work
 
 

@@ -26,7 +26,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from amplifier.conformance.checks import all_checks as _all_checks  # noqa: F401 — importing the checks registers them
 from amplifier.conformance.harness.check_registry import CHECKS, all_clauses, checks_for
-from amplifier.conformance.harness.examined import DECLINED, Sight, Tally, Unexamined
+from amplifier.conformance.harness.clause_coverage import DECLINED, ClauseCoverage, StepCoverage, Unexamined
 from amplifier.conformance.harness.mounted_module import Fault
 from amplifier.conformance.report.fix_hints import hint_for
 from amplifier.conformance.report.model import ClauseOutcome, Finding, Report, Status, Verdict
@@ -120,7 +120,7 @@ class _Examination:
         self._progress = progress
         self._type = subject.module_type
         self._faults: list[tuple[Fault, str, str | None]] = []
-        self._tally = Tally()
+        self._tally = ClauseCoverage()
         self._failed_steps: dict[str, str] = {}
         self._steps: list[str] = []
         self._skip: list[str] = []
@@ -213,7 +213,9 @@ class _Examination:
         elif "done" in line:
             self._skip.append(line["done"])
             if line["done"] not in self._failed_steps:
-                self._tally.see(line["done"], Sight(**{**line["sight"], "backends": set(line["sight"]["backends"])}))
+                self._tally.see(
+                    line["done"], StepCoverage(**{**line["sight"], "backends": set(line["sight"]["backends"])})
+                )
         elif "unmounted" in line:
             self._failed_steps[step] = self._unmounted[step.partition(":")[2]] = line["unmounted"]
         elif "broken" in line:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from amplifier.conformance.harness.mounted_module import MountFailed, Stage
+from amplifier.conformance.harness.mounted_module import CheckContext, MountFailed
 from amplifier.conformance.harness.typical_use import schema_of
 from amplifier.conformance.target.source_literals import choices_in, inputs_in, texts_in
 
 
-async def gather(stage: Stage) -> dict[str, Any]:
+async def gather(stage: CheckContext) -> dict[str, Any]:
     """Mount the subject once and look."""
     subject = stage.loaded.subject
     facts: dict[str, Any] = {
@@ -23,10 +23,10 @@ async def gather(stage: Stage) -> dict[str, Any]:
         "handlers": [],
     }
     try:
-        async with stage.scene() as scene:
+        async with stage.mount() as mounted:
             if stage.loaded.module_type == "tool":
-                facts["tools"] = {name: schema_of(tool) for name, tool in scene.instances.items()}
-            facts["handlers"] = [[each.name, each.event] for each in scene.registrations]
+                facts["tools"] = {name: schema_of(tool) for name, tool in mounted.instances.items()}
+            facts["handlers"] = [[each.name, each.event] for each in mounted.registrations]
     except MountFailed:
         return facts
     return facts

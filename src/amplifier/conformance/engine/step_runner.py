@@ -19,9 +19,9 @@ import anyio
 import attrs
 
 from amplifier.conformance.harness.check_registry import Check, checks_for
-from amplifier.conformance.harness.examined import Sight
-from amplifier.conformance.harness.guess_config import settled
-from amplifier.conformance.harness.mounted_module import Fault, MountFailed, Stage
+from amplifier.conformance.harness.clause_coverage import StepCoverage
+from amplifier.conformance.harness.guess_config import find_working_config
+from amplifier.conformance.harness.mounted_module import CheckContext, Fault, MountFailed
 from amplifier.conformance.target.load import LoadedSubject
 from amplifier.errors import MissingExtraError
 
@@ -118,7 +118,7 @@ class Runner:
         self._examples, self._points = PROFILES[job.profile]
         self._facts: dict[str, Any] = {}
         self._is_settled = False
-        self._sight = Sight()
+        self._sight = StepCoverage()
         self.step = ""
         self.is_thorough = job.profile == "thorough"
 
@@ -150,7 +150,7 @@ class Runner:
             self.step = step.name
             self._say({"start": step.name})
             self._settle(step)
-            self._sight = Sight(backends={step.backend})
+            self._sight = StepCoverage(backends={step.backend})
             for fault in self._faults_of(step, replayed is not None, case):
                 self._say({"fault": attrs.asdict(fault), "step": step.name})
             seen = {**attrs.asdict(self._sight), "backends": sorted(self._sight.backends)}
@@ -162,7 +162,7 @@ class Runner:
             return
         self._is_settled = True
         try:
-            found = anyio.run(settled, self._stage(step, None), backend=step.backend)
+            found = anyio.run(find_working_config, self._stage(step, None), backend=step.backend)
         except BaseException:  # noqa: BLE001 — foreign code; the checks will say what is wrong with it
             return
         guessed = {key: value for key, value in found.config.items() if key not in self._loaded.config}
@@ -208,19 +208,19 @@ class Runner:
         return facts
 
     def _play(self, step: Step, case: Any) -> list[Fault]:
-        stage = attrs.evolve(self._stage(step, case), sight=self._sight)
+        stage = attrs.evolve(self._stage(step, case), coverage=self._sight)
         with _same_order(step.backend, self._job.seed):
             anyio.run(step.check.run, stage, backend=step.backend)
         for note in stage.notes:
             self._say({"note": note, "step": step.name})
         return [attrs.evolve(fault, input=case if fault.input is None else fault.input) for fault in stage.faults]
 
-    def _stage(self, step: Step, case: Any) -> Stage:
-        return Stage(
+    def _stage(self, step: Step, case: Any) -> CheckContext:
+        return CheckContext(
             loaded=self._loaded,
             backend=step.backend,
             seed=self._job.seed,
             points=self._points,
             case=case,
-            last_words=lambda fault: self._last_words(step.name, fault),
+            abort=lambda fault: self._last_words(step.name, fault),
         )

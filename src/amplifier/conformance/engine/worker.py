@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import attrs
 
 from amplifier.conformance.checks import all_checks as _all_checks  # noqa: F401 — importing the checks registers them
-from amplifier.conformance.harness.cpu_clock import kept_waiting
+from amplifier.conformance.harness.cpu_clock import cpu_wait
 from amplifier.conformance.harness.mounted_module import Fault
 from amplifier.conformance.harness.resource_snapshot import mark_descendants
 from amplifier.conformance.target.load import load
@@ -82,9 +82,9 @@ def main() -> int:
 def _show_life(runner: Runner, say: Callable[[dict[str, Any]], None], main_thread: int) -> None:
     """Tell that a step still goes on, for as long as one may take on a machine that has nothing else to do."""
     while True:
-        step, started = runner.step, time.monotonic() - kept_waiting(main_thread)
+        step, started = runner.step, time.monotonic() - cpu_wait(main_thread)
         longest = _LONGEST_STEP if not runner.is_thorough else _LONGEST_STEP * 10
-        while runner.step == step and time.monotonic() - kept_waiting(main_thread) - started < longest:
+        while runner.step == step and time.monotonic() - cpu_wait(main_thread) - started < longest:
             time.sleep(_SIGN_OF_LIFE)
             say({"alive": step})
         while runner.step == step:

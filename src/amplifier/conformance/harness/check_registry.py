@@ -57,7 +57,7 @@ def check(
 ) -> Callable[[CheckFunction], CheckFunction]:
     """Make a function a check.
 
-    A static check is called with the subject and yields faults; every other is an async function of a scene, and of a
+    A static check is called with the subject and yields faults; every other is an async function of a mounted, and of a
     case if it names ``inputs``.
     """
 

@@ -14,12 +14,12 @@ _THREADS = Path("/proc/self/task")
 _MOST = 10.0
 
 
-def fair_time() -> float:
+def unstalled_time() -> float:
     """Seconds on a clock that stands still while the calling thread waits for a processor."""
-    return time.monotonic() - kept_waiting(get_native_id())
+    return time.monotonic() - cpu_wait(get_native_id())
 
 
-def kept_waiting(thread: int) -> float:
+def cpu_wait(thread: int) -> float:
     """Seconds that a thread, given by its native id, has waited for a processor so far."""
     try:
         return int((_THREADS / str(thread) / "schedstat").read_text().split()[1]) / 1e9
@@ -27,19 +27,19 @@ def kept_waiting(thread: int) -> float:
         return 0.0
 
 
-def stretch() -> float:
+def slowdown() -> float:
     """How many times longer than on an idle machine things have taken so far; by this much deadlines are put off."""
     passed = time.monotonic() - _STARTED
-    worked = passed - (kept_waiting(get_native_id()) - _WAITED)
+    worked = passed - (cpu_wait(get_native_id()) - _WAITED)
     return min(max(passed / max(worked, 0.01), 1.0), _MOST)
 
 
-def everybody_kept_waiting() -> float:
-    """As `kept_waiting`, for all threads of the process together."""
+def process_cpu_wait() -> float:
+    """As `cpu_wait`, for all threads of the process together."""
     try:
-        return sum(kept_waiting(int(each.name)) for each in _THREADS.iterdir())
+        return sum(cpu_wait(int(each.name)) for each in _THREADS.iterdir())
     except OSError:
         return 0.0
 
 
-_STARTED, _WAITED = time.monotonic(), kept_waiting(get_native_id())
+_STARTED, _WAITED = time.monotonic(), cpu_wait(get_native_id())

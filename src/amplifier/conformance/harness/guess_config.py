@@ -2,8 +2,8 @@
 
 A provider that wants a key declines without one, and then nothing could be said about it; a context that can keep a file
 should be seen keeping one. So candidates are tried, and the first with which the module mounts and does its ordinary work
-is used for the whole examination. What is guessed is reported. Above stands the runner; below stand the scene and the
-exercises.
+is used for the whole examination. What is guessed is reported. Above stands the runner; below stand the mounted and the
+typical_operations.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 import attrs
 
 from amplifier.conformance.harness.llm_server_process import SERVICE, is_served
-from amplifier.conformance.harness.mounted_module import MountFailed, Scene, Stage
+from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule, MountFailed
 from amplifier.conformance.harness.resolver_sources import settings_for
-from amplifier.conformance.harness.typical_use import exercises
+from amplifier.conformance.harness.typical_use import typical_operations
 from amplifier.conformance.target.load import LoadedSubject
 from amplifier.conformance.target.source_literals import environment_in, inputs_in, settings_in
 
@@ -35,10 +35,10 @@ _COUNTS = ("max", "min", "limit", "size", "count", "tokens", "timeout", "seconds
 _MOST_MISSING = 8
 
 
-async def settled(stage: Stage) -> LoadedSubject:
+async def find_working_config(ctx: CheckContext) -> LoadedSubject:
     """The subject with the settings that it is to be examined with."""
-    loaded = stage.loaded
-    works = await _works(stage, loaded.config)
+    loaded = ctx.loaded
+    works = await _works(ctx, loaded.config)
     wanted: list[dict[str, Any]] = []
     if loaded.module_type == "context":
         wanted = _placed(loaded)
@@ -51,54 +51,54 @@ async def settled(stage: Stage) -> LoadedSubject:
         wanted = [*wanted, *_enough(loaded)]
     for candidate in wanted:
         config = {**candidate, **loaded.config}
-        if config != loaded.config and await _works(stage, config):
+        if config != loaded.config and await _works(ctx, config):
             return attrs.evolve(loaded, config=config, given=loaded.config if works else config)
-    return await _supplied(stage, works)
+    return await _supplied(ctx, works)
 
 
-async def _supplied(stage: Stage, works: bool) -> LoadedSubject:
+async def _supplied(ctx: CheckContext, works: bool) -> LoadedSubject:
     """As it is, or with what it complains to miss, one setting after the other."""
-    loaded = stage.loaded
+    loaded = ctx.loaded
     config = dict(loaded.config)
     for _ in range(0 if works else _MOST_MISSING):
-        missing = await _missing(stage, config)
+        missing = await _missing(ctx, config)
         if missing is None or missing in config:
             break
         config[missing] = _guess(missing)
-        if await _works(stage, config):
+        if await _works(ctx, config):
             return attrs.evolve(loaded, config=config, given=config)
     return loaded
 
 
-async def _works(stage: Stage, config: dict[str, Any]) -> bool:
+async def _works(ctx: CheckContext, config: dict[str, Any]) -> bool:
     """Whether it mounts with these settings, and does something ordinary without raising."""
-    trial = attrs.evolve(stage, faults=[], notes=[])
+    trial = attrs.evolve(ctx, faults=[], notes=[])
     try:
-        async with trial.scene(config=config) as scene:
-            return _stands(scene) and await _does_something(scene, config)
+        async with trial.mount(config=config) as mounted:
+            return _stands(mounted) and await _does_something(mounted, config)
     except MountFailed:
         return False
 
 
-def _stands(scene: Scene) -> bool:
-    if scene.loaded.module_type in ("hook", "resolver"):
+def _stands(mounted: MountedModule) -> bool:
+    if mounted.loaded.module_type in ("hook", "resolver"):
         return True  # whether it registers anything is its own affair
-    return scene.instance is not None
+    return mounted.instance is not None
 
 
-async def _does_something(scene: Scene, config: dict[str, Any]) -> bool:
+async def _does_something(mounted: MountedModule, config: dict[str, Any]) -> bool:
     """Whether what it was given for is done: files are written, a service is understood."""
-    if scene.loaded.module_type == "resolver":  # it finds a module that is there
-        return any([(await scene.call(each.run, scene)).value is not None for each in exercises(scene)])
-    if scene.loaded.module_type != "context" and not is_served(config):
+    if mounted.loaded.module_type == "resolver":  # it finds a module that is there
+        return any([(await mounted.call(each.run, mounted)).value is not None for each in typical_operations(mounted)])
+    if mounted.loaded.module_type != "context" and not is_served(config):
         return True  # that calls fail is what is to be seen
-    outcomes = [await scene.call(each.run, scene) for each in exercises(scene)]
+    outcomes = [await mounted.call(each.run, mounted) for each in typical_operations(mounted)]
     return all(outcome.returned for outcome in outcomes)
 
 
-async def _missing(stage: Stage, config: dict[str, Any]) -> str | None:
+async def _missing(ctx: CheckContext, config: dict[str, Any]) -> str | None:
     try:
-        async with attrs.evolve(stage, faults=[], notes=[]).scene(config=config):
+        async with attrs.evolve(ctx, faults=[], notes=[]).mount(config=config):
             return None
     except MountFailed as failed:
         error = failed.outcome.error

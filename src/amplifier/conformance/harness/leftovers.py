@@ -1,7 +1,7 @@
 """What a call that was cancelled leaves behind once the module is closed: tasks, threads, processes, temporary files.
 
 Work that was handed to a pool of threads and given up there ends by itself and is nobody's to end, so a pool's threads do not
-count, nor what they hold open. Above stands the sweep of cancellations; below stand the snapshot of resources and the scene.
+count, nor what they hold open. Above stands the sweep of cancellations; below stand the snapshot of resources and the mounted.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import anyio
 import anyio.lowlevel
 
-from .mounted_module import Scene
+from .mounted_module import MountedModule
 from .resource_snapshot import PATIENCE, Resources
 
 _STEPS = 5
@@ -18,7 +18,7 @@ _KERNEL_TASKS = "amplifier.kernel."
 """How the names of the kernel's own tasks begin; they end a moment later."""
 
 
-class Remains:
+class Leftovers:
     """Counts what is there, to tell later what is new."""
 
     def __init__(self) -> None:
@@ -50,15 +50,15 @@ def _counts(leak: str) -> bool:
     return leak.startswith(("the thread", "the process"))
 
 
-async def temporary_files_left(scene: Scene) -> list[str]:
-    """The names of temporary files of a closed scene that are still there when a moment has passed."""
-    left = _names(scene)
+async def temporary_files_left(mounted: MountedModule) -> list[str]:
+    """The names of temporary files of a closed mounted that are still there when a moment has passed."""
+    left = _names(mounted)
     give_up = anyio.current_time() + PATIENCE
     while left and anyio.current_time() < give_up:
         await anyio.sleep(_PAUSE)
-        left = _names(scene)
+        left = _names(mounted)
     return left
 
 
-def _names(scene: Scene) -> list[str]:
-    return sorted(path.name for path in scene.temporary.iterdir())
+def _names(mounted: MountedModule) -> list[str]:
+    return sorted(path.name for path in mounted.temporary.iterdir())

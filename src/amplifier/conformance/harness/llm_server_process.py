@@ -1,6 +1,6 @@
 """Starts the scripted service when a configuration first asks for it, and asks it what it has seen.
 
-``{service}`` in a configuration stands for its address. Above stand the scene and the checks of providers; below stands
+``{service}`` in a configuration stands for its address. Above stand the mounted and the checks of providers; below stands
 `_service`, which runs in a process of its own, so that its sockets and threads are not taken for the subject's.
 """
 

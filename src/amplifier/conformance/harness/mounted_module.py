@@ -1,6 +1,6 @@
-"""A scene: the subject mounted in a real session of its own, with directories of its own, and what to do with it.
+"""A mounted: the subject mounted in a real session of its own, with directories of its own, and what to do with it.
 
-Every check that runs the subject gets a fresh scene, so that none sees what another one did. The subject is mounted by
+Every check that runs the subject gets a fresh mounted, so that none sees what another one did. The subject is mounted by
 hand, because the kit is stricter than the kernel: what the kernel would forgive has to be seen. Above stand the checks;
 below stand the kernel and the doubles.
 """
@@ -30,24 +30,24 @@ from amplifier.kernel import AmplifierSession
 from amplifier.loading import ModuleLoader
 from amplifier.testing import EventRecorder, MockApprovalSystem, MockContextManager, MockDisplaySystem
 
-from .cpu_clock import fair_time, stretch
-from .examined import Sight
+from .clause_coverage import StepCoverage
+from .cpu_clock import slowdown, unstalled_time
 from .llm_server_process import SERVICE, service_address
-from .resolver_sources import furnish, resolver_of
+from .resolver_sources import install_samples, resolver_of
 
 OWNER = "subject"
 MOUNT_SECONDS = 20.0
 CALL_SECONDS = 5.0
 CLEANUP_SECONDS = 10.0
 """The kernel's default deadline for one cleanup."""
-IGNORED_AFTER = 4.0
+CANCEL_GRACE = 4.0
 """Seconds after its cancellation at which a call counts as never ending."""
 
 _UNENDING: set[str] = set()
 """Subjects whose cleanup did not end in time when it was called only to tidy up."""
 
 CANARY = "canary.txt"
-"""A file of the user's in the scene's directory; it must be there, unchanged, to the end."""
+"""A file of the user's in the mounted's directory; it must be there, unchanged, to the end."""
 
 
 @attrs.frozen(kw_only=True)
@@ -97,22 +97,22 @@ class MountFailed(Exception):
 
 
 @attrs.define(kw_only=True, eq=False)
-class Scene:
-    """The subject on stage.
+class MountedModule:
+    """The subject on ctx.
 
     Attributes:
-        stage: Where it stands; faults are reported there.
+        ctx: Where it stands; faults are reported there.
         session: The session around it.
         coordinator: The coordinator as the subject sees it.
         returned: What mount returned; for a structured mount what it yielded.
         is_structured: Whether mount is an async context manager.
-        directory: A directory of this scene's own; the working directory while it lasts.
+        directory: A directory of this mounted's own; the working directory while it lasts.
         temporary: Where temporary files go.
         events: What was emitted, by anybody.
         is_cleaned: The cleanup that mount returned has been called.
     """
 
-    stage: Stage
+    ctx: CheckContext
     session: AmplifierSession
     coordinator: Any
     directory: Path
@@ -126,7 +126,7 @@ class Scene:
     @property
     def loaded(self) -> LoadedSubject:
         """The loaded module."""
-        return self.stage.loaded
+        return self.ctx.loaded
 
     async def call(
         self, function: Callable[..., Any], *args: Any, seconds: float = CALL_SECONDS, **kwargs: Any
@@ -135,8 +135,8 @@ class Scene:
 
         Code that goes on after that time, ignoring its cancellation or blocking the loop, ends the process.
         """
-        with self.stage.alarm(seconds + IGNORED_AFTER):
-            return await attempt(function, *args, seconds=seconds, **kwargs)
+        with self.ctx.alarm(seconds + CANCEL_GRACE):
+            return await call_with_deadline(function, *args, seconds=seconds, **kwargs)
 
     # ── the subject's parts ──
 
@@ -158,7 +158,7 @@ class Scene:
         return self.session.coordinator.hooks.registrations_of(OWNER)
 
     @property
-    def stands(self) -> bool:
+    def is_present(self) -> bool:
         """Whether anything of the subject is there to be looked at."""
         if self.loaded.module_type == "resolver":
             return resolver_of(self) is not None
@@ -178,12 +178,12 @@ class Scene:
             self.is_cleaned = True
             outcome = await self.call(cleanup, seconds=CALL_SECONDS)
             if outcome.kind == "late":
-                _UNENDING.add(name)  # or every scene would wait for it
+                _UNENDING.add(name)  # or every mounted would wait for it
         await self.session.coordinator.undo(OWNER)
 
 
 @attrs.define(kw_only=True, eq=False)
-class Stage:
+class CheckContext:
     """What a check is given: it opens scenes, and takes what the check finds.
 
     Attributes:
@@ -194,8 +194,8 @@ class Stage:
         case: What was drawn for the check, if it draws cases; JSON values.
         faults: What was found.
         notes: What limits the result.
-        last_words: Called with a fault when the subject cannot be stopped and the process has to end.
-        sight: What the check gets to see; the stages that a check makes of this one share it.
+        abort: Called with a fault when the subject cannot be stopped and the process has to end.
+        coverage: What the check gets to see; the stages that a check makes of this one share it.
     """
 
     loaded: LoadedSubject
@@ -205,30 +205,30 @@ class Stage:
     case: Any = None
     faults: list[Fault] = attrs.field(factory=list)
     notes: list[str] = attrs.field(factory=list)
-    last_words: Callable[[Fault], NoReturn] | None = None
-    sight: Sight = attrs.field(factory=Sight)
+    abort: Callable[[Fault], NoReturn] | None = None
+    coverage: StepCoverage = attrs.field(factory=StepCoverage)
 
     @asynccontextmanager
-    async def scene(
+    async def mount(
         self,
         *,
         config: dict[str, Any] | None = None,
         ready: bool = True,
-        beside: Scene | None = None,
-        neighbour: Scene | None = None,
-    ) -> AsyncIterator[Scene]:
+        beside: MountedModule | None = None,
+        neighbour: MountedModule | None = None,
+    ) -> AsyncIterator[MountedModule]:
         """Mount the subject in a session of its own; it is closed and its directories are removed at the end.
 
         Args:
             config: What to mount it with; left out, what it was loaded with.
             ready: Whether to call its on_session_ready.
-            beside: A scene whose directories this one shares, as a second session of the same user would.
-            neighbour: A scene whose home this one shares, as a session of the same user elsewhere would.
+            beside: A mounted whose directories this one shares, as a second session of the same user would.
+            neighbour: A mounted whose home this one shares, as a session of the same user elsewhere would.
 
         Raises:
             MountFailed: Mount raised, or did not end in time.
         """
-        places = own_directories(neighbour) if beside is None else nullcontext((beside.directory, beside.temporary))
+        places = private_directories(neighbour) if beside is None else nullcontext((beside.directory, beside.temporary))
         with ExitStack() as closing, places as (directory, temporary):
             session = AmplifierSession(
                 {**self.loaded.plan, "session": {"orchestrator": "loop-stand-in", "context": "context-stand-in"}},
@@ -237,27 +237,27 @@ class Stage:
                 display_system=MockDisplaySystem(),
             )
             if self.loaded.module_type == "resolver":
-                furnish(directory, self.loaded.subject)
+                install_samples(directory, self.loaded.subject)
             async with session:
-                scene = Scene(
-                    stage=self,
+                mounted = MountedModule(
+                    ctx=self,
                     session=session,
                     coordinator=session.coordinator.view_for(OWNER),
                     directory=directory,
                     temporary=temporary,
                     events=EventRecorder(),
                 )
-                scene.events.listen(session.coordinator.hooks)
-                self.sight.tried = True
-                await mount_subject(scene, self.loaded.config if config is None else config)
+                mounted.events.listen(session.coordinator.hooks)
+                self.coverage.tried = True
+                await mount_subject(mounted, self.loaded.config if config is None else config)
                 if ready and self.loaded.on_session_ready is not None:
-                    await scene.call(self.loaded.on_session_ready, scene.coordinator)
-                self.sight.stood |= scene.stands
+                    await mounted.call(self.loaded.on_session_ready, mounted.coordinator)
+                self.coverage.present |= mounted.is_present
                 try:
-                    yield scene
+                    yield mounted
                 finally:
                     closing.enter_context(self.alarm(CLEANUP_SECONDS * 2, "A12", "closing the session"))
-                    await scene.close()
+                    await mounted.close()
 
     # ── saying ──
 
@@ -284,7 +284,7 @@ class Stage:
             self.fault(clause, what, **details)
         return bool(condition)
 
-    def tell_input(self, given: Any) -> None:
+    def fill_input(self, given: Any) -> None:
         """Name what was given, for those faults that do not say it yet."""
         self.faults[:] = [attrs.evolve(each, input=given) if each.input is None else each for each in self.faults]
 
@@ -304,13 +304,13 @@ class Stage:
 
         The clause that is blamed is A17 when the subject is found running, the one given when it waits.
         """
-        if self.last_words is None or threading.current_thread() is not threading.main_thread():
+        if self.abort is None or threading.current_thread() is not threading.main_thread():
             yield
             return
-        words, started = self.last_words, fair_time()
+        words, started = self.abort, unstalled_time()
 
         def ring(signum: int, frame: FrameType | None) -> None:
-            left = seconds - (fair_time() - started)
+            left = seconds - (unstalled_time() - started)
             if left > 0:  # it was not given the time
                 signal.setitimer(signal.ITIMER_REAL, max(left, 0.5))
                 return
@@ -322,7 +322,7 @@ class Stage:
             words(Fault(clause=blamed, what=text, input=self.case, location=line))
 
         previous = signal.signal(signal.SIGALRM, ring)
-        left, _ = signal.setitimer(signal.ITIMER_REAL, seconds * stretch())
+        left, _ = signal.setitimer(signal.ITIMER_REAL, seconds * slowdown())
         try:
             yield
         finally:
@@ -337,11 +337,13 @@ class Stage:
         return None
 
 
-async def attempt(function: Callable[..., Any], *args: Any, seconds: float = CALL_SECONDS, **kwargs: Any) -> Outcome:
-    """Call foreign code as `Scene.call` does, but without an alarm, of which there is only one at a time."""
-    started = fair_time()
+async def call_with_deadline(
+    function: Callable[..., Any], *args: Any, seconds: float = CALL_SECONDS, **kwargs: Any
+) -> Outcome:
+    """Call foreign code as `MountedModule.call` does, but without an alarm, of which there is only one at a time."""
+    started = unstalled_time()
     with anyio.CancelScope() as scope:
-        scope.deadline = anyio.current_time() + seconds * stretch()
+        scope.deadline = anyio.current_time() + seconds * slowdown()
         try:
             answer = function(*args, **kwargs)
             if inspect.isawaitable(answer):
@@ -349,61 +351,61 @@ async def attempt(function: Callable[..., Any], *args: Any, seconds: float = CAL
         except BaseException as error:  # foreign code: it may exit, or invent a cancellation
             if isinstance(error, anyio.get_cancelled_exc_class()) and _is_cancelled():
                 raise
-            return Outcome(kind="raised", error=error, seconds=fair_time() - started)
-        return Outcome(kind="returned", value=answer, seconds=fair_time() - started)
-    return Outcome(kind="late", seconds=fair_time() - started)
+            return Outcome(kind="raised", error=error, seconds=unstalled_time() - started)
+        return Outcome(kind="returned", value=answer, seconds=unstalled_time() - started)
+    return Outcome(kind="late", seconds=unstalled_time() - started)
 
 
 def _is_cancelled() -> bool:
     return anyio.current_effective_deadline() == -math.inf
 
 
-async def mount_subject(scene: Scene, config: dict[str, Any]) -> None:
+async def mount_subject(mounted: MountedModule, config: dict[str, Any]) -> None:
     """Call mount and take what it gives.
 
     Raises:
         MountFailed: It raised, or did not end in time.
     """
-    settings = placed(config, scene.directory)
-    outcome = await scene.call(_mounted, scene, settings, seconds=MOUNT_SECONDS)
+    settings = fill_placeholders(config, mounted.directory)
+    outcome = await mounted.call(_call_mount, mounted, settings, seconds=MOUNT_SECONDS)
     if not outcome.returned:
         raise MountFailed(outcome)
 
 
-async def _mounted(scene: Scene, config: dict[str, Any]) -> None:
-    core = scene.session.coordinator
-    answer = scene.loaded.mount(scene.coordinator, config)
+async def _call_mount(mounted: MountedModule, config: dict[str, Any]) -> None:
+    core = mounted.session.coordinator
+    answer = mounted.loaded.mount(mounted.coordinator, config)
     if hasattr(type(answer), "__aenter__") and hasattr(type(answer), "__aexit__"):
-        scene.is_structured = True
-        scene.returned, scene._leave = await core.hosting.host(answer, name=OWNER, owner=OWNER)
+        mounted.is_structured = True
+        mounted.returned, mounted._leave = await core.hosting.host(answer, name=OWNER, owner=OWNER)
     else:
-        scene.returned = await answer if inspect.isawaitable(answer) else answer
-    contract = CONTRACTS[scene.loaded.module_type]  # type: ignore[index]  # checked when it was loaded
-    result = scene.returned
+        mounted.returned = await answer if inspect.isawaitable(answer) else answer
+    contract = CONTRACTS[mounted.loaded.module_type]  # type: ignore[index]  # checked when it was loaded
+    result = mounted.returned
     if result is None or isinstance(result, type) or contract.module_type in ("hook", "resolver"):
         return
-    if isinstance(result, contract.protocol) and result not in scene.instances.values():
+    if isinstance(result, contract.protocol) and result not in mounted.instances.values():
         core.mount_as(OWNER, contract.mount_point, result)
 
 
-def ways_to_mount(stage: Stage) -> list[dict[str, Any]]:
+def configs_to_try(ctx: CheckContext) -> list[dict[str, Any]]:
     """With the settings that were guessed and, if it can be mounted without them, with those that were given.
 
     Where a module is told to keep its files it may do well, and badly where it chooses the place itself.
     """
-    loaded = stage.loaded
+    loaded = ctx.loaded
     return [loaded.config, loaded.given] if loaded.given != loaded.config else [loaded.config]
 
 
-def placed(config: Any, directory: Path) -> Any:
+def fill_placeholders(config: Any, directory: Path) -> Any:
     """A configuration with ``{directory}`` and ``{service}`` filled in."""
     if isinstance(config, str):
         served = config.replace(SERVICE, service_address()) if SERVICE in config else config
         return served.replace("{directory}", str(directory))
     if isinstance(config, dict):
-        return {key: placed(value, directory) for key, value in config.items()}
+        return {key: fill_placeholders(value, directory) for key, value in config.items()}
     if isinstance(config, list):
-        return [placed(value, directory) for value in config]
+        return [fill_placeholders(value, directory) for value in config]
     return config
 
 
@@ -421,16 +423,16 @@ async def _mount_context(coordinator: Any, config: dict[str, Any]) -> None:
 
 
 @contextmanager
-def own_directories(neighbour: Scene | None = None) -> Iterator[tuple[Path, Path]]:
+def private_directories(neighbour: MountedModule | None = None) -> Iterator[tuple[Path, Path]]:
     """A working directory with the user's canary in it, a home and a place for temporary files, all gone afterwards.
 
-    Temporary files get the same names in every scene, so that what one holds can be compared with what another does.
+    Temporary files get the same names in every mounted, so that what one holds can be compared with what another does.
 
-    With a neighbour, home and temporary files are where that scene has them.
+    With a neighbour, home and temporary files are where that mounted has them.
     """
     before = Path.cwd()
     saved = {name: os.environ.get(name) for name in ("HOME", "TMPDIR")}
-    with tempfile.TemporaryDirectory(prefix="scene-", ignore_cleanup_errors=True) as root:
+    with tempfile.TemporaryDirectory(prefix="mounted-", ignore_cleanup_errors=True) as root:
         directory, home, temporary = Path(root, "work"), Path(root, "home"), Path(root, "tmp")
         for folder in (directory, home, temporary):
             folder.mkdir()

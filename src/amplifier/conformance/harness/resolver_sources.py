@@ -1,7 +1,7 @@
 """Modules to be found, questions to a resolver, and what it answers.
 
 A resolver is policy: the kit cannot know where it looks. So sample modules are put wherever its defaults, its settings and
-the words of its source may point, in every layout that the loader understands. Above stand the scene, the exercises and the
+the words of its source may point, in every layout that the loader understands. Above stand the mounted, the typical_operations and the
 checks of resolvers; below stands nothing that runs.
 """
 
@@ -42,7 +42,7 @@ _MOST_FOLDERS = 10
 _NO_HINT: Any = object()
 
 
-def furnish(directory: Path, subject: Subject) -> None:
+def install_samples(directory: Path, subject: Subject) -> None:
     """Put the samples where a resolver may look."""
     bases = [
         directory / "modules",
@@ -136,11 +136,11 @@ def _is_id(text: str) -> bool:
     return is_module_id(text) and "-" in text and not text.startswith("amplifier-")
 
 
-def resolver_of(scene: Any) -> Any:
-    """The resolver on a scene: what was mounted, or what mount returned; None if there is none."""
-    if scene.instance is not None:
-        return scene.instance
-    returned = scene.returned
+def resolver_of(mounted: Any) -> Any:
+    """The resolver on a mounted: what was mounted, or what mount returned; None if there is none."""
+    if mounted.instance is not None:
+        return mounted.instance
+    returned = mounted.returned
     is_resolver = callable(getattr(returned, "resolve", None)) or callable(getattr(returned, "async_resolve", None))
     return returned if is_resolver and not isinstance(returned, type) else None
 

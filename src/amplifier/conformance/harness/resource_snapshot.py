@@ -1,6 +1,6 @@
 """What the process holds at one moment, to tell later what is new: threads, child processes, descriptors, files.
 
-Above stand the scene and the hygiene checks; below stands nothing of ours. Processes and descriptors are read from
+Above stand the mounted and the hygiene checks; below stands nothing of ours. Processes and descriptors are read from
 ``/proc``; elsewhere only threads and files are seen, and the report says so.
 """
 

@@ -1,14 +1,14 @@
 """How long a check may go on asking: a slow module is asked fewer questions, the first of which say the most.
 
-Above stand the checks that list their questions; below stands the profile, as the stage knows it.
+Above stand the checks that list their questions; below stands the profile, as the ctx knows it.
 """
 
 from __future__ import annotations
 
 import time
 
-from .cpu_clock import fair_time
-from .mounted_module import Stage
+from .cpu_clock import unstalled_time
+from .mounted_module import CheckContext
 
 _QUICK_POINTS = 100
 _THOROUGH = 8.0
@@ -22,26 +22,26 @@ class Budget:
     machine asks as many questions as an idle one.
 
     Args:
-        stage: Its profile decides how much there is.
+        ctx: Its profile decides how much there is.
         seconds: What the quick profile grants.
     """
 
-    def __init__(self, stage: Stage, seconds: float) -> None:
-        granted = seconds * (1.0 if stage.points < _QUICK_POINTS else _THOROUGH)
+    def __init__(self, ctx: CheckContext, seconds: float) -> None:
+        granted = seconds * (1.0 if ctx.points < _QUICK_POINTS else _THOROUGH)
         self._busy_until = time.process_time() + granted
-        self._until = fair_time() + granted * _WAITING
+        self._until = unstalled_time() + granted * _WAITING
 
     def is_spent(self) -> bool:
         """Whether it is time to come to an end."""
-        return time.process_time() > self._busy_until or fair_time() > self._until
+        return time.process_time() > self._busy_until or unstalled_time() > self._until
 
 
 _SHARED: dict[tuple[int, str], Budget] = {}
 
 
-def shared_budget(stage: Stage, name: str, seconds: float) -> Budget:
+def shared_budget(ctx: CheckContext, name: str, seconds: float) -> Budget:
     """The budget of all the cases of a check together; the time between them counts as well."""
-    key = (id(stage.loaded), f"{name}:{stage.backend}")
+    key = (id(ctx.loaded), f"{name}:{ctx.backend}")
     if key not in _SHARED:
-        _SHARED[key] = Budget(stage, seconds)
+        _SHARED[key] = Budget(ctx, seconds)
     return _SHARED[key]

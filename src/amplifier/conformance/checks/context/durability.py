@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.mounted_module import CALL_SECONDS, IGNORED_AFTER, MountFailed, Stage
+from amplifier.conformance.harness.mounted_module import CALL_SECONDS, CANCEL_GRACE, CheckContext, MountFailed
 from amplifier.conformance.inputs.conversations import Message, spoken, tool_turn
 from amplifier.contracts import ContextManager
 from amplifier.testing import cancel_at
 
-from .observed_context import PLENTY, Rehearsal, interrupt_compactions, rehearsal, remounted
-from .view_rules import complaints, difference
+from .observed_context import PLENTY, ObservedContext, interrupt_compactions, observe_context, remounted
+from .view_rules import difference, view_violations
 
 CONTEXT = ("context",)
 _BASE = [spoken(10, "user", 30), *tool_turn(20, 2, 30), spoken(30, "assistant", 30)]
@@ -52,97 +52,97 @@ _OPERATIONS: tuple[tuple[str, Operation, list[Message]], ...] = (
 
 
 @check("C5", "A9", kind="cancellation", types=CONTEXT)
-async def keeps_what_it_acknowledged(stage: Stage) -> None:
+async def keeps_what_it_acknowledged(ctx: CheckContext) -> None:
     """Cancels each operation at each suspension; what was stored before is there, and the operation is done or not."""
-    remembers = await _remembers(stage)
+    remembers = await _remembers(ctx)
     for name, operation, done in _OPERATIONS:
-        for k in range(1, stage.points + 1):
+        for k in range(1, ctx.points + 1):
             fired = False
-            for native in (False, True) if stage.backend == "asyncio" else (False,):
-                fired = await _cancelled(stage, name, operation, done, k, native, remembers) or fired
-                if stage.faults:
+            for native in (False, True) if ctx.backend == "asyncio" else (False,):
+                fired = await _cancelled(ctx, name, operation, done, k, native, remembers) or fired
+                if ctx.faults:
                     return
             if not fired:
                 break
 
 
-async def _remembers(stage: Stage) -> bool:
+async def _remembers(ctx: CheckContext) -> bool:
     """Whether it holds what it held when it is mounted again in the same session."""
-    async with rehearsal(stage) as play:
-        if play is None or not await play.add(_NEW) or not await remounted(play):
+    async with observe_context(ctx) as observed:
+        if observed is None or not await observed.add(_NEW) or not await remounted(observed):
             return False
-        return bool(await play.stored())
+        return bool(await observed.stored())
 
 
 async def _cancelled(
-    stage: Stage, name: str, operation: Operation, done: list[Message], k: int, native: bool, remembers: bool
+    ctx: CheckContext, name: str, operation: Operation, done: list[Message], k: int, native: bool, remembers: bool
 ) -> bool:
-    async with rehearsal(stage) as play:
-        if play is None:
+    async with observe_context(ctx) as observed:
+        if observed is None:
             return False
-        if not (await play.set(_BASE[:-1], clause="C5") and await play.add(_BASE[-1], clause="C5")):
+        if not (await observed.set(_BASE[:-1], clause="C5") and await observed.add(_BASE[-1], clause="C5")):
             return False
-        interrupt_compactions(play.scene)
+        interrupt_compactions(observed.mounted)
 
         async def run() -> None:
-            await operation(play.context)
+            await operation(observed.context)
 
-        with stage.alarm(CALL_SECONDS + IGNORED_AFTER, "A8", f"a cancelled {name}"):
+        with ctx.alarm(CALL_SECONDS + CANCEL_GRACE, "A8", f"a cancelled {name}"):
             try:
                 trial = await cancel_at(k, run, native=native)
             except Exception:  # noqa: BLE001 — foreign code; what leaves a cancelled call is another check's business
                 return False
         if not trial.fired:
             return False
-        await _judge(play, name, done, trial.where, remembers)
+        await _judge(observed, name, done, trial.where, remembers)
         return True
 
 
-async def _judge(play: Rehearsal, name: str, done: list[Message], where: str, remembers: bool) -> None:
-    stored = await play.stored("A9")
+async def _judge(observed: ObservedContext, name: str, done: list[Message], where: str, remembers: bool) -> None:
+    stored = await observed.stored("A9")
     if stored is None:
         return
     if difference(stored, _BASE) is None:
-        play.expected = copy.deepcopy(_BASE)
+        observed.expected = copy.deepcopy(_BASE)
     elif difference(stored, done) is None:
-        play.expected = copy.deepcopy(done)
+        observed.expected = copy.deepcopy(done)
     else:
         has_lost = name in ("add_message", "get_messages_for_request") and difference(stored[: len(_BASE)], _BASE)
         what = has_lost or f"{len(stored)} messages are there, neither those from before nor those from after"
-        play.stage.fault("C5" if has_lost else "A9", f"{name} was cancelled, and {what}", cancelled_at=where)
+        observed.ctx.fault("C5" if has_lost else "A9", f"{name} was cancelled, and {what}", cancelled_at=where)
         return
     if remembers:
-        await _judge_kept(play, name, where)
+        await _judge_kept(observed, name, where)
     for budget in (PLENTY, 60):
-        view = None if play.is_broken else await play.view(budget)
-        for _, what in () if view is None else complaints(play.expected, view):
-            play.stage.fault("A9", f"{name} was cancelled, and afterwards {what}", cancelled_at=where)
-    if not play.is_broken and await play.add(spoken(70, "user", 5), clause="A9"):
-        await play.compare("A9", f"after a cancelled {name} and an add_message")
-        if remembers and not play.is_broken:
-            await _judge_kept(play, name, where)
+        view = None if observed.has_faults else await observed.view(budget)
+        for _, what in () if view is None else view_violations(observed.expected, view):
+            observed.ctx.fault("A9", f"{name} was cancelled, and afterwards {what}", cancelled_at=where)
+    if not observed.has_faults and await observed.add(spoken(70, "user", 5), clause="A9"):
+        await observed.compare("A9", f"after a cancelled {name} and an add_message")
+        if remembers and not observed.has_faults:
+            await _judge_kept(observed, name, where)
 
 
-async def _judge_kept(play: Rehearsal, name: str, where: str) -> None:
+async def _judge_kept(observed: ObservedContext, name: str, where: str) -> None:
     """Open it again: it holds what it said it holds."""
-    if not await remounted(play):
-        play.stage.fault("A9", f"after a cancelled {name} it could not be mounted again", cancelled_at=where)
+    if not await remounted(observed):
+        observed.ctx.fault("A9", f"after a cancelled {name} it could not be mounted again", cancelled_at=where)
         return
-    stored = await play.stored("A9")
+    stored = await observed.stored("A9")
     if stored is None:
         return
-    found = difference(stored, play.expected)
+    found = difference(stored, observed.expected)
     if found is not None:
         has_lost = name != "clear" and name != "set_messages" and difference(stored[: len(_BASE)], _BASE)
         what = f"{name} was cancelled, and after mounting again {found}"
-        play.stage.fault("C5" if has_lost else "A9", what, cancelled_at=where)
+        observed.ctx.fault("C5" if has_lost else "A9", what, cancelled_at=where)
 
 
 # ── closed and opened ──
 
 
 @check("C3", "C14", kind="behaviour", types=CONTEXT)
-async def remembers_all_or_nothing(stage: Stage) -> None:
+async def remembers_all_or_nothing(ctx: CheckContext) -> None:
     """Closes and mounts the context again after adding, replacing and clearing; a file must hold what was stored last."""
     history: list[Message] = [
         spoken(10, "system", 4),
@@ -153,82 +153,82 @@ async def remembers_all_or_nothing(stage: Stage) -> None:
         {"role": "user", "content": ""},
         *(spoken(100 + number, "user", 3) for number in range(15)),
     ]
-    steps: tuple[tuple[str, str, Callable[[Rehearsal], Awaitable[bool]]], ...] = (
-        ("adding", "C3", lambda play: _add_all(play, history)),
-        ("set_messages", "C14", lambda play: play.set(history[:2])),
-        ("adding, then set_messages", "C14", lambda play: _add_then_set(play, history)),
-        ("adding, then clear", "C14", lambda play: _add_then_clear(play, history)),
+    steps: tuple[tuple[str, str, Callable[[ObservedContext], Awaitable[bool]]], ...] = (
+        ("adding", "C3", lambda observed: _add_all(observed, history)),
+        ("set_messages", "C14", lambda observed: observed.set(history[:2])),
+        ("adding, then set_messages", "C14", lambda observed: _add_then_set(observed, history)),
+        ("adding, then clear", "C14", lambda observed: _add_then_clear(observed, history)),
     )
     for name, clause, fill in steps:
-        async with rehearsal(stage) as play:
-            if play is None or not await fill(play):
+        async with observe_context(ctx) as observed:
+            if observed is None or not await fill(observed):
                 return
-            expected = copy.deepcopy(play.expected)
-            if not await remounted(play):
-                stage.fault(clause, f"after {name} it could not be mounted a second time in the same session")
+            expected = copy.deepcopy(observed.expected)
+            if not await remounted(observed):
+                ctx.fault(clause, f"after {name} it could not be mounted a second time in the same session")
                 return
-            stored = await play.stored(clause)
+            stored = await observed.stored(clause)
             if stored is None:
                 return
             if stored and difference(stored, expected) is not None:
                 what = f"closed after {name} and mounted again, {difference(stored, expected)}"
-                stage.fault(clause, f"{what}, which is neither everything nor nothing")
+                ctx.fault(clause, f"{what}, which is neither everything nor nothing")
                 return
             if stored and name == "adding":
-                await _clear_what_was_kept(play)
-        if stage.faults:
+                await _clear_what_was_kept(observed)
+        if ctx.faults:
             return
 
 
-async def _add_all(play: Rehearsal, messages: list[Message]) -> bool:
-    return all([await play.add(message) for message in messages])
+async def _add_all(observed: ObservedContext, messages: list[Message]) -> bool:
+    return all([await observed.add(message) for message in messages])
 
 
-async def _add_then_set(play: Rehearsal, history: list[Message]) -> bool:
-    return await _add_all(play, history) and await play.set(history[5:])
+async def _add_then_set(observed: ObservedContext, history: list[Message]) -> bool:
+    return await _add_all(observed, history) and await observed.set(history[5:])
 
 
-async def _add_then_clear(play: Rehearsal, history: list[Message]) -> bool:
-    return await _add_all(play, history) and await play.clear()
+async def _add_then_clear(observed: ObservedContext, history: list[Message]) -> bool:
+    return await _add_all(observed, history) and await observed.clear()
 
 
-async def _clear_what_was_kept(play: Rehearsal) -> None:
+async def _clear_what_was_kept(observed: ObservedContext) -> None:
     """It remembers; then what was cleared is gone for good, and what is added comes after what was remembered."""
-    play.expected = await play.stored()
+    observed.expected = await observed.stored()
     more = spoken(80, "user", 4)
-    if not (await play.add(more) and await play.compare("C3", "after adding to what it remembered")):
+    if not (await observed.add(more) and await observed.compare("C3", "after adding to what it remembered")):
         return
-    if await remounted(play) and await play.compare("C3", "mounted a third time") and await play.clear():
-        if not await remounted(play):
+    if await remounted(observed) and await observed.compare("C3", "mounted a third time") and await observed.clear():
+        if not await remounted(observed):
             return
-        stored = await play.stored("C14")
+        stored = await observed.stored("C14")
         if stored:
-            play.stage.fault("C14", f"cleared, closed and mounted again, it still holds {len(stored)} messages")
+            observed.ctx.fault("C14", f"cleared, closed and mounted again, it still holds {len(stored)} messages")
 
 
 # ── beside another one ──
 
 
 @check("A16", kind="hygiene", types=CONTEXT)
-async def keeps_sessions_apart(stage: Stage) -> None:
+async def keeps_sessions_apart(ctx: CheckContext) -> None:
     """Opens a second session of the same user without settings of its own; it must find and leave nothing of the first."""
     try:
-        async with stage.scene(config=stage.loaded.given) as first:
+        async with ctx.mount(config=ctx.loaded.given) as first:
             if not isinstance(first.instance, ContextManager):
                 return
             await first.call(first.instance.add_message, spoken(10, "user", 5))
-            async with stage.scene(config=stage.loaded.given, beside=first) as second:
+            async with ctx.mount(config=ctx.loaded.given, beside=first) as second:
                 if not isinstance(second.instance, ContextManager):
                     return
                 found = await second.call(second.instance.get_messages)
                 if found.value:
-                    stage.fault("A16", "a new session finds the messages of another one of the same user")
+                    ctx.fault("A16", "a new session finds the messages of another one of the same user")
                     return
                 await second.call(second.instance.add_message, spoken(20, "user", 5))
                 await second.call(second.instance.set_messages, [spoken(30, "user", 5)])
                 await second.call(second.instance.clear)
             kept = await first.call(first.instance.get_messages)
             if kept.returned and difference(kept.value, [spoken(10, "user", 5)]) is not None:
-                stage.fault("A16", "what a second session of the same user does changes what the first one holds")
+                ctx.fault("A16", "what a second session of the same user does changes what the first one holds")
     except MountFailed:
         return

@@ -1,6 +1,6 @@
 """A context under observation: every call with a deadline, its outcome judged, and a plain list to compare it with.
 
-Above stand the checks of contexts; below stand the scene and the judgement of views.
+Above stand the checks of contexts; below stand the mounted and the judgement of views.
 """
 
 from __future__ import annotations
@@ -13,13 +13,20 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from amplifier.conformance.harness.mounted_module import OWNER, MountFailed, Outcome, Scene, Stage, mount_subject
+from amplifier.conformance.harness.mounted_module import (
+    OWNER,
+    CheckContext,
+    MountedModule,
+    MountFailed,
+    Outcome,
+    mount_subject,
+)
 from amplifier.conformance.inputs.conversations import Message, newest_unit, tokens
 from amplifier.contracts import ContextManager
 from amplifier.errors import AmplifierError
 from amplifier.models import HookResult, ProviderInfo
 
-from .view_rules import complaints, difference, is_whole
+from .view_rules import difference, is_whole, view_violations
 
 PLENTY = 10_000_000
 """A budget into which everything fits."""
@@ -28,7 +35,7 @@ SHORT = 12
 _VERY_FEW, _VERY_SHORT = 4, 100
 
 
-class Rehearsal:
+class ObservedContext:
     """A context, and what it should hold.
 
     Attributes:
@@ -37,23 +44,23 @@ class Rehearsal:
         given: What it was given, each with a copy made before.
     """
 
-    def __init__(self, stage: Stage, scene: Scene) -> None:
-        self.stage = stage
-        self.scene = scene
-        self.context = scene.instance
+    def __init__(self, ctx: CheckContext, mounted: MountedModule) -> None:
+        self.ctx = ctx
+        self.mounted = mounted
+        self.context = mounted.instance
         self.expected: list[Message] = []
         self.given: list[tuple[Any, Any]] = []
 
     @property
-    def is_broken(self) -> bool:
+    def has_faults(self) -> bool:
         """Whether a fault was found."""
-        return bool(self.stage.faults)
+        return bool(self.ctx.faults)
 
     # ── calls ──
 
     async def add(self, message: Message, clause: str = "C3") -> bool:
         """Add a message; whether that worked."""
-        outcome = await self.scene.call(self.context.add_message, self._watched(message))
+        outcome = await self.mounted.call(self.context.add_message, self._watched(message))
         if self._worked(outcome, "add_message", "C13" if message.get("content", "") is None else clause, message):
             self.expected.append(copy.deepcopy(message))
             return True
@@ -61,7 +68,7 @@ class Rehearsal:
 
     async def set(self, messages: Sequence[Message], clause: str = "C14") -> bool:
         """Replace everything; whether that worked."""
-        outcome = await self.scene.call(self.context.set_messages, self._watched(list(messages)))
+        outcome = await self.mounted.call(self.context.set_messages, self._watched(list(messages)))
         if self._worked(outcome, "set_messages", clause, list(messages)):
             self.expected = copy.deepcopy(list(messages))
             return True
@@ -69,7 +76,7 @@ class Rehearsal:
 
     async def clear(self) -> bool:
         """Forget everything; whether that worked."""
-        outcome = await self.scene.call(self.context.clear)
+        outcome = await self.mounted.call(self.context.clear)
         if self._worked(outcome, "clear", "C14"):
             self.expected = []
             return True
@@ -77,13 +84,13 @@ class Rehearsal:
 
     async def stored(self, clause: str = "C6") -> Any:
         """What get_messages returns; None if it does not."""
-        outcome = await self.scene.call(self.context.get_messages)
+        outcome = await self.mounted.call(self.context.get_messages)
         return outcome.value if self._worked(outcome, "get_messages", clause) else None
 
     async def view(self, budget: int | None = None, **more: Any) -> Any:
         """What get_messages_for_request returns; None if it does not. A refusal of the impossible is not judged."""
         options = {**({} if budget is None else {"token_budget": budget}), **more}
-        outcome = await self.scene.call(self.context.get_messages_for_request, **options)
+        outcome = await self.mounted.call(self.context.get_messages_for_request, **options)
         if outcome.returned:
             return outcome.value
         if not (self._is_hopeless(budget) and _is_refusal(outcome)):
@@ -101,35 +108,35 @@ class Rehearsal:
             return False
         found = difference(stored, self.expected)
         if found is not None:
-            self.stage.fault(clause, f"{when}, {found}")
+            self.ctx.fault(clause, f"{when}, {found}")
         return found is None
 
     def expect_untouched(self) -> None:
         """Nobody changes what he was given."""
         for now, before in self.given:
             if now != before:
-                self.stage.fault("C4", f"it changed what it was given: {_shortened(before)} became {_shortened(now)}")
+                self.ctx.fault("C4", f"it changed what it was given: {_shortened(before)} became {_shortened(now)}")
                 return
 
-    def judge(self, view: Any, budget: int | None = None, clauses: Sequence[str] = ()) -> None:
+    def check_view(self, view: Any, budget: int | None = None, clauses: Sequence[str] = ()) -> None:
         """Judge a view of what should be stored."""
-        for clause, what in complaints(self.expected, view, budget):
+        for clause, what in view_violations(self.expected, view, budget):
             if not clauses or clause in clauses:
-                self.stage.fault(clause, what)
+                self.ctx.fault(clause, what)
 
-    async def judge_plenty(self) -> Any:
+    async def check_unlimited_view(self) -> Any:
         """With a budget that holds everything, a short conversation should be shown whole."""
         view = await self.view(PLENTY)
         if view is not None:
-            self.judge(view)
-            if len(self.expected) <= SHORT and not self.is_broken and not is_whole(self.expected, view):
+            self.check_view(view)
+            if len(self.expected) <= SHORT and not self.has_faults and not is_whole(self.expected, view):
                 what = f"of {len(self.expected)} short messages the view shows {len(view)}, or shows them changed"
-                self.stage.fault("C16", f"{what}, with a budget of {PLENTY} tokens")
-        if 0 < len(self.expected) <= _VERY_FEW and tokens(self.expected) < _VERY_SHORT and not self.is_broken:
+                self.ctx.fault("C16", f"{what}, with a budget of {PLENTY} tokens")
+        if 0 < len(self.expected) <= _VERY_FEW and tokens(self.expected) < _VERY_SHORT and not self.has_faults:
             view = await self.view()
             if view is not None and not is_whole(self.expected, view):
                 what = f"of {len(self.expected)} short messages the view without a budget shows {len(view)}"
-                self.stage.fault("C16", f"{what}, or shows them changed")
+                self.ctx.fault("C16", f"{what}, or shows them changed")
         return view
 
     # ── parts ──
@@ -143,7 +150,7 @@ class Rehearsal:
         if outcome.returned:
             return True
         about = "" if given is None else f" of {_shortened(given)}"
-        self.stage.fault(clause, f"{name}{about} {outcome}", error=outcome.error)
+        self.ctx.fault(clause, f"{name}{about} {outcome}", error=outcome.error)
         return False
 
     def _is_hopeless(self, budget: int | None) -> bool:
@@ -154,34 +161,34 @@ class Rehearsal:
 
 
 @asynccontextmanager
-async def rehearsal(stage: Stage, *, placed: bool = True) -> AsyncIterator[Rehearsal | None]:
+async def observe_context(ctx: CheckContext, *, placed: bool = True) -> AsyncIterator[ObservedContext | None]:
     """A fresh context; None when there is none that could be used.
 
     Args:
-        stage: Where.
+        ctx: Where.
         placed: Whether it keeps files, if it can.
     """
-    config = stage.loaded.config if placed else stage.loaded.given
-    async with stage.scene(config=config) as scene:
-        yield Rehearsal(stage, scene) if isinstance(scene.instance, ContextManager) else None
+    config = ctx.loaded.config if placed else ctx.loaded.given
+    async with ctx.mount(config=config) as mounted:
+        yield ObservedContext(ctx, mounted) if isinstance(mounted.instance, ContextManager) else None
 
 
-async def remounted(play: Rehearsal) -> bool:
+async def remounted(observed: ObservedContext) -> bool:
     """Close the context and mount it again in the same session and place; whether that worked."""
-    await play.scene.close()
-    play.scene.is_cleaned = False
-    play.scene.coordinator = play.scene.session.coordinator.view_for(
+    await observed.mounted.close()
+    observed.mounted.is_cleaned = False
+    observed.mounted.coordinator = observed.mounted.session.coordinator.view_for(
         OWNER
     )  # that of an undone module registers nothing
     try:
-        await mount_subject(play.scene, play.stage.loaded.config)
+        await mount_subject(observed.mounted, observed.ctx.loaded.config)
     except MountFailed:
         return False
-    play.context = play.scene.instance
-    return isinstance(play.context, ContextManager)
+    observed.context = observed.mounted.instance
+    return isinstance(observed.context, ContextManager)
 
 
-def interrupt_compactions(scene: Scene) -> None:
+def interrupt_compactions(mounted: MountedModule) -> None:
     """Let handlers of compaction events give way to other tasks, as handlers do."""
 
     async def give_way(event: str, data: dict[str, Any]) -> HookResult:
@@ -189,7 +196,7 @@ def interrupt_compactions(scene: Scene) -> None:
         return HookResult(action="continue")
 
     for event in ("context:pre_compact", "context:post_compact", "context:compaction"):
-        scene.session.coordinator.hooks.register(event, give_way, name="give way")
+        mounted.session.coordinator.hooks.register(event, give_way, name="give way")
 
 
 class Window:

@@ -28,7 +28,7 @@ INSTRUCTIONS = ("system", "developer")
 _SAID = ("role", "content", "tool_calls", "tool_call_id")
 """The fields that a model is shown."""
 
-Complaint = tuple[str, str]
+Violation = tuple[str, str]
 """A clause, and what is wrong."""
 
 
@@ -64,7 +64,7 @@ def is_whole(history: Sequence[Message], view: Any) -> bool:
     return all(any(shows(shown, wanted) for shown in rest) for wanted in history if not _rank(wanted))
 
 
-def complaints(history: Sequence[Message], view: Any, budget: int | None = None) -> Iterator[Complaint]:
+def view_violations(history: Sequence[Message], view: Any, budget: int | None = None) -> Iterator[Violation]:
     """Everything that a view must not do.
 
     Args:
@@ -143,7 +143,7 @@ def _is_marked(message: Message) -> bool:
 # ── the promises ──
 
 
-def _order(history: Sequence[Message], view: Sequence[Message], places: _Places) -> Iterator[Complaint]:
+def _order(history: Sequence[Message], view: Sequence[Message], places: _Places) -> Iterator[Violation]:
     for at in places.displaced[:1]:
         yield "C10", f"the view shows {_short(view[at])} after messages that came later, or more than once"
     newest_before = -1
@@ -158,7 +158,7 @@ def _order(history: Sequence[Message], view: Sequence[Message], places: _Places)
             newest_before = max(newest_before, place)
 
 
-def _pairs(history: Sequence[Message], view: Sequence[Message]) -> Iterator[Complaint]:
+def _pairs(history: Sequence[Message], view: Sequence[Message]) -> Iterator[Violation]:
     called, answered = _ids(history)
     called_here, answered_here = _ids(view)
     for each in sorted(called & answered):
@@ -176,7 +176,7 @@ def _ids(messages: Sequence[Message]) -> tuple[set[str], set[str]]:
     return called, answered
 
 
-def _systems(history: Sequence[Message], view: Sequence[Message], places: _Places) -> Iterator[Complaint]:
+def _systems(history: Sequence[Message], view: Sequence[Message], places: _Places) -> Iterator[Violation]:
     shown = [message for message in view if message["role"] == "system"]
     texts = "\n".join(str(message.get("content")) for message in shown)
     wanted = [(at, message) for at, message in enumerate(history) if message["role"] == "system"]
@@ -191,7 +191,7 @@ def _systems(history: Sequence[Message], view: Sequence[Message], places: _Place
         return
 
 
-def _newest(history: Sequence[Message], view: Sequence[Message]) -> Iterator[Complaint]:
+def _newest(history: Sequence[Message], view: Sequence[Message]) -> Iterator[Violation]:
     if not history or _rank(history[-1]):
         return  # where instructions are shown is the context's choice
     newest = history[-1]
@@ -206,7 +206,7 @@ def _newest(history: Sequence[Message], view: Sequence[Message]) -> Iterator[Com
         yield "C12", f"the view ends with {_short(last)}; expected the newest message, {_short(newest)}"
 
 
-def _fit(history: Sequence[Message], view: Sequence[Message], places: _Places, budget: int) -> Iterator[Complaint]:
+def _fit(history: Sequence[Message], view: Sequence[Message], places: _Places, budget: int) -> Iterator[Violation]:
     unit = newest_unit(history)
     optional = [
         message for message, place in zip(view, places.chosen, strict=True) if not _rank(message) and place not in unit

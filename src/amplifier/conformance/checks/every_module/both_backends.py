@@ -1,4 +1,4 @@
-"""The same use on both backends. Above stands the check; below stands the scene."""
+"""The same use on both backends. Above stands the check; below stands the mounted."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import anyio
 import anyio.to_thread
 import attrs
 
-from amplifier.conformance.harness.mounted_module import MountFailed, Stage
-from amplifier.conformance.harness.typical_use import exercises
+from amplifier.conformance.harness.mounted_module import CheckContext, MountFailed
+from amplifier.conformance.harness.typical_use import typical_operations
 
 _OTHER = {"trio": "asyncio", "asyncio": "trio"}
 
 
-async def compare_backends(stage: Stage) -> None:
+async def compare_backends(ctx: CheckContext) -> None:
     """On trio, compare with asyncio; on asyncio there is nothing to do, since one comparison is enough."""
-    if set(stage.loaded.backends) != set(_OTHER):
+    if set(ctx.loaded.backends) != set(_OTHER):
         return  # it declares what it runs on, which is all that is asked of it
-    if stage.backend != "trio":
-        stage.sight.backends.clear()  # nothing is shown by this
+    if ctx.backend != "trio":
+        ctx.coverage.backends.clear()  # nothing is shown by this
         return
-    stage.sight.backends.add("asyncio")
-    here = await _endings(stage)
-    other = attrs.evolve(stage, backend="asyncio", faults=[], notes=[], last_words=None)
+    ctx.coverage.backends.add("asyncio")
+    here = await _endings(ctx)
+    other = attrs.evolve(ctx, backend="asyncio", faults=[], notes=[], abort=None)
 
     def run_there() -> list[tuple[str, Any, str]]:
         return anyio.run(_endings, other, backend="asyncio")
@@ -31,20 +31,20 @@ async def compare_backends(stage: Stage) -> None:
     there = await anyio.to_thread.run_sync(run_there)
     for (name, given, on_trio), (_, _, on_asyncio) in zip(here, there, strict=False):
         if on_trio != on_asyncio:
-            stage.fault("A18", f"{name} {on_trio} on trio and {on_asyncio} on asyncio", given=given)
+            ctx.fault("A18", f"{name} {on_trio} on trio and {on_asyncio} on asyncio", given=given)
             return
 
 
-async def _endings(stage: Stage) -> list[tuple[str, Any, str]]:
+async def _endings(ctx: CheckContext) -> list[tuple[str, Any, str]]:
     try:
-        async with stage.scene() as scene:
+        async with ctx.mount() as mounted:
             found = []
-            for exercise in exercises(scene):
-                outcome = await scene.call(exercise.run, scene)
+            for operation in typical_operations(mounted):
+                outcome = await mounted.call(operation.run, mounted)
                 ending = (
                     f"raised {type(outcome.error).__name__}" if outcome.error is not None else _ending(outcome.value)
                 )
-                found.append((exercise.name, exercise.given, ending if outcome.kind != "late" else "did not end"))
+                found.append((operation.name, operation.given, ending if outcome.kind != "late" else "did not end"))
             return found
     except MountFailed as failed:
         return [("mount", None, str(failed.outcome))]

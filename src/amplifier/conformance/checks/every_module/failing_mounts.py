@@ -1,7 +1,7 @@
 """Mounts that do not succeed: cancelled at each suspension, or given settings that they refuse.
 
 What a module has registered by then, cleanups included, the kernel undoes; so it is undone here before anybody looks. Above
-stands the check in `checks/_mount.py`; below stand the scene and `cancel_at`.
+stands the check in `checks/_mount.py`; below stand the mounted and `cancel_at`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,13 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from amplifier.conformance.harness.mounted_module import IGNORED_AFTER, MOUNT_SECONDS, Stage, own_directories, placed
+from amplifier.conformance.harness.mounted_module import (
+    CANCEL_GRACE,
+    MOUNT_SECONDS,
+    CheckContext,
+    fill_placeholders,
+    private_directories,
+)
 from amplifier.conformance.harness.resource_snapshot import Resources
 from amplifier.conformance.harness.time_budget import Budget
 from amplifier.conformance.target.source_literals import settings_in
@@ -27,46 +33,46 @@ _BAD_VALUES: tuple[Any, ...] = (None, "text", -1, [], {"unknown": True})
 """What a person may write into a plan by mistake."""
 
 
-async def cancel_mounts(stage: Stage) -> None:
+async def cancel_mounts(ctx: CheckContext) -> None:
     """Cancel mount at its first, second, third … suspension."""
-    first = await _try_mount(stage, _NEVER, native=False)
+    first = await _try_mount(ctx, _NEVER, native=False)
     if first is None:
         return
-    for k in range(1, min(first, stage.points) + 1):
-        for native in (False, True) if stage.backend == "asyncio" else (False,):
-            if await _try_mount(stage, k, native=native) is None:
+    for k in range(1, min(first, ctx.points) + 1):
+        for native in (False, True) if ctx.backend == "asyncio" else (False,):
+            if await _try_mount(ctx, k, native=native) is None:
                 return
 
 
-async def _try_mount(stage: Stage, k: int, *, native: bool) -> int | None:
+async def _try_mount(ctx: CheckContext, k: int, *, native: bool) -> int | None:
     """Mount, cancelled at the k-th suspension; how often it suspends, or None when there is no more to learn."""
     before = Resources()
     left: list[str] = []
     async with anyio.create_task_group() as group:
         tasks = {task.id for task in anyio.get_running_tasks()}
-        with own_directories() as (directory, _):
+        with private_directories() as (directory, _):
             coordinator = TestCoordinator()
             cleanup: Any = None
 
             async def mount() -> None:
                 nonlocal cleanup
-                answer = stage.loaded.mount(coordinator, placed(stage.loaded.config, directory))
+                answer = ctx.loaded.mount(coordinator, fill_placeholders(ctx.loaded.config, directory))
                 if hasattr(type(answer), "__aenter__"):
                     async with answer:
                         pass
                 elif inspect.isawaitable(answer):
                     cleanup = await answer
 
-            with stage.alarm(MOUNT_SECONDS + IGNORED_AFTER, "A8", "a cancelled mount"):
+            with ctx.alarm(MOUNT_SECONDS + CANCEL_GRACE, "A8", "a cancelled mount"):
                 try:
                     trial = await cancel_at(k, mount, native=native)
                 except Exception as error:  # noqa: BLE001 — foreign code
                     if k != _NEVER:
                         what = f"mount was cancelled and raised {type(error).__name__}: {str(error)[:200]}"
-                        stage.fault("A7", what, error=error)
+                        ctx.fault("A7", what, error=error)
                     return None
             if trial.swallowed:
-                stage.fault("A7", "mount was cancelled and returned all the same", cancelled_at=trial.where)
+                ctx.fault("A7", "mount was cancelled and returned all the same", cancelled_at=trial.where)
                 return None
             if not trial.fired or trial.returned:
                 if callable(cleanup):
@@ -82,7 +88,7 @@ async def _try_mount(stage: Stage, k: int, *, native: bool) -> int | None:
         group.cancel_scope.cancel()
     leaks = [*(f"the task {name!r}" for name in left), *before.leaks_after_patience()]
     for leak in leaks[:1]:
-        stage.fault("A5", f"mount was cancelled, and {leak} was left behind", cancelled_at=trial.where)
+        ctx.fault("A5", f"mount was cancelled, and {leak} was left behind", cancelled_at=trial.where)
     return None if leaks else trial.suspensions
 
 
@@ -102,27 +108,27 @@ async def _undo(coordinator: TestCoordinator) -> None:
         await coordinator.cleanup()
 
 
-async def give_bad_settings(stage: Stage) -> None:
+async def give_bad_settings(ctx: CheckContext) -> None:
     """Give each setting that the source reads a wrong value: a mount that raises then must have ended what it began."""
-    budget = Budget(stage, _SETTINGS_SECONDS)
-    for key in settings_in(stage.loaded.subject)[:_MOST_SETTINGS]:
+    budget = Budget(ctx, _SETTINGS_SECONDS)
+    for key in settings_in(ctx.loaded.subject)[:_MOST_SETTINGS]:
         for value in _BAD_VALUES:
             if budget.is_spent():
                 return
-            left = await _left_by_mounting_with(stage, {**stage.loaded.config, key: value})
+            left = await _left_by_mounting_with(ctx, {**ctx.loaded.config, key: value})
             if left:
-                stage.fault("A5", f"mount failed, and {left[0]} was left behind", given={"config": {key: value}})
+                ctx.fault("A5", f"mount failed, and {left[0]} was left behind", given={"config": {key: value}})
                 return
 
 
-async def _left_by_mounting_with(stage: Stage, config: dict[str, Any]) -> list[str]:
+async def _left_by_mounting_with(ctx: CheckContext, config: dict[str, Any]) -> list[str]:
     """What remains of a mount that raised; nothing if it did not."""
     before = Resources()
     tasks = {task.id for task in anyio.get_running_tasks()}
-    with own_directories() as (directory, _):
+    with private_directories() as (directory, _):
         coordinator = TestCoordinator()
-        with stage.alarm(MOUNT_SECONDS + IGNORED_AFTER, "A8", "a mount with wrong settings"):
-            failed = await _fails(stage, coordinator, placed(config, directory))
+        with ctx.alarm(MOUNT_SECONDS + CANCEL_GRACE, "A8", "a mount with wrong settings"):
+            failed = await _fails(ctx, coordinator, fill_placeholders(config, directory))
         await _undo(coordinator)
         if not failed:
             return []
@@ -130,12 +136,12 @@ async def _left_by_mounting_with(stage: Stage, config: dict[str, Any]) -> list[s
     return [*left, *before.leaks_after_patience()]
 
 
-async def _fails(stage: Stage, coordinator: TestCoordinator, config: Any) -> bool:
+async def _fails(ctx: CheckContext, coordinator: TestCoordinator, config: Any) -> bool:
     """Whether mount raises; what it gives otherwise is ended at once."""
     is_mounted = False
     try:
         with anyio.fail_after(MOUNT_SECONDS):
-            answer = stage.loaded.mount(coordinator, config)
+            answer = ctx.loaded.mount(coordinator, config)
             if hasattr(type(answer), "__aenter__"):
                 async with answer:
                     is_mounted = True

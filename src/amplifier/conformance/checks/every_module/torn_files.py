@@ -1,4 +1,4 @@
-"""Files after a cancelled call: whole, old or new. Above stands the check; below stand the scene and `cancel_at`."""
+"""Files after a cancelled call: whole, old or new. Above stands the check; below stand the mounted and `cancel_at`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from contextlib import suppress
 import attrs
 
 from amplifier.conformance.harness.cancelled_calls import _NEVER, _chosen, _coroutine
-from amplifier.conformance.harness.mounted_module import CALL_SECONDS, IGNORED_AFTER, Scene, Stage
+from amplifier.conformance.harness.mounted_module import CALL_SECONDS, CANCEL_GRACE, CheckContext, MountedModule
 from amplifier.conformance.harness.resource_snapshot import files_below
 from amplifier.conformance.harness.time_budget import Budget
-from amplifier.conformance.harness.typical_use import exercises
+from amplifier.conformance.harness.typical_use import typical_operations
 from amplifier.testing import cancel_at
 
 Files = dict[str, bytes | None]
@@ -20,56 +20,56 @@ _SECONDS = 4.0
 _TEMPORARY = "tmp/"
 
 
-async def look_for_torn_files(stage: Stage) -> None:
+async def look_for_torn_files(ctx: CheckContext) -> None:
     """Compare the files after a cancelled call with those before and after an undisturbed one."""
-    budget = Budget(stage, _SECONDS)
-    async with stage.scene() as scene:
-        count = len(exercises(scene))
+    budget = Budget(ctx, _SECONDS)
+    async with ctx.mount() as mounted:
+        count = len(typical_operations(mounted))
     for index in range(count):
         if budget.is_spent():
             return
-        first, second = await _undisturbed(stage, index), await _undisturbed(stage, index)
+        first, second = await _undisturbed(ctx, index), await _undisturbed(ctx, index)
         if first is None or second is None or first[0] == first[1]:
             continue
         # Files that differ from run to run (dates, ids) have no "new" to compare with; nor have names that do.
         steady = {name for name in first[1] if first[1][name] == second[1].get(name)}
         named_alike = first[1].keys() == second[1].keys()
-        for k in _chosen(first[2], stage):
+        for k in _chosen(first[2], ctx):
             if budget.is_spent():
                 return
-            if await _cancelled(stage, index, k, _Files(first[0], first[1], steady, named_alike)):
+            if await _cancelled(ctx, index, k, _Files(first[0], first[1], steady, named_alike)):
                 return
 
 
-def _files(scene: Scene) -> Files:
-    """The files of a scene, temporary ones and those at home too, under names that do not depend on its session."""
-    session_id = scene.session.session_id
-    return {name.replace(session_id, "<session>"): text for name, text in files_below(scene.directory.parent).items()}
+def _files(mounted: MountedModule) -> Files:
+    """The files of a mounted, temporary ones and those at home too, under names that do not depend on its session."""
+    session_id = mounted.session.session_id
+    return {name.replace(session_id, "<session>"): text for name, text in files_below(mounted.directory.parent).items()}
 
 
-async def _undisturbed(stage: Stage, index: int) -> tuple[Files, Files, int] | None:
-    async with stage.scene() as scene:
-        exercise = exercises(scene)[index]
-        before = _files(scene)
-        outcome = await scene.call(cancel_at, _NEVER, _coroutine(exercise, scene))
+async def _undisturbed(ctx: CheckContext, index: int) -> tuple[Files, Files, int] | None:
+    async with ctx.mount() as mounted:
+        operation = typical_operations(mounted)[index]
+        before = _files(mounted)
+        outcome = await mounted.call(cancel_at, _NEVER, _coroutine(operation, mounted))
         if not outcome.returned:
             return None
-        return before, _files(scene), outcome.value.suspensions
+        return before, _files(mounted), outcome.value.suspensions
 
 
-async def _cancelled(stage: Stage, index: int, k: int, files: _Files) -> bool:
-    async with stage.scene() as scene:
-        exercise = exercises(scene)[index]
+async def _cancelled(ctx: CheckContext, index: int, k: int, files: _Files) -> bool:
+    async with ctx.mount() as mounted:
+        operation = typical_operations(mounted)[index]
         trial = None
-        with stage.alarm(CALL_SECONDS + IGNORED_AFTER, "A8", exercise.name), suppress(Exception):
-            trial = await cancel_at(k, _coroutine(exercise, scene))
+        with ctx.alarm(CALL_SECONDS + CANCEL_GRACE, "A8", operation.name), suppress(Exception):
+            trial = await cancel_at(k, _coroutine(operation, mounted))
         if trial is None or not trial.fired:
             return False
-        for name, content in _files(scene).items():
+        for name, content in _files(mounted).items():
             complaint = files.complaint(name, content)
             if complaint is not None:
-                what = f"{exercise.name} was cancelled, and {complaint}"
-                stage.fault("A10", what, given=exercise.given, cancelled_at=trial.where)
+                what = f"{operation.name} was cancelled, and {complaint}"
+                ctx.fault("A10", what, given=operation.given, cancelled_at=trial.where)
                 return True
     return False
 

@@ -1,6 +1,6 @@
 """What providers promise about answers: shape, usage, calls and their ids, requests left alone, everything accepted.
 
-What they promise about being told of, listed, mounted and asked at once is in `_provider_conduct`.
+What they promise about being call_tuples of, listed, mounted and asked at once is in `_provider_conduct`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 
 from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.mounted_module import Outcome, Scene, Stage
+from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule, Outcome
 from amplifier.conformance.harness.time_budget import Budget
 from amplifier.contracts import Provider
 from amplifier.errors import (
@@ -40,6 +40,7 @@ from amplifier.models import (
 
 from .dialogues import (
     asking,
+    call_tuples,
     calls_of,
     complete,
     continued,
@@ -48,7 +49,6 @@ from .dialogues import (
     reported_usage,
     request_from,
     snapshot,
-    told,
 )
 
 PROVIDER = ("provider",)
@@ -69,25 +69,25 @@ _CONVERSATION_SECONDS = 1.5
 _CACHE_KEYS = ("cache_read_tokens", "cache_write_tokens")
 
 
-def usable(scene: Scene) -> bool:
+def usable(mounted: MountedModule) -> bool:
     """Whether there is a provider that can be asked."""
-    return isinstance(scene.instance, Provider)
+    return isinstance(mounted.instance, Provider)
 
 
 @check("P1", kind="structure", types=PROVIDER)
-async def has_five_members(stage: Stage) -> None:
+async def has_five_members(ctx: CheckContext) -> None:
     """Reads the name and calls each of the four methods, looking which of them have to be awaited."""
-    async with stage.scene() as scene:
-        provider = scene.instance
+    async with ctx.mount() as mounted:
+        provider = mounted.instance
         if provider is None:
             return
         names = ("get_info", "list_models", "complete", "parse_tool_calls")
         missing = [name for name in names if not callable(getattr(provider, name, None))]
         for method in missing:
-            stage.fault("P1", f"{type(provider).__name__} has no method {method!r}")
+            ctx.fault("P1", f"{type(provider).__name__} has no method {method!r}")
         own_name: Any = getattr(provider, "name", None)
         if not isinstance(own_name, str) or not own_name:
-            stage.fault("P1", f"the provider's name is {own_name!r}; expected a text")
+            ctx.fault("P1", f"the provider's name is {own_name!r}; expected a text")
         arguments: dict[str, tuple[Any, ...]] = {
             "get_info": (),
             "list_models": (),
@@ -96,23 +96,23 @@ async def has_five_members(stage: Stage) -> None:
         }
         for name, given in arguments.items():
             if name not in missing:
-                await _look_at_call(stage, scene, name, given)
+                await _look_at_call(ctx, mounted, name, given)
 
 
-async def _look_at_call(stage: Stage, scene: Scene, name: str, given: tuple[Any, ...]) -> None:
+async def _look_at_call(ctx: CheckContext, mounted: MountedModule, name: str, given: tuple[Any, ...]) -> None:
     awaitable: list[bool] = []
 
     async def call() -> Any:
-        answer = getattr(scene.instance, name)(*given)
+        answer = getattr(mounted.instance, name)(*given)
         awaitable.append(inspect.isawaitable(answer))
         return await answer if awaitable[0] else answer
 
-    outcome = await scene.call(call)
+    outcome = await mounted.call(call)
     is_async = name in ("list_models", "complete")
     if awaitable and awaitable[0] is not is_async:
-        stage.fault("P1", f"{name} {'is not' if is_async else 'is'} async; the contract has it the other way round")
-    elif isinstance(outcome.error, TypeError) and stage.location_of(outcome.error) is None:
-        stage.fault("P1", f"{name} cannot be called as the contract says: {outcome.error}")
+        ctx.fault("P1", f"{name} {'is not' if is_async else 'is'} async; the contract has it the other way round")
+    elif isinstance(outcome.error, TypeError) and ctx.location_of(outcome.error) is None:
+        ctx.fault("P1", f"{name} cannot be called as the contract says: {outcome.error}")
 
 
 # ── everything is accepted ──
@@ -121,100 +121,100 @@ async def _look_at_call(stage: Stage, scene: Scene, name: str, given: tuple[Any,
 @check(
     "P3", "P4", "P5", "P6", "P7", "P8", "P9", "P10", "P19", kind="behaviour", types=PROVIDER, inputs="provider_requests"
 )
-async def takes_every_request(stage: Stage) -> None:
+async def takes_every_request(ctx: CheckContext) -> None:
     """Sends requests with every role and block type, compares them with what they were, and reads the answers."""
-    async with stage.scene() as scene:
-        if not usable(scene):
+    async with ctx.mount() as mounted:
+        if not usable(mounted):
             return
-        request = request_from(stage.case)
+        request = request_from(ctx.case)
         before = snapshot(request)
-        outcome = await complete(scene, request)
-        expect_untouched(stage, request, before)
+        outcome = await complete(mounted, request)
+        expect_untouched(ctx, request, before)
         if outcome.returned:
-            judge_answer(stage, scene, outcome.value)
+            judge_answer(ctx, mounted, outcome.value)
             if isinstance(outcome.value, ChatResponse):
-                _judge_echo(stage, request, outcome.value)
+                _judge_echo(ctx, request, outcome.value)
             return
     is_refused = outcome.kind == "raised" and not isinstance(outcome.error, _OTHER_REASONS)
-    if is_refused and await _answers_plainly(stage):
-        stage.fault("P7", f"complete {outcome}; a plain request is answered", error=outcome.error)
+    if is_refused and await _answers_plainly(ctx):
+        ctx.fault("P7", f"complete {outcome}; a plain request is answered", error=outcome.error)
 
 
 @check("P4", "P5", "P6", "P7", "P8", "P9", "P10", kind="behaviour", types=PROVIDER)
-async def takes_one_of_everything(stage: Stage) -> None:
+async def takes_one_of_everything(ctx: CheckContext) -> None:
     """Sends a request for every role and every block type in turn; where a plain one is answered, these must be."""
     started = anyio.current_time()
-    if not await _answers_plainly(stage):
+    if not await _answers_plainly(ctx):
         return
     everything = one_of_everything()
-    if anyio.current_time() - started > _SLOW and await _takes_it_all(stage, everything):
+    if anyio.current_time() - started > _SLOW and await _takes_it_all(ctx, everything):
         return
     for name, messages in everything.items():
-        async with stage.scene() as scene:
+        async with ctx.mount() as mounted:
             request = request_from({"messages": messages})
             before = snapshot(request)
-            outcome = await complete(scene, request)
-            expect_untouched(stage, request, before)
+            outcome = await complete(mounted, request)
+            expect_untouched(ctx, request, before)
             if outcome.returned:
-                judge_answer(stage, scene, outcome.value)
+                judge_answer(ctx, mounted, outcome.value)
                 if isinstance(outcome.value, ChatResponse):
-                    _judge_echo(stage, request, outcome.value)
+                    _judge_echo(ctx, request, outcome.value)
             elif outcome.kind == "raised" and not isinstance(outcome.error, _OTHER_REASONS):
                 what = f"a conversation with {name}: complete {outcome}; a plain request is answered"
-                stage.fault("P7", what, given=messages, error=outcome.error)
-        if stage.faults:
+                ctx.fault("P7", what, given=messages, error=outcome.error)
+        if ctx.faults:
             return
 
 
-async def _takes_it_all(stage: Stage, everything: dict[str, list[dict[str, Any]]]) -> bool:
+async def _takes_it_all(ctx: CheckContext, everything: dict[str, list[dict[str, Any]]]) -> bool:
     """Whether one conversation with all of it is answered, which saves time with those who take theirs."""
     parts = [json.dumps(messages).replace("toolu_", f"toolu_{at}_") for at, messages in enumerate(everything.values())]
     messages = [message for part in parts for message in json.loads(part)]
-    async with stage.scene() as scene:
+    async with ctx.mount() as mounted:
         request = request_from({"messages": messages})
         before = snapshot(request)
-        outcome = await complete(scene, request)
-        expect_untouched(stage, request, before)
+        outcome = await complete(mounted, request)
+        expect_untouched(ctx, request, before)
         if outcome.returned:
-            judge_answer(stage, scene, outcome.value)
+            judge_answer(ctx, mounted, outcome.value)
         return outcome.returned
 
 
-async def _answers_plainly(stage: Stage) -> bool:
+async def _answers_plainly(ctx: CheckContext) -> bool:
     """Whether a fresh provider answers an ordinary first request."""
-    async with stage.scene() as scene:
-        return usable(scene) and (await complete(scene, asking("Hello."))).returned
+    async with ctx.mount() as mounted:
+        return usable(mounted) and (await complete(mounted, asking("Hello."))).returned
 
 
-def expect_untouched(stage: Stage, request: ChatRequest, before: Any) -> None:
+def expect_untouched(ctx: CheckContext, request: ChatRequest, before: Any) -> None:
     """A request is the caller's."""
     after = snapshot(request)
     if after != before:
         changed = sorted(key for key in {*before, *after} if before.get(key) != after.get(key))
-        stage.fault("P8", f"complete changed the request: {', '.join(changed)} is not what it was")
+        ctx.fault("P8", f"complete changed the request: {', '.join(changed)} is not what it was")
 
 
-def judge_answer(stage: Stage, scene: Scene, response: Any) -> None:
+def judge_answer(ctx: CheckContext, mounted: MountedModule, response: Any) -> None:
     """What an answer must be by itself, and what parse_tool_calls makes of it."""
     found = problem_with(response)
     if found is not None:
-        stage.fault(*found)
+        ctx.fault(*found)
         return
-    parsed = _parsed(scene, response)
-    expected = told(calls_of(response))
+    parsed = _parsed(mounted, response)
+    expected = call_tuples(calls_of(response))
     if parsed != expected:
-        stage.fault("P10", f"parse_tool_calls gave {parsed!r} for a response of its own with the calls {expected!r}")
+        ctx.fault("P10", f"parse_tool_calls gave {parsed!r} for a response of its own with the calls {expected!r}")
 
 
-def _parsed(scene: Scene, response: ChatResponse) -> Any:
+def _parsed(mounted: MountedModule, response: ChatResponse) -> Any:
     try:
-        calls = scene.instance.parse_tool_calls(response)
+        calls = mounted.instance.parse_tool_calls(response)
     except Exception as error:  # noqa: BLE001 — foreign code
         return f"{type(error).__name__}: {error}"
-    return told(calls) if isinstance(calls, (list, tuple)) else repr(calls)
+    return call_tuples(calls) if isinstance(calls, (list, tuple)) else repr(calls)
 
 
-def _judge_echo(stage: Stage, request: ChatRequest, response: ChatResponse) -> None:
+def _judge_echo(ctx: CheckContext, request: ChatRequest, response: ChatResponse) -> None:
     """A thought that comes back comes back with its seal."""
     sent = {
         block.thinking: block.signature
@@ -225,7 +225,7 @@ def _judge_echo(stage: Stage, request: ChatRequest, response: ChatResponse) -> N
     for block in response.content:
         if isinstance(block, ThinkingBlock) and block.thinking in sent and block.signature != sent[block.thinking]:
             what = f"the thought {block.thinking!r} was sent with the signature {sent[block.thinking]!r}"
-            stage.fault("P6", f"{what} and came back with {block.signature!r}")
+            ctx.fault("P6", f"{what} and came back with {block.signature!r}")
 
 
 # ── conversations ──
@@ -235,13 +235,13 @@ def _judge_echo(stage: Stage, request: ChatRequest, response: ChatResponse) -> N
     "P3", "P4", "P5", "P6", "P8", "P9", "P10", "P11", "P14", "P19",
     kind="behaviour", types=PROVIDER, inputs="provider_dialogues",
 )  # fmt: skip
-async def leads_a_conversation(stage: Stage) -> None:
+async def leads_a_conversation(ctx: CheckContext) -> None:
     """Leads conversations of several turns, answering the calls; reads answers, events, ids and earlier requests."""
-    await _lead(stage, stage.case)
+    await _lead(ctx, ctx.case)
 
 
 @check("P3", "P4", "P5", "P6", "P8", "P9", "P10", "P11", "P14", "P19", kind="behaviour", types=PROVIDER)
-async def leads_usual_conversations(stage: Stage) -> None:
+async def leads_usual_conversations(ctx: CheckContext) -> None:
     """Leads the most ordinary conversations: asking for a tool again and again, small talk, and no tools on offer."""
     tool = "Please use a tool."
     for case in (
@@ -249,23 +249,23 @@ async def leads_usual_conversations(stage: Stage) -> None:
         {"words": ["Hello.", "Hello.", tool, "Thanks."], "tools": True, "options": {"conformance_unknown": 1}},
         {"words": ["Hello.", tool], "tools": False, "options": {}},
     ):
-        await _lead(stage, case)
-        stage.tell_input(case)
-        if stage.faults:
+        await _lead(ctx, case)
+        ctx.fill_input(case)
+        if ctx.faults:
             return
 
 
-async def _lead(stage: Stage, case: dict[str, Any]) -> None:
-    async with stage.scene() as scene:
-        if not usable(scene):
+async def _lead(ctx: CheckContext, case: dict[str, Any]) -> None:
+    async with ctx.mount() as mounted:
+        if not usable(mounted):
             return
-        dialogue = _Dialogue(stage, scene)
+        dialogue = _Dialogue(ctx, mounted)
         request = asking(case["words"][0])
         request.tools = request.tools if case["tools"] else None
-        budget = Budget(stage, _CONVERSATION_SECONDS)
+        budget = Budget(ctx, _CONVERSATION_SECONDS)
         for words in [*case["words"][1:], ""]:
             response = await dialogue.turn(request, case["options"])
-            if response is None or stage.faults or budget.is_spent():
+            if response is None or ctx.faults or budget.is_spent():
                 return
             request = continued(request, response, words)
 
@@ -273,28 +273,28 @@ async def _lead(stage: Stage, case: dict[str, Any]) -> None:
 class _Dialogue:
     """What was asked and answered so far."""
 
-    def __init__(self, stage: Stage, scene: Scene) -> None:
-        self._stage = stage
-        self._scene = scene
+    def __init__(self, ctx: CheckContext, mounted: MountedModule) -> None:
+        self._ctx = ctx
+        self._mounted = mounted
         self._ids: list[str] = []
         self._past: list[tuple[str, Any, Any]] = []
 
     async def turn(self, request: ChatRequest, options: dict[str, Any]) -> ChatResponse | None:
         """Ask, and judge what comes; None if that was not a response."""
-        told_before = len(self._scene.events.get_events("llm:response"))
+        told_before = len(self._mounted.events.get_events("llm:response"))
         before = snapshot(request)
-        outcome = await complete(self._scene, request, **copy.deepcopy(options))
-        expect_untouched(self._stage, request, before)
+        outcome = await complete(self._mounted, request, **copy.deepcopy(options))
+        expect_untouched(self._ctx, request, before)
         if not outcome.returned:
             await self._judge_failure(outcome, request, options)
             return None
         response = outcome.value
-        judge_answer(self._stage, self._scene, response)
-        if not isinstance(response, ChatResponse) or self._stage.faults:
+        judge_answer(self._ctx, self._mounted, response)
+        if not isinstance(response, ChatResponse) or self._ctx.faults:
             return None
         self._judge_ids(response)
-        events = (await announcements(self._scene, told_before + 1))[told_before:]
-        judge_events(self._stage, response, events)
+        events = (await announcements(self._mounted, told_before + 1))[told_before:]
+        judge_events(self._ctx, response, events)
         self._judge_past()
         self._past += [("request", request, before), ("response", response, snapshot(response))]
         return response
@@ -305,21 +305,21 @@ class _Dialogue:
         turns = len(self._past) // 2 + 1
         if options and await self._works_without(request):
             what = f"complete with the keywords {sorted(options)} {outcome}; without them it answers"
-            self._stage.fault("P3", what, error=outcome.error)
+            self._ctx.fault("P3", what, error=outcome.error)
             return
-        judge_error(self._stage, outcome)
+        judge_error(self._ctx, outcome)
         if not self._past or not isinstance(outcome.error, InvalidRequestError):
             return
         # Refused at a later turn. Is it the turn, or what the turn brought back?
-        async with self._stage.scene() as fresh:
+        async with self._ctx.mount() as fresh:
             plain = [await complete(fresh, asking("Hello.")) for _ in range(turns)]
         if all(each.returned for each in plain):
             what = f"a conversation with the provider's own answers was refused at turn {turns}: {outcome.error}"
-            self._stage.fault("P6", what, error=outcome.error)
+            self._ctx.fault("P6", what, error=outcome.error)
 
     async def _works_without(self, request: ChatRequest) -> bool:
         """Whether a fresh provider that was asked the same answers this without the keywords."""
-        async with self._stage.scene() as fresh:
+        async with self._ctx.mount() as fresh:
             for what, earlier, _ in self._past:
                 if what == "request":
                     await complete(fresh, copy.deepcopy(earlier))
@@ -329,14 +329,14 @@ class _Dialogue:
         ids = [call.id for call in calls_of(response)]
         again = sorted(set(ids) & set(self._ids))
         if again:
-            self._stage.fault("P9", f"the id {again[0]!r} was given to a call of an earlier answer, too")
+            self._ctx.fault("P9", f"the id {again[0]!r} was given to a call of an earlier answer, too")
         self._ids += ids
 
     def _judge_past(self) -> None:
         for what, value, before in self._past:
             if snapshot(value) != before:
                 clause = "P8" if what == "request" else "P14"
-                self._stage.fault(clause, f"an earlier {what} was changed when the next one was asked for")
+                self._ctx.fault(clause, f"an earlier {what} was changed when the next one was asked for")
                 return
 
 
@@ -349,63 +349,63 @@ _ODD_OPTIONS: tuple[dict[str, Any], ...] = (
 
 
 @check("P4", "P19", kind="behaviour", types=PROVIDER)
-async def says_what_it_cannot_do(stage: Stage) -> None:
+async def says_what_it_cannot_do(ctx: CheckContext) -> None:
     """Asks for a model and a format that may not be there: an answer is as good as an LLMError, nothing else is."""
-    if not await _answers_plainly(stage):
+    if not await _answers_plainly(ctx):
         return
     for options in _ODD_OPTIONS:
-        async with stage.scene() as scene:
-            outcome = await complete(scene, from_dict(ChatRequest, {**to_dict(asking("Hello.")), **options}))
+        async with ctx.mount() as mounted:
+            outcome = await complete(mounted, from_dict(ChatRequest, {**to_dict(asking("Hello.")), **options}))
         if outcome.kind == "raised":
-            judge_error(stage, outcome)
+            judge_error(ctx, outcome)
         elif outcome.returned and not isinstance(outcome.value, ChatResponse):
-            stage.fault("P4", f"complete {outcome}; expected a ChatResponse", given=options)
-        if stage.faults:
+            ctx.fault("P4", f"complete {outcome}; expected a ChatResponse", given=options)
+        if ctx.faults:
             return
 
 
-def judge_error(stage: Stage, outcome: Outcome) -> None:
+def judge_error(ctx: CheckContext, outcome: Outcome) -> None:
     """What a failed call may raise."""
     error = outcome.error
     if not isinstance(error, LLMError):
-        stage.fault("P19", f"complete {outcome}; expected an LLMError", error=error)
+        ctx.fault("P19", f"complete {outcome}; expected an LLMError", error=error)
         return
     retryable: Any = error.retryable
     if not isinstance(retryable, bool):
-        stage.fault("P19", f"{type(error).__name__} has retryable {retryable!r}; expected True or False", error=error)
+        ctx.fault("P19", f"{type(error).__name__} has retryable {retryable!r}; expected True or False", error=error)
 
 
-async def announcements(scene: Scene, wanted: int) -> list[dict[str, Any]]:
+async def announcements(mounted: MountedModule, wanted: int) -> list[dict[str, Any]]:
     """The llm:response events so far; whoever tells in a task of its own gets a moment for it."""
     with anyio.move_on_after(_MOMENT):
-        while len(scene.events.get_events("llm:response")) < wanted:  # noqa: ASYNC110 — a recorder has no event to wait for
+        while len(mounted.events.get_events("llm:response")) < wanted:  # noqa: ASYNC110 — a recorder has no event to wait for
             await anyio.sleep(0.001)
-    return [data for _, data in scene.events.get_events("llm:response")]
+    return [data for _, data in mounted.events.get_events("llm:response")]
 
 
-def judge_events(stage: Stage, response: ChatResponse, events: list[dict[str, Any]]) -> None:
+def judge_events(ctx: CheckContext, response: ChatResponse, events: list[dict[str, Any]]) -> None:
     """Whether one of the events of a call tells the usage of its answer."""
     if not events:
-        stage.fault("P11", "complete returned and llm:response was not emitted")
+        ctx.fault("P11", "complete returned and llm:response was not emitted")
         return
     usage = reported_usage(events[-1])
     if not isinstance(usage, dict):
-        stage.fault("P11", f"llm:response was emitted with usage {usage!r}; expected a dict")
+        ctx.fault("P11", f"llm:response was emitted with usage {usage!r}; expected a dict")
         return
     for key in _USAGE_KEYS:
         if not isinstance(usage.get(key), int):
-            stage.fault("P11", f"llm:response was emitted with usage {usage!r}, without {key!r}")
+            ctx.fault("P11", f"llm:response was emitted with usage {usage!r}, without {key!r}")
             return
     counted = response.usage
     assert isinstance(counted, Usage)  # judged before
     for key in _CACHE_KEYS:
         if getattr(counted, key) is not None and usage.get(key) != getattr(counted, key):
-            stage.fault("P11", f"the response has {key}={getattr(counted, key)}; llm:response says {usage.get(key)!r}")
+            ctx.fault("P11", f"the response has {key}={getattr(counted, key)}; llm:response says {usage.get(key)!r}")
             return
     if not counted.cache_read_tokens and not counted.cache_write_tokens:
         for key in _USAGE_KEYS:
             if usage[key] != getattr(counted, key):
-                stage.fault("P11", f"the response has {key}={getattr(counted, key)}; llm:response says {usage[key]}")
+                ctx.fault("P11", f"the response has {key}={getattr(counted, key)}; llm:response says {usage[key]}")
                 return
 
 
@@ -413,18 +413,18 @@ def judge_events(stage: Stage, response: ChatResponse, events: list[dict[str, An
 
 
 @check("P10", kind="behaviour", types=PROVIDER, inputs="provider_answers")
-async def reads_calls(stage: Stage) -> None:
+async def reads_calls(ctx: CheckContext) -> None:
     """Lets parse_tool_calls read answers with any number of calls between other blocks."""
-    async with stage.scene() as scene:
-        if not usable(scene):
+    async with ctx.mount() as mounted:
+        if not usable(mounted):
             return
-        response = _answer(stage.case["blocks"], stage.case["id"])
+        response = _answer(ctx.case["blocks"], ctx.case["id"])
         before = snapshot(response)
-        parsed, expected = _parsed(scene, response), told(response.tool_calls or [])
+        parsed, expected = _parsed(mounted, response), call_tuples(response.tool_calls or [])
         if parsed != expected:
-            stage.fault("P10", f"parse_tool_calls gave {parsed!r}; expected {expected!r}")
+            ctx.fault("P10", f"parse_tool_calls gave {parsed!r}; expected {expected!r}")
         elif snapshot(response) != before:
-            stage.fault("P10", "parse_tool_calls changed the response")
+            ctx.fault("P10", "parse_tool_calls changed the response")
 
 
 def _answer(blocks: list[dict[str, Any]], word: str) -> ChatResponse:

@@ -29,7 +29,7 @@ _MOST_NODES = 3000
 _MOST_LISTS = 500
 
 
-class Passing:
+class TracedContent:
     """What was seen.
 
     Attributes:
@@ -78,13 +78,13 @@ class Passing:
 
 
 @contextmanager
-def watched(owns: Callable[[str], bool]) -> Iterator[Passing]:
+def traced_content(owns: Callable[[str], bool]) -> Iterator[TracedContent]:
     """Watch everything that runs meanwhile, in this thread and in those it starts.
 
     Args:
         owns: Whether a file belongs to the subject; variables are read there only.
     """
-    passing = Passing()
+    traced = TracedContent()
     owned: dict[str, bool] = {}
 
     def look(frame: FrameType, event: str, value: Any) -> None:
@@ -93,25 +93,25 @@ def watched(owns: Callable[[str], bool]) -> Iterator[Passing]:
         name = frame.f_code.co_filename
         if name not in owned:
             owned[name] = owns(name)
-        passing.take(value, is_own=owned[name])
+        traced.take(value, is_own=owned[name])
         if owned[name]:
             for variable in list(frame.f_locals.values()):
-                passing.take(variable, is_own=True)
+                traced.take(variable, is_own=True)
 
     before, before_threads = sys.getprofile(), threading.getprofile()
     sys.setprofile(look)
     threading.setprofile(look)
     try:
-        yield passing
+        yield traced
     finally:
         sys.setprofile(before)
         threading.setprofile(before_threads)
 
 
-def lost_signature(passing: Passing, response: ChatResponse, sent: set[str]) -> str | None:
+def lost_signature(traced: TracedContent, response: ChatResponse, sent: set[str]) -> str | None:
     """A thought of the response, not sent by us, that came with a signature and has none, or another one, now."""
     known: dict[str, set[str]] = {}
-    for said, signature in passing.thoughts:
+    for said, signature in traced.thoughts:
         if signature is not None and said not in sent:
             known.setdefault(said, set()).add(signature)
     for block in response.content:
@@ -122,22 +122,22 @@ def lost_signature(passing: Passing, response: ChatResponse, sent: set[str]) -> 
     return None
 
 
-def unsigned(passing: Passing, sent: dict[str, str]) -> str | None:
+def unsigned(traced: TracedContent, sent: dict[str, str]) -> str | None:
     """A thought that we sent with a signature and that is passed on as a thought without it, and never with it."""
     for said, signature in sent.items():
-        passed = {found for thought, found in passing.own if thought == said}
+        passed = {found for thought, found in traced.own if thought == said}
         if passed == {None}:
             return f"a thought that was sent with the signature {signature!r} is passed on without it"
     return None
 
 
-def lost_part(passing: Passing, response: ChatResponse, sent: set[str]) -> str | None:
+def lost_part(traced: TracedContent, response: ChatResponse, sent: set[str]) -> str | None:
     """What the answer had and the response has not: parts of the one list that the response was made of."""
     shown = [_key(_as_part(block)) for block in response.content]
     lists_calls = bool(response.tool_calls) and not any(key[0] == "tool_call" for key in shown)
     texts = "\n".join(part[1] for part in shown if part[0] == "text")
     complaint = None
-    for parts in passing.contents:
+    for parts in traced.contents:
         keys = [_key({**part, "type": _TYPES[part["type"]]}) for part in parts]
         ids = {part.get("id") for part in parts}
         is_ours = bool(ids & sent) or any(key[1] in sent for key in keys)

@@ -1,6 +1,6 @@
 """Requests for providers, built from JSON values, and a conversation led with one. Pure but for the leading.
 
-Above stand the checks of providers and their strategies; below stand the models and the scene.
+Above stand the checks of providers and their strategies; below stand the models and the mounted.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from amplifier.conformance.harness.mounted_module import Outcome, Scene
+from amplifier.conformance.harness.mounted_module import MountedModule, Outcome
 from amplifier.models import (
     ChatRequest,
     ChatResponse,
@@ -108,9 +108,9 @@ def one_of_everything() -> dict[str, list[dict[str, Any]]]:
     }
 
 
-async def complete(scene: Scene, request: ChatRequest, **options: Any) -> Outcome:
+async def complete(mounted: MountedModule, request: ChatRequest, **options: Any) -> Outcome:
     """Ask the subject."""
-    return await scene.call(scene.instance.complete, request, **options)
+    return await mounted.call(mounted.instance.complete, request, **options)
 
 
 # ── answers ──
@@ -127,7 +127,7 @@ def calls_of(response: ChatResponse) -> list[ToolCall]:
     ]
 
 
-def told(calls: Sequence[Any]) -> list[tuple[Any, Any, Any]]:
+def call_tuples(calls: Sequence[Any]) -> list[tuple[Any, Any, Any]]:
     """Calls as ids, names and arguments."""
     return [
         (getattr(call, "id", None), getattr(call, "name", None), getattr(call, "arguments", None)) for call in calls
@@ -195,7 +195,7 @@ def _problem_with_calls(response: ChatResponse) -> tuple[str, str] | None:
     if len(set(ids)) < len(ids):
         return "P9", f"a response has calls with the ids {ids!r}; expected each once"
     if response.tool_calls and blocks:
-        listed, shown = told(response.tool_calls), [(block.id, block.name, block.input) for block in blocks]
+        listed, shown = call_tuples(response.tool_calls), [(block.id, block.name, block.input) for block in blocks]
         if listed != shown:
             return "P10", f"a response lists the calls {listed!r}, and its blocks say {shown!r}"
     return None

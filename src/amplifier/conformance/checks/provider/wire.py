@@ -13,7 +13,7 @@ from typing import Any
 from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.fake_llm_server import REDACTED, SIGNATURE, THOUGHT
 from amplifier.conformance.harness.llm_server_process import is_served, seen
-from amplifier.conformance.harness.mounted_module import MountFailed, Stage
+from amplifier.conformance.harness.mounted_module import CheckContext, MountFailed
 from amplifier.errors import LLMError
 from amplifier.models import (
     ChatRequest,
@@ -25,19 +25,19 @@ from amplifier.models import (
 )
 
 from .answers import PROVIDER, judge_error, usable
-from .content_tracing import lost_part, lost_signature, unsigned, watched
-from .dialogues import asking, calls_of, complete, told, tool_specs
+from .content_tracing import lost_part, lost_signature, traced_content, unsigned
+from .dialogues import asking, call_tuples, calls_of, complete, tool_specs
 
 _SENT_SIGNATURE = "c2VudC1zaWduYXR1cmU="
 _SENT_REDACTED = "c2VudC1yZWRhY3RlZA=="
 _RETRYABLE = {401: False, 400: False, 429: True, 503: True}
 
 
-def _config(stage: Stage, scenario: str) -> dict[str, Any] | None:
+def _config(ctx: CheckContext, scenario: str) -> dict[str, Any] | None:
     """The settings with another scenario; None if the provider does not use the service."""
-    if not is_served(stage.loaded.config):
+    if not is_served(ctx.loaded.config):
         return None
-    changed: dict[str, Any] = json.loads(json.dumps(stage.loaded.config).replace("/auto", f"/{scenario}"))
+    changed: dict[str, Any] = json.loads(json.dumps(ctx.loaded.config).replace("/auto", f"/{scenario}"))
     return changed
 
 
@@ -45,41 +45,43 @@ def _config(stage: Stage, scenario: str) -> dict[str, Any] | None:
 
 
 @check("P6", "P10", kind="behaviour", types=PROVIDER)
-async def reads_the_wire(stage: Stage) -> None:
+async def reads_the_wire(ctx: CheckContext) -> None:
     """Lets the service think, speak and call, and compares the response with what was sent, block by block."""
-    config = _config(stage, "thinking")
+    config = _config(ctx, "thinking")
     if config is None:
         return
-    async with stage.scene(config=config) as scene:
-        if not usable(scene):
+    async with ctx.mount(config=config) as mounted:
+        if not usable(mounted):
             return
         seen()
-        outcome = await complete(scene, asking("Use a tool."))
+        outcome = await complete(mounted, asking("Use a tool."))
         path = [each["path"] for each in seen()][-1:]
         if not outcome.returned or not isinstance(outcome.value, ChatResponse) or not path:
             return
         response = outcome.value
         calls = calls_of(response)
         if [(call.name, call.arguments) for call in calls] != [("look", {"text": "é 0"})]:
-            stage.fault("P6", f"the service called 'look' with {{'text': 'é 0'}}; the response has {told(calls)!r}")
+            ctx.fault(
+                "P6", f"the service called 'look' with {{'text': 'é 0'}}; the response has {call_tuples(calls)!r}"
+            )
         if not any(isinstance(block, TextBlock) and "Use a tool." in block.text for block in response.content):
-            stage.fault("P6", f"what the service said is not in the response: {response.content!r}"[:300])
+            ctx.fault("P6", f"what the service said is not in the response: {response.content!r}"[:300])
         if path[0].rsplit("/", 1)[-1].startswith("messages"):
-            _judge_thoughts(stage, response)
+            _judge_thoughts(ctx, response)
 
 
-def _judge_thoughts(stage: Stage, response: ChatResponse) -> None:
+def _judge_thoughts(ctx: CheckContext, response: ChatResponse) -> None:
     """A service with signed thoughts wants them back as they were."""
     types = [block.type for block in response.content]
     expected = ["thinking", "redacted_thinking", "text", "tool_call"]
     if types != expected:
-        stage.fault("P6", f"the service sent blocks {expected!r}; the response has {types!r}")
+        ctx.fault("P6", f"the service sent blocks {expected!r}; the response has {types!r}")
         return
     thought, redacted = response.content[0], response.content[1]
     if not isinstance(thought, ThinkingBlock) or (thought.thinking, thought.signature) != (THOUGHT, SIGNATURE):
-        stage.fault("P6", f"the service sent a thought with the signature {SIGNATURE!r}; the response has {thought!r}")
+        ctx.fault("P6", f"the service sent a thought with the signature {SIGNATURE!r}; the response has {thought!r}")
     elif getattr(redacted, "data", None) != REDACTED:
-        stage.fault("P6", f"the service sent a redacted thought {REDACTED!r}; the response has {redacted!r}")
+        ctx.fault("P6", f"the service sent a redacted thought {REDACTED!r}; the response has {redacted!r}")
 
 
 # ── to the wire ──
@@ -108,49 +110,49 @@ def _conversation() -> ChatRequest:
 
 
 @check("P6", kind="behaviour", types=PROVIDER)
-async def writes_the_wire(stage: Stage) -> None:
+async def writes_the_wire(ctx: CheckContext) -> None:
     """Reads from the service what a conversation became on the wire: everything, in order, with ids and signatures."""
-    config = _config(stage, "auto")
+    config = _config(ctx, "auto")
     if config is None:
         return
-    async with stage.scene(config=config) as scene:
-        if not usable(scene):
+    async with ctx.mount(config=config) as mounted:
+        if not usable(mounted):
             return
         seen()
-        outcome = await complete(scene, _conversation())
+        outcome = await complete(mounted, _conversation())
         sent = seen()
         if not outcome.returned or not sent:
             return
-        _judge_sent(stage, sent[-1])
+        _judge_sent(ctx, sent[-1])
 
 
-def _judge_sent(stage: Stage, sent: dict[str, Any]) -> None:
+def _judge_sent(ctx: CheckContext, sent: dict[str, Any]) -> None:
     body = sent["body"]
     text = json.dumps(body.get("messages") or body.get("input") or body)
     everything = json.dumps(body)
     words = ["zero", "one", "two", "three", "four", "five", "six", "seven"]
     for word in words:
         if f"mark-{word}" not in everything:
-            stage.fault("P6", f"the text 'mark-{word}' of the conversation did not reach the service")
+            ctx.fault("P6", f"the text 'mark-{word}' of the conversation did not reach the service")
             return
     places = [text.find(f"mark-{word}") for word in words[1:]]
     if places != sorted(places):
-        stage.fault("P6", "the parts of the conversation reached the service in another order")
+        ctx.fault("P6", "the parts of the conversation reached the service in another order")
         return
     for each in ("toolu_mark1", "toolu_mark2"):
         if everything.count(each) < 2:
-            stage.fault(
+            ctx.fault(
                 "P6", f"the id {each!r} of a call and its result reached the service {everything.count(each)} times"
             )
             return
     is_signed = sent["path"].rsplit("/", 1)[-1].startswith("messages")
     if is_signed and _SENT_SIGNATURE not in everything:
-        stage.fault("P6", f"the signature {_SENT_SIGNATURE!r} of a thought did not reach the service")
+        ctx.fault("P6", f"the signature {_SENT_SIGNATURE!r} of a thought did not reach the service")
     elif is_signed and _SENT_REDACTED not in everything:
-        stage.fault("P6", f"the redacted thought {_SENT_REDACTED!r} did not reach the service")
+        ctx.fault("P6", f"the redacted thought {_SENT_REDACTED!r} did not reach the service")
     for thought in _thoughts(body):
         if thought.get("thinking") == "mark-thought" and thought.get("signature") != _SENT_SIGNATURE:
-            stage.fault("P6", f"a thought reached the service with the signature {thought.get('signature')!r}")
+            ctx.fault("P6", f"a thought reached the service with the signature {thought.get('signature')!r}")
             return
 
 
@@ -166,13 +168,13 @@ def _thoughts(value: Any) -> Iterator[dict[str, Any]]:
 
 
 @check("P16", kind="behaviour", types=PROVIDER)
-async def sends_no_loose_call(stage: Stage) -> None:
+async def sends_no_loose_call(ctx: CheckContext) -> None:
     """Asks with a call that has no result, and reads from the service whether it was sent like that."""
-    config = _config(stage, "auto")
+    config = _config(ctx, "auto")
     if config is None:
         return
-    async with stage.scene(config=config) as scene:
-        if not usable(scene):
+    async with ctx.mount(config=config) as mounted:
+        if not usable(mounted):
             return
         call = ToolCallBlock(id="toolu_loose", name="look", input={})
         messages = [
@@ -181,14 +183,14 @@ async def sends_no_loose_call(stage: Stage) -> None:
             Message(role="user", content="And?"),
         ]
         seen()
-        outcome = await complete(scene, ChatRequest(messages=messages, tools=tool_specs()))
+        outcome = await complete(mounted, ChatRequest(messages=messages, tools=tool_specs()))
         sent = [json.dumps(each["body"]) for each in seen()]
         if not outcome.returned or not sent:
             return
         if sent[-1].count("toolu_loose") == 1:
-            stage.fault("P16", "a tool call without a result was sent to the service as it was")
-        elif not scene.events.get_events("provider:tool_sequence_repaired"):
-            stage.fault(
+            ctx.fault("P16", "a tool call without a result was sent to the service as it was")
+        elif not mounted.events.get_events("provider:tool_sequence_repaired"):
+            ctx.fault(
                 "P16", "a tool call without a result was repaired, and provider:tool_sequence_repaired not emitted"
             )
 
@@ -197,26 +199,26 @@ async def sends_no_loose_call(stage: Stage) -> None:
 
 
 @check("P6", kind="behaviour", types=PROVIDER)
-async def loses_nothing_inside(stage: Stage) -> None:
+async def loses_nothing_inside(ctx: CheckContext) -> None:
     """Watches the parts of messages that pass through the module while it answers, and compares them with the response."""
     sent = {"mark-thought": _SENT_SIGNATURE}
     for request in (asking("Hello."), asking("Please use a tool. Think."), _conversation()):
-        async with stage.scene() as scene:
-            if not usable(scene):
+        async with ctx.mount() as mounted:
+            if not usable(mounted):
                 return
             ours = {*sent, "mark-two", "toolu_mark1", "toolu_mark2", _SENT_REDACTED}
-            with watched(stage.loaded.subject.owns) as passing:
-                outcome = await complete(scene, request)
+            with traced_content(ctx.loaded.subject.owns) as traced:
+                outcome = await complete(mounted, request)
             if not isinstance(outcome.value, ChatResponse):
                 continue
             response = outcome.value
             for found in (
-                unsigned(passing, sent),
-                lost_signature(passing, response, ours),
-                lost_part(passing, response, ours),
+                unsigned(traced, sent),
+                lost_signature(traced, response, ours),
+                lost_part(traced, response, ours),
             ):
                 if found is not None:
-                    stage.fault("P6", found)
+                    ctx.fault("P6", found)
                     return
 
 
@@ -224,32 +226,32 @@ async def loses_nothing_inside(stage: Stage) -> None:
 
 
 @check("P19", kind="behaviour", types=PROVIDER)
-async def names_failures(stage: Stage) -> None:
+async def names_failures(ctx: CheckContext) -> None:
     """Lets the service refuse with several codes, and nobody listen at all; reads what the call raises."""
     for status, may_help in _RETRYABLE.items():
-        config = _config(stage, f"status-{status}")
+        config = _config(ctx, f"status-{status}")
         if config is None:
             break
-        await _judge_refusal(stage, config, f"an answer with status {status}", may_help)
-    config = _config(stage, "auto")
-    if config is not None and not stage.faults:
+        await _judge_refusal(ctx, config, f"an answer with status {status}", may_help)
+    config = _config(ctx, "auto")
+    if config is not None and not ctx.faults:
         nowhere = json.loads(json.dumps(config).replace("{service}", "http://127.0.0.1:9"))
-        await _judge_refusal(stage, nowhere, "a connection that was refused", None)
+        await _judge_refusal(ctx, nowhere, "a connection that was refused", None)
 
 
-async def _judge_refusal(stage: Stage, config: dict[str, Any], what: str, may_help: bool | None) -> None:
+async def _judge_refusal(ctx: CheckContext, config: dict[str, Any], what: str, may_help: bool | None) -> None:
     try:
-        async with stage.scene(config=config) as scene:
-            if not usable(scene):
+        async with ctx.mount(config=config) as mounted:
+            if not usable(mounted):
                 return
-            outcome = await complete(scene, asking("Hello."))
+            outcome = await complete(mounted, asking("Hello."))
     except MountFailed:
         return
     if outcome.returned:
-        stage.fault("P19", f"after {what} complete returned as if nothing had happened")
+        ctx.fault("P19", f"after {what} complete returned as if nothing had happened")
     elif outcome.kind == "raised":
-        judge_error(stage, outcome)
+        judge_error(ctx, outcome)
         error = outcome.error
         if isinstance(error, LLMError) and may_help is not None and error.retryable is not may_help:
             said = f"after {what} {type(error).__name__} says retryable={error.retryable}"
-            stage.fault("P19", f"{said}; expected {may_help}", error=error)
+            ctx.fault("P19", f"{said}; expected {may_help}", error=error)

@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 
 from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.mounted_module import OWNER, Outcome, Scene, Stage
+from amplifier.conformance.harness.mounted_module import OWNER, CheckContext, MountedModule, Outcome
 from amplifier.conformance.harness.resolver_sources import (
     EXECUTED,
     SAMPLES,
@@ -37,40 +37,40 @@ RESOLVERS = ("resolver",)
 
 
 @check("R1", "R2", kind="structure", types=RESOLVERS)
-async def has_the_shape(stage: Stage) -> None:
+async def has_the_shape(ctx: CheckContext) -> None:
     """Looks at resolve and async_resolve and their parameters, and asks without a hint."""
-    async with stage.scene() as scene:
-        resolver = resolver_of(scene)
+    async with ctx.mount() as mounted:
+        resolver = resolver_of(mounted)
         if resolver is None:
-            if scene.returned is not None and not callable(scene.returned):
-                stage.fault("R1", f"{type(scene.returned).__name__} has neither resolve nor async_resolve")
-            elsewhere = sorted({repr(point) for point, _, _ in scene.session.coordinator.mounts.mounted_by(OWNER)})
+            if mounted.returned is not None and not callable(mounted.returned):
+                ctx.fault("R1", f"{type(mounted.returned).__name__} has neither resolve nor async_resolve")
+            elsewhere = sorted({repr(point) for point, _, _ in mounted.session.coordinator.mounts.mounted_by(OWNER)})
             if elsewhere:
-                stage.fault("R1", f"mount gave no resolver; it is at {', '.join(elsewhere)}")
+                ctx.fault("R1", f"mount gave no resolver; it is at {', '.join(elsewhere)}")
             return
         methods = methods_of(resolver)
         if not methods:
-            stage.fault("R1", f"{type(resolver).__name__} has neither resolve nor async_resolve")
+            ctx.fault("R1", f"{type(resolver).__name__} has neither resolve nor async_resolve")
         for method in methods:
-            await _judge_method(stage, scene, resolver, method)
+            await _judge_method(ctx, mounted, resolver, method)
 
 
-async def _judge_method(stage: Stage, scene: Scene, resolver: Any, method: Callable[..., Any]) -> None:
+async def _judge_method(ctx: CheckContext, mounted: MountedModule, resolver: Any, method: Callable[..., Any]) -> None:
     name = method.__name__ if hasattr(method, "__name__") else "resolve"
     if not _binds(method, "tool-sample"):
-        stage.fault("R2", f"{name} cannot be called with a module id alone: {inspect.signature(method)}")
+        ctx.fault("R2", f"{name} cannot be called with a module id alone: {inspect.signature(method)}")
         return
     if not _takes_hint(method):
-        stage.fault("R1", f"{name} takes no hint: {inspect.signature(method)}; expected (module_id, hint=None)")
-    outcome = await scene.call(method, UNHEARD_OF[0])
+        ctx.fault("R1", f"{name} takes no hint: {inspect.signature(method)}; expected (module_id, hint=None)")
+    outcome = await mounted.call(method, UNHEARD_OF[0])
     for wrong in [outcome.error] if isinstance(outcome.error, TypeError) else []:
-        if stage.location_of(wrong) is None:
-            stage.fault("R2", f"asked without a hint, {name} {outcome}")
+        if ctx.location_of(wrong) is None:
+            ctx.fault("R2", f"asked without a hint, {name} {outcome}")
     is_async = inspect.iscoroutinefunction(method) or inspect.isawaitable(_called(method))
     if name == "async_resolve" and not is_async:
-        stage.fault("R1", "async_resolve is not async")
+        ctx.fault("R1", "async_resolve is not async")
     if name == "resolve" and is_async and len(methods_of(resolver)) == 1:
-        stage.fault("R1", "resolve is async; expected a plain function, or the name async_resolve")
+        ctx.fault("R1", "resolve is async; expected a plain function, or the name async_resolve")
 
 
 def _called(method: Callable[..., Any]) -> Any:
@@ -107,93 +107,93 @@ def _takes_hint(method: Callable[..., Any]) -> bool:
 
 
 @check("R2", "R3", "R4", "R7", "R8", kind="behaviour", types=RESOLVERS)
-async def answers_ordinary_questions(stage: Stage) -> None:
+async def answers_ordinary_questions(ctx: CheckContext) -> None:
     """Asks for modules that are there and for some that are nowhere, and looks at what comes back or is raised."""
-    async with stage.scene() as scene:
-        resolver = resolver_of(scene)
+    async with ctx.mount() as mounted:
+        resolver = resolver_of(mounted)
         if resolver is None:
             return
-        _tidy_path(stage)
-        before = _surroundings(scene)
+        _tidy_path(ctx)
+        before = _surroundings(mounted)
         for method in methods_of(resolver):
             found = False
-            for question in questions_about(stage.loaded.subject):
-                found |= await judge_answer(stage, scene, method, question, found)
-                _judge_traces(stage, scene, before, question)
-                if stage.faults:
+            for question in questions_about(ctx.loaded.subject):
+                found |= await judge_answer(ctx, mounted, method, question, found)
+                _judge_traces(ctx, mounted, before, question)
+                if ctx.faults:
                     return
 
 
 async def judge_answer(
-    stage: Stage, scene: Scene, method: Callable[..., Any], question: Question, found: bool = False
+    ctx: CheckContext, mounted: MountedModule, method: Callable[..., Any], question: Question, found: bool = False
 ) -> bool:
     """One question, all the way to a directory; gives whether the module was found.
 
     ``found`` says that another module was, so that the resolver's own places are there.
     """
-    before = len(stage.faults)
-    located = await _judge_located(stage, scene, method, question)
+    before = len(ctx.faults)
+    located = await _judge_located(ctx, mounted, method, question)
     if located.kind == "raised" and found and isinstance(located.error, FileNotFoundError) and question.hint is None:
         what = f"asked for {question} it {located}; expected ModuleNotFoundError"
-        stage.fault("R4", what, given={"module_id": question.module_id, "hint": None}, error=located.error)
-    return located.returned and len(stage.faults) == before
+        ctx.fault("R4", what, given={"module_id": question.module_id, "hint": None}, error=located.error)
+    return located.returned and len(ctx.faults) == before
 
 
-async def _judge_located(stage: Stage, scene: Scene, method: Callable[..., Any], question: Question) -> Outcome:
+async def _judge_located(
+    ctx: CheckContext, mounted: MountedModule, method: Callable[..., Any], question: Question
+) -> Outcome:
     given = {"module_id": question.module_id, "hint": question.hint}
-    answered = await scene.call(ask, method, question, scene.directory)
+    answered = await mounted.call(ask, method, question, mounted.directory)
     is_unknown = question.module_id not in SAMPLES and question.hint is None
     if not answered.returned:
-        _judge_error(stage, answered, question, given)
-        await _judge_without_hint(stage, scene, method, question, answered)
+        _judge_error(ctx, answered, question, given)
+        await _judge_without_hint(ctx, mounted, method, question, answered)
         return answered
     source = answered.value
     if isinstance(source, (str, type)) or not callable(getattr(source, "resolve", None)):
         clause = "R4" if is_unknown and source is None else "R3"
         what = f"asked for {question} it answered {_shown(source)}; expected a ModuleSource or ModuleNotFoundError"
-        stage.fault(clause, what, given=given)
+        ctx.fault(clause, what, given=given)
         return answered
-    located = await scene.call(source.resolve)
+    located = await mounted.call(source.resolve)
     if not located.returned:
-        _judge_error(stage, located, question, given)
+        _judge_error(ctx, located, question, given)
         return located
     path = located.value
     if not isinstance(path, Path):
         what = f"asked for {question}, its source resolved to {_shown(path)}; expected a Path"
-        stage.fault("R4" if is_unknown and path is None else "R3", what, given=given)
+        ctx.fault("R4" if is_unknown and path is None else "R3", what, given=given)
     elif not path.is_dir():
         missing = "a file" if path.exists() else "nothing at all"
-        what = f"asked for {question}, its source resolved to {_placeless(scene, path)}, where there is {missing}"
-        stage.fault("R4" if is_unknown else "R3", what, given=given)
+        what = f"asked for {question}, its source resolved to {_placeless(mounted, path)}, where there is {missing}"
+        ctx.fault("R4" if is_unknown else "R3", what, given=given)
     elif not holds_a_package(path):
-        what = f"asked for {question}, its source resolved to {_placeless(scene, path)}, which holds no package"
-        stage.fault("R4" if is_unknown else "R3", what, given=given)
+        what = f"asked for {question}, its source resolved to {_placeless(mounted, path)}, which holds no package"
+        ctx.fault("R4" if is_unknown else "R3", what, given=given)
     return located
 
 
-def _judge_error(stage: Stage, outcome: Outcome, question: Question, given: Any) -> None:
+def _judge_error(ctx: CheckContext, outcome: Outcome, question: Question, given: Any) -> None:
     error = outcome.error
     if outcome.kind == "late":
-        stage.fault("R4", f"asked for {question} it {outcome}", given=given)
+        ctx.fault("R4", f"asked for {question} it {outcome}", given=given)
     elif not is_not_found(error) and not isinstance(error, OSError):
         what = f"asked for {question} it {outcome}; expected ModuleNotFoundError"
-        stage.fault("R4", what, given=given, error=error)
+        ctx.fault("R4", what, given=given, error=error)
     elif is_not_found(error) and question.module_id not in str(error):
-        stage.fault(
-            "R8", f"the error does not name the module {question.module_id!r}: {error}", given=given, error=error
-        )
+        ctx.fault("R8", f"the error does not name the module {question.module_id!r}: {error}", given=given, error=error)
 
 
 async def _judge_without_hint(
-    stage: Stage, scene: Scene, method: Callable[..., Any], question: Question, outcome: Outcome
+    ctx: CheckContext, mounted: MountedModule, method: Callable[..., Any], question: Question, outcome: Outcome
 ) -> None:
     """An error of an unexpected kind that is not there with a hint comes from there being none."""
     if question.hint is not None or is_not_found(outcome.error) or isinstance(outcome.error, OSError):
         return
-    hinted = await scene.call(ask, method, Question(question.module_id, "a path"), scene.directory)
+    hinted = await mounted.call(ask, method, Question(question.module_id, "a path"), mounted.directory)
     if type(hinted.error) is not type(outcome.error):
         what = f"asked for {question} without a hint it {outcome}, with one it {hinted}"
-        stage.fault("R2", what, given={"module_id": question.module_id}, error=outcome.error)
+        ctx.fault("R2", what, given={"module_id": question.module_id}, error=outcome.error)
 
 
 def _shown(value: Any) -> str:
@@ -202,16 +202,16 @@ def _shown(value: Any) -> str:
     return f"{value!r}" if value is None or isinstance(value, (str, bool, int)) else type(value).__name__
 
 
-def _placeless(scene: Scene, path: Any) -> str:
-    return str(path).replace(str(scene.directory.parent), "…")
+def _placeless(mounted: MountedModule, path: Any) -> str:
+    return str(path).replace(str(mounted.directory.parent), "…")
 
 
 # ── side effects ──
 
 
-def _surroundings(scene: Scene) -> dict[str, Any]:
+def _surroundings(mounted: MountedModule) -> dict[str, Any]:
     """What resolving must leave as it is."""
-    core = scene.session.coordinator
+    core = mounted.session.coordinator
     return {
         "sys.path": list(sys.path),
         "the working directory": str(Path.cwd()),
@@ -226,22 +226,22 @@ _PATH = tuple(sys.path)
 """As it was before any module was loaded."""
 
 
-def _tidy_path(stage: Stage) -> None:
+def _tidy_path(ctx: CheckContext) -> None:
     """Take away what the subject may have put on sys.path before anybody looked, so that it is seen to do so again."""
-    own = stage.loaded.subject.search_path
+    own = ctx.loaded.subject.search_path
     sys.path[:] = [entry for entry in sys.path if entry in _PATH or (own is not None and entry == str(own))]
 
 
-def _judge_traces(stage: Stage, scene: Scene, before: dict[str, Any], question: Question) -> None:
+def _judge_traces(ctx: CheckContext, mounted: MountedModule, before: dict[str, Any], question: Question) -> None:
     given = {"module_id": question.module_id, "hint": question.hint}
-    for name, now in _surroundings(scene).items():
+    for name, now in _surroundings(mounted).items():
         if now != before[name]:
-            stage.fault("R7", f"asked for {question} it changed {name}", given=given)
+            ctx.fault("R7", f"asked for {question} it changed {name}", given=given)
             return
-    executed = [path for path in scene.directory.parent.rglob(EXECUTED) if path.is_file()]
+    executed = [path for path in mounted.directory.parent.rglob(EXECUTED) if path.is_file()]
     imported = [name for name in sys.modules if name.split(".")[0].startswith("amplifier_module_") and _is_sample(name)]
     if executed or imported:
-        stage.fault("R7", f"asked for {question} it ran the code of the module", given=given)
+        ctx.fault("R7", f"asked for {question} it ran the code of the module", given=given)
 
 
 def _is_sample(name: str) -> bool:
@@ -252,89 +252,91 @@ def _is_sample(name: str) -> bool:
 
 
 @check("R3", "R4", "R6", kind="behaviour", types=RESOLVERS, inputs="questions")
-async def answers_the_same(stage: Stage) -> None:
+async def answers_the_same(ctx: CheckContext) -> None:
     """Asks drawn questions one after another, at once and alone; the answer may not depend on what was asked before."""
-    questions = [Question(module_id, hint) for module_id, hint in stage.case["questions"]]
+    questions = [Question(module_id, hint) for module_id, hint in ctx.case["questions"]]
     alone: dict[Question, str] = {}
     placed: set[Question] = set()
     for question in dict.fromkeys(questions):
         answers = []
         for _ in range(2):
-            async with stage.scene() as scene:
-                if not methods_of(resolver_of(scene)):
+            async with ctx.mount() as mounted:
+                if not methods_of(resolver_of(mounted)):
                     return
-                answers.append(await _answer(scene, question))
+                answers.append(await _answer(mounted, question))
         alone[question] = answers[0]
-        # A name may be made from the place, which is another one in every scene: a digest of a path, for instance.
+        # A name may be made from the place, which is another one in every mounted: a digest of a path, for instance.
         placed |= {question} if answers[0] != answers[1] else set()
-    async with stage.scene() as scene:
-        alone.update({question: await _answer(scene, question) for question in alone if question in placed})
+    async with ctx.mount() as mounted:
+        alone.update({question: await _answer(mounted, question) for question in alone if question in placed})
         for question in [*questions, *placed]:
-            found = await _answer(scene, question)
+            found = await _answer(mounted, question)
             if found != alone[question]:
                 what = (
                     f"asked for {question} after other questions it gave {found}; asked first it gave {alone[question]}"
                 )
-                stage.fault("R6", what)
+                ctx.fault("R6", what)
                 return
-        await _ask_at_once(stage, scene, questions, alone)
+        await _ask_at_once(ctx, mounted, questions, alone)
 
 
-async def _ask_at_once(stage: Stage, scene: Scene, questions: list[Question], alone: dict[Question, str]) -> None:
+async def _ask_at_once(
+    ctx: CheckContext, mounted: MountedModule, questions: list[Question], alone: dict[Question, str]
+) -> None:
     found: dict[Question, str] = {}
 
     async def note(question: Question) -> None:
-        found[question] = await _answer(scene, question, alarmed=False)
+        found[question] = await _answer(mounted, question, alarmed=False)
 
-    with stage.alarm(10.0, "A8", "questions asked at once"):
+    with ctx.alarm(10.0, "A8", "questions asked at once"):
         async with anyio.create_task_group() as group:
             for question in alone:
                 group.start_soon(note, question)
     for question, answer in found.items():
         if answer != alone[question]:
-            stage.fault("R6", f"asked for {question} together with others it gave {answer}; alone {alone[question]}")
+            ctx.fault("R6", f"asked for {question} together with others it gave {answer}; alone {alone[question]}")
             return
 
 
-async def _answer(scene: Scene, question: Question, *, alarmed: bool = True) -> str:
-    """What a question comes to, in words that do not depend on the scene."""
-    method = methods_of(resolver_of(scene))[0]
+async def _answer(mounted: MountedModule, question: Question, *, alarmed: bool = True) -> str:
+    """What a question comes to, in words that do not depend on the mounted."""
+    method = methods_of(resolver_of(mounted))[0]
     if alarmed:
-        outcome = await scene.call(locate, method, question, scene.directory)
+        outcome = await mounted.call(locate, method, question, mounted.directory)
     else:
         try:
-            outcome = Outcome(kind="returned", value=await locate(method, question, scene.directory))
+            outcome = Outcome(kind="returned", value=await locate(method, question, mounted.directory))
         except Exception as error:  # noqa: BLE001 — foreign code
             outcome = Outcome(kind="raised", error=error)
     if outcome.kind == "raised":
         return f"a {type(outcome.error).__name__}"
-    return "no answer in time" if outcome.kind == "late" else _placeless(scene, outcome.value)
+    return "no answer in time" if outcome.kind == "late" else _placeless(mounted, outcome.value)
 
 
 # ── trouble ──
 
 
 @check("R5", kind="behaviour", types=RESOLVERS)
-async def passes_trouble_on(stage: Stage) -> None:
+async def passes_trouble_on(ctx: CheckContext) -> None:
     """Lets the filesystem refuse everything, and looks at what is raised."""
     for question in (Question(SAMPLES[0]), Question(SAMPLES[0], "a path")):
-        async with stage.scene() as scene:
-            resolver = resolver_of(scene)
+        async with ctx.mount() as mounted:
+            resolver = resolver_of(mounted)
             if resolver is None:
                 return
             for method in methods_of(resolver):
-                with refusing(scene.directory.parent) as refused:
-                    outcome = await scene.call(locate, method, question, scene.directory)
+                with refusing(mounted.directory.parent) as refused:
+                    outcome = await mounted.call(locate, method, question, mounted.directory)
                 if not refused:
                     continue  # it did not look
                 given = {"module_id": question.module_id, "hint": question.hint}
                 if outcome.kind == "raised" and not isinstance(outcome.error, OSError) and _is_hidden(outcome.error):
                     what = f"the filesystem refused with PermissionError, and asked for {question} it {outcome}"
-                    stage.fault("R5", what, given=given, error=outcome.error)
+                    ctx.fault("R5", what, given=given, error=outcome.error)
                     return
                 if outcome.returned and not isinstance(outcome.value, Path):
                     what = f"the filesystem refused, and asked for {question} it gave {_shown(outcome.value)}"
-                    stage.fault("R5", what, given=given)
+                    ctx.fault("R5", what, given=given)
                     return
 
 
@@ -395,18 +397,18 @@ def refusing(root: Path) -> Iterator[list[str]]:
 
 
 @check("R9", kind="hygiene", types=RESOLVERS)
-async def offers_to_be_awaited(stage: Stage) -> None:
+async def offers_to_be_awaited(ctx: CheckContext) -> None:
     """Watches whether resolving starts programs, opens connections or sleeps; then it should be offered as async."""
-    async with stage.scene() as scene:
-        resolver = resolver_of(scene)
+    async with ctx.mount() as mounted:
+        resolver = resolver_of(mounted)
         if not methods_of(resolver) or callable(getattr(resolver, "async_resolve", None)):
             return
-        for question in questions_about(stage.loaded.subject):
+        for question in questions_about(ctx.loaded.subject):
             with watching() as seen:
-                await scene.call(locate, methods_of(resolver)[0], question, scene.directory)
+                await mounted.call(locate, methods_of(resolver)[0], question, mounted.directory)
             if seen:
                 what = f"asked for {question}, resolve waits ({seen[0]}), and there is no async_resolve"
-                stage.fault("R9", what, given={"module_id": question.module_id, "hint": question.hint})
+                ctx.fault("R9", what, given={"module_id": question.module_id, "hint": question.hint})
                 return
 
 

@@ -2,7 +2,7 @@
 
 The same two calls are made alone, one after the other in both orders, and beside each other, each time in a new session. A
 tool may remember, count and refuse; so calls beside each other are compared with both orders, and only where the tool does
-the same every time. Above stand the checks of T10 and A9; below stands the scene.
+the same every time. Above stand the checks of T10 and A9; below stands the mounted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ import anyio
 import anyio.lowlevel
 import attrs
 
-from amplifier.conformance.harness.mounted_module import CANARY, IGNORED_AFTER, Outcome, Scene, Stage, attempt
+from amplifier.conformance.harness.mounted_module import (
+    CANARY,
+    CANCEL_GRACE,
+    CheckContext,
+    MountedModule,
+    Outcome,
+    call_with_deadline,
+)
 from amplifier.conformance.harness.time_budget import Budget
 from amplifier.conformance.harness.typical_use import schema_of
 from amplifier.conformance.inputs.json_schema import Accepts, acceptor, fingerprint, resolved
@@ -47,20 +54,20 @@ class Pair:
     rank: int = 0
 
 
-async def look_for_mixing(stage: Stage, budget: Budget) -> None:
+async def look_for_mixing(ctx: CheckContext, budget: Budget) -> None:
     """Report the first pair of calls that disturb each other."""
-    pairs, probes = await _pairs(stage)
+    pairs, probes = await _pairs(ctx)
     for pair in sorted(pairs, key=lambda each: each.rank):  # the first of each tool first
-        if budget.is_spent() or await _disturbed(stage, pair, probes[pair.tool]):
+        if budget.is_spent() or await _disturbed(ctx, pair, probes[pair.tool]):
             return
 
 
-async def _pairs(stage: Stage) -> tuple[list[Pair], dict[str, list[Input]]]:
-    subject = stage.loaded.subject
+async def _pairs(ctx: CheckContext) -> tuple[list[Pair], dict[str, list[Input]]]:
+    subject = ctx.loaded.subject
     pairs: list[Pair] = []
     probes: dict[str, list[Input]] = {}
-    async with stage.scene() as scene:
-        for name, tool in scene.instances.items():
+    async with ctx.mount() as mounted:
+        for name, tool in mounted.instances.items():
             schema = schema_of(tool)
             words = inputs_in(subject)
             samples = sample_inputs(schema, CANARY, words=words, choices=choices_in(subject))[:_BASES]
@@ -94,79 +101,81 @@ def _marked(base: Input, schema: Any, accepts: Accepts | None, index: int) -> In
 # ── the experiments ──
 
 
-async def _disturbed(stage: Stage, pair: Pair, probes: list[Input]) -> bool:
-    orders = [await _after_each_other(stage, pair, probes, swapped) for swapped in (False, True)]
+async def _disturbed(ctx: CheckContext, pair: Pair, probes: list[Input]) -> bool:
+    orders = [await _after_each_other(ctx, pair, probes, swapped) for swapped in (False, True)]
     if not all(result is not None for order in orders for result in order[:2]):
         return False
-    again = await _after_each_other(stage, pair, probes, False)
+    again = await _after_each_other(ctx, pair, probes, False)
     is_steady = again == orders[0]
     is_stateless = orders[0][:2] == orders[1][:2]
     for head_start in _HEAD_STARTS:
-        beside = await _beside_each_other(stage, pair, probes, head_start)
+        beside = await _beside_each_other(ctx, pair, probes, head_start)
         complaint = _complaint(pair, orders, beside, is_steady and is_stateless) or (
             _lost(orders, beside) if is_steady else None
         )
-        if complaint is not None and (not is_steady or await _is_always_so(stage, pair, probes, orders[0])):
+        if complaint is not None and (not is_steady or await _is_always_so(ctx, pair, probes, orders[0])):
             what = f"two calls of {pair.tool!r} at the same time: {complaint}"
-            stage.fault("T10", what, given={"tool": pair.tool, "inputs": [pair.first, pair.second]})
+            ctx.fault("T10", what, given={"tool": pair.tool, "inputs": [pair.first, pair.second]})
             return True
     return False
 
 
-async def _is_always_so(stage: Stage, pair: Pair, probes: list[Input], usual: Run) -> bool:
+async def _is_always_so(ctx: CheckContext, pair: Pair, probes: list[Input], usual: Run) -> bool:
     """Whether the calls show the same, made slowly, whenever they are made: an answer may depend on the time or on chance."""
-    return all([await _after_each_other(stage, pair, probes, False, pause) == usual for pause in _PAUSES])
+    return all([await _after_each_other(ctx, pair, probes, False, pause) == usual for pause in _PAUSES])
 
 
 Run = tuple[str | None, str | None, str]
 """What the first call gave, what the second gave, and what is seen of both afterwards; None for no result."""
 
 
-async def _after_each_other(stage: Stage, pair: Pair, probes: list[Input], swapped: bool, pause: float = 0.0) -> Run:
-    async with stage.scene() as scene:
+async def _after_each_other(
+    ctx: CheckContext, pair: Pair, probes: list[Input], swapped: bool, pause: float = 0.0
+) -> Run:
+    async with ctx.mount() as mounted:
         calls = (pair.second, pair.first) if swapped else (pair.first, pair.second)
         shown = []
         for given in calls:
             await anyio.sleep(pause)
-            shown.append(_shown(await _execute(scene, pair.tool, given), scene))
+            shown.append(_shown(await _execute(mounted, pair.tool, given), mounted))
         one, other = shown
-        left = await _left(scene, pair.tool, probes)
+        left = await _left(mounted, pair.tool, probes)
     return (other, one, left) if swapped else (one, other, left)
 
 
-async def _beside_each_other(stage: Stage, pair: Pair, probes: list[Input], head_start: int) -> Run:
+async def _beside_each_other(ctx: CheckContext, pair: Pair, probes: list[Input], head_start: int) -> Run:
     outcomes: dict[int, Outcome] = {}
 
     async def call(index: int, given: Input) -> None:
-        outcomes[index] = await _execute(scene, pair.tool, given)
+        outcomes[index] = await _execute(mounted, pair.tool, given)
 
-    async with stage.scene() as scene:
-        with stage.alarm(_SECONDS * 2 + IGNORED_AFTER, "A8", f"the tool {pair.tool!r}"):
+    async with ctx.mount() as mounted:
+        with ctx.alarm(_SECONDS * 2 + CANCEL_GRACE, "A8", f"the tool {pair.tool!r}"):
             async with anyio.create_task_group() as group:
                 group.start_soon(call, 0, pair.first)
                 for _ in range(head_start):
                     await anyio.lowlevel.checkpoint()
                 group.start_soon(call, 1, pair.second)
-        one, other = (_shown(outcomes[index], scene) for index in (0, 1))
-        return one, other, await _left(scene, pair.tool, probes)
+        one, other = (_shown(outcomes[index], mounted) for index in (0, 1))
+        return one, other, await _left(mounted, pair.tool, probes)
 
 
-async def _left(scene: Scene, tool: str, probes: list[Input]) -> str:
-    shown = [_shown(await _execute(scene, tool, probe), scene) for probe in probes]
+async def _left(mounted: MountedModule, tool: str, probes: list[Input]) -> str:
+    shown = [_shown(await _execute(mounted, tool, probe), mounted) for probe in probes]
     return fingerprint(shown)
 
 
-async def _execute(scene: Scene, tool: str, given: Input) -> Outcome:
-    return await attempt(scene.instances[tool].execute, copy.deepcopy(given), seconds=_SECONDS)
+async def _execute(mounted: MountedModule, tool: str, given: Input) -> Outcome:
+    return await call_with_deadline(mounted.instances[tool].execute, copy.deepcopy(given), seconds=_SECONDS)
 
 
-def _shown(outcome: Outcome, scene: Scene) -> str | None:
+def _shown(outcome: Outcome, mounted: MountedModule) -> str | None:
     """A result as text in which nothing names the session, its place or the time."""
     result = outcome.value
     if not outcome.returned or not isinstance(result, ToolResult):
         return None
     text = fingerprint([result.success, _timeless(result.output), _timeless(result.error)])
-    return text.replace(scene.session.session_id, "<session>").replace(str(scene.directory.parent), "<place>")
+    return text.replace(mounted.session.session_id, "<session>").replace(str(mounted.directory.parent), "<place>")
 
 
 def _timeless(value: Any, depth: int = 0) -> Any:
@@ -212,35 +221,35 @@ def _lost(orders: list[Run], beside: Run) -> str | None:
 # ── a neighbour that is cancelled ──
 
 
-async def cancel_neighbours(stage: Stage, budget: Budget) -> None:
+async def cancel_neighbours(ctx: CheckContext, budget: Budget) -> None:
     """Make the same call twice at the same time and cancel the first: the second goes on as if it were alone."""
-    pairs, _ = await _pairs(stage)
+    pairs, _ = await _pairs(ctx)
     for pair in pairs:
         if budget.is_spent():
             return
-        async with stage.scene() as scene:
-            alone = await _execute(scene, pair.tool, pair.first)
+        async with ctx.mount() as mounted:
+            alone = await _execute(mounted, pair.tool, pair.first)
         if not alone.returned or alone.seconds > 1:
             continue
         for head_start in _HEAD_STARTS:
-            async with stage.scene() as scene:
-                with stage.alarm(_SECONDS * 2 + IGNORED_AFTER, "A8", f"the tool {pair.tool!r}"):
-                    survivor = await _beside_a_cancelled_one(scene, pair, head_start)
+            async with ctx.mount() as mounted:
+                with ctx.alarm(_SECONDS * 2 + CANCEL_GRACE, "A8", f"the tool {pair.tool!r}"):
+                    survivor = await _beside_a_cancelled_one(mounted, pair, head_start)
             if survivor.returned != alone.returned:
                 what = f"two equal calls of {pair.tool!r} at the same time, of which the first was cancelled: the second {survivor}"
-                stage.fault("A9", what, given={"tool": pair.tool, "input": pair.first}, error=survivor.error)
+                ctx.fault("A9", what, given={"tool": pair.tool, "input": pair.first}, error=survivor.error)
                 return
 
 
-async def _beside_a_cancelled_one(scene: Scene, pair: Pair, head_start: int) -> Outcome:
+async def _beside_a_cancelled_one(mounted: MountedModule, pair: Pair, head_start: int) -> Outcome:
     outcomes: list[Outcome] = []
 
     async def survive() -> None:
-        outcomes.append(await _execute(scene, pair.tool, pair.first))
+        outcomes.append(await _execute(mounted, pair.tool, pair.first))
 
     async def be_cancelled(scope: anyio.CancelScope) -> None:
         with scope:
-            await _execute(scene, pair.tool, pair.first)
+            await _execute(mounted, pair.tool, pair.first)
 
     async with anyio.create_task_group() as group:
         scope = anyio.CancelScope()

@@ -3,7 +3,7 @@
 A refusal alone says little: the file may not be there, the list may be empty. So a lie is only reported with its counterpart:
 an input that the schema forbids and the tool takes, a key that turns every refusal into success, a choice that the tool
 refuses in the very words it has for choices that do not exist, a bound of its own that stands in its source. That a tool
-takes more than its schema says is no lie. Above stands the check of T8; below stand the scene and `_tool_inputs`.
+takes more than its schema says is no lie. Above stands the check of T8; below stand the mounted and `_tool_inputs`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import attrs
 
-from amplifier.conformance.harness.mounted_module import CANARY, Stage
+from amplifier.conformance.harness.mounted_module import CANARY, CheckContext
 from amplifier.conformance.harness.time_budget import Budget
 from amplifier.conformance.inputs.hostile_values import is_harmless
 from amplifier.conformance.inputs.json_schema import Accepts, fingerprint, resolved
@@ -50,11 +50,11 @@ class Answer:
         return self.ok is False
 
 
-class Truth:
+class SchemaAccuracy:
     """One tool's schema against its behaviour.
 
     Args:
-        stage: Where the tool is tried; every input gets a scene of its own, so that none depends on another.
+        ctx: Where the tool is tried; every input gets a mounted of its own, so that none depends on another.
         name: The tool's name.
         schema: Its schema.
         accepts: What the schema accepts.
@@ -66,7 +66,7 @@ class Truth:
 
     def __init__(
         self,
-        stage: Stage,
+        ctx: CheckContext,
         name: str,
         schema: dict[str, Any],
         accepts: Accepts,
@@ -75,7 +75,7 @@ class Truth:
         choices: list[str],
         budget: Budget,
     ) -> None:
-        self._stage = stage
+        self._ctx = ctx
         self._name = name
         self._root = schema
         self._top = resolved(schema, schema)
@@ -98,7 +98,7 @@ class Truth:
             if lie is not None:
                 what, given, words = lie
                 said = f": {words[:150]}" if words else ""
-                self._stage.fault("T8", f"{what}{said}", given={"tool": self._name, "input": given})
+                self._ctx.fault("T8", f"{what}{said}", given={"tool": self._name, "input": given})
                 return True
         return False
 
@@ -110,8 +110,10 @@ class Truth:
     async def _ask(self, given: Input) -> Answer:
         key = fingerprint(given)
         if key not in self._known and len(self._known) < _MOST_TRIES and not self._budget.is_spent():
-            async with self._stage.scene() as scene:
-                outcome = await scene.call(scene.instances[self._name].execute, copy.deepcopy(given), seconds=_SECONDS)
+            async with self._ctx.mount() as mounted:
+                outcome = await mounted.call(
+                    mounted.instances[self._name].execute, copy.deepcopy(given), seconds=_SECONDS
+                )
             result = outcome.value
             if not outcome.returned or not isinstance(result, ToolResult):
                 self._known[key] = Answer(None)
@@ -125,37 +127,37 @@ class Truth:
     # ── another key, another type ──
 
     async def _other_type_or_key(self) -> tuple[str, Input, str] | None:
-        for place in _places(self._top, self._root):
-            having = [given for given in self._inputs if place.is_in(given)]
+        for path in _property_paths(self._top, self._root):
+            having = [given for given in self._inputs if path.is_in(given)]
             if not having or not all(self._answer(given).refused for given in having):
                 continue
-            if await self._takes_some_value(having[0], place):
+            if await self._takes_some_value(having[0], path):
                 continue
             for given in having[:3]:
                 words = self._answer(given).words
-                taken = await self._taken_instead(given, place, words)
+                taken = await self._taken_instead(given, path, words)
                 if taken is not None:
-                    what = f"the schema accepts this {place}, the tool refuses it and takes {taken} instead"
+                    what = f"the schema accepts this {path}, the tool refuses it and takes {taken} instead"
                     return what, given, words
         return None
 
-    async def _takes_some_value(self, given: Input, place: Place) -> bool:
+    async def _takes_some_value(self, given: Input, path: PropertyPath) -> bool:
         """Whether it takes any value of the right type here: what is refused may be a number in a text, or a name."""
         for value in (*SHAPED_TEXTS, "1 + 1", "{}", "[]", "true", 0, 1, 2, 5, 10, 100, 0.5):
-            changed = place.changed(given, value)
+            changed = path.changed(given, value)
             if self._accepts(changed) and (await self._ask(changed)).ok:
                 return True
         return False
 
-    async def _taken_instead(self, given: Input, place: Place, words: str) -> str | None:
-        if (await self._ask(place.changed(given, _NOTHING))).refused:  # so it is needed, by whatever name
+    async def _taken_instead(self, given: Input, path: PropertyPath, words: str) -> str | None:
+        if (await self._ask(path.changed(given, _NOTHING))).refused:  # so it is needed, by whatever name
             for word in self._undeclared:
-                if (await self._ask(place.changed(given, place.value_in(given), word))).ok:
+                if (await self._ask(path.changed(given, path.value_in(given), word))).ok:
                     return f"the key {word!r}"
-        if not (_SHAPE_WORDS.search(words) or re.search(rf"\b{re.escape(place.path[-1])}\b", words)):
+        if not (_SHAPE_WORDS.search(words) or re.search(rf"\b{re.escape(path.path[-1])}\b", words)):
             return None
         for other in (*_OTHER_TYPES, *self._choices):
-            changed = place.changed(given, other)
+            changed = path.changed(given, other)
             if not self._accepts(changed) and (await self._ask(changed)).ok:
                 return json.dumps(other)
         return None
@@ -163,9 +165,9 @@ class Truth:
     # ── a key that is needed and not required ──
 
     async def _hidden_key(self) -> tuple[str, Input, str] | None:
-        for place in _places(self._top, self._root):
-            if not place.is_required:
-                lie = await self._needed_at(place)
+        for path in _property_paths(self._top, self._root):
+            if not path.is_required:
+                lie = await self._needed_at(path)
                 if lie is not None:
                     return lie
         if not all(self._answer(given).refused for given in self._inputs):
@@ -178,20 +180,20 @@ class Truth:
                         return what, given, self._answer(given).words
         return None
 
-    async def _needed_at(self, place: Place) -> tuple[str, Input, str] | None:
-        key = place.path[-1]
-        lacking = [given for given in self._inputs if any(key not in holder for holder in place.holders(given))]
+    async def _needed_at(self, path: PropertyPath) -> tuple[str, Input, str] | None:
+        key = path.path[-1]
+        lacking = [given for given in self._inputs if any(key not in holder for holder in path.holders(given))]
         answers = [self._answer(given) for given in lacking]
         named = all(each.refused and re.search(rf"\b{re.escape(key)}\b", each.words) for each in answers)
         # The same words whatever else is given: it is the key that is missed, not something that is not there.
         if not lacking or not named or len({each.words for each in answers}) > 1:
             return None
-        for value in self._values.alternatives(place.schema, key)[:4]:
+        for value in self._values.alternatives(path.schema, key)[:4]:
             given = copy.deepcopy(lacking[0])
-            for holder in place.holders(given):
+            for holder in path.holders(given):
                 holder.setdefault(key, value)
             if self._accepts(given) and (await self._ask(given)).ok:
-                what = f"the schema does not require {place}, the tool refuses every input without it"
+                what = f"the schema does not require {path}, the tool refuses every input without it"
                 return what, lacking[0], answers[0].words
         return None
 
@@ -231,7 +233,7 @@ class Truth:
     # ── a bound of its own ──
 
     async def _false_bound(self) -> tuple[str, Input, str] | None:
-        numbers = numbers_in(self._stage.loaded.subject)
+        numbers = numbers_in(self._ctx.loaded.subject)
         for key, part in properties_of(self._top).items():
             schema = resolved(part, self._root)
             for make, top in _measures(schema):
@@ -329,7 +331,7 @@ def _size(value: Any) -> int:
 
 
 @attrs.frozen
-class Place:
+class PropertyPath:
     """Where a property stands: the path ``("items", "[]", "name")`` is the name in each of the items."""
 
     path: tuple[str, ...]
@@ -369,13 +371,13 @@ class Place:
 _NOTHING: Any = object()
 
 
-def _places(top: dict[str, Any], root: Any, depth: int = 0) -> Iterator[Place]:
+def _property_paths(top: dict[str, Any], root: Any, depth: int = 0) -> Iterator[PropertyPath]:
     required = required_of(top)
     for name, part in properties_of(top).items():
-        yield Place((name,), part, name in required)
+        yield PropertyPath((name,), part, name in required)
         schema = resolved(part, root)
         inner = resolved(schema.get("items"), root)
         for steps, found in (((name,), schema), ((name, "[]"), inner)):
             if depth < 2 and "properties" in found:
-                for place in _places(found, root, depth + 1):
-                    yield attrs.evolve(place, path=(*steps, *place.path))
+                for path in _property_paths(found, root, depth + 1):
+                    yield attrs.evolve(path, path=(*steps, *path.path))

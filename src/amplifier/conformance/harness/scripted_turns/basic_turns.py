@@ -141,7 +141,7 @@ def failing_cases() -> Iterator[Case]:
 
 
 def stopped_cases() -> Iterator[Case]:
-    """Turns that are stopped gracefully at different places."""
+    """Turns that are stopped gracefully at different positions."""
     stopper = {"call": "alpha", "steps": 60, "stops": True}
     more = _using({"call": "gamma"})
     for answer in (

@@ -1,6 +1,6 @@
 """The doubles of a scripted turn: a context, providers, tools and somebody to ask. They write down everything.
 
-All of them suspend where the real ones would. Above stands `_world`; below stand the script and the record.
+All of them suspend where the real ones would. Above stands `_session`; below stand the script and the record.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .record import plain
 from .script import RAISED, Answer, Call
 
 if TYPE_CHECKING:
-    from .play import World
+    from .session import ScriptedSession
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -43,7 +43,7 @@ class ScriptedContext:
     """Keeps everything; the view it gives out for a request is recognisable.
 
     Args:
-        world: Where things happen.
+        session: Where things happen.
         history: How many messages of an earlier turn it begins with.
         compacts: The view leaves out that earlier turn.
         keeps: The view holds at most so many of the newest messages; for turns that never end.
@@ -52,14 +52,14 @@ class ScriptedContext:
 
     def __init__(
         self,
-        world: World,
+        session: ScriptedSession,
         *,
         history: int = 0,
         compacts: bool = False,
         keeps: int | None = None,
         fails: list[Any] | None = None,
     ) -> None:
-        self._world = world
+        self._session = session
         roles = ("user", "assistant")
         self.messages: list[dict[str, Any]] = [
             {"role": roles[number % 2], "content": f"earlier{number}x"} for number in range(history)
@@ -76,38 +76,38 @@ class ScriptedContext:
         if not message.get("role"):
             raise ValueError(f"a message needs a role; got the keys {sorted(message)!r}")
         copied = plain(message)
-        self._world.note("storing", str(copied["role"]), copied)
-        await self._world.moment("context.add_message")
+        self._session.note("storing", str(copied["role"]), copied)
+        await self._session.suspend("context.add_message")
         self._maybe_fail("add")
         self._store(copied)
 
     def _store(self, message: dict[str, Any]) -> None:
         self.messages.append(message)
-        self._world.note("stored", str(message.get("role")), message)
+        self._session.note("stored", str(message.get("role")), message)
 
     async def get_messages_for_request(
         self, token_budget: int | None = None, provider: Any | None = None
     ) -> list[dict[str, Any]]:
         """A view that begins with a message of its own."""
-        await self._world.moment("context.get_messages_for_request")
+        await self._session.suspend("context.get_messages_for_request")
         self._maybe_fail("view")
         number = self._counts["view"]
         shown = self.messages[self._earlier :]
         if self._keeps is not None:
             shown = shown[-self._keeps :]
         view = [{"role": "user", "content": f"view{number}x"}, *plain(shown)]
-        self._world.note("view", f"view{number}x", plain(view))
+        self._session.note("view", f"view{number}x", plain(view))
         return view
 
     async def get_messages(self) -> list[dict[str, Any]]:
         """Everything."""
-        await self._world.moment("context.get_messages")
+        await self._session.suspend("context.get_messages")
         copied: list[dict[str, Any]] = plain(self.messages)
         return copied
 
     async def set_messages(self, messages: list[dict[str, Any]]) -> None:
         """Replace everything; what is added at the end counts as stored."""
-        await self._world.moment("context.set_messages")
+        await self._session.suspend("context.set_messages")
         new = [plain(message) for message in messages]
         known = len(self.messages) if new[: len(self.messages)] == self.messages else 0
         self.messages[:] = new[:known]
@@ -116,21 +116,21 @@ class ScriptedContext:
 
     async def clear(self) -> None:
         """Forget everything."""
-        await self._world.moment("context.clear")
+        await self._session.suspend("context.clear")
         self.messages.clear()
 
     def _maybe_fail(self, operation: str) -> None:
         self._counts[operation] += 1
         if self._fails == [operation, self._counts[operation]]:
-            self._world.turn.context_failed = True
+            self._session.turn.context_failed = True
             raise OSError(28, "No space left on device")
 
 
 class ScriptedProvider:
     """Gives the answers of the script, one for each call."""
 
-    def __init__(self, world: World, name: str) -> None:
-        self._world = world
+    def __init__(self, session: ScriptedSession, name: str) -> None:
+        self._session = session
         self.name = name
 
     def get_info(self) -> ProviderInfo:
@@ -151,32 +151,32 @@ class ScriptedProvider:
         return list(response.tool_calls or [])
 
     async def _answer(self, request: Any) -> Answer:
-        world = self._world
+        session = self._session
         if not isinstance(request, ChatRequest):
-            world.note("asked", self.name, None)
+            session.note("asked", self.name, None)
             raise TypeError(f"complete takes a ChatRequest, got {type(request).__name__}")
-        world.note("asked", self.name, plain(request))
-        answer = world.next_answer(bool(request.tools))
+        session.note("asked", self.name, plain(request))
+        answer = session.next_answer(bool(request.tools))
         for _ in range(answer.steps):
-            await world.moment("provider.complete")
+            await session.suspend("provider.complete")
         if answer.stops == "asked":
-            world.stop()
+            session.stop()
         error = answer.exception()
         if error is not None:
-            world.note("failed", self.name, error)
+            session.note("failed", self.name, error)
             raise error
-        world.note("answered", self.name, answer)
-        world.last_answer = answer
+        session.note("answered", self.name, answer)
+        session.last_answer = answer
         return answer
 
 
 class StreamingProvider(ScriptedProvider):
     """The same, for loops that want to hear the answer while it comes."""
 
-    def __init__(self, world: World, name: str) -> None:
-        super().__init__(world, name)
-        self._streams = AnswerStreams(world.start_soon)
-        world.register_cleanup(self._streams.aclose)
+    def __init__(self, session: ScriptedSession, name: str) -> None:
+        super().__init__(session, name)
+        self._streams = AnswerStreams(session.start_soon)
+        session.register_cleanup(self._streams.aclose)
 
     def stream(self, request: ChatRequest, **kwargs: Any) -> AnswerStream:
         """Pieces of the next answer, and in the end the whole."""
@@ -187,7 +187,7 @@ class StreamingProvider(ScriptedProvider):
         async def chunks() -> AsyncIterator[StreamChunk]:
             response = (await self._answer(request)).response()
             for index, block in enumerate(response.content):
-                await self._world.moment("provider.stream")
+                await self._session.suspend("provider.stream")
                 yield StreamChunk(kind="block_start", index=index, block_type=block.type)
                 text = block.text if isinstance(block, TextBlock) else None
                 if isinstance(block, ThinkingBlock):
@@ -209,8 +209,8 @@ class StreamingProvider(ScriptedProvider):
 class ScriptedTool:
     """Does what the script says for the call whose key it is given."""
 
-    def __init__(self, world: World, name: str) -> None:
-        self._world = world
+    def __init__(self, session: ScriptedSession, name: str) -> None:
+        self._session = session
         self.name = name
         self.description = f"The tool {name}."
         self.input_schema = SCHEMA
@@ -221,39 +221,39 @@ class ScriptedTool:
 
     async def execute(self, input: dict[str, Any]) -> Any:  # noqa: A002 - the contract's name
         """Run; what it returns may be no ToolResult, where the script says so."""
-        world = self._world
+        session = self._session
         given = plain(input)
         key = given.get("key") if isinstance(given, dict) else None
-        call = world.call_with(key, self.name)
-        world.note("started", self.name, {"input": given, "call": call})
-        world.running.add(id(given))
+        call = session.call_with(key, self.name)
+        session.note("started", self.name, {"input": given, "call": call})
+        session.running.add(id(given))
         try:
-            await world.moment(f"tool {self.name}")
+            await session.suspend(f"tool {self.name}")
             return await self._work(call)
         except Exception as error:
-            world.note("raised", self.name, {"call": call, "error": error})
+            session.note("raised", self.name, {"call": call, "error": error})
             raise
         except BaseException:
-            world.note("interrupted", self.name, {"call": call})
+            session.note("interrupted", self.name, {"call": call})
             raise
         finally:
-            world.running.discard(id(given))
+            session.running.discard(id(given))
 
     async def _work(self, call: Call | None) -> Any:
-        world = self._world
+        session = self._session
         for step in range(0 if call is None else call.steps):
             if call is not None and call.stops and step == call.steps // 2:
-                world.stop()
-            await world.moment(f"tool {self.name}")
+                session.stop()
+            await session.suspend(f"tool {self.name}")
         for _ in range(0 if call is None else call.idle):
             await anyio.lowlevel.checkpoint()
         if call is None:
-            world.note("returned", self.name, {"call": None})
+            session.note("returned", self.name, {"call": None})
             return ToolResult(success=True, output="called with an input that nobody gave")
         if call.does.startswith("raises"):
             kind, _, message = call.does.removeprefix("raises ").partition(" ")
             raise RAISED[kind](message) if message or kind != "OSError" else OSError(2, "No such file")
-        world.note("returned", self.name, {"call": call})
+        session.note("returned", self.name, {"call": call})
         return result_of(call)
 
 
@@ -279,12 +279,12 @@ def result_of(call: Call) -> Any:
 class ScriptedApprovals:
     """Answers as the question itself says."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, session: ScriptedSession) -> None:
+        self._session = session
 
     async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
         """Answer."""
-        await self._world.moment("approval")
+        await self._session.suspend("approval")
         answer = "Allow" if prompt.startswith("yes:") else "Deny"
-        self._world.note("approval", prompt, answer)
+        self._session.note("approval", prompt, answer)
         return answer

@@ -1,6 +1,6 @@
 """The hooks of a scripted turn: one that writes down every event, and one that objects where the script says so.
 
-Above stands `_world`; below stand the script and the record.
+Above stands `_session`; below stand the script and the record.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .record import words_of
 from .script import Answer, Call
 
 if TYPE_CHECKING:
-    from .play import World
+    from .session import ScriptedSession
 
 FIRST = -1_000_000
 RESULT_KEYS = ("result", "tool_result")
@@ -26,8 +26,8 @@ _ENDLESS = 300
 class ScriptedHooks:
     """Both hooks; they are registered with the session's own registry."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, session: ScriptedSession) -> None:
+        self._session = session
         self._given: set[tuple[str, int]] = set()
         self._is_denied = False
         self._repeats = 0
@@ -35,63 +35,63 @@ class ScriptedHooks:
 
     def register(self, hooks: Any) -> None:
         """Listen to everything, before anybody else."""
-        self._registered.append(hooks.register("*", self._hear, priority=FIRST, name="everything"))
+        self._registered.append(hooks.register("*", self._record, priority=FIRST, name="everything"))
         for event in ("prompt:submit", "provider:request", "provider:response", "tool:pre", "tool:post"):
-            self._registered.append(hooks.register(event, self._judge, name="scripted"))
+            self._registered.append(hooks.register(event, self._decide, name="scripted"))
 
     def unregister(self) -> None:
         """Listen no more."""
         for end in self._registered:
             end()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Object anew."""
         self._given.clear()
         self._is_denied = False
         self._repeats = 0
 
-    async def _hear(self, event: str, data: dict[str, Any]) -> None:
-        self._world.note("event", event, data)
+    async def _record(self, event: str, data: dict[str, Any]) -> None:
+        self._session.note("event", event, data)
         if event.partition(":")[0] in _AWAITED:
-            await self._world.moment(event)
+            await self._session.suspend(event)
 
-    async def _judge(self, event: str, data: dict[str, Any]) -> HookResult | None:
-        world = self._world
+    async def _decide(self, event: str, data: dict[str, Any]) -> HookResult | None:
+        session = self._session
         if event == "provider:response":
-            if world.last_answer is not None and world.last_answer.stops == "told":
-                world.stop()
+            if session.last_answer is not None and session.last_answer.stops == "told":
+                session.stop()
             return None
         if event == "prompt:submit":
-            return self._say(event, world.turn.script.submit, 0, "prompt-submit-x", data)
+            return self._answer(event, session.turn.script.submit, 0, "prompt-submit-x", data)
         if event == "provider:request":
-            return self._judge_request(data)
+            return self._decide_request(data)
         call = self._call_of(data)
         if call is None:
             return None
         action = call.pre if event == "tool:pre" else call.post
         if action is None or (event, call.number) in self._given:
             return None
-        return self._say(event, action, call.number, call.word(event), data, call)
+        return self._answer(event, action, call.number, call.word(event), data, call)
 
-    def _judge_request(self, data: dict[str, Any]) -> HookResult | None:
-        world = self._world
+    def _decide_request(self, data: dict[str, Any]) -> HookResult | None:
+        session = self._session
         if self._is_denied:
             self._repeats += 1
             if self._repeats > _ENDLESS:
-                world.give_up("O20")
+                session.give_up("O20")
             return HookResult(action="deny", reason="denied before, and still denied")
-        answer: Answer | None = world.peek_answer()
+        answer: Answer | None = session.peek_answer()
         if answer is None or answer.request is None or ("provider:request", answer.number) in self._given:
             return None
-        return self._say("provider:request", answer.request, answer.number, answer.word(), data)
+        return self._answer("provider:request", answer.request, answer.number, answer.word(), data)
 
     def _call_of(self, data: Mapping[str, Any]) -> Call | None:
         """The call that a payload is about: by what the tool is given, else by the tool's name."""
         given = data.get("tool_input")
         key = given.get("key") if isinstance(given, Mapping) else None
-        return self._world.call_with(key, data.get("tool_name"))
+        return self._session.call_with(key, data.get("tool_name"))
 
-    def _say(
+    def _answer(
         self, event: str, action: str | None, number: int, word: str, data: dict[str, Any], call: Call | None = None
     ) -> HookResult | None:
         made = _result(event, action, word, data, call)
@@ -99,7 +99,7 @@ class ScriptedHooks:
             self._given.add((event, number))
             self._is_denied |= made.action == "deny" and event == "provider:request"
             detail = {"action": made.action, "what": action, "word": word, "number": number}
-            self._world.note("verdict", event, detail)
+            self._session.note("verdict", event, detail)
         return made
 
 

@@ -1,4 +1,4 @@
-"""Everything that happened in scripted turns, in one order over all doubles. Above stand the doubles and the judges."""
+"""Everything that log in scripted turns, in one order over all doubles. Above stand the doubles and the judges."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .script import Answer, ScriptedTurn
 
 
 @attrs.frozen
-class Happening:
-    """One thing that happened.
+class LogEntry:
+    """One thing that log.
 
     Attributes:
         kind: ``event``, ``view``, ``storing``, ``stored``, ``asked``, ``answered``, ``failed``, ``started``, ``returned``, ``raised``,
@@ -32,12 +32,12 @@ class Happening:
 
 
 @attrs.define
-class PlayedTurn:
-    """What happened in one turn.
+class RecordedTurn:
+    """What log in one turn.
 
     Attributes:
         script: What was to happen.
-        happened: Everything, in order.
+        log: Everything, in order.
         outcome: How execute ended; None while it runs.
         is_cancelled: It was cancelled on purpose.
         context_failed: The context failed on purpose.
@@ -45,43 +45,43 @@ class PlayedTurn:
     """
 
     script: ScriptedTurn
-    happened: list[Happening] = attrs.field(factory=list)
+    log: list[LogEntry] = attrs.field(factory=list)
     outcome: Outcome | None = None
     is_cancelled: bool = False
     context_failed: bool = False
     is_limited: bool = False
 
-    def all(self, kind: str, name: str | None = None) -> list[tuple[int, Happening]]:
-        """The happenings of one kind with their places."""
+    def entries(self, kind: str, name: str | None = None) -> list[tuple[int, LogEntry]]:
+        """The happenings of one kind with their positions."""
         return [
             (index, each)
-            for index, each in enumerate(self.happened)
+            for index, each in enumerate(self.log)
             if each.kind == kind and (name is None or each.name == name)
         ]
 
-    def places(self, kind: str, name: str | None = None) -> list[int]:
-        """The places of the happenings of one kind."""
-        return [index for index, _ in self.all(kind, name)]
+    def positions(self, kind: str, name: str | None = None) -> list[int]:
+        """The positions of the happenings of one kind."""
+        return [index for index, _ in self.entries(kind, name)]
 
     @property
-    def events(self) -> list[tuple[int, Happening]]:
+    def events(self) -> list[tuple[int, LogEntry]]:
         """The events of the turn."""
-        return self.all("event")
+        return self.entries("event")
 
     @property
     def was_stopped(self) -> bool:
         """A graceful stop was asked for."""
-        return bool(self.places("stop"))
+        return bool(self.positions("stop"))
 
     @property
     def was_denied(self) -> bool:
         """A hook denied the turn or one of its model calls."""
-        return any(each.data["action"] == "deny" and each.name in _TURN_GATES for _, each in self.all("verdict"))
+        return any(each.data["action"] == "deny" and each.name in _TURN_GATES for _, each in self.entries("verdict"))
 
     @property
     def has_failed(self) -> bool:
         """Provider or context failed on purpose."""
-        return bool(self.places("failed")) or self.context_failed
+        return bool(self.positions("failed")) or self.context_failed
 
     @property
     def went_through(self) -> bool:
@@ -93,17 +93,17 @@ class PlayedTurn:
     @property
     def broke_on_odd_result(self) -> bool:
         """It raised after a tool had returned what is no ToolResult, which is the tool's fault as much as the loop's."""
-        odd = any(each.data["call"] is not None and each.data["call"].is_odd for _, each in self.all("returned"))
+        odd = any(each.data["call"] is not None and each.data["call"].is_odd for _, each in self.entries("returned"))
         return odd and self.outcome is not None and self.outcome.kind == "raised"
 
     @property
     def answers(self) -> list[tuple[int, Answer]]:
-        """The answers that the model gave, with their places."""
-        return [(index, each.data) for index, each in self.all("answered")]
+        """The answers that the model gave, with their positions."""
+        return [(index, each.data) for index, each in self.entries("answered")]
 
-    def next_asked(self, place: int) -> int | None:
-        """Where the model is asked next after a place."""
-        return next((index for index in self.places("asked") if index > place), None)
+    def next_asked(self, position: int) -> int | None:
+        """Where the model is asked next after a position."""
+        return next((index for index in self.positions("asked") if index > position), None)
 
 
 _TURN_GATES = ("prompt:submit", "provider:request")

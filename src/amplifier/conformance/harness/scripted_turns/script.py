@@ -1,7 +1,7 @@
 """What a scripted turn consists of: answers of the model, the tool calls in them, and what hooks say to each.
 
 A case is JSON values only, so that it can be drawn, shrunk and replayed; this file turns it into records with a unique mark
-for everything that has to be found again in a transcript. Above stands `_world`, which plays it; below stand the models.
+for everything that has to be found again in a transcript. Above stands `_session`, which plays it; below stand the models.
 
     {"turns": [{"prompt": "…", "submit": "deny", "answers": [ANSWER, …]}], "history": 2, "streams": true, …}
     ANSWER = {"blocks": [BLOCK, …], "request": "deny", "error": "NotFoundError", "stops": "asked"}
@@ -92,7 +92,7 @@ class Call:
 
     @property
     def new_key(self) -> str:
-        """What a modify at tool:pre puts in the place of `key`."""
+        """What a modify at tool:pre puts in the position of `key`."""
         return f"changed-{self.key}"
 
     @property
@@ -102,7 +102,7 @@ class Call:
 
     @property
     def new_mark(self) -> str:
-        """What a modify at tool:post puts in the place of `mark`."""
+        """What a modify at tool:post puts in the position of `mark`."""
         return f"replaced-{self.key}"
 
     def word(self, event: str) -> str:

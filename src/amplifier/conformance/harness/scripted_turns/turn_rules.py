@@ -11,15 +11,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .hooks import RESULT_KEYS
-from .record import PlayedTurn, results_in, text_of, words_of
+from .record import RecordedTurn, results_in, text_of, words_of
 from .script import Answer, Call
 
-Complaint = tuple[str, str]
+Violation = tuple[str, str]
 
 STATUSES = ("completed", "cancelled", "error")
 
 
-def complaints_about(turn: PlayedTurn) -> Iterator[Complaint]:
+def turn_violations(turn: RecordedTurn) -> Iterator[Violation]:
     """Everything that can be said about any turn, whatever became of it."""
     yield from judge_frame(turn)
     yield from judge_answer(turn)
@@ -32,29 +32,29 @@ def complaints_about(turn: PlayedTurn) -> Iterator[Complaint]:
 # ── the frame ──
 
 
-def judge_frame(turn: PlayedTurn) -> Iterator[Complaint]:
+def judge_frame(turn: RecordedTurn) -> Iterator[Violation]:
     """execution:start first, execution:end and orchestrator:complete once, on every way out."""
     names = [each.name for _, each in turn.events]
     if names[:1] != ["execution:start"]:
         yield "O4", f"the first event of the turn was {names[0] if names else 'none at all'}"
-    ends = turn.all("event", "execution:end")
+    ends = turn.entries("event", "execution:end")
     way = _way_out(turn)
     if len(ends) != 1:
         yield "O5", f"execution:end was {_times(len(ends))} in a turn that {way}"
     completes = names.count("orchestrator:complete")
     if completes != 1:
         yield "O6", f"orchestrator:complete was {_times(completes)} in a turn that {way}"
-    for place, end in ends[:1]:
+    for position, end in ends[:1]:
         status = end.data.get("status")
         allowed = _allowed_statuses(turn)
         if status not in allowed:
             yield "O5", f"execution:end had the status {status!r} in a turn that {way}; expected {' or '.join(allowed)}"
-        late = [each for each in turn.happened[place:] if each.kind in ("asked", "started")]
+        late = [each for each in turn.log[position:] if each.kind in ("asked", "started")]
         if late:
             yield "O5", f"after execution:end {'the model was asked' if late[0].kind == 'asked' else 'a tool was run'}"
 
 
-def _way_out(turn: PlayedTurn) -> str:
+def _way_out(turn: RecordedTurn) -> str:
     outcome = turn.outcome
     if turn.is_cancelled:
         return "was cancelled"
@@ -65,7 +65,7 @@ def _way_out(turn: PlayedTurn) -> str:
     return "was stopped" if turn.was_stopped else "returned"
 
 
-def _allowed_statuses(turn: PlayedTurn) -> tuple[str, ...]:
+def _allowed_statuses(turn: RecordedTurn) -> tuple[str, ...]:
     outcome = turn.outcome
     if turn.is_cancelled:
         return ("cancelled",)
@@ -86,7 +86,7 @@ _TELLING = 12
 """Characters of a thought that nobody says by chance."""
 
 
-def judge_answer(turn: PlayedTurn) -> Iterator[Complaint]:
+def judge_answer(turn: RecordedTurn) -> Iterator[Violation]:
     """A str, and the model's own last words, if nothing came between."""
     outcome = turn.outcome
     if outcome is None or turn.is_cancelled:
@@ -100,7 +100,7 @@ def judge_answer(turn: PlayedTurn) -> Iterator[Complaint]:
         yield "O3", f"execute {outcome}, with a model and tools that answer at once"
     if outcome.kind == "raised":
         yield "O3", f"execute {outcome}, and nobody had failed but tools"
-    if outcome.returned and not turn.places("asked"):
+    if outcome.returned and not turn.positions("asked"):
         yield "O3", f"execute returned {outcome.value[:80]!r} without having asked the model"
     if outcome.returned and turn.answers:
         last = turn.answers[-1][1]
@@ -111,7 +111,7 @@ def judge_answer(turn: PlayedTurn) -> Iterator[Complaint]:
                 yield "O3", f"execute returned {outcome.value[:80]!r}, of which {thought!r} was thought and not said"
 
 
-def judge_memory(turns: list[PlayedTurn]) -> Iterator[Complaint]:
+def repeated_answer_violations(turns: list[RecordedTurn]) -> Iterator[Violation]:
     """No turn returns what the model said in an earlier one."""
     said: list[str] = []
     for turn in turns:
@@ -126,19 +126,19 @@ def judge_memory(turns: list[PlayedTurn]) -> Iterator[Complaint]:
 # ── model calls ──
 
 
-def judge_model_calls(turn: PlayedTurn) -> Iterator[Complaint]:
+def judge_model_calls(turn: RecordedTurn) -> Iterator[Violation]:
     """provider:request before and provider:response after each; the prompt stored before the first."""
     requests = responses = answered = 0
-    for happening in turn.happened:
-        if happening.kind == "event":
-            requests += happening.name == "provider:request"
-            responses += happening.name == "provider:response"
-            if happening.name == "provider:response" and responses > answered:
+    for entry in turn.log:
+        if entry.kind == "event":
+            requests += entry.name == "provider:request"
+            responses += entry.name == "provider:response"
+            if entry.name == "provider:response" and responses > answered:
                 yield "O7", "provider:response was emitted before the model had answered"
                 return
-        elif happening.kind == "answered":
+        elif entry.kind == "answered":
             answered += 1
-        elif happening.kind == "asked":
+        elif entry.kind == "asked":
             # A repetition after an error belongs to the same request.
             if requests <= answered:
                 yield "O7", f"the model was asked (call {answered + 1}) without a provider:request before"
@@ -151,11 +151,11 @@ def judge_model_calls(turn: PlayedTurn) -> Iterator[Complaint]:
     yield from _judge_prompt(turn)
 
 
-def _judge_prompt(turn: PlayedTurn) -> Iterator[Complaint]:
-    asked = turn.places("asked")
-    stored = [(place, text_of(each.data.get("content"))) for place, each in turn.all("stored", "user")]
+def _judge_prompt(turn: RecordedTurn) -> Iterator[Violation]:
+    asked = turn.positions("asked")
+    stored = [(position, text_of(each.data.get("content"))) for position, each in turn.entries("stored", "user")]
     prompt = turn.script.prompt.strip()
-    if asked and not any(place < asked[0] and prompt in text for place, text in stored):
+    if asked and not any(position < asked[0] and prompt in text for position, text in stored):
         later = any(prompt in text for _, text in stored)
         yield (
             "O9",
@@ -169,27 +169,27 @@ def _judge_prompt(turn: PlayedTurn) -> Iterator[Complaint]:
 # ── tool events ──
 
 
-def judge_tool_events(turn: PlayedTurn) -> Iterator[Complaint]:
+def judge_tool_events(turn: RecordedTurn) -> Iterator[Violation]:
     """tool:pre before each run, tool:post after each return, tool:error after each raise, about the right tool."""
     for event in ("tool:pre", "tool:post"):
-        for _, each in turn.all("event", event):
+        for _, each in turn.entries("event", event):
             yield from _judge_payload(turn, event, each.data)
-    names = {each.name for _, each in turn.all("started")}
+    names = {each.name for _, each in turn.entries("started")}
     for name in sorted(names):
-        pres = [place for place, each in turn.all("event", "tool:pre") if each.data.get("tool_name") == name]
-        for number, place in enumerate(turn.places("started", name), 1):
-            if sum(pre < place for pre in pres) < number:
+        pres = [position for position, each in turn.entries("event", "tool:pre") if each.data.get("tool_name") == name]
+        for number, position in enumerate(turn.positions("started", name), 1):
+            if sum(pre < position for pre in pres) < number:
                 yield "O8", f"the tool {name!r} was run without a tool:pre before it"
                 return
         if turn.is_cancelled or turn.context_failed:
             continue
         if not _followed(turn, _returns(turn, name), "tool:post", name):
             yield "O8", f"the tool {name!r} returned, and no tool:post followed"
-        if not _followed(turn, turn.places("raised", name), "tool:error", name):
+        if not _followed(turn, turn.positions("raised", name), "tool:error", name):
             yield "O14", f"the tool {name!r} raised, and no tool:error followed"
 
 
-def _judge_payload(turn: PlayedTurn, event: str, data: Mapping[str, Any]) -> Iterator[Complaint]:
+def _judge_payload(turn: RecordedTurn, event: str, data: Mapping[str, Any]) -> Iterator[Violation]:
     name, call_id = data.get("tool_name"), data.get("tool_call_id")
     calls = [call for _, answer in turn.answers for call in answer.calls]
     if not isinstance(name, str):
@@ -200,39 +200,45 @@ def _judge_payload(turn: PlayedTurn, event: str, data: Mapping[str, Any]) -> Ite
         yield "O8", "tool:post does not hold what the tool returned (neither tool_result nor result)"
 
 
-def _returns(turn: PlayedTurn, name: str) -> list[int]:
+def _returns(turn: RecordedTurn, name: str) -> list[int]:
     """Where a tool returned a ToolResult; what it returns otherwise may as well be treated as an error."""
     return [
-        place for place, each in turn.all("returned", name) if each.data["call"] is None or not each.data["call"].is_odd
+        position
+        for position, each in turn.entries("returned", name)
+        if each.data["call"] is None or not each.data["call"].is_odd
     ]
 
 
-def _followed(turn: PlayedTurn, places: list[int], event: str, name: str) -> bool:
-    """Whether each place can be given an event of its own after it."""
-    told = [place for place, each in turn.all("event", event) if each.data.get("tool_name") == name]
-    return all(sum(place < each for each in told) >= len(places) - index for index, place in enumerate(places))
+def _followed(turn: RecordedTurn, positions: list[int], event: str, name: str) -> bool:
+    """Whether each position can be given an event of its own after it."""
+    told = [position for position, each in turn.entries("event", event) if each.data.get("tool_name") == name]
+    return all(
+        sum(position < each for each in told) >= len(positions) - index for index, position in enumerate(positions)
+    )
 
 
 # ── requests ──
 
 
-def judge_requests(turn: PlayedTurn) -> Iterator[Complaint]:
+def judge_requests(turn: RecordedTurn) -> Iterator[Violation]:
     """Every request shows a view that the context gave for it, whole and in order."""
     if turn.is_limited:
         return  # the view is kept short
     before = -1
-    for place, asked in turn.all("asked"):
+    for position, asked in turn.entries("asked"):
         if asked.data is None:
             yield "O10", "the provider was asked with something that is no ChatRequest"
             return
-        views = [each.data for at, each in turn.all("view") if before < at < place]
+        views = [each.data for at, each in turn.entries("view") if before < at < position]
         request = asked.data["messages"]
         # A repetition after an error may send the same request once more.
-        if not views and not any(before < at < place for at in turn.places("failed")):
+        if not views and not any(before < at < position for at in turn.positions("failed")):
             yield "O10", "a request was made without asking get_messages_for_request since the last one"
             return
         missing = (
-            _missing(views, request) or _missing_calls(turn, views, request) or _missing_results(turn, place, request)
+            _missing(views, request)
+            or _missing_calls(turn, views, request)
+            or _missing_results(turn, position, request)
         )
         if views and missing:
             yield "O10", f"a request leaves out what get_messages_for_request gave for it: {missing}"
@@ -240,7 +246,7 @@ def judge_requests(turn: PlayedTurn) -> Iterator[Complaint]:
         if "earlier0x" in words_of(request) and views and "earlier0x" not in words_of(views):
             yield "O10", "a request shows messages that get_messages_for_request had left out"
             return
-        before = place
+        before = position
 
 
 def _missing(views: list[list[dict[str, Any]]], request: list[dict[str, Any]]) -> str | None:
@@ -257,7 +263,7 @@ def _missing(views: list[list[dict[str, Any]]], request: list[dict[str, Any]]) -
     return found
 
 
-def _missing_calls(turn: PlayedTurn, views: list[list[dict[str, Any]]], request: list[dict[str, Any]]) -> str | None:
+def _missing_calls(turn: RecordedTurn, views: list[list[dict[str, Any]]], request: list[dict[str, Any]]) -> str | None:
     """A call that the view shows in an answer of the model, and the request nowhere."""
     spoken = words_of([message for view in views[-1:] for message in view if message.get("role") == "assistant"])
     shown = words_of([message for message in request if message.get("role") == "assistant"])
@@ -265,9 +271,9 @@ def _missing_calls(turn: PlayedTurn, views: list[list[dict[str, Any]]], request:
     return next((f"the call {each!r}" for each in ids if each in spoken and each not in shown), None)
 
 
-def _missing_results(turn: PlayedTurn, place: int, request: list[dict[str, Any]]) -> str | None:
+def _missing_results(turn: RecordedTurn, position: int, request: list[dict[str, Any]]) -> str | None:
     """A result that was stored before the request was made, and is not in it: the view was too old."""
-    stored = [call_id for at, each in turn.all("stored") if at < place for call_id, _ in results_in(each.data)]
+    stored = [call_id for at, each in turn.entries("stored") if at < position for call_id, _ in results_in(each.data)]
     shown = {call_id for message in request for call_id, _ in results_in(message)}
     return next((f"the result of {each!r}, stored before" for each in stored if each not in shown), None)
 
@@ -277,17 +283,17 @@ def _shape(message: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _not_in_order(view: list[dict[str, Any]], request: list[dict[str, Any]]) -> str | None:
-    place = 0
+    position = 0
     for message in view:
         role, call_id, text = _shape(message)
         if not text.strip() and not call_id:
             continue  # whoever leaves out what is empty leaves out nothing
-        while place < len(request) and not _shows(request[place], role, call_id, text):
-            place += 1
-        if place == len(request):
+        while position < len(request) and not _shows(request[position], role, call_id, text):
+            position += 1
+        if position == len(request):
             return f"the {role} message {text[:60]!r}"
-        # The next one may be in the same place: messages of one role may be joined.
-        lost = [seal for seal in _seals(message) if seal not in words_of(request[place:])]
+        # The next one may be in the same position: messages of one role may be joined.
+        lost = [seal for seal in _seals(message) if seal not in words_of(request[position:])]
         if lost:
             return f"{lost[0]!r}, the signature of a thought"
     return None
@@ -309,12 +315,12 @@ def _seals(message: Mapping[str, Any]) -> list[str]:
 # ── the transcript ──
 
 
-def judge_transcript(turn: PlayedTurn) -> Iterator[Complaint]:
+def judge_transcript(turn: RecordedTurn) -> Iterator[Violation]:
     """Each answer stored as it came, then one result for each of its calls, in order, before the model is asked again."""
     if turn.context_failed or turn.broke_on_odd_result:
         return
     known = {call.id for _, answer in turn.answers for call in answer.calls}
-    for _, each in turn.all("stored"):
+    for _, each in turn.entries("stored"):
         for call_id, _ in results_in(each.data):
             if call_id not in known:
                 yield (
@@ -322,14 +328,14 @@ def judge_transcript(turn: PlayedTurn) -> Iterator[Complaint]:
                     f"a result was stored under {call_id!r}, which is the id of no call; there are {sorted(known)}",
                 )
                 return
-    for place, answer in turn.answers:
-        yield from _judge_stored(turn, place, answer)
+    for position, answer in turn.answers:
+        yield from _judge_stored(turn, position, answer)
         if answer.calls:
-            yield from _judge_results(turn, place, answer)
+            yield from _judge_results(turn, position, answer)
 
 
-def _judge_stored(turn: PlayedTurn, place: int, answer: Answer) -> Iterator[Complaint]:
-    message = assistant_message(turn, place, answer)
+def _judge_stored(turn: RecordedTurn, position: int, answer: Answer) -> Iterator[Violation]:
+    message = assistant_message(turn, position, answer)
     if message is None:
         has_content = answer.number and (answer.calls or answer.texts or answer.structured())
         if has_content and not turn.is_cancelled and not turn.was_stopped:
@@ -365,30 +371,30 @@ def _holds(block: Any, expected: Mapping[str, Any]) -> bool:
     return all(shown.get(key) == value for key, value in expected.items())
 
 
-def assistant_message(turn: PlayedTurn, place: int, answer: Answer) -> dict[str, Any] | None:
+def assistant_message(turn: RecordedTurn, position: int, answer: Answer) -> dict[str, Any] | None:
     """The stored message of an answer; None if there is none."""
-    for at, each in turn.all("stored", "assistant"):
-        if at > place:
+    for at, each in turn.entries("stored", "assistant"):
+        if at > position:
             words = words_of(each.data)
             ids = [call.id for call in answer.calls]
             if ids and not all(call_id in words for call_id in ids):
                 continue
-            if not ids and any(at > later for later in turn.places("answered") if later > place):
+            if not ids and any(at > later for later in turn.positions("answered") if later > position):
                 return None
             message: dict[str, Any] = each.data
             return message
     return None
 
 
-def _judge_results(turn: PlayedTurn, place: int, answer: Answer) -> Iterator[Complaint]:
+def _judge_results(turn: RecordedTurn, position: int, answer: Answer) -> Iterator[Violation]:
     ids = [call.id for call in answer.calls]
     stored = [
         (at, call_id, told)
-        for at, each in turn.all("stored")
+        for at, each in turn.entries("stored")
         for call_id, told in results_in(each.data)
         if call_id in ids
     ]
-    message_at = _place_of_message(turn, place, answer)
+    message_at = _place_of_message(turn, position, answer)
     if message_at is None:
         if stored and _was_interrupted(turn, ids):
             return  # whether the answer was stored when its storing was cancelled is for nobody to know
@@ -403,7 +409,7 @@ def _judge_results(turn: PlayedTurn, place: int, answer: Answer) -> Iterator[Com
     if stored and stored[0][0] < message_at:
         yield "O11", f"the result of {stored[0][1]!r} was stored before the answer that asked for it"
     counts = Counter(call_id for _, call_id, _ in stored)
-    asked = turn.next_asked(place)
+    asked = turn.next_asked(position)
     for call in answer.calls:
         if counts[call.id] != 1:
             what = f"the call {call.id!r} ({_fate(turn, call)}) got {counts[call.id]} results in a turn that {_way_out(turn)}"
@@ -417,30 +423,32 @@ def _judge_results(turn: PlayedTurn, place: int, answer: Answer) -> Iterator[Com
         yield from _judge_contents(turn, answer, {call_id: told for _, call_id, told in stored})
 
 
-def _was_interrupted(turn: PlayedTurn, ids: list[str]) -> bool:
+def _was_interrupted(turn: RecordedTurn, ids: list[str]) -> bool:
     """Whether the turn was cancelled while the answer with these calls was being stored."""
     return turn.is_cancelled and any(
-        all(call_id in words_of(each.data) for call_id in ids) for _, each in turn.all("storing", "assistant")
+        all(call_id in words_of(each.data) for call_id in ids) for _, each in turn.entries("storing", "assistant")
     )
 
 
-def _place_of_message(turn: PlayedTurn, place: int, answer: Answer) -> int | None:
-    message = assistant_message(turn, place, answer)
-    return next((at for at, each in turn.all("stored", "assistant") if each.data is message), None)
+def _place_of_message(turn: RecordedTurn, position: int, answer: Answer) -> int | None:
+    message = assistant_message(turn, position, answer)
+    return next((at for at, each in turn.entries("stored", "assistant") if each.data is message), None)
 
 
-def _fate(turn: PlayedTurn, call: Call) -> str:
+def _fate(turn: RecordedTurn, call: Call) -> str:
     if call.does == "unknown":
         return "of a tool that does not exist"
-    verdicts = [each.data["what"] for _, each in turn.all("verdict", "tool:pre") if each.data["number"] == call.number]
+    verdicts = [
+        each.data["what"] for _, each in turn.entries("verdict", "tool:pre") if each.data["number"] == call.number
+    ]
     if verdicts:
         return f"on which a hook said: {verdicts[0]}"
-    ran = any(each.data["call"] == call for _, each in turn.all("started"))
+    ran = any(each.data["call"] == call for _, each in turn.entries("started"))
     return f"whose tool {call.does}" if ran else "whose tool was not run"
 
 
-def _judge_contents(turn: PlayedTurn, answer: Answer, results: dict[str, Any]) -> Iterator[Complaint]:
-    finished = {each.data["call"].key for _, each in turn.all("returned") if each.data["call"] is not None}
+def _judge_contents(turn: RecordedTurn, answer: Answer, results: dict[str, Any]) -> Iterator[Violation]:
+    finished = {each.data["call"].key for _, each in turn.entries("returned") if each.data["call"] is not None}
     for call in answer.calls:
         if not call.is_marked or call.post in ("modify", "deny", "deny silently") or call.pre in _REFUSALS:
             continue

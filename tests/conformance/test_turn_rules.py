@@ -8,12 +8,12 @@ import pytest
 
 from amplifier.conformance.harness.mounted_module import Outcome
 from amplifier.conformance.harness.scripted_turns import (
-    PlayedTurn,
-    complaints_about,
-    complaints_about_hooks,
-    judge_stop,
+    RecordedTurn,
+    hook_violations,
+    stop_violations,
+    turn_violations,
 )
-from amplifier.conformance.harness.scripted_turns.record import Happening
+from amplifier.conformance.harness.scripted_turns.record import LogEntry
 from amplifier.conformance.harness.scripted_turns.script import read_turns
 
 TWO_TOOLS = [{"blocks": [{"think": "hm "}, {"call": "alpha"}, {"call": "beta"}]}, {"blocks": [{"say": "Done. "}]}]
@@ -24,7 +24,7 @@ class Told:
 
     def __init__(self, answers: list[Any] | None = None) -> None:
         script = read_turns({"turns": [{"prompt": "Go.", "answers": answers or TWO_TOOLS}]})[0]
-        self.turn = PlayedTurn(script=script)
+        self.turn = RecordedTurn(script=script)
         self.turn.outcome = Outcome(kind="returned", value="".join(script.answers[-1].texts))
         self.stored: list[dict[str, Any]] = []
         self.event("execution:start")
@@ -35,18 +35,18 @@ class Told:
         self.event("orchestrator:complete")
 
     def event(self, name: str, **data: Any) -> None:
-        self.turn.happened.append(Happening("event", name, data))
+        self.turn.log.append(LogEntry("event", name, data))
 
     def store(self, message: dict[str, Any]) -> None:
         self.stored.append(message)
-        self.turn.happened.append(Happening("stored", message["role"], message))
+        self.turn.log.append(LogEntry("stored", message["role"], message))
 
     def answer(self, answer: Any) -> None:
         view = [{"role": "user", "content": "view1x"}, *self.stored]
         self.event("provider:request")
-        self.turn.happened.append(Happening("view", "view1x", view))
-        self.turn.happened.append(Happening("asked", "one", {"messages": view}))
-        self.turn.happened.append(Happening("answered", "one", answer))
+        self.turn.log.append(LogEntry("view", "view1x", view))
+        self.turn.log.append(LogEntry("asked", "one", {"messages": view}))
+        self.turn.log.append(LogEntry("answered", "one", answer))
         self.event("provider:response")
         calls = [{"id": call.id, "name": call.tool, "arguments": call.arguments} for call in answer.calls]
         texts = [{"type": "text", "text": text} for text in answer.texts]
@@ -54,26 +54,26 @@ class Told:
         for call in answer.calls:
             about = {"tool_name": call.tool, "tool_call_id": call.id}
             self.event("tool:pre", **about)
-            self.turn.happened.append(Happening("started", call.tool, {"input": call.arguments, "call": call}))
-            self.turn.happened.append(Happening("returned", call.tool, {"call": call}))
+            self.turn.log.append(LogEntry("started", call.tool, {"input": call.arguments, "call": call}))
+            self.turn.log.append(LogEntry("returned", call.tool, {"call": call}))
             self.event("tool:post", **about, tool_result=call.mark)
         for call in answer.calls:
             self.store({"role": "tool", "tool_call_id": call.id, "content": call.mark})
 
-    def places(self, kind: str, name: str | None = None) -> list[int]:
-        return self.turn.places(kind, name)
+    def positions(self, kind: str, name: str | None = None) -> list[int]:
+        return self.turn.positions(kind, name)
 
-    def without(self, *places: int) -> Told:
-        self.turn.happened[:] = [each for index, each in enumerate(self.turn.happened) if index not in places]
+    def without(self, *positions: int) -> Told:
+        self.turn.log[:] = [each for index, each in enumerate(self.turn.log) if index not in positions]
         return self
 
     def swapped(self, one: int, other: int) -> Told:
-        happened = self.turn.happened
-        happened[one], happened[other] = happened[other], happened[one]
+        log = self.turn.log
+        log[one], log[other] = log[other], log[one]
         return self
 
     def clauses(self) -> set[str]:
-        return {clause for clause, _ in complaints_about(self.turn)}
+        return {clause for clause, _ in turn_violations(self.turn)}
 
 
 def test_a_sound_turn_is_not_complained_about():
@@ -99,39 +99,39 @@ def test_a_sound_turn_is_not_complained_about():
 )
 def test_what_is_left_out_is_missed(kind, name, which, clause):
     told = Told()
-    assert clause in told.without(told.places(kind, name)[which]).clauses()
+    assert clause in told.without(told.positions(kind, name)[which]).clauses()
 
 
 def test_results_out_of_order_are_seen_though_ids_would_sort_otherwise():
     told = Told()
-    first, second = told.places("stored", "tool")
+    first, second = told.positions("stored", "tool")
     assert "O12" in told.swapped(first, second).clauses()
 
 
 def test_results_under_each_others_ids_are_seen():
     told = Told()
-    one, other = (told.turn.happened[place].data for place in told.places("stored", "tool"))
+    one, other = (told.turn.log[position].data for position in told.positions("stored", "tool"))
     one["content"], other["content"] = other["content"], one["content"]
     assert told.clauses() == {"O12"}
 
 
 def test_a_lost_signature_is_seen():
     told = Told()
-    message = told.turn.happened[told.places("stored", "assistant")[0]].data
+    message = told.turn.log[told.positions("stored", "assistant")[0]].data
     message["content"][0].pop("signature")
     assert told.clauses() == {"O24"}
 
 
 def test_what_stands_between_a_call_and_its_result_is_no_matter():
     told = Told()
-    injected = Happening("stored", "system", {"role": "system", "content": "mind this"})
-    told.turn.happened.insert(told.places("stored", "tool")[1], injected)
+    injected = LogEntry("stored", "system", {"role": "system", "content": "mind this"})
+    told.turn.log.insert(told.positions("stored", "tool")[1], injected)
     assert told.clauses() == set()
 
 
 def test_joined_messages_of_one_role_still_show_the_view():
     told = Told()
-    request = told.turn.happened[told.places("asked")[0]].data["messages"]
+    request = told.turn.log[told.positions("asked")[0]].data["messages"]
     request[:] = [{"role": "user", "content": "view1x\nGo."}]
     assert told.clauses() == set()
 
@@ -140,9 +140,9 @@ def test_a_cancelled_turn_owes_results_only_for_answers_that_were_stored():
     told = Told()
     told.turn.is_cancelled = True
     told.turn.outcome = None
-    told.turn.happened[told.places("event", "execution:end")[0]].data["status"] = "cancelled"
-    first = told.places("stored", "assistant")[0]
-    results = told.places("stored", "tool")
+    told.turn.log[told.positions("event", "execution:end")[0]].data["status"] = "cancelled"
+    first = told.positions("stored", "assistant")[0]
+    results = told.positions("stored", "tool")
     assert "O13" in Told.without(told, *results).clauses()
     assert told.without(first).clauses() & {"O11", "O12", "O13"} == set()
 
@@ -150,8 +150,8 @@ def test_a_cancelled_turn_owes_results_only_for_answers_that_were_stored():
 def test_nobody_can_know_whether_an_answer_is_stored_whose_storing_was_cancelled():
     told = Told()
     told.turn.is_cancelled = True
-    place = told.places("stored", "assistant")[0]
-    told.turn.happened[place] = Happening("storing", "assistant", told.turn.happened[place].data)
+    position = told.positions("stored", "assistant")[0]
+    told.turn.log[position] = LogEntry("storing", "assistant", told.turn.log[position].data)
     assert "O11" not in told.clauses()
 
 
@@ -159,16 +159,16 @@ def test_a_denied_tool_that_runs_and_a_reason_that_is_not_told_are_seen():
     told = Told()
     call = told.turn.script.calls[0]
     said = {"action": "deny", "what": "deny", "word": "because-x", "number": call.number}
-    told.turn.happened.insert(told.places("started", "alpha")[0], Happening("verdict", "tool:pre", said))
-    assert {clause for clause, _ in complaints_about_hooks(told.turn)} == {"O15"}
-    told.without(*told.places("started", "alpha"), *told.places("returned", "alpha"))
-    assert {clause for clause, _ in complaints_about_hooks(told.turn)} == {"O15"}
-    told.turn.happened[told.places("stored", "tool")[0]].data["content"] = "Denied: because-x"
-    assert list(complaints_about_hooks(told.turn)) == []
+    told.turn.log.insert(told.positions("started", "alpha")[0], LogEntry("verdict", "tool:pre", said))
+    assert {clause for clause, _ in hook_violations(told.turn)} == {"O15"}
+    told.without(*told.positions("started", "alpha"), *told.positions("returned", "alpha"))
+    assert {clause for clause, _ in hook_violations(told.turn)} == {"O15"}
+    told.turn.log[told.positions("stored", "tool")[0]].data["content"] = "Denied: because-x"
+    assert list(hook_violations(told.turn)) == []
 
 
 def test_after_a_stop_nothing_is_started_and_nothing_is_interrupted():
     told = Told()
-    told.turn.happened.insert(told.places("started", "beta")[0], Happening("stop", "graceful"))
-    words = [what for clause, what in judge_stop(told.turn) if clause == "O22"]
+    told.turn.log.insert(told.positions("started", "beta")[0], LogEntry("stop", "graceful"))
+    words = [what for clause, what in stop_violations(told.turn) if clause == "O22"]
     assert len(words) == 2  # a tool was started, and the model was asked

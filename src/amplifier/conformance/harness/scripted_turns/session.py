@@ -1,7 +1,7 @@
-"""The world around a loop under examination: scripted model, tools, hooks, memory and user, in a real session.
+"""The session around a loop under examination: scripted model, tools, hooks, memory and user, in a real session.
 
-Every suspension of a double is a numbered *moment*; the world can cancel the turn at one of them. Above stand the checks
-of orchestrators; below stand the doubles and the scene.
+Every suspension of a double is a numbered *moment*; the session can cancel the turn at one of them. Above stand the checks
+of orchestrators; below stand the doubles and the mounted.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from amplifier.conformance.harness.mounted_module import Scene
+from amplifier.conformance.harness.mounted_module import MountedModule
 
 from .doubles import ScriptedApprovals, ScriptedContext, ScriptedProvider, ScriptedTool, StreamingProvider
 from .hooks import ScriptedHooks
-from .record import Happening, PlayedTurn
+from .record import LogEntry, RecordedTurn
 from .script import TOOLS, Answer, Call, ScriptedTurn, read_turns
 
 PROVIDERS = ("one", "two", "three")
@@ -31,11 +31,11 @@ _offering: set[Path] = set()
 _NOTHING_MORE = [{"say": "There is nothing more to say."}]
 
 
-class World:
-    """One case, played in one scene.
+class ScriptedSession:
+    """One case, played in one mounted.
 
     Args:
-        scene: The loop and its session.
+        mounted: The loop and its session.
         case: What happens; see `_script`.
 
     Attributes:
@@ -55,17 +55,17 @@ class World:
 
     is_endless = False
 
-    def __init__(self, scene: Scene, case: dict[str, Any]) -> None:
-        self._scene = scene
+    def __init__(self, mounted: MountedModule, case: dict[str, Any]) -> None:
+        self._mounted = mounted
         self.case = case
         self._scripts = read_turns(case)
         self._left: list[Answer] = []
         self._calls = {call.key: call for script in self._scripts for call in reversed(script.calls)}
         self._calls |= {call.new_key: call for call in self._calls.values()}
-        self.turn = PlayedTurn(script=self._scripts[0])
-        self.turns: list[PlayedTurn] = []
+        self.turn = RecordedTurn(script=self._scripts[0])
+        self.turns: list[RecordedTurn] = []
         self.running: set[int] = set()
-        self.moments = 0
+        self.suspensions = 0
         self.asked = 0
         self.last_answer: Answer | None = None
         self.cancel_at = 0
@@ -73,8 +73,8 @@ class World:
         self.cancelled_where = ""
         self.was_delivered = False
         self.gave_up: str | None = None
-        self.start_soon: Callable[..., None] = scene.session.coordinator.start_soon
-        self.register_cleanup: Callable[..., None] = scene.session.coordinator.register_cleanup
+        self.start_soon: Callable[..., None] = mounted.session.coordinator.start_soon
+        self.register_cleanup: Callable[..., None] = mounted.session.coordinator.register_cleanup
         self.context = ScriptedContext(
             self,
             history=case.get("history", 0),
@@ -82,11 +82,11 @@ class World:
             keeps=6 if self.is_endless else None,
             fails=case.get("fails"),
         )
-        self._furnish(case)
+        self._mount_doubles(case)
 
-    def _furnish(self, case: dict[str, Any]) -> None:
+    def _mount_doubles(self, case: dict[str, Any]) -> None:
         """Put the doubles where a session has them."""
-        core: Any = self._scene.session.coordinator
+        core: Any = self._mounted.session.coordinator
         core.mount("context", self.context)
         core.approval_system = ScriptedApprovals(self)
         kind = StreamingProvider if case.get("streams") else ScriptedProvider
@@ -97,26 +97,26 @@ class World:
         self._hooks = ScriptedHooks(self)
         self._hooks.register(core.hooks)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Begin anew with an empty memory, for another go at the same case."""
         self.turns.clear()
         self.context.messages.clear()
 
-    def leave(self) -> None:
-        """Listen no more, so that another world can take this one's place in the scene."""
+    def detach(self) -> None:
+        """Listen no more, so that another session can take this one's position in the mounted."""
         self._hooks.unregister()
 
     # ── playing ──
 
-    async def play(self, *, seconds: float = SECONDS) -> list[PlayedTurn]:
+    async def run_turns(self, *, seconds: float = SECONDS) -> list[RecordedTurn]:
         """Play all turns of the case, one after another."""
         for script in self._scripts:
-            await self.play_turn(script, seconds=seconds)
+            await self.run_turn(script, seconds=seconds)
         return self.turns
 
-    async def play_turn(
+    async def run_turn(
         self, script: ScriptedTurn | None = None, *, seconds: float = SECONDS, alone: bool = False
-    ) -> PlayedTurn:
+    ) -> RecordedTurn:
         """Play one turn, the first one of the case unless told otherwise; its errors are part of its outcome.
 
         Args:
@@ -125,38 +125,38 @@ class World:
             alone: Leave the coordinator out, which is an extra.
         """
         self._begin(script)
-        execute, arguments = self._scene.instance.execute, self.arguments(alone)
+        execute, arguments = self._mounted.instance.execute, self.arguments(alone)
         with anyio.CancelScope() as scope:
             self.cancel = scope.cancel
-            self.turn.outcome = await self._scene.call(execute, **arguments, seconds=seconds)
+            self.turn.outcome = await self._mounted.call(execute, **arguments, seconds=seconds)
         return self.turn
 
-    async def play_and_cancel(self, moment: int) -> PlayedTurn:
+    async def run_and_cancel(self, moment: int) -> RecordedTurn:
         """Play the first turn and cancel it at a moment of this turn."""
-        self.cancel_at, self.was_delivered = self.moments + moment, False
-        turn = await self.play_turn()
+        self.cancel_at, self.was_delivered = self.suspensions + moment, False
+        turn = await self.run_turn()
         self.cancel_at = 0
         turn.is_cancelled = bool(self.cancelled_where)
         return turn
 
-    async def run_bare(self, is_cancelled: bool = True) -> Any:
+    async def execute_unguarded(self, is_cancelled: bool = True) -> Any:
         """Call execute for the first turn without a net, for whoever counts suspensions."""
         self._begin(None)
         self.turn.is_cancelled = is_cancelled
-        return await self._scene.instance.execute(**self.arguments())
+        return await self._mounted.instance.execute(**self.arguments())
 
     def _begin(self, script: ScriptedTurn | None) -> None:
         script = self._scripts[0] if script is None else script
         self._left = list(script.answers)
-        self._hooks.forget()
+        self._hooks.reset()
         self.asked, self.last_answer = 0, None
         self.cancelled_where = ""
-        self.turn = PlayedTurn(script=script)
+        self.turn = RecordedTurn(script=script)
         self.turns.append(self.turn)
 
     def arguments(self, alone: bool = False) -> dict[str, Any]:
         """What execute is called with: as the kernel does, only what it accepts."""
-        core = self._scene.session.coordinator
+        core = self._mounted.session.coordinator
         offered = {
             "prompt": self.turn.script.prompt,
             "context": self.context,
@@ -165,21 +165,21 @@ class World:
             "hooks": core.hooks,
             "coordinator": core,
         }
-        accepted = accepted_keywords(self._scene.instance.execute)
-        if alone and not needs_coordinator(self._scene.instance.execute):
+        accepted = accepted_keywords(self._mounted.instance.execute)
+        if alone and not needs_coordinator(self._mounted.instance.execute):
             del offered["coordinator"]
         return offered if accepted is None else {key: offered[key] for key in offered if key in accepted}
 
     # ── what the doubles use ──
 
     def note(self, kind: str, name: str, data: Any = None) -> None:
-        """Write down that something happened."""
-        self.turn.happened.append(Happening(kind, name, data))
+        """Write down that something log."""
+        self.turn.log.append(LogEntry(kind, name, data))
 
-    async def moment(self, where: str) -> None:
+    async def suspend(self, where: str) -> None:
         """Suspend; cancel the turn first, if this is the time."""
-        self.moments += 1
-        if self.moments == self.cancel_at:
+        self.suspensions += 1
+        if self.suspensions == self.cancel_at:
             self.cancelled_where = where
             self.cancel()
             try:
@@ -193,7 +193,7 @@ class World:
     def stop(self) -> None:
         """Ask for a graceful stop, as a user does."""
         self.note("stop", "graceful")
-        self._scene.session.coordinator.cancellation.request_graceful()
+        self._mounted.session.coordinator.cancellation.request_graceful()
 
     def give_up(self, clause: str) -> None:
         """The loop goes on for ever, against a clause: cut it off."""
@@ -207,7 +207,7 @@ class World:
 
     def next_answer(self, is_offered_tools: bool = False) -> Answer:
         """What the model says now; one that is offered no tools for once, as for a plan or a summary, calls none."""
-        subject = self._scene.loaded.subject.file
+        subject = self._mounted.loaded.subject.file
         if is_offered_tools:
             _offering.add(subject)
         elif subject in _offering:

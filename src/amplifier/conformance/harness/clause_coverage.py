@@ -1,7 +1,7 @@
 """What was looked at, and what was not: a check that ran and had nothing before it has shown nothing.
 
 Every step tells whether the subject stood on one of its scenes; the tally says from that which clauses were examined, and
-where. Above stand the scene, which notes it, and `_run`, which reports it; below stand the records of the checks.
+where. Above stand the mounted, which notes it, and `_run`, which reports it; below stand the records of the checks.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ class Unexamined(Exception):
 
 
 @attrs.define(kw_only=True)
-class Sight:
+class StepCoverage:
     """What one step got to see.
 
     Attributes:
         backends: Where it looked.
         tried: Whether it mounted the subject, or tried to.
-        stood: Whether the subject stood where it belongs on at least one scene.
+        stood: Whether the subject stood where it belongs on at least one mounted.
     """
 
     backends: set[str] = attrs.field(factory=set)
     tried: bool = False
-    stood: bool = False
+    present: bool = False
 
 
-class Tally:
+class ClauseCoverage:
     """The steps of one examination and what they saw."""
 
     def __init__(self) -> None:
         self._read: set[str] = set()
         self._unread: dict[str, str] = {}
-        self._seen: dict[str, Sight] = {}
+        self._seen: dict[str, StepCoverage] = {}
 
     def read(self, check: str) -> None:
         """A static check has looked."""
@@ -58,32 +58,32 @@ class Tally:
         """A static check could not tell."""
         self._unread[check] = why
 
-    def see(self, step: str, sight: Sight) -> None:
+    def see(self, step: str, coverage: StepCoverage) -> None:
         """A step was completed."""
-        self._seen[step] = sight
+        self._seen[step] = coverage
 
     @property
     def absent(self) -> list[str]:
         """The backends on which nothing of the subject was ever there, though checks looked for it."""
-        sights = {step: sight for step, sight in self._seen.items() if sight.tried}
+        sights = {step: coverage for step, coverage in self._seen.items() if coverage.tried}
         without = {_backend(step) for step in sights if _check(step) not in NEEDS_NO_INSTANCE}
-        return sorted(without - {_backend(step) for step, sight in sights.items() if sight.stood})
+        return sorted(without - {_backend(step) for step, coverage in sights.items() if coverage.present})
 
     def where(self, check: Check, clause: str) -> list[str] | None:
         """The backends on which a check examined a clause, none for one that only reads; None if it did not."""
         if check.kind == "static":
             return [] if check.name in self._read else None
         found: set[str] = set()
-        for step, sight in self._seen.items():
-            if _check(step) == check.name and self._has_looked(step, sight, clause):
-                found |= sight.backends
+        for step, coverage in self._seen.items():
+            if _check(step) == check.name and self._has_looked(step, coverage, clause):
+                found |= coverage.backends
         return sorted(found) or None
 
-    def _has_looked(self, step: str, sight: Sight, clause: str) -> bool:
-        if sight.stood or clause in NEEDS_NO_INSTANCE.get(_check(step), ()):
+    def _has_looked(self, step: str, coverage: StepCoverage, clause: str) -> bool:
+        if coverage.present or clause in NEEDS_NO_INSTANCE.get(_check(step), ()):
             return True
-        # A check that needed no scene has read all there is, unless that is part of a module that is not there.
-        return not sight.tried and _backend(step) not in self.absent
+        # A check that needed no mounted has read all there is, unless that is part of a module that is not there.
+        return not coverage.tried and _backend(step) not in self.absent
 
     def reasons(self, checks: list[Check]) -> list[str]:
         """Why static checks that could have decided a clause did not."""

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from amplifier.conformance.checks.provider.content_tracing import lost_part, lost_signature, unsigned, watched
+from amplifier.conformance.checks.provider.content_tracing import lost_part, lost_signature, traced_content, unsigned
 from amplifier.conformance.checks.provider.dialogues import (
     calls_of,
     continued,
@@ -30,8 +30,8 @@ THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "seal"}
 TEXT = {"type": "text", "text": "so it is"}
 
 
-def passing(function):
-    with watched(lambda name: name == __file__) as seen:
+def traced(function):
+    with traced_content(lambda name: name == __file__) as seen:
         function()
     return seen
 
@@ -47,7 +47,7 @@ def receive():
 
 
 def test_a_signature_that_came_with_a_thought_is_missed_in_the_response():
-    seen = passing(receive)
+    seen = traced(receive)
     assert lost_signature(seen, answer(ThinkingBlock(thinking="hm", signature="seal")), set()) is None
     assert lost_signature(seen, answer(ThinkingBlock(thinking="another")), set()) is None
     assert "seal" in (lost_signature(seen, answer(ThinkingBlock(thinking="hm")), set()) or "")
@@ -55,7 +55,7 @@ def test_a_signature_that_came_with_a_thought_is_missed_in_the_response():
 
 
 def test_parts_that_came_are_missed_when_they_are_dropped_or_regrouped():
-    seen = passing(receive)
+    seen = traced(receive)
     thought, text = ThinkingBlock(thinking="hm", signature="seal"), TextBlock(text="so it is")
     assert lost_part(seen, answer(thought, text), set()) is None
     assert lost_part(seen, answer(thought, TextBlock(text="And so it is.")), set()) is None
@@ -70,9 +70,9 @@ def test_a_thought_that_is_passed_on_without_its_signature_is_seen_and_one_with_
         part.pop("signature")
         return part
 
-    assert unsigned(passing(strip), {"hm": "seal"}) is not None
-    assert unsigned(passing(receive), {"hm": "seal"}) is None
-    assert unsigned(passing(lambda: None), {"hm": "seal"}) is None
+    assert unsigned(traced(strip), {"hm": "seal"}) is not None
+    assert unsigned(traced(receive), {"hm": "seal"}) is None
+    assert unsigned(traced(lambda: None), {"hm": "seal"}) is None
 
 
 CALL = ToolCallBlock(id="a", name="look", input={"n": 1})
@@ -136,7 +136,7 @@ def test_two_calls_of_one_tool_around_another_are_in_order():
             *({"type": "tool_use", "id": f"c{n}", "name": name, "input": {}} for n, name in enumerate(names)),
         ]
 
-    seen = passing(receive_calls)
+    seen = traced(receive_calls)
     calls = [ToolCallBlock(id=f"c{n}", name=name, input={}) for n, name in enumerate(names)]
     assert lost_part(seen, answer(TextBlock(text="so it is"), *calls), set()) is None
     assert lost_part(seen, answer(TextBlock(text="so it is"), calls[1], calls[0], calls[2]), set()) is not None

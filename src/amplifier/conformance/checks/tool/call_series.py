@@ -1,6 +1,6 @@
 """Many calls of one tool in one session, and what is wrong with the answers.
 
-Above stand the checks of tools; below stands the scene.
+Above stand the checks of tools; below stands the mounted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from amplifier.conformance.harness.mounted_module import MountFailed, Outcome, Scene, Stage
+from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule, MountFailed, Outcome
 from amplifier.conformance.harness.resource_snapshot import files_below
 from amplifier.conformance.harness.time_budget import Budget
 from amplifier.conformance.harness.typical_use import schema_of
@@ -27,9 +27,9 @@ _MOST_LATE = 2
 class Printed:
     """Stands in for standard output and notes what the subject itself prints."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._owns = stage.loaded.subject.owns
-        self._stage = stage
+    def __init__(self, ctx: CheckContext) -> None:
+        self._owns = ctx.loaded.subject.owns
+        self._ctx = ctx
         self.line: str | None = None
 
     def write(self, text: str) -> int:
@@ -47,18 +47,18 @@ class Printed:
         return False
 
 
-class Trial:
+class ToolCallSeries:
     """A series of calls.
 
     Args:
-        stage: Where; faults are reported there, one for each clause.
+        ctx: Where; faults are reported there, one for each clause.
         tool: The tool's name.
         budget: How long.
-        is_drawn: Whether the calls are the stage's case, which then is the input of every fault.
+        is_drawn: Whether the calls are the ctx's case, which then is the input of every fault.
     """
 
-    def __init__(self, stage: Stage, tool: str, budget: Budget, *, is_drawn: bool = False) -> None:
-        self._stage = stage
+    def __init__(self, ctx: CheckContext, tool: str, budget: Budget, *, is_drawn: bool = False) -> None:
+        self._ctx = ctx
         self._tool = tool
         self._budget = budget
         self._accepts: Accepts | None = None
@@ -70,10 +70,10 @@ class Trial:
     async def run(self, inputs: Iterable[Input]) -> None:
         """Make the calls, and then look whether the tool and its earlier answers are what they were."""
         late = 0
-        printed: Any = Printed(self._stage)  # as much of a stream as print needs
+        printed: Any = Printed(self._ctx)  # as much of a stream as print needs
         kept = sys.stdout
-        async with self._stage.scene() as scene:
-            tool = scene.instances.get(self._tool)
+        async with self._ctx.mount() as mounted:
+            tool = mounted.instances.get(self._tool)
             if tool is None:
                 return
             before = self._described(tool)
@@ -81,7 +81,7 @@ class Trial:
             sys.stdout = printed
             try:
                 for given in inputs:
-                    outcome = await self._call(scene, given)
+                    outcome = await self._call(mounted, given)
                     late += outcome.kind == "late"
                     if late >= _MOST_LATE or self._budget.is_spent():
                         break
@@ -93,10 +93,10 @@ class Trial:
 
     # ── one call ──
 
-    async def _call(self, scene: Scene, given: Input) -> Outcome:
+    async def _call(self, mounted: MountedModule, given: Input) -> Outcome:
         own, was = copy.deepcopy(given), fingerprint(given)
-        files = files_below(scene.directory)
-        outcome = await scene.call(scene.instances[self._tool].execute, own, seconds=_SECONDS)
+        files = files_below(mounted.directory)
+        outcome = await mounted.call(mounted.instances[self._tool].execute, own, seconds=_SECONDS)
         if outcome.kind == "late":
             await self._look_at_lateness(given)
         elif outcome.kind == "raised":
@@ -105,7 +105,7 @@ class Trial:
                 self._fault("T6", f"execute {outcome}", given, error=outcome.error)
         else:
             self._look_at(outcome.value, given)
-            self._look_at_effects(outcome.value, given, files, scene)
+            self._look_at_effects(outcome.value, given, files, mounted)
         if fingerprint(own) != was:
             self._fault("T15", f"execute changed its input to {fingerprint(own)[:150]}", given)
         self._done.append(given)
@@ -128,10 +128,10 @@ class Trial:
                 self._fault("T9", f"the {part} holds {problem}, which is not JSON", given)
         self._given.append((given, result, fingerprint([result.output, result.error])))
 
-    def _look_at_effects(self, result: Any, given: Input, files: Any, scene: Scene) -> None:
+    def _look_at_effects(self, result: Any, given: Input, files: Any, mounted: MountedModule) -> None:
         if self._accepts is None or self._accepts(given) or getattr(result, "success", True):
             return
-        changed = sorted(name for name, _ in set(_items(files)) ^ set(_items(files_below(scene.directory))))
+        changed = sorted(name for name, _ in set(_items(files)) ^ set(_items(files_below(mounted.directory))))
         if changed:
             self._fault("T12", f"it refused the input and had changed {changed[0]!r} before", given)
 
@@ -139,15 +139,15 @@ class Trial:
         """A call that never ends may be what was asked for; one that does end in a new session was spoilt by another."""
         for culprit in [None, *reversed(self._done[-6:]), self._done[0] if self._done else None]:
             try:
-                async with self._stage.scene() as scene:
-                    execute = scene.instances[self._tool].execute
+                async with self._ctx.mount() as mounted:
+                    execute = mounted.instances[self._tool].execute
                     if culprit is not None:
-                        await scene.call(execute, copy.deepcopy(culprit), seconds=_SECONDS)
-                    outcome = await scene.call(execute, copy.deepcopy(given), seconds=_SECONDS)
+                        await mounted.call(execute, copy.deepcopy(culprit), seconds=_SECONDS)
+                    outcome = await mounted.call(execute, copy.deepcopy(given), seconds=_SECONDS)
             except MountFailed:
                 return
             if culprit is None and outcome.kind == "late":
-                self._stage.notes.append(f"execute of {self._tool!r} did not end within {_SECONDS:g} s on some input")
+                self._ctx.notes.append(f"execute of {self._tool!r} did not end within {_SECONDS:g} s on some input")
                 return
             if culprit is not None and outcome.kind == "late":
                 after = fingerprint(culprit)[:150]
@@ -181,7 +181,7 @@ class Trial:
         if clause not in self._broken:
             self._broken.add(clause)
             shown = None if given is None or self._is_drawn else {"tool": self._tool, "input": given}
-            self._stage.fault(clause, what, given=shown, **details)
+            self._ctx.fault(clause, what, given=shown, **details)
 
 
 def _items(files: dict[str, bytes | None]) -> list[tuple[str, bytes | None]]:

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from amplifier.conformance.checks.context.view_rules import complaints, difference, is_whole
+from amplifier.conformance.checks.context.view_rules import difference, is_whole, view_violations
 from amplifier.conformance.inputs.conversations import built, newest_unit, prose, spoken, tokens, tool_turn
 
 HISTORY = [
@@ -21,7 +21,7 @@ CALL = 21
 
 
 def clauses(view, budget=None, history=HISTORY):
-    return {clause for clause, _ in complaints(history, copy.deepcopy(view), budget)}
+    return {clause for clause, _ in view_violations(history, copy.deepcopy(view), budget)}
 
 
 def without(*positions):

@@ -1,6 +1,6 @@
 """Many events for the handlers of one hook module in one session, and what is wrong with the answers.
 
-Above stand the checks of hooks; below stands the scene.
+Above stand the checks of hooks; below stands the mounted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from amplifier.conformance.harness.mounted_module import Scene, Stage
+from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
 from amplifier.conformance.harness.time_budget import Budget
 from amplifier.conformance.inputs.hook_payloads import NEUTRAL
 from amplifier.conformance.inputs.json_schema import fingerprint, json_problem
@@ -22,20 +22,20 @@ from amplifier.models import HookResult
 _SECONDS = 1.5
 _MOST_LATE = 2
 
-Happening = tuple[str, dict[str, Any]]
+Event = tuple[str, dict[str, Any]]
 
 
-class HookTrial:
+class EventSeries:
     """A series of events.
 
     Args:
-        stage: Where; faults are reported there, one for each clause.
+        ctx: Where; faults are reported there, one for each clause.
         budget: How long.
-        is_drawn: Whether the events are the stage's case, which then is the input of every fault.
+        is_drawn: Whether the events are the ctx's case, which then is the input of every fault.
     """
 
-    def __init__(self, stage: Stage, budget: Budget, *, is_drawn: bool = False) -> None:
-        self._stage = stage
+    def __init__(self, ctx: CheckContext, budget: Budget, *, is_drawn: bool = False) -> None:
+        self._ctx = ctx
         self._is_drawn = is_drawn
         self._broken: set[str] = set()
         self._kept: list[tuple[Any, str, Any]] = []
@@ -47,14 +47,14 @@ class HookTrial:
         """Whether the time for this module is used up."""
         return self._late >= _MOST_LATE or self._budget.is_spent()
 
-    async def play(self, scene: Scene, registration: Any, happenings: Iterable[Happening]) -> None:
+    async def play(self, mounted: MountedModule, registration: Any, events: Iterable[Event]) -> None:
         """Give one handler its events."""
-        for event, data in happenings:
+        for event, data in events:
             if self.is_over:
                 return
-            await self._call(scene, registration, event, data)
+            await self._call(mounted, registration, event, data)
 
-    async def _call(self, scene: Scene, registration: Any, event: str, data: dict[str, Any]) -> None:
+    async def _call(self, mounted: MountedModule, registration: Any, event: str, data: dict[str, Any]) -> None:
         own, was = copy.deepcopy(data), fingerprint(data)
         is_async: list[bool] = []
 
@@ -64,7 +64,7 @@ class HookTrial:
             return await answer if is_async[0] else answer
 
         given = {"handler": registration.name, "event": event, "data": data}
-        outcome = await scene.call(handle, seconds=_SECONDS)
+        outcome = await mounted.call(handle, seconds=_SECONDS)
         if outcome.kind == "late":
             self._late += 1
         elif outcome.kind == "raised":
@@ -131,7 +131,7 @@ class HookTrial:
     def _fault(self, clause: str, what: str, given: Any, **details: Any) -> None:
         if clause not in self._broken:
             self._broken.add(clause)
-            self._stage.fault(clause, what, given=None if self._is_drawn else given, **details)
+            self._ctx.fault(clause, what, given=None if self._is_drawn else given, **details)
 
 
 def _invalid(answer: Any) -> str | None:
