@@ -14,10 +14,10 @@ from amplifier.conformance.harness.resolver_sources import (
     EXECUTED,
     SAMPLES,
     Question,
-    install_samples,
     hints,
     holds_a_package,
     ids_in,
+    install_samples,
     locate,
     settings_for,
 )

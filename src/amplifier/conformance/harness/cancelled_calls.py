@@ -1,46 +1,63 @@
-"""Cancels a call of the subject at its suspensions, one after another, and looks at what is left of it.
+"""Fault injection: cancels typical operations of the module at their suspensions and checks what is left of it.
 
-Fault injection for modules: each point gets a fresh mounted in which the same call is cancelled many times, since a slot that
-is lost at every cancellation shows only when the slots run out; then the subject has to work as before, and when it is closed
-nothing may remain. A call is swept as the first of a session and, where it goes another way then, after all the others. Above
-stand the checks of cancellation; below stand the mounted and `amplifier.testing.cancel_at`.
+At each point the same call is cancelled many times in a fresh session, since a slot that is lost at every cancellation
+shows only when the slots run out. Afterwards the module has to work as before, and nothing may remain once it is closed.
+An operation is cancelled as the first of a session and, where it behaves differently then, after all the others.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 import attrs
 
 from amplifier.testing import cancel_at
 
+from .calls import Outcome
 from .cpu_clock import process_cpu_wait
 from .leftovers import Leftovers, temporary_files_left
-from .mounted_module import CALL_SECONDS, CANCEL_GRACE, CheckContext, Fault, MountedModule, Outcome
+from .mounted_module import CheckContext, Fault, MountedModule
 from .time_budget import Budget
 from .typical_use import Operation, typical_operations
 
-REPEATS = 12
-"""How often a call is cancelled at one point before the subject is asked to work again."""
-ENDS_WITHIN = 1.0
-_NEVER = 1_000_000_000
+NEVER = 1_000_000_000
+"""A suspension that no call reaches."""
+_REPEATS = 12
+"""How often a call is cancelled at one point before the module has to work again."""
+_ENDS_WITHIN = 1.0
 _SECONDS = 8.0
-"""For the whole cancel_at_every_suspension of the quick profile; reached by modules only whose calls take long."""
+"""The budget in the quick profile; only modules whose calls take long reach it."""
 _SLOW = ((0.25, 5, 4), (0.05, 10, 6))
 """A call that takes at least so many seconds is cancelled at so many points, so many times at each."""
 
 
+def chosen_suspensions(ctx: CheckContext, suspensions: int, most: int | None = None) -> list[int]:
+    """All suspensions of a call, or a sample with the first and the last one."""
+    most = ctx.points if most is None else min(ctx.points, most)
+    every = range(1, suspensions + 1)
+    if suspensions <= most:
+        return list(every)
+    return sorted({1, suspensions, *random.Random(ctx.seed).sample(every, most)})
+
+
+async def cancel_once(mounted: MountedModule, operation: Operation, k: int, *, native: bool = False) -> Any:
+    """Run an operation and cancel it at its k-th suspension; None if it raised, which other checks report."""
+    with mounted.ctx.alarm(what=operation.name), suppress(Exception):
+        return await cancel_at(k, operation.run, mounted, native=native)
+    return None
+
+
 @attrs.frozen
 class _Variant:
-    """One operation as it goes in a new session, or in one that has been used.
+    """One operation in a new session, or in one that has been used.
 
     Attributes:
         index: Which operation.
-        is_warm: Whether every operation was done once before.
+        is_warm: Whether every operation was run once before.
         suspensions: How often it suspends.
-        usual: How it ends when it is done a second time.
+        usual: How it ends when it is run a second time.
         seconds: How long it takes.
     """
 
@@ -57,58 +74,47 @@ async def cancel_at_every_suspension(ctx: CheckContext) -> None:
     async with ctx.mount() as mounted:
         count = len(typical_operations(mounted))
     for index in range(count):
-        for way in await _ways(ctx, index, count):
-            if await _is_broken(ctx, way, budget):
-                return  # the first point that shows it says enough; the rest would say the same
+        for variant in await _variants(ctx, index, count):
+            if await _is_broken(ctx, variant, budget):
+                return  # other points would show the same
     if budget.is_spent():
         ctx.notes.append("its calls take long, so they were not cancelled at every point")
 
 
-async def _ways(ctx: CheckContext, index: int, count: int) -> list[_Variant]:
+async def _variants(ctx: CheckContext, index: int, count: int) -> list[_Variant]:
     first = await _undisturbed(ctx, index, is_warm=False)
-    if count < 2:
-        return [] if first is None else [first]
-    later = await _undisturbed(ctx, index, is_warm=True)
-    if first is None or later is None:
-        return [way for way in (first, later) if way is not None]
-    is_other = later.suspensions != first.suspensions or _gist(later.usual) != _gist(first.usual)
-    return [first, later] if is_other else [first]
+    later = await _undisturbed(ctx, index, is_warm=True) if count > 1 else None
+    found = [variant for variant in (first, later) if variant is not None]
+    # The second variant is worth trying only if it behaves differently.
+    return list({(each.suspensions, _gist(each.usual)): each for each in reversed(found)}.values())[::-1]
 
 
-async def _is_broken(ctx: CheckContext, way: _Variant, budget: Budget) -> bool:
+async def _is_broken(ctx: CheckContext, variant: _Variant, budget: Budget) -> bool:
     before = len(ctx.faults)
-    points, repeats = next(((p, r) for slow, p, r in _SLOW if way.seconds >= slow), (ctx.points, REPEATS))
-    remains = Leftovers()
+    points, repeats = next(((p, r) for slow, p, r in _SLOW if variant.seconds >= slow), (ctx.points, _REPEATS))
+    leftovers = Leftovers()
     tried: list[tuple[int, bool]] = []
-    for k in _chosen(way.suspensions, ctx, points):
-        for native in (False, True) if ctx.backend == "asyncio" else (False,):
+    for k in chosen_suspensions(ctx, variant.suspensions, points):
+        for native in ctx.cancel_modes:
             if budget.is_spent():
                 break
             tried.append((k, native))
-            ctx.faults += await _confirmed(ctx, way, k, native, repeats)
+            ctx.faults += await _confirmed(ctx, variant, k, native, repeats)
             if len(ctx.faults) > before:
                 return True
-    if await remains.found():
-        await _blame_a_point(ctx, way, tried)
+    if await leftovers.found():
+        await _blame_a_point(ctx, variant, tried)
     return len(ctx.faults) > before
 
 
-def _chosen(suspensions: int, ctx: CheckContext, points: int | None = None) -> list[int]:
-    most = min(ctx.points, points or ctx.points)
-    every = range(1, suspensions + 1)
-    if suspensions <= most:
-        return list(every)
-    return sorted({1, suspensions, *random.Random(ctx.seed).sample(every, most)})
-
-
 async def _undisturbed(ctx: CheckContext, index: int, *, is_warm: bool) -> _Variant | None:
-    """How often the operation suspends, and how it ends when done again; None if it does not end by itself."""
+    """How often the operation suspends, and how it ends when run again; None if it does not end by itself."""
     async with ctx.mount() as mounted:
         operation = await _ready(mounted, index, is_warm=is_warm)
-        first = await mounted.call(cancel_at, _NEVER, _coroutine(operation, mounted))
+        first = await mounted.call(cancel_at, NEVER, operation.run, mounted)
         again = await mounted.call(operation.run, mounted)
         if first.kind == "raised" and again.kind == "raised":
-            return None  # says nothing about cancellation; other checks speak about what it raises
+            return None  # shows nothing about cancellation; other checks report what it raises
         if not first.returned:
             ctx.notes.append(f"{operation.name} {first}, so it was not cancelled at every point")
             return None
@@ -116,118 +122,103 @@ async def _undisturbed(ctx: CheckContext, index: int, *, is_warm: bool) -> _Vari
 
 
 async def _ready(mounted: MountedModule, index: int, *, is_warm: bool) -> Operation:
-    every = typical_operations(mounted)
-    for each in every if is_warm else ():
+    operations = typical_operations(mounted)
+    for each in operations if is_warm else ():
         await mounted.call(each.run, mounted)
-    return every[index]
-
-
-def _coroutine(operation: Operation, mounted: MountedModule) -> Callable[[], Coroutine[Any, Any, Any]]:
-    async def run() -> Any:
-        return await operation.run(mounted)
-
-    return run
+    return operations[index]
 
 
 # ── one point ──
 
 
-async def _confirmed(ctx: CheckContext, way: _Variant, k: int, native: bool, repeats: int) -> list[Fault]:
-    """What is wrong at one point; what may have been chance is looked at twice: calls fail now and then, and take long."""
+async def _confirmed(ctx: CheckContext, variant: _Variant, k: int, native: bool, repeats: int) -> list[Fault]:
+    """The faults at one point; those that may be due to chance have to show twice: calls fail and take long at times."""
     trial = attrs.evolve(ctx, faults=[])
-    await _cancel_repeatedly(trial, way, k, native, repeats)
+    await _cancel_repeatedly(trial, variant, k, native, repeats)
     if any(fault.clause in ("A8", "A9") for fault in trial.faults):
         again = attrs.evolve(ctx, faults=[])
-        await _cancel_repeatedly(again, way, k, native, repeats)
+        await _cancel_repeatedly(again, variant, k, native, repeats)
         return trial.faults if again.faults else []
     return trial.faults
 
 
-async def _cancel_repeatedly(ctx: CheckContext, way: _Variant, k: int, native: bool, repeats: int) -> None:
+async def _cancel_repeatedly(ctx: CheckContext, variant: _Variant, k: int, native: bool, repeats: int) -> None:
     async with ctx.mount() as mounted:
-        operation = await _ready(mounted, way.index, is_warm=way.is_warm)
+        operation = await _ready(mounted, variant.index, is_warm=variant.is_warm)
         how = "Task.cancel()" if native else "its cancel scope"
         where = ""
         for _ in range(repeats):
             waited = process_cpu_wait()
-            with ctx.alarm(CALL_SECONDS + CANCEL_GRACE, "A8", f"{operation.name}, cancelled by {how},"):
+            with ctx.alarm(what=f"{operation.name}, cancelled by {how},"):
                 try:
-                    trial = await cancel_at(k, _coroutine(operation, mounted), native=native)
+                    trial = await cancel_at(k, operation.run, mounted, native=native)
                 except Exception as error:  # noqa: BLE001 — foreign code: this is what is being looked for
-                    if where and way.usual.returned and (await mounted.call(operation.run, mounted)).kind == "raised":
-                        break  # not this cancellation but the one before: it is no longer whole
-                    what = (
-                        f"{operation.name} was cancelled by {how} and raised {type(error).__name__}: {str(error)[:200]}"
-                    )
+                    worked = where and variant.usual.returned
+                    if worked and (await mounted.call(operation.run, mounted)).kind == "raised":
+                        break  # the cancellation before this one broke it
+                    raised = f"{type(error).__name__}: {str(error)[:200]}"
+                    what = f"{operation.name} was cancelled by {how} and raised {raised}"
                     ctx.fault("A7", what, given=operation.given, error=error, cancelled_at=where)
                     return
             if not trial.fired:
-                break  # it goes another way now, which is looked at below
+                break  # it takes another path now, which is checked below
             where = trial.where
             details = {"given": operation.given, "cancelled_at": where}
             if trial.swallowed:
                 ctx.fault("A7", f"{operation.name} was cancelled by {how} and returned all the same", **details)
                 return
-            if trial.seconds > ENDS_WITHIN and trial.seconds - (process_cpu_wait() - waited) > ENDS_WITHIN:
+            if trial.seconds > _ENDS_WITHIN and trial.seconds - (process_cpu_wait() - waited) > _ENDS_WITHIN:
                 what = f"{operation.name} went on for {trial.seconds:.1f} s after it was cancelled by {how}"
                 ctx.fault("A8", what, **details)
                 return
-        await _expect_whole(ctx, mounted, operation, way, where, repeats)
+        await _check_works(mounted, operation, variant, where, repeats)
         await mounted.close()
-        for name in await temporary_files_left(mounted):
+        for name in (await temporary_files_left(mounted))[:1]:
             what = f"{operation.name} was cancelled, and the temporary file {name!r} remains after cleanup"
             ctx.fault("A14", what, given=operation.given, cancelled_at=where)
-            return
 
 
-async def _expect_whole(
-    ctx: CheckContext, mounted: MountedModule, operation: Operation, way: _Variant, where: str, repeats: int
+async def _check_works(
+    mounted: MountedModule, operation: Operation, variant: _Variant, where: str, repeats: int
 ) -> None:
     after = await mounted.call(operation.run, mounted)
-    if _gist(after) == _gist(way.usual):
+    usual = _gist(variant.usual)
+    if _gist(after) == usual:
         return
-    if after.kind == way.usual.kind and await _gist_after_many(ctx, way, repeats) != _gist(way.usual):
+    if after.kind == variant.usual.kind and await _gist_after_many(mounted.ctx, variant, repeats) != usual:
         return  # so many calls are too many for it, cancelled or not
     ended = f"gave {str(after.value)[:150]}" if after.returned else str(after)
-    what = f"after {repeats} cancelled calls {operation.name} {ended}; without them it {way.usual}"
-    ctx.fault("A9", what, given=operation.given, cancelled_at=where, error=after.error)
+    what = f"after {repeats} cancelled calls {operation.name} {ended}; without them it {variant.usual}"
+    mounted.ctx.fault("A9", what, given=operation.given, cancelled_at=where, error=after.error)
 
 
 def _gist(outcome: Outcome) -> str:
-    """How a call ended, in a word: a tool may have returned its failure, a hook has decided, a resolver has found much."""
+    """The essence of an outcome: the success of a tool, the action of a hook, the files that a resolver found."""
     value = outcome.value
     if isinstance(value, list) and value and isinstance(value[0], bool):
         return str(value[0])
-    if isinstance(value, dict) and "action" in value:
-        return str(value["action"])
-    if isinstance(value, dict) and "files" in value:
-        return str(value["files"])
+    for key in ("action", "files"):
+        if isinstance(value, dict) and key in value:
+            return str(value[key])
     return outcome.kind
 
 
-async def _gist_after_many(ctx: CheckContext, way: _Variant, repeats: int) -> str:
+async def _gist_after_many(ctx: CheckContext, variant: _Variant, repeats: int) -> str:
     async with ctx.mount() as mounted:
-        same = await _ready(mounted, way.index, is_warm=way.is_warm)
+        operation = await _ready(mounted, variant.index, is_warm=variant.is_warm)
         for _ in range(repeats):
-            await mounted.call(same.run, mounted)
-        return _gist(await mounted.call(same.run, mounted))
+            await mounted.call(operation.run, mounted)
+        return _gist(await mounted.call(operation.run, mounted))
 
 
-# ── what remains ──
-
-
-async def _blame_a_point(ctx: CheckContext, way: _Variant, tried: list[tuple[int, bool]]) -> None:
-    """Something remained after the cancel_at_every_suspension of an operation; find a point at which one cancellation leaves it behind."""
+async def _blame_a_point(ctx: CheckContext, variant: _Variant, tried: list[tuple[int, bool]]) -> None:
+    """Something remained after all cancellations; find a point at which one cancellation leaves it behind."""
     for k, native in tried:
-        remains = Leftovers()
+        leftovers = Leftovers()
         async with ctx.mount() as mounted:
-            operation = await _ready(mounted, way.index, is_warm=way.is_warm)
-            with ctx.alarm(CALL_SECONDS + CANCEL_GRACE, "A8", operation.name):
-                try:
-                    where = (await cancel_at(k, _coroutine(operation, mounted), native=native)).where
-                except Exception:  # noqa: BLE001 — foreign code; the cancel_at_every_suspension itself says what it raises
-                    continue
-        for left in (await remains.found())[:1]:
+            operation = await _ready(mounted, variant.index, is_warm=variant.is_warm)
+            trial = await cancel_once(mounted, operation, k, native=native)
+        for left in (await leftovers.found())[:1] if trial is not None else ():
             what = f"{operation.name} was cancelled, and {left} remains after cleanup"
-            ctx.fault("A14", what, given=operation.given, cancelled_at=where)
+            ctx.fault("A14", what, given=operation.given, cancelled_at=trial.where)
             return

@@ -1,7 +1,6 @@
-"""A clock that a busy machine does not make faster: time in which nobody let us run does not pass.
+"""Monotonic clock that excludes time spent waiting for a CPU.
 
-Linux tells how long a thread was ready to run and had no processor. Elsewhere it is an ordinary clock. Above stand the budgets,
-the drawing of cases and the watch over the loop; below stands nothing of ours.
+Linux reports how long a thread was ready to run without a CPU. Elsewhere this is an ordinary monotonic clock.
 """
 
 from __future__ import annotations
@@ -11,16 +10,16 @@ from pathlib import Path
 from threading import get_native_id
 
 _THREADS = Path("/proc/self/task")
-_MOST = 10.0
+_MAX_SLOWDOWN = 10.0
 
 
 def unstalled_time() -> float:
-    """Seconds on a clock that stands still while the calling thread waits for a processor."""
+    """Seconds on a clock that stops while the calling thread waits for a CPU."""
     return time.monotonic() - cpu_wait(get_native_id())
 
 
 def cpu_wait(thread: int) -> float:
-    """Seconds that a thread, given by its native id, has waited for a processor so far."""
+    """Seconds that a thread, given by its native id, has waited for a CPU so far."""
     try:
         return int((_THREADS / str(thread) / "schedstat").read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
@@ -28,10 +27,10 @@ def cpu_wait(thread: int) -> float:
 
 
 def slowdown() -> float:
-    """How many times longer than on an idle machine things have taken so far; by this much deadlines are put off."""
+    """How many times longer than on an idle machine things have taken so far; deadlines are multiplied by it."""
     passed = time.monotonic() - _STARTED
     worked = passed - (cpu_wait(get_native_id()) - _WAITED)
-    return min(max(passed / max(worked, 0.01), 1.0), _MOST)
+    return min(max(passed / max(worked, 0.01), 1.0), _MAX_SLOWDOWN)
 
 
 def process_cpu_wait() -> float:

@@ -1,31 +1,30 @@
-"""What to mount a module with when its author does not say: settings guessed from the words of its source.
+"""Guesses the configuration of a module from the words of its source when its author gives none.
 
-A provider that wants a key declines without one, and then nothing could be said about it; a context that can keep a file
-should be seen keeping one. So candidates are tried, and the first with which the module mounts and does its ordinary work
-is used for the whole examination. What is guessed is reported. Above stands the runner; below stand the mounted and the
-typical_operations.
+A provider that needs a key declines without one, and then nothing could be examined; a context that can keep a file should
+be examined while it keeps one. So candidates are tried, and the first one with which the module mounts and runs its typical
+operations is used for all checks. The report names the guessed settings.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import attrs
 
 from amplifier.conformance.harness.llm_server_process import SERVICE, is_served
-from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule, MountFailed
+from amplifier.conformance.harness.mounted_module import CheckContext, MountFailed
 from amplifier.conformance.harness.resolver_sources import settings_for
 from amplifier.conformance.harness.typical_use import typical_operations
 from amplifier.conformance.target.load import LoadedSubject
 from amplifier.conformance.target.source_literals import environment_in, inputs_in, settings_in
 
 SECRET = "conformance-secret-7f3a"
-"""Given wherever a key is wanted; it opens nothing."""
+"""A value for keys; it is valid nowhere."""
 NOWHERE = "http://127.0.0.1:9"
-"""An address that nobody listens at."""
+"""An address at which no server listens."""
 
 _SECRETS = ("api_key", "apikey", "key", "token", "secret", "password", "credential")
 _ADDRESSES = ("base_url", "api_base", "endpoint", "url")
@@ -36,7 +35,7 @@ _MOST_MISSING = 8
 
 
 async def find_working_config(ctx: CheckContext) -> LoadedSubject:
-    """The subject with the settings that it is to be examined with."""
+    """The module with the settings for all checks."""
     loaded = ctx.loaded
     works = await _works(ctx, loaded.config)
     wanted: list[dict[str, Any]] = []
@@ -57,7 +56,7 @@ async def find_working_config(ctx: CheckContext) -> LoadedSubject:
 
 
 async def _supplied(ctx: CheckContext, works: bool) -> LoadedSubject:
-    """As it is, or with what it complains to miss, one setting after the other."""
+    """As it is, or with the settings whose absence it reports, one after the other."""
     loaded = ctx.loaded
     config = dict(loaded.config)
     for _ in range(0 if works else _MOST_MISSING):
@@ -71,34 +70,27 @@ async def _supplied(ctx: CheckContext, works: bool) -> LoadedSubject:
 
 
 async def _works(ctx: CheckContext, config: dict[str, Any]) -> bool:
-    """Whether it mounts with these settings, and does something ordinary without raising."""
-    trial = attrs.evolve(ctx, faults=[], notes=[])
+    """Whether it mounts with these settings, and runs its typical operations."""
+    module_type = ctx.loaded.module_type
     try:
-        async with trial.mount(config=config) as mounted:
-            return _stands(mounted) and await _does_something(mounted, config)
+        async with ctx.fresh().mount(config=config) as mounted:
+            # A hook need not register anything.
+            if mounted.instance is None and module_type not in ("hook", "resolver"):
+                return False
+            # Failing calls are a matter for the checks, except where the settings exist to make them work.
+            if module_type not in ("context", "resolver") and not is_served(config):
+                return True
+            outcomes = [await mounted.call(each.run, mounted) for each in typical_operations(mounted)]
+            if module_type == "resolver":
+                return any(outcome.value is not None for outcome in outcomes)
+            return all(outcome.returned for outcome in outcomes)
     except MountFailed:
         return False
 
 
-def _stands(mounted: MountedModule) -> bool:
-    if mounted.loaded.module_type in ("hook", "resolver"):
-        return True  # whether it registers anything is its own affair
-    return mounted.instance is not None
-
-
-async def _does_something(mounted: MountedModule, config: dict[str, Any]) -> bool:
-    """Whether what it was given for is done: files are written, a service is understood."""
-    if mounted.loaded.module_type == "resolver":  # it finds a module that is there
-        return any([(await mounted.call(each.run, mounted)).value is not None for each in typical_operations(mounted)])
-    if mounted.loaded.module_type != "context" and not is_served(config):
-        return True  # that calls fail is what is to be seen
-    outcomes = [await mounted.call(each.run, mounted) for each in typical_operations(mounted)]
-    return all(outcome.returned for outcome in outcomes)
-
-
 async def _missing(ctx: CheckContext, config: dict[str, Any]) -> str | None:
     try:
-        async with attrs.evolve(ctx, faults=[], notes=[]).mount(config=config):
+        async with ctx.fresh().mount(config=config):
             return None
     except MountFailed as failed:
         error = failed.outcome.error
@@ -117,13 +109,13 @@ def _placed(loaded: LoadedSubject) -> list[dict[str, Any]]:
 
 
 def _served(loaded: LoadedSubject) -> list[dict[str, Any]]:
-    """Our service for every address, with keys to it."""
+    """The fake LLM server for every address, with keys for it."""
     keys = settings_in(loaded.subject)
     secrets = {key: SECRET for key in keys if is_secret(key)}
     models = {key: "test-model" for key in keys if "model" in key.lower().split("_")}
-    patience = {key: 0 for key in keys if key.lower() in ("max_retries", "retries")}
+    no_retries = {key: 0 for key in keys if key.lower() in ("max_retries", "retries")}
     addresses = _addresses(loaded, f"{SERVICE}/auto")
-    return [{**secrets, **addresses, **patience}, {**secrets, **models, **addresses, **patience}]
+    return [{**secrets, **addresses, **no_retries}, {**secrets, **models, **addresses, **no_retries}]
 
 
 def _enough(loaded: LoadedSubject) -> list[dict[str, Any]]:
@@ -166,7 +158,7 @@ def is_secret(key: str) -> bool:
 
 
 def set_environment(loaded: LoadedSubject) -> None:
-    """Give a value to the environment variables that it looks for its keys in."""
+    """Set the environment variables in which it looks for keys."""
     for name in secret_variables(loaded):
         os.environ.setdefault(name, SECRET)
 
@@ -178,10 +170,9 @@ def secret_variables(loaded: LoadedSubject) -> list[str]:
 
 @contextmanager
 def without_secrets(loaded: LoadedSubject) -> Iterator[None]:
-    """Take those variables away for a while."""
+    """Unset those variables in the body."""
     saved = {name: os.environ.pop(name) for name in secret_variables(loaded) if name in os.environ}
     try:
         yield
     finally:
-        with suppress(OSError):
-            os.environ.update(saved)
+        os.environ.update(saved)

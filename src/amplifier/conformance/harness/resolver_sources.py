@@ -1,8 +1,7 @@
-"""Modules to be found, questions to a resolver, and what it answers.
+"""Sample modules for a resolver to find, questions to ask it, and ways to ask them.
 
 A resolver is policy: the kit cannot know where it looks. So sample modules are put wherever its defaults, its settings and
-the words of its source may point, in every layout that the loader understands. Above stand the mounted, the typical_operations and the
-checks of resolvers; below stands nothing that runs.
+the words of its source may point, in every layout that the loader understands.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ MOUNT_POINTS = frozenset(contract.mount_point for contract in CONTRACTS.values()
 UNHEARD_OF = ("tool-unheard-of", "provider-zzz")
 INDEX = "index.json"
 EXECUTED = "was_executed"
-"""A file that appears beside the code of a sample module when that is run."""
+"""A file that a sample module creates beside its code when it is run."""
 
 _CODE = f"""from pathlib import Path
 
@@ -43,7 +42,7 @@ _NO_HINT: Any = object()
 
 
 def install_samples(directory: Path, subject: Subject) -> None:
-    """Put the samples where a resolver may look."""
+    """Create the sample modules wherever the resolver may look."""
     bases = [
         directory / "modules",
         directory,
@@ -97,18 +96,23 @@ class Question:
 
     Attributes:
         module_id: The module.
-        hint: What the plan says about its source: None for nothing, else a key of `hints`.
+        hint: The source in the plan: None for none, else a key of `hints`.
     """
 
     module_id: str
     hint: str | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The question as the input of a fault."""
+        return {"module_id": self.module_id, "hint": self.hint}
 
     def __str__(self) -> str:
         return f"{self.module_id!r}" if self.hint is None else f"{self.module_id!r} with {self.hint} as its hint"
 
 
 def hints(directory: Path, module_id: str) -> dict[str, Any]:
-    """Hints by name; which of them a resolver understands is its own affair."""
+    """Hints by name; a resolver need not understand all of them."""
     there = directory / "modules" / module_id
     return {
         "a path": str(there),
@@ -121,14 +125,14 @@ def hints(directory: Path, module_id: str) -> dict[str, Any]:
 
 
 def questions_about(subject: Subject) -> list[Question]:
-    """Ordinary questions: samples, ids that the source names, ids that nobody knows, with hints and without."""
+    """Ordinary questions: samples, ids that the source names, unknown ids, with hints and without."""
     ids = [*SAMPLES, *ids_in(texts_in(subject)), *UNHEARD_OF]
     hinted = [Question(SAMPLES[0], hint) for hint in ("a path", "a file URI", "a missing path", "a missing URI")]
     return [*(Question(each) for each in ids), *hinted]
 
 
 def ids_in(texts: list[str]) -> list[str]:
-    """Those of some texts that may be the id of a module which the resolver knows by name."""
+    """Those texts that may be the id of a module which the resolver knows by name."""
     return [text for text in texts if _is_id(text) and text not in MOUNT_POINTS][:4]
 
 
@@ -137,7 +141,7 @@ def _is_id(text: str) -> bool:
 
 
 def resolver_of(mounted: Any) -> Any:
-    """The resolver on a mounted: what was mounted, or what mount returned; None if there is none."""
+    """The resolver of a mounted module: what was mounted, or what mount returned; None if there is none."""
     if mounted.instance is not None:
         return mounted.instance
     returned = mounted.returned
@@ -151,7 +155,7 @@ def methods_of(resolver: Any) -> list[Callable[..., Any]]:
 
 
 async def ask(method: Callable[..., Any], question: Question, directory: Path) -> Any:
-    """What a resolver answers, before its source was asked; raises what it raises."""
+    """The source that a resolver returns; raises what it raises."""
     hint: Any = _NO_HINT if question.hint is None else hints(directory, question.module_id)[question.hint]
     answer = method(question.module_id) if hint is _NO_HINT else _with_hint(method, question.module_id, hint)
     return await answer if inspect.isawaitable(answer) else answer
@@ -172,7 +176,7 @@ def _with_hint(method: Callable[..., Any], module_id: str, hint: Any) -> Any:
 
 
 async def locate(method: Callable[..., Any], question: Question, directory: Path) -> Any:
-    """Where a module is, all the way; raises what resolver or source raise."""
+    """The directory that the source of a module resolves to; raises what resolver or source raise."""
     source = await ask(method, question, directory)
     if isinstance(source, (str, os.PathLike)) or not callable(getattr(source, "resolve", None)):
         return source
@@ -181,7 +185,7 @@ async def locate(method: Callable[..., Any], question: Question, directory: Path
 
 
 def is_not_found(error: BaseException | None) -> bool:
-    """Whether an error says that there is no such module; by name, since there are several classes of that name."""
+    """Whether an error is a ModuleNotFoundError; by name, since there are several classes of that name."""
     return any(kind.__name__ == "ModuleNotFoundError" for kind in type(error).__mro__)
 
 

@@ -1,7 +1,4 @@
-"""How long a check may go on asking: a slow module is asked fewer questions, the first of which say the most.
-
-Above stand the checks that list their questions; below stands the profile, as the ctx knows it.
-"""
+"""Time limits of checks: a slow module gets fewer calls, the most revealing of which come first."""
 
 from __future__ import annotations
 
@@ -16,14 +13,14 @@ _WAITING = 1.3
 
 
 class Budget:
-    """Counts the time a check has used.
+    """The time that a check may use.
 
-    Seconds of work count in full and seconds of waiting for less; waiting for a processor does not count at all, so that a busy
-    machine asks as many questions as an idle one.
+    CPU time counts in full and waiting for less. Waiting for a CPU does not count, so that a busy machine makes as many
+    calls as an idle one.
 
     Args:
         ctx: Its profile decides how much there is.
-        seconds: What the quick profile grants.
+        seconds: The time in the quick profile.
     """
 
     def __init__(self, ctx: CheckContext, seconds: float) -> None:
@@ -32,7 +29,7 @@ class Budget:
         self._until = unstalled_time() + granted * _WAITING
 
     def is_spent(self) -> bool:
-        """Whether it is time to come to an end."""
+        """Whether the time is used up."""
         return time.process_time() > self._busy_until or unstalled_time() > self._until
 
 
@@ -40,7 +37,7 @@ _SHARED: dict[tuple[int, str], Budget] = {}
 
 
 def shared_budget(ctx: CheckContext, name: str, seconds: float) -> Budget:
-    """The budget of all the cases of a check together; the time between them counts as well."""
+    """One budget for all drawn cases of a check; the time between them counts as well."""
     key = (id(ctx.loaded), f"{name}:{ctx.backend}")
     if key not in _SHARED:
         _SHARED[key] = Budget(ctx, seconds)

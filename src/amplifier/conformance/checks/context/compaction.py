@@ -1,6 +1,6 @@
-"""What contexts promise about the views they show: what has to be in them, and how much.
+"""Checks of contexts: what compacted views have to contain, and how large they may be.
 
-How tokens are counted is the context's business, so budgets are far too small or far too large for what is stored.
+Contexts count tokens in their own way, so budgets are far too small or far too large for the stored messages.
 """
 
 from __future__ import annotations
@@ -19,20 +19,17 @@ from .view_rules import is_whole, shows
 CONTEXT = ("context",)
 
 
-# ── conversations that are too long ──
-
-
 @check(
     "C6", "C7", "C8", "C9", "C10", "C11", "C12", "C17",
     kind="behaviour", types=CONTEXT, inputs="long_conversations",
 )  # fmt: skip
 async def shows_what_fits(ctx: CheckContext) -> None:
-    """Asks for views of long conversations with budgets for a fraction of them, and reads what is in the views."""
+    """Requests views of long conversations with budgets for a fraction of them, and checks their content and size."""
     async with observe_context(ctx, placed=ctx.case["placed"]) as observed:
         if observed is None:
             return
         history, budget = _long_conversation(ctx.case)
-        # Messages added one by one to a file take their time.
+        # Adding messages one by one to a file takes long.
         is_file = ctx.case["placed"] and ctx.loaded.config != ctx.loaded.given
         if not await _stored(observed, history, "both" if is_file else ctx.case["how"]):
             return
@@ -40,12 +37,10 @@ async def shows_what_fits(ctx: CheckContext) -> None:
         view: list[dict[str, Any]] | None = None
         for _ in range(ctx.case["again"]):
             view = await observed.view(budget)
+            observed.check_view(view, budget)
             if view is None or ctx.faults:
                 return
-            observed.check_view(view, budget)
-            if ctx.faults:
-                return
-        _judge_events(observed, view)
+        _check_events(observed, view)
         if await observed.compare("C6", "after a compacted view"):
             after = await observed.view(PLENTY)
             if is_whole(history, before) and not is_whole(history, after):
@@ -53,14 +48,14 @@ async def shows_what_fits(ctx: CheckContext) -> None:
 
 
 def _long_conversation(case: dict[str, Any]) -> tuple[list[Message], int]:
-    """The conversation of a case, and a budget for so many of its units."""
+    """The conversation of a case, and a budget for the given number of its units."""
     units = list(itertools.islice(itertools.cycle(case["pattern"]), case["count"]))
     history = [spoken(0, "user", 20), *built(units, first=1)]
     last = len(units) + 1
     history += [spoken(last * 10, "user", 20)] if case["ends"] == "user" else tool_turn(last * 10, 2, 10)
     for at in range(5, len(history) - 8, 9) if case["echo"] else ():
         if history[at]["role"] == "user":
-            history[at] = {"role": "user", "content": "go on"}  # equal messages are messages, too
+            history[at] = {"role": "user", "content": "go on"}  # equal messages must be kept, too
     for number, at in enumerate(sorted(case["systems"])):
         history.insert(at % (len(history) - 3), spoken(9000 + number, "system", 10))
     must = [history[at] for at in newest_unit(history)] + [m for m in history if m["role"] == "system"]
@@ -71,7 +66,7 @@ def _long_conversation(case: dict[str, Any]) -> tuple[list[Message], int]:
 
 
 def _enlarge(history: list[Message], role: str, budget: int) -> None:
-    """Make an older message of a role far larger than the budget: the first one that a budget from the end reaches."""
+    """Make an older message of a role far larger than the budget: the last one that does not fit into it."""
     taken = 0
     for at in range(len(history) - 1, 0, -1):
         taken += tokens([history[at]])
@@ -82,37 +77,33 @@ def _enlarge(history: list[Message], role: str, budget: int) -> None:
 
 
 async def _stored(observed: ObservedContext, history: list[Message], how: str) -> bool:
-    """Put a conversation in, by one way or the other."""
+    """Store a conversation by add_message, set_messages or both."""
     at = {"add": 0, "set": len(history), "both": len(history) - 10}[how]
-    # What was there before must not count.
+    # A message that set_messages replaces must not count.
     if how != "add" and not (await observed.add(spoken(1, "user", 3)) and await observed.set(history[:at])):
         return False
-    for message in history[at:]:
-        if not await observed.add(message):
-            return False
-    return await observed.compare("C3", f"after storing {len(history)} messages")
+    return await observed.add_all(history[at:]) and await observed.compare(
+        "C3", f"after storing {len(history)} messages"
+    )
 
 
-def _judge_events(observed: ObservedContext, view: Any) -> None:
+def _check_events(observed: ObservedContext, view: Any) -> None:
     if is_whole(observed.expected, view):
         return
     for name in ("context:pre_compact", "context:post_compact"):
-        told = observed.mounted.events.get_events(name)
-        if not told:
+        emitted = observed.mounted.events.get_events(name)
+        if not emitted:
             observed.ctx.fault("C17", f"a view was compacted, and {name} was not emitted")
             return
-        missing = [key for key in ("message_count", "token_count") if not isinstance(told[-1][1].get(key), int)]
+        missing = [key for key in ("message_count", "token_count") if not isinstance(emitted[-1][1].get(key), int)]
         if missing:
             observed.ctx.fault("C17", f"{name} was emitted without {missing[0]!r}")
             return
 
 
-# ── what may not be left out ──
-
-
 @check("C6", "C7", "C9", "C10", "C11", "C12", kind="behaviour", types=CONTEXT)
 async def keeps_what_it_must(ctx: CheckContext) -> None:
-    """Asks for views that hardly hold what must be shown: instructions, the newest message and what belongs to it."""
+    """Requests views that hardly hold what must be shown: instructions, the newest message and what belongs to it."""
     endings: tuple[list[Message], ...] = (
         [spoken(800, "user", 400)],
         tool_turn(800, 3, 200),
@@ -128,9 +119,7 @@ async def keeps_what_it_must(ctx: CheckContext) -> None:
             if observed is None or not await observed.set([*beginning, *middle, *ending]):
                 return
             for budget in (400, 120, 60, 1):
-                view = await observed.view(budget)
-                if view is not None:
-                    observed.check_view(view, budget, ("C7", "C9", "C10", "C11", "C12"))
+                observed.check_view(await observed.view(budget), budget, ("C7", "C9", "C10", "C11", "C12"))
                 if ctx.faults or not await observed.compare("C6", "after a compacted view"):
                     ctx.fill_input({"token_budget": budget, "messages": observed.expected})
                     return
@@ -138,15 +127,15 @@ async def keeps_what_it_must(ctx: CheckContext) -> None:
 
 @check("C7", "C8", kind="behaviour", types=CONTEXT)
 async def fits_by_its_own_count(ctx: CheckContext) -> None:
-    """Holds a view against what the context itself, in its events of compaction, counts for it."""
+    """Compares a view with the token counts in the context's own compaction events."""
     history = [spoken(number, "user", 30) for number in range(60)]
     async with observe_context(ctx) as observed:
         if observed is None or not await observed.set(history):
             return
         await observed.view(tokens(history) // 10)
-        counted = _told_count(observed, "context:pre_compact")
+        counted = _emitted_count(observed, "context:pre_compact")
         if counted is None or not 0.7 * tokens(history) < counted < 1.5 * tokens(history):
-            return  # it says nothing, or counts something else
+            return  # it emits no count, or counts something else
         budget = int(counted / 1.4)
         observed.mounted.events.clear()
         view = await observed.view(budget)
@@ -154,22 +143,19 @@ async def fits_by_its_own_count(ctx: CheckContext) -> None:
             what = f"a history that is {counted} tokens by its own count was returned whole for a budget of {budget}"
             ctx.fault("C7", what)
             return
-        shown = _told_count(observed, "context:post_compact")
+        shown = _emitted_count(observed, "context:post_compact")
         if shown is not None and shown > budget * 1.05:
             ctx.fault("C8", f"the view is {shown} tokens by the context's own count, for a budget of {budget}")
 
 
-def _told_count(observed: ObservedContext, event: str) -> int | None:
-    told = [data.get("token_count") for _, data in observed.mounted.events.get_events(event)]
-    return told[-1] if told and type(told[-1]) is int else None
-
-
-# ── whose budget ──
+def _emitted_count(observed: ObservedContext, event: str) -> int | None:
+    counts = [data.get("token_count") for _, data in observed.mounted.events.get_events(event)]
+    return counts[-1] if counts and type(counts[-1]) is int else None
 
 
 @check("C8", kind="behaviour", types=CONTEXT)
 async def asks_the_provider(ctx: CheckContext) -> None:
-    """Asks for views for providers with windows of several sizes, and for an explicit budget beside a large window."""
+    """Requests views for providers with windows of several sizes, and with an explicit budget beside a large window."""
     for window, output, count, words in (
         (200_000, 150_000, 100, 1500),
         (20_000, 10_000, 80, 500),
@@ -180,31 +166,19 @@ async def asks_the_provider(ctx: CheckContext) -> None:
                 return
             if not await observed.set([spoken(number, "user", words) for number in range(count)]):
                 return
-            # A large one first: a budget is asked for anew each time.
+            # A large window first: the context has to ask for the window anew each time.
             await observed.view(provider=Window(10 * window, output))
-            view = await observed.view(provider=Window(window, output))
-            if view is not None:
-                observed.check_view(view, window - output, ("C7", "C8"))
+            budget = window - output
+            observed.check_view(await observed.view(provider=Window(window, output)), budget, ("C7", "C8"))
             if not ctx.faults:
-                view = await observed.view((window - output) // 4, provider=Window(10 * window, output))
-                if view is not None:
-                    observed.check_view(view, (window - output) // 4, ("C7", "C8"))
+                view = await observed.view(budget // 4, provider=Window(10 * window, output))
+                observed.check_view(view, budget // 4, ("C7", "C8"))
         if ctx.faults:
             return
-    await _ask_one_that_does_not_know(ctx)
-
-
-async def _ask_one_that_does_not_know(ctx: CheckContext) -> None:
-    """A provider may leave its window unsaid."""
     async with observe_context(ctx) as observed:
-        if observed is None:
-            return
-        for number in range(4):
-            await observed.add(spoken(number, "user", 5))
-        await observed.view(provider=Window())
-
-
-# ── after replacing ──
+        if observed is not None:
+            await observed.add_all([spoken(number, "user", 5) for number in range(4)])
+            await observed.view(provider=Window())  # a provider need not report its window
 
 
 @check("C14", kind="behaviour", types=CONTEXT)
@@ -230,7 +204,7 @@ async def counts_anew(ctx: CheckContext) -> None:
 
 @check("C14", kind="behaviour", types=CONTEXT)
 async def looks_anew(ctx: CheckContext) -> None:
-    """Replaces a conversation by another of the same length; the views must be of the new one, whatever was shown before."""
+    """Replaces a conversation by another of the same length; all views have to show the new one."""
     old, new = ([spoken(first + number, "user", 30) for number in range(40)] for first in (1000, 2000))
     for how in ("clear", "set"):
         async with observe_context(ctx) as observed:
@@ -241,7 +215,7 @@ async def looks_anew(ctx: CheckContext) -> None:
                 await observed.view(budget)
             if how == "clear" and not await observed.clear():
                 return
-            if not (await observed.set(new) if how == "set" else all([await observed.add(message) for message in new])):
+            if not (await observed.set(new) if how == "set" else await observed.add_all(new)):
                 return
             for budget in budgets:
                 view = await observed.view(budget)
@@ -252,25 +226,20 @@ async def looks_anew(ctx: CheckContext) -> None:
 
 
 async def _refilled(observed: ObservedContext, small: list[Message], how: str, is_used: bool) -> bool:
-    """Put a few messages into a context, which may have been full before."""
+    """Store a few messages in a context, which may have been full before."""
     if is_used:
         before = [spoken(1000 + number, "user", 60) for number in range(120)]
-        if not (await observed.set(before[:-9]) and all([await observed.add(message) for message in before[-9:]])):
+        if not (await observed.set(before[:-9]) and await observed.add_all(before[-9:])):
             return False
         await observed.view(200)
         if how == "clear" and not await observed.clear():
             return False
-    if how == "set":
-        return await observed.set(small)
-    return all([await observed.add(message) for message in small])
-
-
-# ── settings ──
+    return await observed.set(small) if how == "set" else await observed.add_all(small)
 
 
 @check("C18", kind="structure", types=CONTEXT)
 async def can_be_configured(ctx: CheckContext) -> None:
-    """Reads mount for any use of its configuration."""
+    """Reads in the source whether mount uses its configuration."""
     found = ctx.loaded.subject.definition(ctx.loaded.subject.attribute)
     node = None if found is None else found.node
     if found is None or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):

@@ -1,4 +1,4 @@
-"""What contexts promise when they are cancelled, closed and opened again, and about each other."""
+"""Checks of contexts: cancelled operations, mounting again, and two sessions of one user."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import copy
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import attrs
+
 from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.mounted_module import CALL_SECONDS, CANCEL_GRACE, CheckContext, MountFailed
+from amplifier.conformance.harness.mounted_module import CheckContext, MountFailed
 from amplifier.conformance.inputs.conversations import Message, spoken, tool_turn
 from amplifier.contracts import ContextManager
 from amplifier.testing import cancel_at
@@ -20,46 +22,34 @@ _BASE = [spoken(10, "user", 30), *tool_turn(20, 2, 30), spoken(30, "assistant", 
 _NEW = spoken(40, "user", 5)
 _OTHERS = [spoken(50, "user", 5), spoken(60, "assistant", 5)]
 
-Operation = Callable[[Any], Awaitable[Any]]
+
+@attrs.frozen
+class _Operation:
+    """A method of contexts, its arguments, and what is stored when it is done."""
+
+    name: str
+    args: list[Any]
+    done: list[Message]
+    options: dict[str, Any] = attrs.field(factory=dict)
 
 
-# ── cancelled ──
-
-
-async def _add(context: Any) -> Any:
-    return await context.add_message(copy.deepcopy(_NEW))
-
-
-async def _view(context: Any) -> Any:
-    return await context.get_messages_for_request(token_budget=60)
-
-
-async def _set(context: Any) -> Any:
-    return await context.set_messages(copy.deepcopy(_OTHERS))
-
-
-async def _clear(context: Any) -> Any:
-    return await context.clear()
-
-
-_OPERATIONS: tuple[tuple[str, Operation, list[Message]], ...] = (
-    ("add_message", _add, [*_BASE, _NEW]),
-    ("get_messages_for_request", _view, _BASE),
-    ("set_messages", _set, _OTHERS),
-    ("clear", _clear, []),
+_OPERATIONS = (
+    _Operation("add_message", [_NEW], [*_BASE, _NEW]),
+    _Operation("get_messages_for_request", [], _BASE, {"token_budget": 60}),
+    _Operation("set_messages", [_OTHERS], _OTHERS),
+    _Operation("clear", [], []),
 )
-"""Each with what is stored when it has been done."""
 
 
 @check("C5", "A9", kind="cancellation", types=CONTEXT)
 async def keeps_what_it_acknowledged(ctx: CheckContext) -> None:
-    """Cancels each operation at each suspension; what was stored before is there, and the operation is done or not."""
+    """Cancels each operation at each suspension; earlier messages have to be there, and the operation done or not."""
     remembers = await _remembers(ctx)
-    for name, operation, done in _OPERATIONS:
+    for operation in _OPERATIONS:
         for k in range(1, ctx.points + 1):
             fired = False
-            for native in (False, True) if ctx.backend == "asyncio" else (False,):
-                fired = await _cancelled(ctx, name, operation, done, k, native, remembers) or fired
+            for native in ctx.cancel_modes:
+                fired |= await _cancelled(ctx, operation, k, native, remembers)
                 if ctx.faults:
                     return
             if not fired:
@@ -67,16 +57,15 @@ async def keeps_what_it_acknowledged(ctx: CheckContext) -> None:
 
 
 async def _remembers(ctx: CheckContext) -> bool:
-    """Whether it holds what it held when it is mounted again in the same session."""
+    """Whether it still holds its messages when it is mounted again in the same session."""
     async with observe_context(ctx) as observed:
         if observed is None or not await observed.add(_NEW) or not await remounted(observed):
             return False
         return bool(await observed.stored())
 
 
-async def _cancelled(
-    ctx: CheckContext, name: str, operation: Operation, done: list[Message], k: int, native: bool, remembers: bool
-) -> bool:
+async def _cancelled(ctx: CheckContext, operation: _Operation, k: int, native: bool, remembers: bool) -> bool:
+    """Cancel one operation at its k-th suspension and check the context; return whether it suspends so often."""
     async with observe_context(ctx) as observed:
         if observed is None:
             return False
@@ -85,20 +74,21 @@ async def _cancelled(
         interrupt_compactions(observed.mounted)
 
         async def run() -> None:
-            await operation(observed.context)
+            await getattr(observed.context, operation.name)(*copy.deepcopy(operation.args), **operation.options)
 
-        with ctx.alarm(CALL_SECONDS + CANCEL_GRACE, "A8", f"a cancelled {name}"):
+        with ctx.alarm(what=f"a cancelled {operation.name}"):
             try:
                 trial = await cancel_at(k, run, native=native)
-            except Exception:  # noqa: BLE001 — foreign code; what leaves a cancelled call is another check's business
+            except Exception:  # noqa: BLE001 — foreign code; another check reports what leaves a cancelled call
                 return False
         if not trial.fired:
             return False
-        await _judge(observed, name, done, trial.where, remembers)
+        await _check_stored(observed, operation, trial.where, remembers)
         return True
 
 
-async def _judge(observed: ObservedContext, name: str, done: list[Message], where: str, remembers: bool) -> None:
+async def _check_stored(observed: ObservedContext, operation: _Operation, where: str, remembers: bool) -> None:
+    name, done = operation.name, operation.done
     stored = await observed.stored("A9")
     if stored is None:
         return
@@ -112,7 +102,7 @@ async def _judge(observed: ObservedContext, name: str, done: list[Message], wher
         observed.ctx.fault("C5" if has_lost else "A9", f"{name} was cancelled, and {what}", cancelled_at=where)
         return
     if remembers:
-        await _judge_kept(observed, name, where)
+        await _check_remounted(observed, name, where)
     for budget in (PLENTY, 60):
         view = None if observed.has_faults else await observed.view(budget)
         for _, what in () if view is None else view_violations(observed.expected, view):
@@ -120,11 +110,11 @@ async def _judge(observed: ObservedContext, name: str, done: list[Message], wher
     if not observed.has_faults and await observed.add(spoken(70, "user", 5), clause="A9"):
         await observed.compare("A9", f"after a cancelled {name} and an add_message")
         if remembers and not observed.has_faults:
-            await _judge_kept(observed, name, where)
+            await _check_remounted(observed, name, where)
 
 
-async def _judge_kept(observed: ObservedContext, name: str, where: str) -> None:
-    """Open it again: it holds what it said it holds."""
+async def _check_remounted(observed: ObservedContext, name: str, where: str) -> None:
+    """Mount it again: it has to hold the same messages."""
     if not await remounted(observed):
         observed.ctx.fault("A9", f"after a cancelled {name} it could not be mounted again", cancelled_at=where)
         return
@@ -133,17 +123,14 @@ async def _judge_kept(observed: ObservedContext, name: str, where: str) -> None:
         return
     found = difference(stored, observed.expected)
     if found is not None:
-        has_lost = name != "clear" and name != "set_messages" and difference(stored[: len(_BASE)], _BASE)
+        has_lost = name not in ("clear", "set_messages") and difference(stored[: len(_BASE)], _BASE)
         what = f"{name} was cancelled, and after mounting again {found}"
         observed.ctx.fault("C5" if has_lost else "A9", what, cancelled_at=where)
 
 
-# ── closed and opened ──
-
-
 @check("C3", "C14", kind="behaviour", types=CONTEXT)
 async def remembers_all_or_nothing(ctx: CheckContext) -> None:
-    """Closes and mounts the context again after adding, replacing and clearing; a file must hold what was stored last."""
+    """Closes and mounts the context again after adding, replacing and clearing; a file has to hold the last state."""
     history: list[Message] = [
         spoken(10, "system", 4),
         {"role": "user", "content": "a\u2028b\x85c\r\nd é漢字🙂", "metadata": {"n": [1, None]}, "name": None},
@@ -154,7 +141,7 @@ async def remembers_all_or_nothing(ctx: CheckContext) -> None:
         *(spoken(100 + number, "user", 3) for number in range(15)),
     ]
     steps: tuple[tuple[str, str, Callable[[ObservedContext], Awaitable[bool]]], ...] = (
-        ("adding", "C3", lambda observed: _add_all(observed, history)),
+        ("adding", "C3", lambda observed: observed.add_all(history)),
         ("set_messages", "C14", lambda observed: observed.set(history[:2])),
         ("adding, then set_messages", "C14", lambda observed: _add_then_set(observed, history)),
         ("adding, then clear", "C14", lambda observed: _add_then_clear(observed, history)),
@@ -180,20 +167,16 @@ async def remembers_all_or_nothing(ctx: CheckContext) -> None:
             return
 
 
-async def _add_all(observed: ObservedContext, messages: list[Message]) -> bool:
-    return all([await observed.add(message) for message in messages])
-
-
 async def _add_then_set(observed: ObservedContext, history: list[Message]) -> bool:
-    return await _add_all(observed, history) and await observed.set(history[5:])
+    return await observed.add_all(history) and await observed.set(history[5:])
 
 
 async def _add_then_clear(observed: ObservedContext, history: list[Message]) -> bool:
-    return await _add_all(observed, history) and await observed.clear()
+    return await observed.add_all(history) and await observed.clear()
 
 
 async def _clear_what_was_kept(observed: ObservedContext) -> None:
-    """It remembers; then what was cleared is gone for good, and what is added comes after what was remembered."""
+    """It keeps its messages; then added ones have to come after the kept ones, and cleared ones must be gone."""
     observed.expected = await observed.stored()
     more = spoken(80, "user", 4)
     if not (await observed.add(more) and await observed.compare("C3", "after adding to what it remembered")):
@@ -206,12 +189,9 @@ async def _clear_what_was_kept(observed: ObservedContext) -> None:
             observed.ctx.fault("C14", f"cleared, closed and mounted again, it still holds {len(stored)} messages")
 
 
-# ── beside another one ──
-
-
 @check("A16", kind="hygiene", types=CONTEXT)
 async def keeps_sessions_apart(ctx: CheckContext) -> None:
-    """Opens a second session of the same user without settings of its own; it must find and leave nothing of the first."""
+    """Opens a second session of the same user without settings; it must neither see nor change the first one's messages."""
     try:
         async with ctx.mount(config=ctx.loaded.given) as first:
             if not isinstance(first.instance, ContextManager):

@@ -1,12 +1,8 @@
-"""What contexts promise about what they keep: shape, storing, copying, replacing, living beside each other.
-
-What they promise about views is in `_context_views`, what they promise when cancelled and closed in `_context_keeping`.
-"""
+"""Checks of contexts: members, storing, copying, replacing and concurrent calls."""
 
 from __future__ import annotations
 
 import copy
-import inspect
 from typing import Any
 
 import anyio
@@ -21,13 +17,13 @@ from .view_rules import difference, holds
 
 CONTEXT = ("context",)
 PATIENCE = 12.0
-"""Seconds that a call may take when many are made at once, on a machine that has other things to do."""
+"""Seconds that a call may take when many run at the same time, on a busy machine."""
 _METHODS = ("add_message", "get_messages_for_request", "get_messages", "set_messages", "clear")
 
 
 @check("C1", kind="structure", types=CONTEXT)
 async def has_five_methods(ctx: CheckContext) -> None:
-    """Calls each of the five methods with the arguments of the contract and looks whether it can be awaited."""
+    """Calls each of the five methods with the arguments of the contract; each has to be async."""
     async with ctx.mount() as mounted:
         context = mounted.instance
         if context is None:
@@ -47,25 +43,12 @@ async def has_five_methods(ctx: CheckContext) -> None:
         for name, args, kwargs in calls:
             if name in missing:
                 continue
-            answers: list[bool] = []
-
-            async def call(
-                name: str = name, args: Any = args, kwargs: Any = kwargs, answers: list[bool] = answers
-            ) -> Any:
-                answer = getattr(context, name)(*args, **kwargs)
-                answers.append(inspect.isawaitable(answer))
-                return await answer if answers[0] else answer
-
-            outcome = await mounted.call(call)
-            if answers == [False]:
-                ctx.fault(
-                    "C1", f"{name} is not async: it returned {type(outcome.value).__name__} without being awaited"
-                )
+            outcome = await mounted.call(getattr(context, name), *args, **kwargs)
+            if outcome.is_async is False:
+                what = f"it returned {type(outcome.value).__name__} without being awaited"
+                ctx.fault("C1", f"{name} is not async: {what}")
             elif isinstance(outcome.error, TypeError) and ctx.location_of(outcome.error) is None:
-                ctx.fault("C1", f"{name} cannot be called as the contract says: {outcome.error}")
-
-
-# ── programs ──
+                ctx.fault("C1", f"{name} cannot be called as the contract demands: {outcome.error}")
 
 
 @check(
@@ -73,7 +56,7 @@ async def has_five_methods(ctx: CheckContext) -> None:
     kind="behaviour", types=CONTEXT, inputs="context_programs",
 )  # fmt: skip
 async def follows_the_model(ctx: CheckContext) -> None:
-    """Plays programs of operations against a plain list, and compares both after every step."""
+    """Runs drawn programs of operations against a plain list, and compares both after every step."""
     async with observe_context(ctx, placed=ctx.case["placed"]) as observed:
         if observed is None:
             return
@@ -86,7 +69,7 @@ async def follows_the_model(ctx: CheckContext) -> None:
 
 
 class _Program:
-    """The steps of one program, and what each may show to be broken."""
+    """Runs the steps of one program and checks the clauses that each may break."""
 
     def __init__(self, observed: ObservedContext) -> None:
         self._observed = observed
@@ -97,10 +80,7 @@ class _Program:
         await getattr(self, f"_{step['do']}")(step, f"after step {number + 1} ({step['do']})")
 
     async def _say(self, step: dict[str, Any], when: str) -> None:
-        for message in self._messages(step):
-            if not await self._observed.add(message):
-                return
-        if await self._observed.compare("C3", when):
+        if await self._observed.add_all(self._messages(step)) and await self._observed.compare("C3", when):
             await self._observed.check_unlimited_view()
 
     _call = _again = _say
@@ -127,26 +107,21 @@ class _Program:
             spoil(await observed.stored())
         else:
             spoil(await observed.view(PLENTY if what == "view" else 20))
-        said = {"given": "what it was given", "stored": "what get_messages returned"}.get(what, "a view")
-        if await observed.compare("C4", f"{when}, when {said} had been changed by its owner"):
+        changed = {"given": "what it was given", "stored": "what get_messages returned"}.get(what, "a view")
+        if await observed.compare("C4", f"{when}, when {changed} had been changed by its owner"):
             await observed.check_unlimited_view()
 
     async def _view(self, step: dict[str, Any], when: str) -> None:
         observed = self._observed
         before = await observed.stored()
-        view = await observed.view(step["budget"])
-        if view is not None:
-            observed.check_view(view)
+        observed.check_view(await observed.view(step["budget"]))
         if not observed.has_faults and await observed.compare("C6", when) and before != await observed.stored():
             observed.ctx.fault("C6", f"{when}, what is stored is not what it was: to ask for a view has changed it")
 
     async def _burst(self, step: dict[str, Any], when: str) -> None:
-        burst = [self._fresh() for _ in range(step["count"])]
-        await add_at_once(self._observed, [[message] for message in burst], when)
-
-    def _fresh(self) -> Message:
-        self._units += 1
-        return spoken(self._units * 10, "user", 4)
+        numbers = range(self._units + 1, self._units + 1 + step["count"])
+        self._units += step["count"]
+        await _add_concurrently(self._observed, [[spoken(number * 10, "user", 4)] for number in numbers], when)
 
     def _messages(self, step: dict[str, Any]) -> list[Message]:
         self._units += 1
@@ -156,9 +131,6 @@ class _Program:
         if step["do"] == "say":
             self._said = {"role": step["role"], "content": step["content"], **step["extra"]}
         return [copy.deepcopy(self._said)]
-
-
-# ── one of everything ──
 
 
 def _one_of_everything() -> list[Message]:
@@ -190,13 +162,13 @@ def _one_of_everything() -> list[Message]:
 
 @check("C3", "C4", "C6", "C7", "C9", "C10", "C11", "C12", "C13", "C14", "C16", kind="behaviour", types=CONTEXT)
 async def keeps_one_of_everything(ctx: CheckContext) -> None:
-    """Stores a conversation with one of everything in both ways, changes all it gets hold of, replaces and clears it."""
+    """Stores a conversation with every role and content in both ways, changes all values it can reach, replaces and clears it."""
     for placed, adds in ((True, True), (True, False), (False, True)):
         async with observe_context(ctx, placed=placed) as observed:
             if observed is None:
                 return
             history = _one_of_everything()
-            stored = all([await observed.add(m) for m in history]) if adds else await observed.set(history)
+            stored = await (observed.add_all(history) if adds else observed.set(history))
             if not stored or not await observed.compare("C3" if adds else "C14", "after storing one of everything"):
                 return
             program = _Program(observed)
@@ -219,8 +191,8 @@ async def keeps_one_of_everything(ctx: CheckContext) -> None:
             return
 
 
-async def add_at_once(observed: ObservedContext, queues: list[list[Message]], when: str) -> None:
-    """Add the messages of every queue from a task of its own; all must be there, each queue in its order."""
+async def _add_concurrently(observed: ObservedContext, queues: list[list[Message]], when: str) -> None:
+    """Add the messages of every queue in a task of its own; all have to be stored, each queue in its order."""
     failed: list[str] = []
 
     async def feed(queue: list[Message]) -> None:
@@ -249,19 +221,16 @@ async def add_at_once(observed: ObservedContext, queues: list[list[Message]], wh
     for queue in queues if found is None else ():
         places = [next((at for at, one in enumerate(tail) if holds(one, message)), -1) for message in queue]
         if -1 in places or places != sorted(places):
-            found = "a message added beside others is lost, or stands before one that the same task added earlier"
+            found = "a message added beside others is lost, or comes before one that the same task added earlier"
     if found is not None:
         observed.ctx.fault("C15", f"{when}, {found}")
         return
     observed.expected += copy.deepcopy(tail)
 
 
-# ── at once ──
-
-
 @check("C15", kind="behaviour", types=CONTEXT)
 async def takes_many_at_once(ctx: CheckContext) -> None:
-    """Adds from many tasks while others read, compact and replace; everything must be there, and nothing mixed."""
+    """Adds from many tasks while others read, compact and replace; every message has to be stored, and no view mixed."""
     for placed in (True, False):
         async with observe_context(ctx, placed=placed) as observed:
             if observed is None:
@@ -269,17 +238,16 @@ async def takes_many_at_once(ctx: CheckContext) -> None:
             interrupt_compactions(observed.mounted)
             await _add_while_reading(observed)
             if not observed.has_faults:
-                await _look_at_once(observed)
+                await _view_concurrently(observed)
             if not observed.has_faults:
-                await _replace_at_once(observed)
+                await _replace_concurrently(observed)
         if ctx.faults or ctx.loaded.config == ctx.loaded.given:
             return
 
 
 async def _add_while_reading(observed: ObservedContext) -> None:
-    for number in range(30):
-        if not await observed.add(spoken(number * 10, "user", 30), clause="C15"):
-            return
+    if not await observed.add_all([spoken(number * 10, "user", 30) for number in range(30)], clause="C15"):
+        return
     queues = [[spoken(5000 + lane * 100 + number, "user", 30) for number in range(4)] for lane in range(8)]
     failed: list[str] = []
 
@@ -298,7 +266,7 @@ async def _add_while_reading(observed: ObservedContext) -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(read)
         group.start_soon(read)
-        await add_at_once(observed, queues, "while others were reading")
+        await _add_concurrently(observed, queues, "while others were reading")
     if failed and not observed.has_faults:
         observed.ctx.fault("C15", f"while others read and add: {failed[0]}")
     if not observed.has_faults:
@@ -306,22 +274,22 @@ async def _add_while_reading(observed: ObservedContext) -> None:
 
 
 def _marks(view: Any) -> list[str | None]:
-    """Which of our messages a view shows; what a context adds of its own may differ from time to time."""
+    """The marks of the given messages in a view; messages that the context adds may differ each time."""
     return [mark_of(message) for message in view or () if isinstance(message, dict) and mark_of(message)]
 
 
-async def _look_at_once(observed: ObservedContext) -> None:
-    """Views of several sizes, asked for in turn and then at once: each is what was asked for."""
+async def _view_concurrently(observed: ObservedContext) -> None:
+    """Request views of several sizes in turn and then concurrently: each has to be the same."""
     budgets = (200, 1000, PLENTY, 500)
     alone = [[await observed.view(budget) for budget in budgets] for _ in range(2)]
     together: list[Any] = [None] * len(budgets)
 
-    async def look(number: int) -> None:
+    async def request(number: int) -> None:
         together[number] = await observed.view(budgets[number])
 
     async with anyio.create_task_group() as group:
         for number in range(len(budgets)):
-            group.start_soon(look, number)
+            group.start_soon(request, number)
     for budget, once, again, beside in zip(budgets, *alone, together, strict=True):
         marks = [_marks(view) for view in (once, again, beside)]
         if marks[0] == marks[1] != marks[2] and beside is not None:
@@ -330,7 +298,7 @@ async def _look_at_once(observed: ObservedContext) -> None:
             return
 
 
-async def _replace_at_once(observed: ObservedContext) -> None:
+async def _replace_concurrently(observed: ObservedContext) -> None:
     one = [spoken(100 + number, "user", 5) for number in range(6)]
     other = [spoken(200 + number, "assistant", 5) for number in range(4)]
     async with anyio.create_task_group() as group:
@@ -349,9 +317,6 @@ async def _replace_at_once(observed: ObservedContext) -> None:
     await observed.compare("C15", "after two set_messages at once and an add_message")
 
 
-# ── amounts, and what is no message ──
-
-
 @check("C3", kind="behaviour", types=CONTEXT)
 async def keeps_a_thousand(ctx: CheckContext) -> None:
     """Stores well over a thousand messages, some very long, by set_messages and by add_message, and counts them."""
@@ -362,9 +327,9 @@ async def keeps_a_thousand(ctx: CheckContext) -> None:
         many[7]["content"] = prose(7, 60_000)
         if not await observed.set(many, clause="C3"):
             return
-        for message in [*tool_turn(2600, 2, 30_000), spoken(2700, "system", 30_000), spoken(2800, "assistant", 30_000)]:
-            if not await observed.add(message):
-                return
+        long = [*tool_turn(2600, 2, 30_000), spoken(2700, "system", 30_000), spoken(2800, "assistant", 30_000)]
+        if not await observed.add_all(long):
+            return
         started = anyio.current_time()
         for number in range(300):
             if anyio.current_time() - started > 1.0 or not await observed.add(spoken(3000 + number, "user", 4)):
@@ -375,11 +340,11 @@ async def keeps_a_thousand(ctx: CheckContext) -> None:
 
 @check("C19", "C3", kind="behaviour", types=CONTEXT)
 async def refuses_what_has_no_role(ctx: CheckContext) -> None:
-    """Adds a message without a role, which should be refused with a ValueError and not be stored."""
+    """Adds a message without a role, which should raise a ValueError and not be stored."""
     async with observe_context(ctx) as observed:
         if observed is None:
             return
-        outcome = await observed.mounted.call(observed.context.add_message, {"content": "who says this?"})
+        outcome = await observed.mounted.call(observed.context.add_message, {"content": "without a role"})
         if outcome.returned:
             ctx.fault("C19", "a message without a role was accepted")
         elif not isinstance(outcome.error, ValueError):

@@ -1,7 +1,7 @@
-"""Two sessions in one process: what the second one sees must not depend on the first.
+"""Compares two sessions in one process: the results of the second must not depend on the first.
 
-The same calls are made in a first session and, while that is open, in a second of the same user in another directory. If the
-second answers otherwise, and a freshly imported module answers like the first, then something is shared. Above stands the check; below stands the mounted.
+The same calls are made in a first session and, while that is open, in a second one of the same user in another directory.
+If the second returns something else, and a freshly imported module returns the same as the first, then they share state.
 """
 
 from __future__ import annotations
@@ -16,55 +16,47 @@ from amplifier.conformance.harness.typical_use import typical_operations
 from amplifier.conformance.target.load import load_anew
 
 _ROUNDS = ((0.03, 12), (0.3, 3))
-"""Below so many seconds for a round so many rounds, as what is counted may show only after a while; one for a slow module."""
+"""A round shorter than so many seconds is run so many times, as shared counters may show late; a slow one runs once."""
 
 
-async def look_for_sharing(ctx: CheckContext, config: dict[str, Any]) -> None:
-    """Compare what three sessions see that are mounted with these settings."""
+async def compare_sessions(ctx: CheckContext, config: dict[str, Any]) -> None:
+    """Compare the results of three sessions with these settings."""
     loaded = attrs.evolve(ctx.loaded, config=config)
-    fresh = attrs.evolve(ctx, loaded=load_anew(loaded), faults=[], notes=[])
+    fresh = attrs.evolve(ctx.fresh(), loaded=load_anew(loaded))
     async with fresh.mount() as first:
         started = unstalled_time()
-        alone = await _answers(first, 1)
+        alone = await _results(first, 1)
         seconds = unstalled_time() - started
         rounds = next((count for most, count in _ROUNDS if seconds < most), 1)
-        alone += await _answers(first, rounds - 1)
+        alone += await _results(first, rounds - 1)
         async with fresh.mount(neighbour=first) as second:
-            beside = await _answers(second, rounds, first)
+            beside = await _results(second, rounds, first)
     if alone == beside:
         return
-    again = attrs.evolve(fresh, loaded=load_anew(loaded))
-    async with again.mount() as third:
-        if await _answers(third, rounds) != alone:
-            return  # it never answers the same, so nothing follows
+    async with attrs.evolve(fresh, loaded=load_anew(loaded)).mount() as third:
+        if await _results(third, rounds) != alone:
+            return  # it is not deterministic, so nothing follows
     for (name, given, usual), (_, _, other) in zip(alone, beside, strict=False):
         if usual != other:
-            what = f"in a second session {name} gave {_short(other)}, because a first one had been there; expected {_short(usual)}"
-            ctx.fault("A16", what, given=given)
+            what = f"in a second session {name} gave {_short(other)}, because a first one had been there"
+            ctx.fault("A16", f"{what}; expected {_short(usual)}", given=given)
             return
 
 
-async def _answers(
+async def _results(
     mounted: MountedModule, rounds: int, neighbour: MountedModule | None = None
-) -> list[tuple[str, Any, Any]]:
+) -> list[tuple[str, Any, str]]:
     found = []
-    # Both sessions are in the midst of their work: what an ended one has put away says nothing.
+    # Operations that end a session are left out: both sessions have to be active.
     for operation in [each for each in typical_operations(mounted) if not each.is_last] * rounds:
         outcome = await mounted.call(operation.run, mounted)
         value = outcome.value if outcome.returned else type(outcome.error).__name__
-        found.append((operation.name, operation.given, _without_session(value, mounted, neighbour)))
+        text = mounted.without_session(repr(value))
+        if neighbour is not None:  # home and temporary files are the same for both
+            for folder in (neighbour.directory.parent / "home", neighbour.temporary):
+                text = text.replace(str(folder), f"<place>/{folder.name}")
+        found.append((operation.name, operation.given, text))
     return found
-
-
-def _without_session(value: Any, mounted: MountedModule, neighbour: MountedModule | None) -> str:
-    """A value as text in which nothing names the session or its directories."""
-    text = repr(value).replace(mounted.session.session_id, "<session>")
-    # Its own first: they may lie among the neighbour's temporary files. Home and those are one for both, the rest is not.
-    text = text.replace(str(mounted.directory.parent), "<place>")
-    if neighbour is not None:
-        for folder in (neighbour.directory.parent / "home", neighbour.temporary):
-            text = text.replace(str(folder), f"<place>/{folder.name}")
-    return text
 
 
 def _short(text: str) -> str:

@@ -1,7 +1,6 @@
-"""What every loop promises: how a turn is told and stored, what hooks may demand of it, how it fails and how it stops.
+"""Checks of loops: events and transcript of a turn, hooks, errors and graceful stops.
 
-Loops are run in a scripted session (`_turns`) and judged by what they said and did to others. `_orchestrator_limits` beside
-this file holds the checks that need many model calls or many cancellations.
+Loops run in a scripted session, and the rules of the contract read the log of what they did.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
+from amplifier.conformance.harness.calls import binding_error
 from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.cpu_clock import unstalled_time
 from amplifier.conformance.harness.mounted_module import CheckContext
@@ -33,7 +33,7 @@ from amplifier.conformance.target.source_literals import settings_in
 LOOPS = ("orchestrator",)
 
 EVERY_TURN = ("O3", "O4", "O5", "O6", "O7", "O8", "O9", "O10", "O11", "O12", "O13", "O14", "O24")
-"""What can be found broken in any turn."""
+"""The clauses that any turn may break."""
 
 ONE_TOOL: dict[str, Any] = {
     "turns": [
@@ -48,21 +48,21 @@ ONE_TOOL: dict[str, Any] = {
 def report(
     ctx: CheckContext, violations: Iterable[tuple[str, str]], session: ScriptedSession, turn: RecordedTurn | None = None
 ) -> None:
-    """Write violations down, one for each clause."""
-    seen: set[str] = set()
+    """Report violations, one for each clause."""
     error = None if turn is None or turn.outcome is None else turn.outcome.error
+    first: dict[str, str] = {}
     for clause, what in violations:
-        if clause not in seen:
-            seen.add(clause)
-            ctx.fault(clause, what, error=error, given=session.case)
+        first.setdefault(clause, what)
+    for clause, what in first.items():
+        ctx.fault(clause, what, error=error, given=session.case)
 
 
 _known: set[Any] = set()
-"""Loops that have run a turn in this process, so that it is known how they ask the model."""
+"""Loops that have run a turn in this process."""
 
 
-async def get_to_know(ctx: CheckContext) -> None:
-    """Run one turn without judging it: whether a loop tells the model of tools decides what a model may answer."""
+async def run_first_turn(ctx: CheckContext) -> None:
+    """Run one turn without checking it: the scripted model needs to know whether the loop offers it tools."""
     if ctx.loaded.subject.file in _known:
         return
     _known.add(ctx.loaded.subject.file)
@@ -71,12 +71,9 @@ async def get_to_know(ctx: CheckContext) -> None:
             await ScriptedSession(mounted, ONE_TOOL).run_turn()
 
 
-# ── shape ──
-
-
 @check("O1", kind="structure", types=LOOPS)
 async def has_the_shape(ctx: CheckContext) -> None:
-    """Looks at execute and its parameters, and runs a turn with the five arguments of the contract alone."""
+    """Reads execute and its parameters, and runs a turn with the five arguments of the contract alone."""
     async with ctx.mount() as mounted:
         if mounted.instance is None:
             return
@@ -87,55 +84,37 @@ async def has_the_shape(ctx: CheckContext) -> None:
         if inspect.isasyncgenfunction(execute):
             ctx.fault("O1", "execute is an async generator, which cannot be awaited")
             return
-        if _refused(execute) is not None:
-            what = f"execute does not take prompt, context, providers, tools and hooks by keyword: {_refused(execute)}"
+        names = ("prompt", "context", "providers", "tools", "hooks")
+        required = (*names, "coordinator") if needs_coordinator(execute) else names
+        problem = binding_error(execute, **dict.fromkeys(required))
+        if problem is not None:
+            what = f"execute does not take prompt, context, providers, tools and hooks by keyword: {problem}"
             ctx.fault("O1", what)
             return
-        session = ScriptedSession(mounted, ONE_TOOL)
-        turn = await session.run_turn(alone=True)
-        outcome = turn.outcome
+        outcome = (await ScriptedSession(mounted, ONE_TOOL).run_turn(with_coordinator=False)).outcome
         if outcome is not None and outcome.kind == "raised":
             what = f"called with prompt, context, providers, tools and hooks, execute {outcome}"
             ctx.fault("O1", what, error=outcome.error)
     async with ctx.mount() as mounted:
-        session = ScriptedSession(mounted, ONE_TOOL)
-        answer = mounted.instance.execute(**session.arguments())
-        if not inspect.isawaitable(answer):
-            ctx.fault("O1", f"execute is not async: it returned {type(answer).__name__}")
-            return
-        await mounted.call(lambda: answer)
-
-
-def _refused(execute: Any) -> str | None:
-    """Why a function does not take the five arguments; None if it does, or does not say."""
-    given: dict[str, Any] = dict.fromkeys(("prompt", "context", "providers", "tools", "hooks"))
-    if needs_coordinator(execute):
-        given["coordinator"] = None
-    try:
-        inspect.signature(execute).bind(**given)
-    except TypeError as error:
-        return str(error)
-    except ValueError:  # no signature
-        return None
-    return None
-
-
-# ── turns ──
+        arguments = ScriptedSession(mounted, ONE_TOOL).arguments()
+        outcome = await mounted.call(mounted.instance.execute, **arguments)
+        if outcome.is_async is False:
+            ctx.fault("O1", f"execute is not async: it returned {type(outcome.value).__name__}")
 
 
 @check(*EVERY_TURN, "O23", kind="behaviour", types=LOOPS)
 async def keeps_small_turns(ctx: CheckContext) -> None:
-    """Runs small turns with scripted models and tools, and compares what was told, stored and asked with the script."""
-    await _each(ctx, plain_cases(), _judge_turns)
+    """Runs small turns with scripted models and tools, and compares events, messages and requests with the script."""
+    await _each(ctx, plain_cases(), _check_turns)
 
 
 @check(*EVERY_TURN, "O23", kind="behaviour", types=LOOPS, inputs="turns")
 async def keeps_drawn_turns(ctx: CheckContext) -> None:
     """Does the same with larger turns that are drawn."""
-    await _drawn(ctx, _judge_turns)
+    await _drawn(ctx, _check_turns)
 
 
-async def _judge_turns(ctx: CheckContext, session: ScriptedSession) -> None:
+async def _check_turns(ctx: CheckContext, session: ScriptedSession) -> None:
     for turn in await session.run_turns():
         report(ctx, turn_violations(turn), session, turn)
     report(ctx, repeated_answer_violations(session.turns), session)
@@ -146,17 +125,17 @@ HOOKS = ("O15", "O16", "O17", "O18", "O19", "O20", "O29")
 
 @check(*EVERY_TURN, *HOOKS, "O23", kind="behaviour", types=LOOPS)
 async def honours_one_hook(ctx: CheckContext) -> None:
-    """Lets a hook deny, change, ask, inject or whisper at each position, and looks at what becomes of it."""
-    await _each(ctx, hooked_cases(), _judge_hooks)
+    """Lets a hook deny, modify, ask or inject at each event, and checks what the loop does about it."""
+    await _each(ctx, hooked_cases(), _check_hooks)
 
 
 @check(*EVERY_TURN, *HOOKS, "O23", kind="behaviour", types=LOOPS, inputs="hooked_turns")
 async def honours_drawn_hooks(ctx: CheckContext) -> None:
-    """Lets hooks do so at many drawn positions in one turn."""
-    await _drawn(ctx, _judge_hooks)
+    """Lets hooks do so at many drawn events in one turn."""
+    await _drawn(ctx, _check_hooks)
 
 
-async def _judge_hooks(ctx: CheckContext, session: ScriptedSession) -> None:
+async def _check_hooks(ctx: CheckContext, session: ScriptedSession) -> None:
     for turn in await session.run_turns():
         report(ctx, hook_violations(turn), session, turn)
         report(ctx, turn_violations(turn), session, turn)
@@ -164,28 +143,28 @@ async def _judge_hooks(ctx: CheckContext, session: ScriptedSession) -> None:
 
 @check(*EVERY_TURN, "O21", "O26", "O23", kind="behaviour", types=LOOPS)
 async def passes_each_error_on(ctx: CheckContext) -> None:
-    """Lets provider and context fail in each way, looks at what execute raises, and runs another turn."""
-    await _each(ctx, failing_cases(), _judge_errors)
+    """Lets provider and context fail in each way, checks what execute raises, and runs another turn."""
+    await _each(ctx, failing_cases(), _check_errors)
 
 
 @check(*EVERY_TURN, "O21", "O26", "O23", kind="behaviour", types=LOOPS, inputs="failing_turns")
 async def passes_drawn_errors_on(ctx: CheckContext) -> None:
-    """Lets provider and context fail at drawn positions, looks at what execute raises, and runs another turn."""
-    await _drawn(ctx, _judge_errors)
+    """Lets provider and context fail at drawn calls, checks what execute raises, and runs another turn."""
+    await _drawn(ctx, _check_errors)
 
 
-async def _judge_errors(ctx: CheckContext, session: ScriptedSession) -> None:
+async def _check_errors(ctx: CheckContext, session: ScriptedSession) -> None:
     turns = await session.run_turns()
     for turn in turns:
         report(ctx, turn_violations(turn), session, turn)
-        report(ctx, _judge_error(turn), session, turn)
+        report(ctx, _error_violations(turn), session, turn)
     first, last = turns[0].outcome, turns[-1].outcome
     if first is not None and first.kind == "raised" and last is not None and turns[-1].went_through:
         what = f"in the turn after a provider's error execute {last}"
         ctx.expect(last.returned, "O26", what, error=last.error, given=session.case)
 
 
-def _judge_error(turn: RecordedTurn) -> Iterable[tuple[str, str]]:
+def _error_violations(turn: RecordedTurn) -> Iterable[tuple[str, str]]:
     failed, outcome = turn.entries("failed"), turn.outcome
     if not failed or outcome is None or outcome.kind == "late":
         return
@@ -196,53 +175,53 @@ def _judge_error(turn: RecordedTurn) -> Iterable[tuple[str, str]]:
         yield "O26", f"the provider raised {type(error).__name__}, and no provider:error was emitted"
 
 
-TurnCheck = Callable[[CheckContext, ScriptedSession], Awaitable[None]]
+CaseCheck = Callable[[CheckContext, ScriptedSession], Awaitable[None]]
 
 
 _MOST_SECONDS = 20.0
-_spent: dict[tuple[str, TurnCheck], float] = {}
-"""Seconds that turns have taken in this process."""
-_found: dict[tuple[str, TurnCheck], set[str]] = {}
-"""What small turns have shown in this process, by backend: larger turns need not show it again, nor be made smaller."""
+_spent: dict[tuple[str, CaseCheck], float] = {}
+"""Seconds that the cases of a check have taken in this process."""
+_found: dict[tuple[str, CaseCheck], set[str]] = {}
+"""The clauses that small turns have broken in this process: drawn turns need not report them again."""
 
 
-async def _each(ctx: CheckContext, cases: Iterable[dict[str, Any]], turn_check: TurnCheck) -> None:
-    """Play cases; of each clause the first one that breaks it is small enough."""
-    found = _found.setdefault((ctx.backend, turn_check), set())
+async def _each(ctx: CheckContext, cases: Iterable[dict[str, Any]], check_case: CaseCheck) -> None:
+    """Run listed cases and report the first one that breaks a clause."""
+    found = _found.setdefault((ctx.backend, check_case), set())
     for case in cases:
-        if _is_too_slow(ctx, turn_check):
+        if _is_too_slow(ctx, check_case):
             return
         before = len(ctx.faults)
-        await _play(ctx, case, turn_check)
+        await _run_case(ctx, case, check_case)
         new = [fault for fault in ctx.faults[before:] if fault.clause not in found]
         ctx.faults[before:] = new
         found.update(fault.clause for fault in new)
 
 
-async def _drawn(ctx: CheckContext, turn_check: TurnCheck) -> None:
-    """Play the drawn case."""
-    if _is_too_slow(ctx, turn_check):
+async def _drawn(ctx: CheckContext, check_case: CaseCheck) -> None:
+    """Run the drawn case."""
+    if _is_too_slow(ctx, check_case):
         return
-    await _play(ctx, ctx.case, turn_check)
-    found = _found.get((ctx.backend, turn_check), set())
+    await _run_case(ctx, ctx.case, check_case)
+    found = _found.get((ctx.backend, check_case), set())
     ctx.faults[:] = [fault for fault in ctx.faults if fault.clause not in found]
 
 
-def _is_too_slow(ctx: CheckContext, turn_check: TurnCheck) -> bool:
-    """Whether the loop has used up its time, as one does that waits before it tries again."""
-    if _spent.get((ctx.backend, turn_check), 0.0) < _MOST_SECONDS:
+def _is_too_slow(ctx: CheckContext, check_case: CaseCheck) -> bool:
+    """Whether the loop has used up its time, as one does that waits before retries."""
+    if _spent.get((ctx.backend, check_case), 0.0) < _MOST_SECONDS:
         return False
-    ctx.notes.append("the loop takes its time, so that not every turn could be tried")
+    ctx.notes.append("the loop is slow, so that not every turn could be tried")
     return True
 
 
-async def _play(ctx: CheckContext, case: dict[str, Any], turn_check: TurnCheck) -> None:
+async def _run_case(ctx: CheckContext, case: dict[str, Any], check_case: CaseCheck) -> None:
     started = unstalled_time()
-    await get_to_know(ctx)
+    await run_first_turn(ctx)
     async with ctx.mount() as mounted:
         if mounted.instance is not None:
             session = ScriptedSession(mounted, case)
-            await turn_check(ctx, session)
+            await check_case(ctx, session)
             if session.gave_up == "O20":
                 what = "after a deny at provider:request the loop asks its hooks again without end"
                 ctx.fault("O20", what, given=case)
@@ -250,15 +229,14 @@ async def _play(ctx: CheckContext, case: dict[str, Any], turn_check: TurnCheck) 
                 ctx.fault(
                     session.gave_up, "in a turn of a few answers the model was asked again without end", given=case
                 )
-    key = (ctx.backend, turn_check)
+    key = (ctx.backend, check_case)
     _spent[key] = _spent.get(key, 0.0) + unstalled_time() - started
 
 
 @check("O14", kind="behaviour", types=LOOPS)
 async def tells_failures_from_successes(ctx: CheckContext) -> None:
-    """Compares what is stored for tools that raise with what is stored for tools that have nothing to say."""
-    said = [{"say": "Well. "}]
-    await get_to_know(ctx)
+    """Compares the stored results of tools that raise with those of tools that return nothing."""
+    await run_first_turn(ctx)
     async with ctx.mount() as mounted:
         if mounted.instance is None:
             return
@@ -269,40 +247,34 @@ async def tells_failures_from_successes(ctx: CheckContext) -> None:
             {"call": "alpha", "does": "raises ValueError no such thing"},
         ]
         session = ScriptedSession(
-            mounted, {"turns": [{"prompt": "Try.", "answers": [{"blocks": calls}, {"blocks": said}]}]}
+            mounted, {"turns": [{"prompt": "Try.", "answers": [{"blocks": calls}, {"blocks": [{"say": "Well. "}]}]}]}
         )
         turn = (await session.run_turns())[0]
-        stored = {call_id: told for _, each in turn.entries("stored") for call_id, told in results_in(each.data)}
-        told = [words_of(stored.get(call.id, "")).replace(call.id, "").strip() for call in turn.script.calls]
-        for call, text in list(zip(turn.script.calls, told, strict=True))[2:]:
-            if call.id in stored and (not text or text in told[:2]):
-                what = f"for a tool that raised the model is told {text!r}, as for one that did its work in silence"
+        stored = {call_id: result for _, each in turn.entries("stored") for call_id, result in results_in(each.data)}
+        texts = [words_of(stored.get(call.id, "")).replace(call.id, "").strip() for call in turn.script.calls]
+        for call, text in list(zip(turn.script.calls, texts, strict=True))[2:]:
+            if call.id in stored and (not text or text in texts[:2]):
+                what = f"for a tool that raised the model gets {text!r}, as for one that succeeded without output"
                 ctx.fault("O14", what)
                 return
 
 
-# ── stopping ──
-
-
 @check(*EVERY_TURN, "O22", "O23", kind="behaviour", types=LOOPS)
 async def stops_at_each_place(ctx: CheckContext) -> None:
-    """Asks for a graceful stop while the model or a tool works, and looks at what is started, finished and stored."""
-    await _each(ctx, stopped_cases(), _judge_stopped)
+    """Requests a graceful stop while the model or a tool works, and checks what is started, finished and stored."""
+    await _each(ctx, stopped_cases(), _check_stopped)
 
 
 @check(*EVERY_TURN, "O22", "O23", kind="behaviour", types=LOOPS, inputs="stopped_turns")
 async def stops_at_drawn_places(ctx: CheckContext) -> None:
     """Does so in turns that are drawn."""
-    await _drawn(ctx, _judge_stopped)
+    await _drawn(ctx, _check_stopped)
 
 
-async def _judge_stopped(ctx: CheckContext, session: ScriptedSession) -> None:
+async def _check_stopped(ctx: CheckContext, session: ScriptedSession) -> None:
     turn = await session.run_turn()
     report(ctx, stop_violations(turn), session, turn)
     report(ctx, turn_violations(turn), session, turn)
-
-
-# ── recommendations ──
 
 
 @check("O25", kind="behaviour", types=LOOPS)
@@ -327,7 +299,7 @@ async def _asked(ctx: CheckContext, config: dict[str, Any]) -> str | None:
 
 @check("O27", "O28", kind="behaviour", types=LOOPS)
 async def tells_how_it_goes(ctx: CheckContext) -> None:
-    """Listens to a plain turn for content_block events, prompt:submit and prompt:complete."""
+    """Reads the events of a plain turn: content_block, prompt:submit and prompt:complete."""
     async with ctx.mount() as mounted:
         if mounted.instance is None:
             return
@@ -335,8 +307,9 @@ async def tells_how_it_goes(ctx: CheckContext) -> None:
         if turn.outcome is None or not turn.outcome.returned:
             return
         names = [each.name for _, each in turn.events]
-        passed_on = any(name.startswith("content_block:") for name in names)
-        if not passed_on and not _generates(mounted.instance):
+        kind = type(mounted.instance)
+        generates = any(inspect.isasyncgenfunction(getattr(kind, name, None)) for name in dir(kind))
+        if not generates and not any(name.startswith("content_block:") for name in names):
             ctx.fault("O27", "no content_block event was emitted, and no member is an async generator")
         submitted, stored = turn.positions("event", "prompt:submit"), turn.positions("stored", "user")
         ctx.expect(submitted, "O28", "prompt:submit was not emitted")
@@ -346,7 +319,3 @@ async def tells_how_it_goes(ctx: CheckContext) -> None:
         ctx.expect(complete, "O28", "prompt:complete was not emitted")
         if complete and answered and complete[0] < answered[-1]:
             ctx.fault("O28", "prompt:complete was emitted before the answer")
-
-
-def _generates(instance: Any) -> bool:
-    return any(inspect.isasyncgenfunction(getattr(type(instance), name, None)) for name in dir(type(instance)))

@@ -12,8 +12,9 @@ from typing import Any
 
 import anyio
 
+from amplifier.conformance.harness.calls import Outcome
 from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule, Outcome
+from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
 from amplifier.conformance.harness.time_budget import Budget
 from amplifier.contracts import Provider
 from amplifier.errors import (
@@ -307,7 +308,7 @@ class _Dialogue:
             what = f"complete with the keywords {sorted(options)} {outcome}; without them it answers"
             self._ctx.fault("P3", what, error=outcome.error)
             return
-        judge_error(self._ctx, outcome)
+        check_error(self._ctx, outcome)
         if not self._past or not isinstance(outcome.error, InvalidRequestError):
             return
         # Refused at a later turn. Is it the turn, or what the turn brought back?
@@ -357,14 +358,14 @@ async def says_what_it_cannot_do(ctx: CheckContext) -> None:
         async with ctx.mount() as mounted:
             outcome = await complete(mounted, from_dict(ChatRequest, {**to_dict(asking("Hello.")), **options}))
         if outcome.kind == "raised":
-            judge_error(ctx, outcome)
+            check_error(ctx, outcome)
         elif outcome.returned and not isinstance(outcome.value, ChatResponse):
             ctx.fault("P4", f"complete {outcome}; expected a ChatResponse", given=options)
         if ctx.faults:
             return
 
 
-def judge_error(ctx: CheckContext, outcome: Outcome) -> None:
+def check_error(ctx: CheckContext, outcome: Outcome) -> None:
     """What a failed call may raise."""
     error = outcome.error
     if not isinstance(error, LLMError):

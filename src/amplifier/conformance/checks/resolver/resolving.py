@@ -14,8 +14,9 @@ from typing import Any
 
 import anyio
 
+from amplifier.conformance.harness.calls import Outcome
 from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.mounted_module import OWNER, CheckContext, MountedModule, Outcome
+from amplifier.conformance.harness.mounted_module import OWNER, CheckContext, MountedModule
 from amplifier.conformance.harness.resolver_sources import (
     EXECUTED,
     SAMPLES,

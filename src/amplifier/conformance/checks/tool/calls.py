@@ -1,13 +1,14 @@
-"""What a tool promises: that it can be called, described, trusted with any input, and used by several at once."""
+"""Checks of tools: members and schema, results for valid and invalid inputs, concurrent and cancelled calls."""
 
 from __future__ import annotations
 
-import inspect
 import re
 from typing import Any
 
+from amplifier.conformance.harness.calls import binding_error
 from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.mounted_module import CANARY, CheckContext, MountedModule
+from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
+from amplifier.conformance.harness.private_directories import CANARY
 from amplifier.conformance.harness.time_budget import Budget, shared_budget
 from amplifier.conformance.harness.typical_use import schema_of
 from amplifier.conformance.inputs.json_schema import acceptor, schema_problem
@@ -18,18 +19,15 @@ from amplifier.contracts import tool_schema
 from amplifier.errors import ContractError
 
 from .call_series import ToolCallSeries
-from .cross_talk import cancel_neighbours, look_for_mixing
+from .cross_talk import cancel_one_of_two, detect_cross_talk
 from .schema_accuracy import SchemaAccuracy
-from .torn_state import look_for_torn_state
+from .torn_state import detect_torn_state
 
 _TOOL = ("tool",)
 _SNAKE_CASE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _LONGEST_NAME = 64
 _SECONDS = 2.0
-"""Of our own work, in the quick profile, for each of the checks that list their questions."""
-
-
-# ── what it is ──
+"""The budget of each check in the quick profile."""
 
 
 @check("T1", "T2", "T3", "T14", kind="structure", types=_TOOL)
@@ -37,21 +35,20 @@ async def is_a_tool(ctx: CheckContext) -> None:
     """Reads name and description of the mounted tool, and calls execute with an empty input."""
     async with ctx.mount() as mounted:
         for at, tool in mounted.instances.items():
-            name = await _read(ctx, mounted, tool, "name", "T2")
-            await _read(ctx, mounted, tool, "description", "T3")
+            name = await _read(mounted, tool, "name", "T2")
+            await _read(mounted, tool, "description", "T3")
             if isinstance(name, str) and name.strip():
                 is_good = _SNAKE_CASE.fullmatch(name) and len(name) <= _LONGEST_NAME
                 ctx.expect(is_good, "T14", f"the name is {name!r}; expected snake_case, at most {_LONGEST_NAME} long")
-            await _can_be_called(ctx, mounted, at, tool)
+            await _check_execute(mounted, at, tool)
 
 
-async def _read(ctx: CheckContext, mounted: MountedModule, tool: Any, member: str, clause: str) -> Any:
-    if not hasattr(type(tool), member) and member not in getattr(tool, "__dict__", {}):
-        first = await mounted.call(getattr, tool, member)  # it may still come from __getattr__
-        if not first.returned:
-            ctx.fault("T1", f"the tool has no {member}")
-            return None
+async def _read(mounted: MountedModule, tool: Any, member: str, clause: str) -> Any:
+    ctx = mounted.ctx
     first, again = [await mounted.call(getattr, tool, member) for _ in range(2)]
+    if not first.returned and not hasattr(type(tool), member) and member not in getattr(tool, "__dict__", {}):
+        ctx.fault("T1", f"the tool has no {member}")
+        return None
     if not first.returned or not again.returned:
         ctx.fault(clause, f"reading the {member} {first if not first.returned else again}", error=first.error)
         return None
@@ -66,33 +63,23 @@ async def _read(ctx: CheckContext, mounted: MountedModule, tool: Any, member: st
     return value
 
 
-async def _can_be_called(ctx: CheckContext, mounted: MountedModule, at: str, tool: Any) -> None:
+async def _check_execute(mounted: MountedModule, at: str, tool: Any) -> None:
     execute = getattr(tool, "execute", None)
     if not callable(execute):
-        ctx.fault("T1", f"the tool {at!r} has no execute")
+        mounted.ctx.fault("T1", f"the tool {at!r} has no execute")
         return
-    try:
-        inspect.signature(execute).bind({})
-    except TypeError as error:
-        ctx.fault("T1", f"execute cannot be called as execute(input): {error}")
+    problem = binding_error(execute, {})
+    if problem is not None:
+        mounted.ctx.fault("T1", f"execute cannot be called as execute(input): {problem}")
         return
-    except ValueError:
-        pass  # a signature that cannot be read says nothing
-
-    async def call() -> bool:
-        answer = execute({})
-        if not inspect.isawaitable(answer):
-            return False
-        await answer
-        return True
-
-    outcome = await mounted.call(call)
-    ctx.expect(outcome.value is not False, "T1", "execute is not async: it returned something that cannot be awaited")
+    outcome = await mounted.call(execute, {})
+    what = "execute is not async: it returned something that cannot be awaited"
+    mounted.ctx.expect(outcome.is_async is not False, "T1", what)
 
 
 @check("T7", "T11", kind="structure", types=_TOOL)
 async def describes_its_input(ctx: CheckContext) -> None:
-    """Reads the schema, twice, and holds it against the meta-schema of JSON Schema."""
+    """Reads the schema twice and validates it against the meta-schema of JSON Schema."""
     async with ctx.mount() as mounted:
         for at, tool in mounted.instances.items():
             try:
@@ -110,12 +97,9 @@ async def describes_its_input(ctx: CheckContext) -> None:
                 ctx.fault("T7", f"the schema of {at!r} is another one every time it is read")
 
 
-# ── what it answers ──
-
-
 @check("T2", "T3", "T5", "T6", "T7", "T9", "T10", "T12", "T13", "T15", kind="behaviour", types=_TOOL)
 async def answers_listed_inputs(ctx: CheckContext) -> None:
-    """Calls it with all its schema names, and with everything that is wrong by one thing, one after the other."""
+    """Calls it with all that its schema names, and with inputs that have one defect each."""
     subject = ctx.loaded.subject
     words, choices = inputs_in(subject), choices_in(subject)
     async with ctx.mount() as mounted:
@@ -131,14 +115,14 @@ async def answers_listed_inputs(ctx: CheckContext) -> None:
 
 @check("T5", "T6", "T9", "T10", "T15", kind="behaviour", types=_TOOL, inputs="tool_inputs")
 async def answers_drawn_inputs(ctx: CheckContext) -> None:
-    """Calls it with inputs drawn from its schema, from near it, and from all that JSON can say."""
+    """Calls it with drawn inputs: valid by its schema, almost valid, and any JSON object."""
     at, inputs = ctx.case["tool"], ctx.case["inputs"]
     await ToolCallSeries(ctx, at, shared_budget(ctx, "tool_inputs", _SECONDS * 2), is_drawn=True).run(inputs)
 
 
 @check("T8", kind="behaviour", types=_TOOL)
 async def tells_the_truth(ctx: CheckContext) -> None:
-    """Looks for inputs that the schema accepts and the tool refuses for their shape, with a counterpart that proves it."""
+    """Searches inputs that the schema accepts and the tool refuses for their shape, with a counterpart that proves it."""
     subject = ctx.loaded.subject
     async with ctx.mount() as mounted:
         schemas = {at: schema_of(tool) for at, tool in mounted.instances.items()}
@@ -148,25 +132,22 @@ async def tells_the_truth(ctx: CheckContext) -> None:
             continue
         inputs = [given for given in valid_inputs(schema, CANARY, choices_in(subject)) if accepts(given)][:30]
         budget = Budget(ctx, _SECONDS / len(schemas))
-        await SchemaAccuracy(ctx, at, schema, accepts, inputs, inputs_in(subject), choices_in(subject), budget).look()
-
-
-# ── in company ──
+        await SchemaAccuracy(ctx, at, schema, accepts, inputs, budget).check()
 
 
 @check("T10", kind="behaviour", types=_TOOL)
 async def keeps_calls_apart(ctx: CheckContext) -> None:
     """Makes two calls at the same time, and compares with the same calls one after the other, in both orders."""
-    await look_for_mixing(ctx, Budget(ctx, _SECONDS))
+    await detect_cross_talk(ctx, Budget(ctx, _SECONDS))
 
 
 @check("A9", kind="cancellation", types=_TOOL)
 async def spares_the_neighbour(ctx: CheckContext) -> None:
-    """Makes the same call twice at the same time and cancels the first; the second must not notice."""
-    await cancel_neighbours(ctx, Budget(ctx, _SECONDS))
+    """Makes the same call twice at the same time and cancels the first; the second must return as usual."""
+    await cancel_one_of_two(ctx, Budget(ctx, _SECONDS))
 
 
 @check("A9", kind="cancellation", types=("tool", "hook"))
 async def tears_no_state(ctx: CheckContext) -> None:
-    """Cancels a call once at each suspension; the module must answer as after no call, or as after a completed one."""
-    await look_for_torn_state(ctx, Budget(ctx, _SECONDS))
+    """Cancels a call once at each suspension; the state must be that after no call, or that after a completed one."""
+    await detect_torn_state(ctx, Budget(ctx, _SECONDS))

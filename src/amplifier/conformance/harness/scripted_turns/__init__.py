@@ -1,19 +1,18 @@
-"""Scripted turns: a session of doubles around a loop, everything that log in it, and judges who know the contract."""
+"""Scripted turns: a loop runs in a session of doubles, everything is logged, and rules of the contract read the log."""
 
 from .basic_turns import failing_cases, hooked_cases, plain_cases, stopped_cases
 from .hook_rules import hook_violations, stop_violations
+from .player import MAX_ENDLESS_MODEL_CALLS
 from .record import RecordedTurn, results_in, words_of
-from .script import RAISED, TOOLS
-from .session import PROVIDERS, ScriptedSession, accepted_keywords, needs_coordinator
+from .script import TOOLS
+from .session import ScriptedSession, needs_coordinator
 from .turn_rules import repeated_answer_violations, turn_violations
 
 __all__ = [
-    "PROVIDERS",
-    "RAISED",
+    "MAX_ENDLESS_MODEL_CALLS",
     "TOOLS",
     "RecordedTurn",
     "ScriptedSession",
-    "accepted_keywords",
     "failing_cases",
     "hook_violations",
     "hooked_cases",
