@@ -1,4 +1,4 @@
-"""The judges of scripted turns: each says what the contract says about a turn, and no more."""
+"""The rules about scripted turns, applied to turns whose log is made by hand."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from amplifier.conformance.harness.scripted_turns.script import read_turns
 TWO_TOOLS = [{"blocks": [{"think": "hm "}, {"call": "alpha"}, {"call": "beta"}]}, {"blocks": [{"say": "Done. "}]}]
 
 
-class Told:
-    """A turn as a sound loop would leave it, to be changed by a test."""
+class TurnBuilder:
+    """The log of a correct turn, to be changed by a test."""
 
     def __init__(self, answers: list[Any] | None = None) -> None:
         script = read_turns({"turns": [{"prompt": "Go.", "answers": answers or TWO_TOOLS}]})[0]
@@ -63,11 +63,11 @@ class Told:
     def positions(self, kind: str, name: str | None = None) -> list[int]:
         return self.turn.positions(kind, name)
 
-    def without(self, *positions: int) -> Told:
+    def without(self, *positions: int) -> TurnBuilder:
         self.turn.log[:] = [each for index, each in enumerate(self.turn.log) if index not in positions]
         return self
 
-    def swapped(self, one: int, other: int) -> Told:
+    def swapped(self, one: int, other: int) -> TurnBuilder:
         log = self.turn.log
         log[one], log[other] = log[other], log[one]
         return self
@@ -76,8 +76,8 @@ class Told:
         return {clause for clause, _ in turn_violations(self.turn)}
 
 
-def test_a_sound_turn_is_not_complained_about():
-    assert Told().clauses() == set()
+def test_a_correct_turn_breaks_no_clause():
+    assert TurnBuilder().clauses() == set()
 
 
 @pytest.mark.parametrize(
@@ -97,78 +97,78 @@ def test_a_sound_turn_is_not_complained_about():
         ("stored", "assistant", 1, "O24"),
     ],
 )
-def test_what_is_left_out_is_missed(kind, name, which, clause):
-    told = Told()
-    assert clause in told.without(told.positions(kind, name)[which]).clauses()
+def test_a_missing_entry_breaks_its_clause(kind, name, which, clause):
+    built = TurnBuilder()
+    assert clause in built.without(built.positions(kind, name)[which]).clauses()
 
 
-def test_results_out_of_order_are_seen_though_ids_would_sort_otherwise():
-    told = Told()
-    first, second = told.positions("stored", "tool")
-    assert "O12" in told.swapped(first, second).clauses()
+def test_results_out_of_order_break_o12_whatever_the_order_of_their_ids():
+    built = TurnBuilder()
+    first, second = built.positions("stored", "tool")
+    assert "O12" in built.swapped(first, second).clauses()
 
 
-def test_results_under_each_others_ids_are_seen():
-    told = Told()
-    one, other = (told.turn.log[position].data for position in told.positions("stored", "tool"))
+def test_results_under_swapped_ids_break_o12():
+    built = TurnBuilder()
+    one, other = (built.turn.log[position].data for position in built.positions("stored", "tool"))
     one["content"], other["content"] = other["content"], one["content"]
-    assert told.clauses() == {"O12"}
+    assert built.clauses() == {"O12"}
 
 
-def test_a_lost_signature_is_seen():
-    told = Told()
-    message = told.turn.log[told.positions("stored", "assistant")[0]].data
+def test_a_lost_signature_breaks_o24():
+    built = TurnBuilder()
+    message = built.turn.log[built.positions("stored", "assistant")[0]].data
     message["content"][0].pop("signature")
-    assert told.clauses() == {"O24"}
+    assert built.clauses() == {"O24"}
 
 
-def test_what_stands_between_a_call_and_its_result_is_no_matter():
-    told = Told()
+def test_a_message_between_a_call_and_its_result_is_allowed():
+    built = TurnBuilder()
     injected = LogEntry("stored", "system", {"role": "system", "content": "mind this"})
-    told.turn.log.insert(told.positions("stored", "tool")[1], injected)
-    assert told.clauses() == set()
+    built.turn.log.insert(built.positions("stored", "tool")[1], injected)
+    assert built.clauses() == set()
 
 
 def test_joined_messages_of_one_role_still_show_the_view():
-    told = Told()
-    request = told.turn.log[told.positions("asked")[0]].data["messages"]
+    built = TurnBuilder()
+    request = built.turn.log[built.positions("asked")[0]].data["messages"]
     request[:] = [{"role": "user", "content": "view1x\nGo."}]
-    assert told.clauses() == set()
+    assert built.clauses() == set()
 
 
 def test_a_cancelled_turn_owes_results_only_for_answers_that_were_stored():
-    told = Told()
-    told.turn.is_cancelled = True
-    told.turn.outcome = None
-    told.turn.log[told.positions("event", "execution:end")[0]].data["status"] = "cancelled"
-    first = told.positions("stored", "assistant")[0]
-    results = told.positions("stored", "tool")
-    assert "O13" in Told.without(told, *results).clauses()
-    assert told.without(first).clauses() & {"O11", "O12", "O13"} == set()
+    built = TurnBuilder()
+    built.turn.is_cancelled = True
+    built.turn.outcome = None
+    built.turn.log[built.positions("event", "execution:end")[0]].data["status"] = "cancelled"
+    first = built.positions("stored", "assistant")[0]
+    results = built.positions("stored", "tool")
+    assert "O13" in TurnBuilder.without(built, *results).clauses()
+    assert built.without(first).clauses() & {"O11", "O12", "O13"} == set()
 
 
-def test_nobody_can_know_whether_an_answer_is_stored_whose_storing_was_cancelled():
-    told = Told()
-    told.turn.is_cancelled = True
-    position = told.positions("stored", "assistant")[0]
-    told.turn.log[position] = LogEntry("storing", "assistant", told.turn.log[position].data)
-    assert "O11" not in told.clauses()
+def test_an_answer_whose_storing_was_cancelled_may_be_stored_or_not():
+    built = TurnBuilder()
+    built.turn.is_cancelled = True
+    position = built.positions("stored", "assistant")[0]
+    built.turn.log[position] = LogEntry("storing", "assistant", built.turn.log[position].data)
+    assert "O11" not in built.clauses()
 
 
-def test_a_denied_tool_that_runs_and_a_reason_that_is_not_told_are_seen():
-    told = Told()
-    call = told.turn.script.calls[0]
-    said = {"action": "deny", "what": "deny", "word": "because-x", "number": call.number}
-    told.turn.log.insert(told.positions("started", "alpha")[0], LogEntry("verdict", "tool:pre", said))
-    assert {clause for clause, _ in hook_violations(told.turn)} == {"O15"}
-    told.without(*told.positions("started", "alpha"), *told.positions("returned", "alpha"))
-    assert {clause for clause, _ in hook_violations(told.turn)} == {"O15"}
-    told.turn.log[told.positions("stored", "tool")[0]].data["content"] = "Denied: because-x"
-    assert list(hook_violations(told.turn)) == []
+def test_a_denied_tool_that_runs_and_a_reason_that_is_not_passed_on_break_o15():
+    built = TurnBuilder()
+    call = built.turn.script.calls[0]
+    denial = {"action": "deny", "what": "deny", "word": "because-x", "number": call.number}
+    built.turn.log.insert(built.positions("started", "alpha")[0], LogEntry("verdict", "tool:pre", denial))
+    assert {clause for clause, _ in hook_violations(built.turn)} == {"O15"}
+    built.without(*built.positions("started", "alpha"), *built.positions("returned", "alpha"))
+    assert {clause for clause, _ in hook_violations(built.turn)} == {"O15"}
+    built.turn.log[built.positions("stored", "tool")[0]].data["content"] = "Denied: because-x"
+    assert list(hook_violations(built.turn)) == []
 
 
-def test_after_a_stop_nothing_is_started_and_nothing_is_interrupted():
-    told = Told()
-    told.turn.log.insert(told.positions("started", "beta")[0], LogEntry("stop", "graceful"))
-    words = [what for clause, what in stop_violations(told.turn) if clause == "O22"]
+def test_a_tool_and_a_model_call_after_a_graceful_stop_break_o22():
+    built = TurnBuilder()
+    built.turn.log.insert(built.positions("started", "beta")[0], LogEntry("stop", "graceful"))
+    words = [what for clause, what in stop_violations(built.turn) if clause == "O22"]
     assert len(words) == 2  # a tool was started, and the model was asked

@@ -1,8 +1,4 @@
-"""What was looked at, and what was not: a check that ran and had nothing before it has shown nothing.
-
-Every step tells whether the subject stood on one of its scenes; the tally says from that which clauses were examined, and
-where. Above stand the mounted, which notes it, and `_run`, which reports it; below stand the records of the checks.
-"""
+"""Which clauses were examined, and on which backends: a check that found no module to look at has examined nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ import attrs
 from .check_registry import Check
 
 DECLINED = "mount declined (it returned None and mounted nothing); give the configuration it needs"
-"""What is said of a module that is not there, so that only its mount could be looked at."""
+"""The note about a module that declined, so that only its mount could be examined."""
 
 NEEDS_NO_INSTANCE = {
     "every_module.mounts": frozenset({"A3", "A4", "A21", "T4", "P2", "O2", "C2", "H2"}),
@@ -20,21 +16,21 @@ NEEDS_NO_INSTANCE = {
     "every_module.cleans_up": frozenset({"A11", "A12", "A13", "A14", "A15"}),
     "provider.declines_politely": frozenset({"P15"}),
 }
-"""The checks that have something to look at even then, and the clauses that they can decide."""
+"""The checks that examine a module even then, and the clauses that they can decide."""
 
 
 class Unexamined(Exception):
-    """Raised by a static check that cannot tell; the text says why."""
+    """Raised by a static check that cannot decide; the text gives the reason."""
 
 
 @attrs.define(kw_only=True)
 class StepCoverage:
-    """What one step got to see.
+    """What one step examined.
 
     Attributes:
-        backends: Where it looked.
-        tried: Whether it mounted the subject, or tried to.
-        stood: Whether the subject stood where it belongs on at least one mounted.
+        backends: The backends it ran on.
+        tried: Whether it mounted the module, or tried to.
+        present: Whether the module was mounted or registered what its type requires at least once.
     """
 
     backends: set[str] = attrs.field(factory=set)
@@ -43,7 +39,7 @@ class StepCoverage:
 
 
 class ClauseCoverage:
-    """The steps of one examination and what they saw."""
+    """The steps of one examination and what they examined."""
 
     def __init__(self) -> None:
         self._read: set[str] = set()
@@ -51,20 +47,20 @@ class ClauseCoverage:
         self._seen: dict[str, StepCoverage] = {}
 
     def read(self, check: str) -> None:
-        """A static check has looked."""
+        """Record that a static check has decided."""
         self._read.add(check)
 
     def leave_unread(self, check: str, why: str) -> None:
-        """A static check could not tell."""
+        """Record that a static check could not decide."""
         self._unread[check] = why
 
     def see(self, step: str, coverage: StepCoverage) -> None:
-        """A step was completed."""
+        """Record that a step was completed."""
         self._seen[step] = coverage
 
     @property
     def absent(self) -> list[str]:
-        """The backends on which nothing of the subject was ever there, though checks looked for it."""
+        """The backends on which the module was never present, though checks mounted it."""
         sights = {step: coverage for step, coverage in self._seen.items() if coverage.tried}
         without = {_backend(step) for step in sights if _check(step) not in NEEDS_NO_INSTANCE}
         return sorted(without - {_backend(step) for step, coverage in sights.items() if coverage.present})
@@ -82,7 +78,7 @@ class ClauseCoverage:
     def _has_looked(self, step: str, coverage: StepCoverage, clause: str) -> bool:
         if coverage.present or clause in NEEDS_NO_INSTANCE.get(_check(step), ()):
             return True
-        # A check that needed no mounted has read all there is, unless that is part of a module that is not there.
+        # A check that did not mount the module has examined it, unless the module is absent.
         return not coverage.tried and _backend(step) not in self.absent
 
     def reasons(self, checks: list[Check]) -> list[str]:

@@ -1,7 +1,7 @@
-"""What can be said without running anything: entry point, mount, on_session_ready, the declared type.
+"""Static checks of every module: entry point, mount, on_session_ready and declared type.
 
-Everything is read from metadata and syntax trees; where a tree does not tell, the check says so and leaves the question to
-those that run the module.
+They read metadata and syntax trees. Where a tree does not show the answer, the check reports that and leaves the clause to
+the checks that run the module.
 """
 
 from __future__ import annotations
@@ -16,18 +16,13 @@ from amplifier.conformance.target.locate import Definition, Subject, parsed
 from amplifier.contracts import CONTRACTS
 from amplifier.loading import is_module_id
 
-_MANAGERS = frozenset({"asynccontextmanager"})
-
 
 @check("A1", kind="static")
 def declares_an_entry_point(subject: Subject) -> Iterator[Fault]:
     """Reads the project's metadata for an entry point that leads to a file which can be parsed."""
     if subject.project is not None and not subject.declared:
-        yield Fault(
-            clause="A1",
-            what="pyproject.toml declares no entry point in the group 'amplifier.modules'",
-            location=subject.project.name,
-        )
+        what = "pyproject.toml declares no entry point in the group 'amplifier.modules'"
+        yield Fault(clause="A1", what=what, location=subject.project.name)
     if subject.origin == "folder":
         for module_id, reference in subject.declared.items():
             name = reference.partition(":")[0].strip()
@@ -44,12 +39,9 @@ def is_well_named(subject: Subject) -> Iterator[Fault]:
     """Compares the names of the entry points with the grammar of module ids."""
     for module_id in subject.declared:
         if not is_module_id(module_id):
-            yield Fault(
-                clause="A2",
-                what=f"the entry point is called {module_id!r}; expected lower-case letters, digits, '-' and '_', "
-                "starting with a letter, at most 64 characters",
-                location="pyproject.toml",
-            )
+            grammar = "lower-case letters, digits, '-' and '_', starting with a letter, at most 64 characters"
+            what = f"the entry point is called {module_id!r}; expected {grammar}"
+            yield Fault(clause="A2", what=what, location="pyproject.toml")
 
 
 @check("A3", kind="static")
@@ -99,19 +91,13 @@ def declares_its_type(subject: Subject) -> Iterator[Fault]:
     found = subject.definition("__amplifier_module_type__")
     declared = subject.constant("__amplifier_module_type__")
     if found is None:
-        yield Fault(
-            clause="A20",
-            what="the module does not declare its type as __amplifier_module_type__",
-            location=subject.file.name,
-        )
+        what = "the module does not declare its type as __amplifier_module_type__"
+        yield Fault(clause="A20", what=what, location=subject.file.name)
     elif declared is None:
         raise Unexamined(f"{subject.file.name} does not show what __amplifier_module_type__ is")
     elif declared not in CONTRACTS:
-        yield Fault(
-            clause="A20",
-            what=f"__amplifier_module_type__ is {declared!r}; expected one of {', '.join(CONTRACTS)}",
-            location=found.location,
-        )
+        what = f"__amplifier_module_type__ is {declared!r}; expected one of {', '.join(CONTRACTS)}"
+        yield Fault(clause="A20", what=what, location=found.location)
 
 
 def _tree(subject: Subject) -> ast.Module:
@@ -141,18 +127,17 @@ def _takes(node: ast.FunctionDef | ast.AsyncFunctionDef, count: int) -> bool:
 
 
 def _not_async(node: ast.FunctionDef | ast.AsyncFunctionDef, found: Definition) -> Iterator[Fault]:
-    decorators = {_last_name(each) for each in node.decorator_list}
     yields = any(isinstance(each, (ast.Yield, ast.YieldFrom)) for each in _own_nodes(node))
     if isinstance(node, ast.AsyncFunctionDef):
         if yields and not node.decorator_list:
             what = "mount is an async generator without @asynccontextmanager, which can be neither awaited nor entered"
             yield Fault(clause="A3", what=what, location=found.location)
         return
-    if decorators & _MANAGERS:
+    if any(_last_name(each) == "asynccontextmanager" for each in node.decorator_list):
         return
     if node.decorator_list:
         raise Unexamined(f"{found.file.name} does not show what its decorators make of mount")
-    # A plain function may still return a coroutine or a manager; only what surely returns neither is a fault here.
+    # A plain function may still return a coroutine or a manager; only one that surely returns neither is a fault.
     answers = [each.value for each in _own_nodes(node) if isinstance(each, ast.Return) and each.value is not None]
     local = {each.name for each in ast.walk(node) if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))}
     surely_not = [
@@ -182,7 +167,7 @@ def _last_name(decorator: ast.expr) -> str:
 
 
 def _is_dynamic(tree: ast.Module, attribute: str) -> bool:
-    """Whether a name could come into being in a way that a syntax tree does not show."""
+    """Whether a name could be defined in a way that a syntax tree does not show."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and any(
             a.name == "*" or (a.asname or a.name) == attribute for a in node.names

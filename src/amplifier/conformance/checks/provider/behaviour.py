@@ -1,11 +1,9 @@
-"""What providers promise about being described, mounted, asked at once and streamed."""
+"""Checks of providers: description, mounting, concurrent calls and streams."""
 
 from __future__ import annotations
 
 import logging
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
@@ -13,26 +11,24 @@ import anyio
 from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.guess_config import is_secret, secret_variables, without_secrets
 from amplifier.conformance.harness.mounted_module import OWNER, CheckContext, MountedModule, MountFailed
+from amplifier.conformance.harness.observers import audited, captured_logs
 from amplifier.conformance.target.source_literals import settings_in
 from amplifier.models import ChatRequest, ChatResponse, ModelInfo, ProviderInfo, StreamChunk, to_dict
 
-from .answers import PROVIDER, announcements, expect_untouched, usable
+from .answers import PROVIDER, expect_unchanged, response_events, usable
 from .dialogues import asking, calls_of, complete, snapshot, without_ids
 
 _AT_ONCE = 4
 _FLAGS = ("raw", "debug")
 
 
-# ── described ──
-
-
 @check("P12", "P13", "P20", kind="structure", types=PROVIDER)
 async def describes_itself(ctx: CheckContext) -> None:
-    """Asks for the description while watching for connections, and for the models, with and without credentials."""
+    """Calls get_info while it watches for connections, and list_models with and without credentials."""
     async with ctx.mount() as mounted:
         if not usable(mounted):
             return
-        with _watching_connections() as seen:
+        with audited(*_CONNECTING) as seen:
             outcome = await mounted.call(mounted.instance.get_info)
         if not outcome.returned or not isinstance(outcome.value, ProviderInfo):
             ctx.fault("P13", f"get_info {outcome}; expected a ProviderInfo", error=outcome.error)
@@ -43,63 +39,28 @@ async def describes_itself(ctx: CheckContext) -> None:
             for key in ("context_window", "max_output_tokens"):
                 if not isinstance(defaults.get(key), int):
                     ctx.fault("P20", f"the defaults of get_info have {key} {defaults.get(key)!r}; expected a number")
-        await _judge_models(ctx, mounted, "")
+        await _check_models(mounted, "")
     if ctx.faults:
         return
     with without_secrets(ctx.loaded):
         try:
             async with ctx.mount(config={}) as mounted:
                 if usable(mounted):
-                    await _judge_models(ctx, mounted, " without credentials")
+                    await _check_models(mounted, " without credentials")
         except MountFailed:
             return
 
 
-async def _judge_models(ctx: CheckContext, mounted: MountedModule, how: str) -> None:
+async def _check_models(mounted: MountedModule, how: str) -> None:
     outcome = await mounted.call(mounted.instance.list_models)
+    models = outcome.value
     if outcome.kind == "raised":
-        ctx.fault("P12", f"list_models{how} {outcome}; expected a list", error=outcome.error)
-    elif outcome.returned and not (
-        isinstance(outcome.value, list) and all(isinstance(each, ModelInfo) for each in outcome.value)
-    ):
-        ctx.fault("P12", f"list_models{how} returned {str(outcome.value)[:120]}; expected a list of ModelInfo")
+        mounted.ctx.fault("P12", f"list_models{how} {outcome}; expected a list", error=outcome.error)
+    elif outcome.returned and not (isinstance(models, list) and all(isinstance(each, ModelInfo) for each in models)):
+        mounted.ctx.fault("P12", f"list_models{how} returned {str(models)[:120]}; expected a list of ModelInfo")
 
 
 _CONNECTING = ("socket.connect", "socket.getaddrinfo", "subprocess.Popen", "urllib.Request", "http.client.connect")
-_watchers: list[list[str]] = []
-_is_hooked: list[bool] = []
-
-
-@contextmanager
-def _watching_connections() -> Iterator[list[str]]:
-    """What the interpreter is asked to connect to meanwhile; the hook itself can never be taken away again."""
-    if not _is_hooked:
-        _is_hooked.append(True)
-        sys.addaudithook(_noticed)
-    seen: list[str] = []
-    _watchers.append(seen)
-    try:
-        yield seen
-    finally:
-        _watchers.remove(seen)
-
-
-def _noticed(event: str, arguments: tuple[Any, ...]) -> None:
-    if _watchers and event in _CONNECTING:
-        for seen in _watchers:
-            seen.append(f"{event} {arguments[1:]!r}"[:200])
-
-
-# ── mounted ──
-
-
-class _Warnings(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.texts: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.texts.append(record.getMessage())
 
 
 @check("P15", kind="structure", types=PROVIDER)
@@ -108,36 +69,26 @@ async def declines_politely(ctx: CheckContext) -> None:
     needs = [key for key in settings_in(ctx.loaded.subject) if is_secret(key)]
     if not needs and not secret_variables(ctx.loaded):
         return
-    listener = _Warnings()
-    logging.getLogger().addHandler(listener)
     try:
-        with without_secrets(ctx.loaded):
+        with without_secrets(ctx.loaded), captured_logs(lambda record: record.levelno >= logging.WARNING) as records:
             async with ctx.mount(config={}) as mounted:
-                own = [text for text in listener.texts if OWNER not in text]
+                own = [record for record in records if OWNER not in record.getMessage()]
                 if mounted.instance is None and not own:
                     ctx.fault("P15", "without a key mount declined and logged no warning")
     except MountFailed as failed:
-        ctx.fault(
-            "P15", f"without settings mount {failed.outcome}; expected a warning and None", error=failed.outcome.error
-        )
-    finally:
-        logging.getLogger().removeHandler(listener)
+        what = f"without settings mount {failed.outcome}; expected a warning and None"
+        ctx.fault("P15", what, error=failed.outcome.error)
 
 
 @check("P18", kind="structure", types=PROVIDER)
 async def can_be_closed(ctx: CheckContext) -> None:
-    """Looks whether a provider that can be closed is closed by anything."""
+    """Looks for a cleanup that can close a provider with a close method."""
     async with ctx.mount() as mounted:
         provider = mounted.instance
         closing = [name for name in ("aclose", "close") if callable(getattr(provider, name, None))]
-        registered = [
-            entry
-            for entry in mounted.session.coordinator.cleanups.entries
-            if entry.owner == OWNER and entry.what == "cleanup"
-        ]
-        if provider is None or not closing or mounted.is_structured or mounted.cleanup is not None or registered:
-            return
-        ctx.fault("P18", f"the provider has {closing[0]}(), and mount returned no cleanup that could call it")
+        is_closed = mounted.is_structured or mounted.cleanup is not None or mounted.registered_cleanups
+        if provider is not None and closing and not is_closed:
+            ctx.fault("P18", f"the provider has {closing[0]}(), and mount returned no cleanup that could call it")
 
 
 @check("P17", kind="behaviour", types=PROVIDER)
@@ -172,9 +123,6 @@ async def _events_of_a_call(ctx: CheckContext, flags: dict[str, bool]) -> dict[s
         return None
 
 
-# ── at once ──
-
-
 def _distinct(number: int) -> ChatRequest:
     """A request that can be call_tuples from others by its words, its length and its tools."""
     text = f"Please use a tool, and repeat the word zebra{number}zebra. " + "and again " * (number * 7)
@@ -183,7 +131,7 @@ def _distinct(number: int) -> ChatRequest:
 
 @check("P14", "P8", "P11", kind="behaviour", types=PROVIDER)
 async def mixes_nothing(ctx: CheckContext) -> None:
-    """Asks several things one after the other, in both orders, and then all at once; what depended on the question still does."""
+    """Sends requests one after the other in both orders, and then concurrently; each has to get its own response."""
     forth, back = [await _in_turn(ctx, order) for order in (range(_AT_ONCE), range(_AT_ONCE - 1, -1, -1))]
     if not all(isinstance(each, ChatResponse) for each in [*forth, *back]):
         return
@@ -192,24 +140,24 @@ async def mixes_nothing(ctx: CheckContext) -> None:
         before = [snapshot(request) for request in requests]
         together = await _all_at_once(mounted, requests)
         for request, was in zip(requests, before, strict=True):
-            expect_untouched(ctx, request, was)
-        heard = len(await announcements(mounted, _AT_ONCE))
+            expect_unchanged(ctx, request, was)
+        heard = len(await response_events(mounted, _AT_ONCE))
     failed = [each for each in together if not isinstance(each, ChatResponse)]
     if failed:
         ctx.fault("P14", f"of {_AT_ONCE} calls at once {len(failed)} failed ({failed[0]}); in turn all are answered")
         return
     if heard < _AT_ONCE:
         ctx.fault("P11", f"{_AT_ONCE} calls at once emitted llm:response {heard} times")
-    _judge_ids(ctx, [forth, back], together)
+    _check_ids(ctx, [forth, back], together)
     for number in range(_AT_ONCE):
-        _judge_mixture(ctx, number, [forth[number], back[number]], together[number])
+        _check_mixture(ctx, number, [forth[number], back[number]], together[number])
         if ctx.faults:
             break
     ctx.fill_input({"asked at once": [to_dict(_distinct(number)) for number in range(_AT_ONCE)]})
 
 
 async def _in_turn(ctx: CheckContext, order: Sequence[int]) -> list[Any]:
-    """The answers to the requests, by their numbers, asked one after the other."""
+    """The responses to the requests, by their numbers, sent one after the other."""
     answers: list[Any] = [None] * len(order)
     async with ctx.mount() as mounted:
         for number in order if usable(mounted) else ():
@@ -231,8 +179,8 @@ async def _all_at_once(mounted: MountedModule, requests: list[ChatRequest]) -> l
     return answers
 
 
-def _judge_ids(ctx: CheckContext, in_turn: list[list[Any]], together: list[Any]) -> None:
-    """Where every call of every answer has an id of its own, that is so at once, too."""
+def _check_ids(ctx: CheckContext, in_turn: list[list[Any]], together: list[Any]) -> None:
+    """Report a call id that only concurrent calls repeat."""
 
     def repeated(answers: list[Any]) -> list[str]:
         ids = [call.id for answer in answers for call in calls_of(answer)]
@@ -243,27 +191,24 @@ def _judge_ids(ctx: CheckContext, in_turn: list[list[Any]], together: list[Any])
         ctx.fault("P14", f"asked in turn no id is given twice; asked at once {again[0]!r} is")
 
 
-def _judge_mixture(ctx: CheckContext, number: int, in_turn: list[Any], together: Any) -> None:
+def _check_mixture(ctx: CheckContext, number: int, in_turn: list[Any], together: Any) -> None:
     text = without_ids(together)
     alone = [without_ids(each) for each in in_turn]
     others = [other for other in range(_AT_ONCE) if other != number]
-    strangers = [other for other in others if any(f"{other}zebra" in each for each in [*alone, text])]
-    if strangers:
-        ctx.fault("P14", f"the answer to request {number} speaks of request {strangers[0]}, which is another's")
+    mixed = [other for other in others if any(f"{other}zebra" in each for each in [*alone, text])]
+    if mixed:
+        ctx.fault("P14", f"the answer to request {number} speaks of request {mixed[0]}, which is another's")
     elif all(f"{number}zebra" in each for each in alone) and f"{number}zebra" not in text:
         ctx.fault("P14", f"asked in turn the answer to request {number} speaks of it; asked beside others it does not")
     elif alone[0] == alone[1] and f"{number}zebra" in alone[0] and text != alone[0]:
-        # It depends on the question alone, whatever was asked before: nothing else should have a part in it.
+        # The response depends on the request alone, whatever came before it.
         what = f"asked in turn request {number} gets {alone[0][:200]}; asked beside others {text[:200]}"
         ctx.fault("P14", what)
 
 
-# ── streamed ──
-
-
 @check("P21", kind="behaviour", types=PROVIDER)
 async def streams_the_same(ctx: CheckContext) -> None:
-    """Compares the last chunk of a stream with what complete gives, and the pieces with the whole."""
+    """Compares the last chunk of a stream with the response of complete, and the deltas with the whole."""
     async with ctx.mount() as mounted:
         if not usable(mounted) or not callable(getattr(mounted.instance, "stream", None)):
             return
@@ -271,16 +216,16 @@ async def streams_the_same(ctx: CheckContext) -> None:
         before = snapshot(request)
         outcome = await mounted.call(_streamed, mounted.instance, request)
         if not outcome.returned or outcome.value is None:
-            return  # another kind of stream, or none for this
+            return  # another kind of stream, or none for this request
         chunks: list[StreamChunk] = outcome.value
-        expect_untouched(ctx, request, before)
+        expect_unchanged(ctx, request, before)
         last = chunks[-1] if chunks else None
         if last is None or not isinstance(last.response, ChatResponse):
             ctx.fault("P21", "the last chunk of a stream has no response")
             return
         if any(chunk.response is not None for chunk in chunks[:-1]):
             ctx.fault("P21", "a chunk before the last one has a response")
-        _judge_pieces(ctx, chunks, last.response)
+        _check_deltas(ctx, chunks, last.response)
     if ctx.faults:
         return
     whole = [await _whole(ctx), await _whole(ctx)]
@@ -309,7 +254,7 @@ async def streams_without_a_block(ctx: CheckContext) -> None:
             return
         blocked = await mounted.call(_streamed, mounted.instance, asking("Hello."))
         if not blocked.returned or not blocked.value:
-            return  # another kind of stream, or none for this
+            return  # another kind of stream, or none for this request
         bare = await mounted.call(_read_bare, mounted.instance, asking("Hello."))
         if not bare.returned:
             ctx.fault("P22", f"reading a stream with async for alone {bare}", error=bare.error)
@@ -332,7 +277,7 @@ async def _read_bare(provider: Any, request: ChatRequest) -> list[StreamChunk] |
 
 
 async def _cancelled_reader(provider: Any, request: ChatRequest) -> str | None:
-    """What a stream gives after its reader was cancelled; None if it has ended, or never waited."""
+    """What a stream yields after its reader was cancelled; None if it has ended, or never waited."""
     stream = provider.stream(request)
     while True:
         with anyio.CancelScope() as scope:
@@ -349,7 +294,7 @@ async def _cancelled_reader(provider: Any, request: ChatRequest) -> str | None:
         return None
 
 
-def _judge_pieces(ctx: CheckContext, chunks: list[StreamChunk], response: ChatResponse) -> None:
+def _check_deltas(ctx: CheckContext, chunks: list[StreamChunk], response: ChatResponse) -> None:
     pieces: dict[int, str] = {}
     for chunk in chunks:
         if chunk.kind == "block_delta" and chunk.text:

@@ -1,4 +1,4 @@
-"""Everything that log in scripted turns, in one order over all doubles. Above stand the doubles and the judges."""
+"""The log of a scripted turn, in one order over all doubles, and helpers to read it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .script import Answer, ScriptedTurn
 
 @attrs.frozen
 class LogEntry:
-    """One thing that log.
+    """One entry of the log.
 
     Attributes:
         kind: ``event``, ``view``, ``storing``, ``stored``, ``asked``, ``answered``, ``failed``, ``started``, ``returned``, ``raised``,
             ``interrupted``, ``verdict``, ``approval`` or ``stop``.
-        name: The event, the tool, the provider; what it was about.
-        data: Its particulars, copied.
+        name: The event, the tool, the provider or the role.
+        data: A copy of the details.
     """
 
     kind: str
@@ -33,14 +33,14 @@ class LogEntry:
 
 @attrs.define
 class RecordedTurn:
-    """What log in one turn.
+    """One turn and its log.
 
     Attributes:
-        script: What was to happen.
-        log: Everything, in order.
+        script: The script of the turn.
+        log: All entries, in order.
         outcome: How execute ended; None while it runs.
-        is_cancelled: It was cancelled on purpose.
-        context_failed: The context failed on purpose.
+        is_cancelled: The check cancelled it.
+        context_failed: The context failed as scripted.
         is_limited: Its model never stops, so that the loop has to.
     """
 
@@ -52,7 +52,7 @@ class RecordedTurn:
     is_limited: bool = False
 
     def entries(self, kind: str, name: str | None = None) -> list[tuple[int, LogEntry]]:
-        """The happenings of one kind with their positions."""
+        """The entries of one kind with their positions."""
         return [
             (index, each)
             for index, each in enumerate(self.log)
@@ -60,7 +60,7 @@ class RecordedTurn:
         ]
 
     def positions(self, kind: str, name: str | None = None) -> list[int]:
-        """The positions of the happenings of one kind."""
+        """The positions of the entries of one kind."""
         return [index for index, _ in self.entries(kind, name)]
 
     @property
@@ -85,24 +85,24 @@ class RecordedTurn:
 
     @property
     def went_through(self) -> bool:
-        """Nothing was done to the turn that would have ended it before its time."""
+        """Nothing ended the turn early."""
         return not (
             self.is_cancelled or self.was_stopped or self.was_denied or self.has_failed or self.broke_on_odd_result
         )
 
     @property
     def broke_on_odd_result(self) -> bool:
-        """It raised after a tool had returned what is no ToolResult, which is the tool's fault as much as the loop's."""
+        """It raised after a tool had returned something else than a ToolResult, which is as much the tool's fault."""
         odd = any(each.data["call"] is not None and each.data["call"].is_odd for _, each in self.entries("returned"))
         return odd and self.outcome is not None and self.outcome.kind == "raised"
 
     @property
     def answers(self) -> list[tuple[int, Answer]]:
-        """The answers that the model gave, with their positions."""
+        """The answers of the model, with their positions."""
         return [(index, each.data) for index, each in self.entries("answered")]
 
     def next_asked(self, position: int) -> int | None:
-        """Where the model is asked next after a position."""
+        """The position of the next model call after a position."""
         return next((index for index in self.positions("asked") if index > position), None)
 
 
@@ -113,7 +113,7 @@ _TURN_GATES = ("prompt:submit", "provider:request")
 
 
 def plain(value: Any) -> Any:
-    """A copy of a value in which models have become JSON; what is no JSON stays as it is."""
+    """A copy of a value with models converted to JSON; other values stay as they are."""
     if isinstance(value, Model):
         return to_dict(value)
     if isinstance(value, Mapping):
@@ -124,7 +124,7 @@ def plain(value: Any) -> Any:
 
 
 def words_of(value: Any) -> str:
-    """All text in a value, joined; for looking up marks."""
+    """All text in a value, joined, to search marks in."""
     return "\n".join(_strings(value))
 
 
@@ -143,7 +143,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def text_of(content: Any) -> str:
-    """The words of a message's content: a text, or the text blocks of a list."""
+    """The text of a message's content: a string, or the text blocks of a list."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
@@ -152,7 +152,7 @@ def text_of(content: Any) -> str:
 
 
 def results_in(message: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """The tool results in a stored message: pairs of call id and what is told about it.
+    """The tool results in a stored message: pairs of call id and result.
 
     One message for each result, or blocks of type ``tool_result`` in any message.
     """

@@ -1,7 +1,7 @@
-"""Judges of a played turn: what the contract says about events, requests and the transcript, and nothing else.
+"""Rules of the contract about one turn: its events, requests and transcript.
 
-Each yields pairs of a clause and what was seen against it. They look only at what a loop said and did to others. Above
-stand the checks; `_judges_hooks` beside this file judges what hooks demanded; below stands the record.
+Each rule yields pairs of a broken clause and how it was broken. Rules read only the log of the doubles. The rules about
+hook results are in `hook_rules`.
 """
 
 from __future__ import annotations
@@ -16,45 +16,46 @@ from .script import Answer, Call
 
 Violation = tuple[str, str]
 
-STATUSES = ("completed", "cancelled", "error")
-
 
 def turn_violations(turn: RecordedTurn) -> Iterator[Violation]:
-    """Everything that can be said about any turn, whatever became of it."""
-    yield from judge_frame(turn)
-    yield from judge_answer(turn)
-    yield from judge_model_calls(turn)
-    yield from judge_tool_events(turn)
-    yield from judge_requests(turn)
-    yield from judge_transcript(turn)
+    """Every clause that a turn breaks, however it ended."""
+    yield from _check_frame(turn)
+    yield from _check_answer(turn)
+    yield from _check_model_calls(turn)
+    yield from _check_tool_events(turn)
+    yield from _check_requests(turn)
+    yield from _check_transcript(turn)
 
 
-# ── the frame ──
+# ── start and end ──
 
 
-def judge_frame(turn: RecordedTurn) -> Iterator[Violation]:
-    """execution:start first, execution:end and orchestrator:complete once, on every way out."""
+def _check_frame(turn: RecordedTurn) -> Iterator[Violation]:
+    """execution:start comes first, execution:end and orchestrator:complete once, however the turn ends."""
     names = [each.name for _, each in turn.events]
     if names[:1] != ["execution:start"]:
         yield "O4", f"the first event of the turn was {names[0] if names else 'none at all'}"
     ends = turn.entries("event", "execution:end")
-    way = _way_out(turn)
+    ending = _ending(turn)
     if len(ends) != 1:
-        yield "O5", f"execution:end was {_times(len(ends))} in a turn that {way}"
+        yield "O5", f"execution:end was {_times(len(ends))} in a turn that {ending}"
     completes = names.count("orchestrator:complete")
     if completes != 1:
-        yield "O6", f"orchestrator:complete was {_times(completes)} in a turn that {way}"
+        yield "O6", f"orchestrator:complete was {_times(completes)} in a turn that {ending}"
     for position, end in ends[:1]:
         status = end.data.get("status")
         allowed = _allowed_statuses(turn)
         if status not in allowed:
-            yield "O5", f"execution:end had the status {status!r} in a turn that {way}; expected {' or '.join(allowed)}"
+            yield (
+                "O5",
+                f"execution:end had the status {status!r} in a turn that {ending}; expected {' or '.join(allowed)}",
+            )
         late = [each for each in turn.log[position:] if each.kind in ("asked", "started")]
         if late:
             yield "O5", f"after execution:end {'the model was asked' if late[0].kind == 'asked' else 'a tool was run'}"
 
 
-def _way_out(turn: RecordedTurn) -> str:
+def _ending(turn: RecordedTurn) -> str:
     outcome = turn.outcome
     if turn.is_cancelled:
         return "was cancelled"
@@ -73,21 +74,21 @@ def _allowed_statuses(turn: RecordedTurn) -> tuple[str, ...]:
         return ("error",)
     if turn.went_through and outcome is not None and outcome.returned:
         return ("completed",)
-    return STATUSES
+    return ("completed", "cancelled", "error")
 
 
 def _times(count: int) -> str:
     return {0: "not emitted", 1: "emitted once"}.get(count, f"emitted {count} times")
 
 
-# ── the answer ──
+# ── the returned text ──
 
-_TELLING = 12
-"""Characters of a thought that nobody says by chance."""
+_MIN_THOUGHT = 12
+"""Characters of a thought that no answer contains by chance."""
 
 
-def judge_answer(turn: RecordedTurn) -> Iterator[Violation]:
-    """A str, and the model's own last words, if nothing came between."""
+def _check_answer(turn: RecordedTurn) -> Iterator[Violation]:
+    """Execute returns a str with the text of the model's last answer, if nothing ended the turn early."""
     outcome = turn.outcome
     if outcome is None or turn.is_cancelled:
         return
@@ -99,35 +100,33 @@ def judge_answer(turn: RecordedTurn) -> Iterator[Violation]:
     if outcome.kind == "late":
         yield "O3", f"execute {outcome}, with a model and tools that answer at once"
     if outcome.kind == "raised":
-        yield "O3", f"execute {outcome}, and nobody had failed but tools"
+        yield "O3", f"execute {outcome}, and nothing had failed but tools"
     if outcome.returned and not turn.positions("asked"):
-        yield "O3", f"execute returned {outcome.value[:80]!r} without having asked the model"
+        yield "O3", f"execute returned {outcome.value[:80]!r} without having called the model"
     if outcome.returned and turn.answers:
         last = turn.answers[-1][1]
         if last.number and last.texts and not any(text.strip() in outcome.value for text in last.texts):
-            yield "O3", f"execute returned {outcome.value[:80]!r}; the model's last words were {last.texts[-1][:80]!r}"
+            yield "O3", f"execute returned {outcome.value[:80]!r}; the model's last answer was {last.texts[-1][:80]!r}"
         for thought in last.thoughts:
-            if len(thought.strip()) >= _TELLING and last.texts and thought.strip() in outcome.value:
-                yield "O3", f"execute returned {outcome.value[:80]!r}, of which {thought!r} was thought and not said"
+            if len(thought.strip()) >= _MIN_THOUGHT and last.texts and thought.strip() in outcome.value:
+                yield "O3", f"execute returned {outcome.value[:80]!r}, of which {thought!r} is from a thinking block"
 
 
 def repeated_answer_violations(turns: list[RecordedTurn]) -> Iterator[Violation]:
-    """No turn returns what the model said in an earlier one."""
-    said: list[str] = []
+    """No turn returns the text of an answer from an earlier turn."""
+    marks: list[str] = []
     for turn in turns:
-        outcome = turn.outcome
-        if outcome is not None and outcome.returned and isinstance(outcome.value, str):
-            again = [mark for mark in said if mark in outcome.value]
-            if again:
-                yield "O3", "execute returned words of the model from an earlier turn"
-        said += [answer.mark for _, answer in turn.answers if answer.texts]
+        returned = "" if turn.outcome is None else turn.outcome.value
+        if isinstance(returned, str) and any(mark in returned for mark in marks):
+            yield "O3", "execute returned words of the model from an earlier turn"
+        marks += [answer.mark for _, answer in turn.answers if answer.texts]
 
 
 # ── model calls ──
 
 
-def judge_model_calls(turn: RecordedTurn) -> Iterator[Violation]:
-    """provider:request before and provider:response after each; the prompt stored before the first."""
+def _check_model_calls(turn: RecordedTurn) -> Iterator[Violation]:
+    """provider:request before and provider:response after each model call; the prompt stored before the first."""
     requests = responses = answered = 0
     for entry in turn.log:
         if entry.kind == "event":
@@ -139,7 +138,7 @@ def judge_model_calls(turn: RecordedTurn) -> Iterator[Violation]:
         elif entry.kind == "answered":
             answered += 1
         elif entry.kind == "asked":
-            # A repetition after an error belongs to the same request.
+            # A retry after an error belongs to the same request.
             if requests <= answered:
                 yield "O7", f"the model was asked (call {answered + 1}) without a provider:request before"
                 return
@@ -148,19 +147,16 @@ def judge_model_calls(turn: RecordedTurn) -> Iterator[Violation]:
                 return
     if responses < answered and not turn.is_cancelled and not turn.context_failed:
         yield "O7", f"provider:response was {_times(responses)} for {answered} answers of the model"
-    yield from _judge_prompt(turn)
+    yield from _check_prompt(turn)
 
 
-def _judge_prompt(turn: RecordedTurn) -> Iterator[Violation]:
+def _check_prompt(turn: RecordedTurn) -> Iterator[Violation]:
     asked = turn.positions("asked")
     stored = [(position, text_of(each.data.get("content"))) for position, each in turn.entries("stored", "user")]
     prompt = turn.script.prompt.strip()
     if asked and not any(position < asked[0] and prompt in text for position, text in stored):
-        later = any(prompt in text for _, text in stored)
-        yield (
-            "O9",
-            f"when the model was asked the prompt {'had not yet been' if later else 'was not'} stored as a user's message",
-        )
+        when = "had not yet been" if any(prompt in text for _, text in stored) else "was not"
+        yield "O9", f"when the model was asked the prompt {when} stored as a user's message"
     exact = [text for _, text in stored if text.strip() == prompt]
     if len(exact) > 1 and turn.script.submit is None:
         yield "O9", f"the prompt was stored {len(exact)} times"
@@ -169,11 +165,11 @@ def _judge_prompt(turn: RecordedTurn) -> Iterator[Violation]:
 # ── tool events ──
 
 
-def judge_tool_events(turn: RecordedTurn) -> Iterator[Violation]:
+def _check_tool_events(turn: RecordedTurn) -> Iterator[Violation]:
     """tool:pre before each run, tool:post after each return, tool:error after each raise, about the right tool."""
     for event in ("tool:pre", "tool:post"):
         for _, each in turn.entries("event", event):
-            yield from _judge_payload(turn, event, each.data)
+            yield from _check_payload(turn, event, each.data)
     names = {each.name for _, each in turn.entries("started")}
     for name in sorted(names):
         pres = [position for position, each in turn.entries("event", "tool:pre") if each.data.get("tool_name") == name]
@@ -189,11 +185,11 @@ def judge_tool_events(turn: RecordedTurn) -> Iterator[Violation]:
             yield "O14", f"the tool {name!r} raised, and no tool:error followed"
 
 
-def _judge_payload(turn: RecordedTurn, event: str, data: Mapping[str, Any]) -> Iterator[Violation]:
+def _check_payload(turn: RecordedTurn, event: str, data: Mapping[str, Any]) -> Iterator[Violation]:
     name, call_id = data.get("tool_name"), data.get("tool_call_id")
     calls = [call for _, answer in turn.answers for call in answer.calls]
     if not isinstance(name, str):
-        yield "O8", f"{event} does not say which tool it is about (tool_name is {name!r})"
+        yield "O8", f"{event} does not name the tool it is about (tool_name is {name!r})"
     elif call_id is not None and calls and not any(call.id == call_id and call.tool == name for call in calls):
         yield "O8", f"{event} is about the tool {name!r} and the call {call_id!r}, which do not belong together"
     if event == "tool:post" and not any(key in data for key in RESULT_KEYS):
@@ -201,7 +197,7 @@ def _judge_payload(turn: RecordedTurn, event: str, data: Mapping[str, Any]) -> I
 
 
 def _returns(turn: RecordedTurn, name: str) -> list[int]:
-    """Where a tool returned a ToolResult; what it returns otherwise may as well be treated as an error."""
+    """Where a tool returned a ToolResult; a loop may treat any other value as an error."""
     return [
         position
         for position, each in turn.entries("returned", name)
@@ -210,20 +206,18 @@ def _returns(turn: RecordedTurn, name: str) -> list[int]:
 
 
 def _followed(turn: RecordedTurn, positions: list[int], event: str, name: str) -> bool:
-    """Whether each position can be given an event of its own after it."""
-    told = [position for position, each in turn.entries("event", event) if each.data.get("tool_name") == name]
-    return all(
-        sum(position < each for each in told) >= len(positions) - index for index, position in enumerate(positions)
-    )
+    """Whether each position has an event of its own after it."""
+    events = [at for at, each in turn.entries("event", event) if each.data.get("tool_name") == name]
+    return all(sum(at < each for each in events) >= len(positions) - index for index, at in enumerate(positions))
 
 
 # ── requests ──
 
 
-def judge_requests(turn: RecordedTurn) -> Iterator[Violation]:
-    """Every request shows a view that the context gave for it, whole and in order."""
+def _check_requests(turn: RecordedTurn) -> Iterator[Violation]:
+    """Every request contains the view that the context returned for it, whole and in order."""
     if turn.is_limited:
-        return  # the view is kept short
+        return  # its views are limited
     before = -1
     for position, asked in turn.entries("asked"):
         if asked.data is None:
@@ -231,7 +225,7 @@ def judge_requests(turn: RecordedTurn) -> Iterator[Violation]:
             return
         views = [each.data for at, each in turn.entries("view") if before < at < position]
         request = asked.data["messages"]
-        # A repetition after an error may send the same request once more.
+        # A retry after an error may send the same request again.
         if not views and not any(before < at < position for at in turn.positions("failed")):
             yield "O10", "a request was made without asking get_messages_for_request since the last one"
             return
@@ -250,7 +244,7 @@ def judge_requests(turn: RecordedTurn) -> Iterator[Violation]:
 
 
 def _missing(views: list[list[dict[str, Any]]], request: list[dict[str, Any]]) -> str | None:
-    """What a request lacks of the newest view, or of an older one that shows the same; None if nothing."""
+    """What a request lacks of the newest view, or of an equal older one; None if nothing."""
     found = None
     newest = [_shape(message) for message in views[-1][1:]] if views else []
     for view in reversed(views):
@@ -264,7 +258,7 @@ def _missing(views: list[list[dict[str, Any]]], request: list[dict[str, Any]]) -
 
 
 def _missing_calls(turn: RecordedTurn, views: list[list[dict[str, Any]]], request: list[dict[str, Any]]) -> str | None:
-    """A call that the view shows in an answer of the model, and the request nowhere."""
+    """A call of an assistant message in the view that the request does not contain."""
     spoken = words_of([message for view in views[-1:] for message in view if message.get("role") == "assistant"])
     shown = words_of([message for message in request if message.get("role") == "assistant"])
     ids = [call.id for _, answer in turn.answers for call in answer.calls]
@@ -272,7 +266,7 @@ def _missing_calls(turn: RecordedTurn, views: list[list[dict[str, Any]]], reques
 
 
 def _missing_results(turn: RecordedTurn, position: int, request: list[dict[str, Any]]) -> str | None:
-    """A result that was stored before the request was made, and is not in it: the view was too old."""
+    """A result that was stored before the request and is not in it, because the view was too old."""
     stored = [call_id for at, each in turn.entries("stored") if at < position for call_id, _ in results_in(each.data)]
     shown = {call_id for message in request for call_id, _ in results_in(message)}
     return next((f"the result of {each!r}, stored before" for each in stored if each not in shown), None)
@@ -287,13 +281,13 @@ def _not_in_order(view: list[dict[str, Any]], request: list[dict[str, Any]]) -> 
     for message in view:
         role, call_id, text = _shape(message)
         if not text.strip() and not call_id:
-            continue  # whoever leaves out what is empty leaves out nothing
+            continue  # an empty message may be left out
         while position < len(request) and not _shows(request[position], role, call_id, text):
             position += 1
         if position == len(request):
             return f"the {role} message {text[:60]!r}"
-        # The next one may be in the same position: messages of one role may be joined.
-        lost = [seal for seal in _seals(message) if seal not in words_of(request[position:])]
+        # The next one may be in the same message: messages of one role may be joined.
+        lost = [each for each in _signatures(message) if each not in words_of(request[position:])]
         if lost:
             return f"{lost[0]!r}, the signature of a thought"
     return None
@@ -306,7 +300,7 @@ def _shows(message: Mapping[str, Any], role: Any, call_id: Any, text: str) -> bo
     return text.strip() in shown or bool(call_id)
 
 
-def _seals(message: Mapping[str, Any]) -> list[str]:
+def _signatures(message: Mapping[str, Any]) -> list[str]:
     content = message.get("content")
     blocks = content if isinstance(content, list) else []
     return [str(block["signature"]) for block in blocks if isinstance(block, Mapping) and block.get("signature")]
@@ -315,27 +309,25 @@ def _seals(message: Mapping[str, Any]) -> list[str]:
 # ── the transcript ──
 
 
-def judge_transcript(turn: RecordedTurn) -> Iterator[Violation]:
-    """Each answer stored as it came, then one result for each of its calls, in order, before the model is asked again."""
+def _check_transcript(turn: RecordedTurn) -> Iterator[Violation]:
+    """Each answer is stored unchanged, then one result for each of its calls, in order, before the next model call."""
     if turn.context_failed or turn.broke_on_odd_result:
         return
     known = {call.id for _, answer in turn.answers for call in answer.calls}
     for _, each in turn.entries("stored"):
         for call_id, _ in results_in(each.data):
             if call_id not in known:
-                yield (
-                    "O12",
-                    f"a result was stored under {call_id!r}, which is the id of no call; there are {sorted(known)}",
-                )
+                what = f"a result was stored under {call_id!r}, which is the id of no call"
+                yield "O12", f"{what}; there are {sorted(known)}"
                 return
     for position, answer in turn.answers:
-        yield from _judge_stored(turn, position, answer)
+        yield from _check_stored(turn, position, answer)
         if answer.calls:
-            yield from _judge_results(turn, position, answer)
+            yield from _check_results(turn, position, answer)
 
 
-def _judge_stored(turn: RecordedTurn, position: int, answer: Answer) -> Iterator[Violation]:
-    message = assistant_message(turn, position, answer)
+def _check_stored(turn: RecordedTurn, position: int, answer: Answer) -> Iterator[Violation]:
+    message = _assistant_message(turn, position, answer)
     if message is None:
         has_content = answer.number and (answer.calls or answer.texts or answer.structured())
         if has_content and not turn.is_cancelled and not turn.was_stopped:
@@ -355,10 +347,8 @@ def _judge_stored(turn: RecordedTurn, position: int, answer: Answer) -> Iterator
         while position < len(blocks) and not _holds(blocks[position], expected):
             position += 1
         if position == len(blocks):
-            yield (
-                "O24",
-                f"a {expected['type']} block was not stored as it came: {expected}; stored was {str(content)[:160]}",
-            )
+            what = f"a {expected['type']} block was not stored as it came: {expected}"
+            yield "O24", f"{what}; stored was {str(content)[:160]}"
             return
         position += 1
 
@@ -366,12 +356,12 @@ def _judge_stored(turn: RecordedTurn, position: int, answer: Answer) -> Iterator
 def _holds(block: Any, expected: Mapping[str, Any]) -> bool:
     if not isinstance(block, Mapping):
         return False
-    extra = block.get("extra")  # where the fields of a block of an unknown type are, for those who read its attributes
+    extra = block.get("extra")  # holds the fields of a block of an unknown type
     shown = {**(extra if isinstance(extra, Mapping) else {}), **block}
     return all(shown.get(key) == value for key, value in expected.items())
 
 
-def assistant_message(turn: RecordedTurn, position: int, answer: Answer) -> dict[str, Any] | None:
+def _assistant_message(turn: RecordedTurn, position: int, answer: Answer) -> dict[str, Any] | None:
     """The stored message of an answer; None if there is none."""
     for at, each in turn.entries("stored", "assistant"):
         if at > position:
@@ -386,23 +376,21 @@ def assistant_message(turn: RecordedTurn, position: int, answer: Answer) -> dict
     return None
 
 
-def _judge_results(turn: RecordedTurn, position: int, answer: Answer) -> Iterator[Violation]:
+def _check_results(turn: RecordedTurn, position: int, answer: Answer) -> Iterator[Violation]:
     ids = [call.id for call in answer.calls]
     stored = [
-        (at, call_id, told)
+        (at, call_id, result)
         for at, each in turn.entries("stored")
-        for call_id, told in results_in(each.data)
+        for call_id, result in results_in(each.data)
         if call_id in ids
     ]
     message_at = _place_of_message(turn, position, answer)
     if message_at is None:
         if stored and _was_interrupted(turn, ids):
-            return  # whether the answer was stored when its storing was cancelled is for nobody to know
+            return  # nothing shows whether the cancelled add_message stored the answer
         if stored:
-            yield (
-                "O11",
-                f"results of {sorted({call_id for _, call_id, _ in stored})} were stored without the answer that asked for them",
-            )
+            orphans = sorted({call_id for _, call_id, _ in stored})
+            yield "O11", f"results of {orphans} were stored without the answer that asked for them"
         elif not turn.is_cancelled and not turn.was_stopped:
             yield "O13", f"the calls {ids} got no results"
         return
@@ -412,15 +400,15 @@ def _judge_results(turn: RecordedTurn, position: int, answer: Answer) -> Iterato
     asked = turn.next_asked(position)
     for call in answer.calls:
         if counts[call.id] != 1:
-            what = f"the call {call.id!r} ({_fate(turn, call)}) got {counts[call.id]} results in a turn that {_way_out(turn)}"
-            yield "O13", what
+            what = f"the call {call.id!r} ({_fate(turn, call)}) got {counts[call.id]} results"
+            yield "O13", f"{what} in a turn that {_ending(turn)}"
             return
     if [call_id for _, call_id, _ in stored] != ids:
         yield "O12", f"the calls were {ids}, and their results were stored as {[call_id for _, call_id, _ in stored]}"
     if asked is not None and any(at > asked for at, _, _ in stored):
         yield "O13", "the model was asked again before every call of its answer had a result"
     if not turn.is_cancelled:
-        yield from _judge_contents(turn, answer, {call_id: told for _, call_id, told in stored})
+        yield from _check_contents(turn, answer, {call_id: result for _, call_id, result in stored})
 
 
 def _was_interrupted(turn: RecordedTurn, ids: list[str]) -> bool:
@@ -431,7 +419,7 @@ def _was_interrupted(turn: RecordedTurn, ids: list[str]) -> bool:
 
 
 def _place_of_message(turn: RecordedTurn, position: int, answer: Answer) -> int | None:
-    message = assistant_message(turn, position, answer)
+    message = _assistant_message(turn, position, answer)
     return next((at for at, each in turn.entries("stored", "assistant") if each.data is message), None)
 
 
@@ -442,26 +430,26 @@ def _fate(turn: RecordedTurn, call: Call) -> str:
         each.data["what"] for _, each in turn.entries("verdict", "tool:pre") if each.data["number"] == call.number
     ]
     if verdicts:
-        return f"on which a hook said: {verdicts[0]}"
+        return f"for which a hook returned: {verdicts[0]}"
     ran = any(each.data["call"] == call for _, each in turn.entries("started"))
     return f"whose tool {call.does}" if ran else "whose tool was not run"
 
 
-def _judge_contents(turn: RecordedTurn, answer: Answer, results: dict[str, Any]) -> Iterator[Violation]:
+def _check_contents(turn: RecordedTurn, answer: Answer, results: dict[str, Any]) -> Iterator[Violation]:
     finished = {each.data["call"].key for _, each in turn.entries("returned") if each.data["call"] is not None}
     for call in answer.calls:
         if not call.is_marked or call.post in ("modify", "deny", "deny silently") or call.pre in _REFUSALS:
             continue
         if turn.was_stopped and call.key not in finished:
             continue
-        told = words_of(results[call.id])
-        if call.mark in told:
+        text = words_of(results[call.id])
+        if call.mark in text:
             continue
-        others = [other.id for other in answer.calls if other.key != call.key and other.mark in told]
+        others = [other.id for other in answer.calls if other.key != call.key and other.mark in text]
         if others:
             yield "O12", f"under the id {call.id!r} the result of the call {others[0]!r} was stored"
         else:
-            yield "O13", f"the result stored for {call.id!r} does not hold what the tool returned: {told[:120]!r}"
+            yield "O13", f"the result stored for {call.id!r} does not hold what the tool returned: {text[:120]!r}"
         return
 
 
