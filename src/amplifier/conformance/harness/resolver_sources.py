@@ -7,6 +7,7 @@ the words of its source may point, in every layout that the loader understands.
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import re
 from collections.abc import Callable
@@ -38,7 +39,6 @@ async def mount(coordinator, config):
 """
 _FOLDER = re.compile(r"(?!.*\.\.)(?:~/|\./)?\.?[A-Za-z][A-Za-z0-9_./-]{0,40}")
 _MOST_FOLDERS = 10
-_NO_HINT: Any = object()
 
 
 def install_samples(directory: Path, subject: Subject) -> None:
@@ -55,18 +55,13 @@ def install_samples(directory: Path, subject: Subject) -> None:
         bases.append(Path(text).expanduser() if text.startswith("~") else directory / text)
     for base in dict.fromkeys(bases):
         for module_id in SAMPLES:
-            _put(base, module_id)
+            package = f"amplifier_module_{module_id.replace('-', '_')}"
+            for parent in (base / module_id, base / f"amplifier-module-{module_id}", base):
+                if not (parent / package).exists():
+                    (parent / package).mkdir(parents=True)
+                    (parent / package / "__init__.py").write_text(_CODE, encoding="utf-8")
     places = {module_id: str(directory / "modules" / module_id) for module_id in SAMPLES}
-    text = "{" + ", ".join(f'"{key}": "{value}"' for key, value in places.items()) + "}"
-    (directory / INDEX).write_text(text, encoding="utf-8")
-
-
-def _put(base: Path, module_id: str) -> None:
-    package = f"amplifier_module_{module_id.replace('-', '_')}"
-    for folder in (base / module_id / package, base / f"amplifier-module-{module_id}" / package, base / package):
-        if not folder.exists():
-            folder.mkdir(parents=True)
-            (folder / "__init__.py").write_text(_CODE, encoding="utf-8")
+    (directory / INDEX).write_text(json.dumps(places), encoding="utf-8")
 
 
 def settings_for(keys: list[str]) -> list[dict[str, Any]]:
@@ -156,8 +151,10 @@ def methods_of(resolver: Any) -> list[Callable[..., Any]]:
 
 async def ask(method: Callable[..., Any], question: Question, directory: Path) -> Any:
     """The source that a resolver returns; raises what it raises."""
-    hint: Any = _NO_HINT if question.hint is None else hints(directory, question.module_id)[question.hint]
-    answer = method(question.module_id) if hint is _NO_HINT else _with_hint(method, question.module_id, hint)
+    if question.hint is None:
+        answer = method(question.module_id)
+    else:
+        answer = _with_hint(method, question.module_id, hints(directory, question.module_id)[question.hint])
     return await answer if inspect.isawaitable(answer) else answer
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import attrs
@@ -140,15 +139,17 @@ async def remembers_all_or_nothing(ctx: CheckContext) -> None:
         {"role": "user", "content": ""},
         *(spoken(100 + number, "user", 3) for number in range(15)),
     ]
-    steps: tuple[tuple[str, str, Callable[[ObservedContext], Awaitable[bool]]], ...] = (
-        ("adding", "C3", lambda observed: observed.add_all(history)),
-        ("set_messages", "C14", lambda observed: observed.set(history[:2])),
-        ("adding, then set_messages", "C14", lambda observed: _add_then_set(observed, history)),
-        ("adding, then clear", "C14", lambda observed: _add_then_clear(observed, history)),
+    steps: tuple[tuple[str, str, list[Message], list[Message] | None], ...] = (
+        ("adding", "C3", history, None),
+        ("set_messages", "C14", [], history[:2]),
+        ("adding, then set_messages", "C14", history, history[5:]),
+        ("adding, then clear", "C14", history, []),
     )
-    for name, clause, fill in steps:
+    for name, clause, added, replacement in steps:
         async with observe_context(ctx) as observed:
-            if observed is None or not await fill(observed):
+            if observed is None or not await observed.add_all(added):
+                return
+            if replacement is not None and not await (observed.set(replacement) if replacement else observed.clear()):
                 return
             expected = copy.deepcopy(observed.expected)
             if not await remounted(observed):
@@ -165,14 +166,6 @@ async def remembers_all_or_nothing(ctx: CheckContext) -> None:
                 await _clear_what_was_kept(observed)
         if ctx.faults:
             return
-
-
-async def _add_then_set(observed: ObservedContext, history: list[Message]) -> bool:
-    return await observed.add_all(history) and await observed.set(history[5:])
-
-
-async def _add_then_clear(observed: ObservedContext, history: list[Message]) -> bool:
-    return await observed.add_all(history) and await observed.clear()
 
 
 async def _clear_what_was_kept(observed: ObservedContext) -> None:

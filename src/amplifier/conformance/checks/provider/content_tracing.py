@@ -24,6 +24,7 @@ _TYPES = {
     "tool_use": "tool_call",
     "tool_call": "tool_call",
 }
+_FIELDS = ("type", "text", "thinking", "data", "name")
 _MOST_NODES = 3000
 _MOST_LISTS = 500
 
@@ -58,7 +59,9 @@ class TracedContent:
                 self._take_dict(node, is_own)
                 waiting += node.values()
             elif isinstance(node, (list, tuple)):
-                self._take_list(list(node))
+                is_content = all(isinstance(each, dict) and each.get("type") in _TYPES for each in node)
+                if is_content and len(node) > 1 and len(self.contents) < _MOST_LISTS:
+                    self.contents.append([dict(each) for each in node])
                 waiting += node
 
     def _take_dict(self, node: dict[Any, Any], is_own: bool) -> None:
@@ -68,12 +71,6 @@ class TracedContent:
             self.thoughts.add(thought)
             if is_own:
                 self.own.add(thought)
-
-    def _take_list(self, nodes: list[Any]) -> None:
-        if len(nodes) < 2 or len(self.contents) >= _MOST_LISTS:
-            return
-        if all(isinstance(node, dict) and node.get("type") in _TYPES for node in nodes):
-            self.contents.append([dict(node) for node in nodes])
 
 
 @contextmanager
@@ -132,7 +129,7 @@ def unsigned(traced: TracedContent, sent: dict[str, str]) -> str | None:
 
 def lost_part(traced: TracedContent, response: ChatResponse, sent: set[str]) -> str | None:
     """Blocks that are missing in the response: of the list that the response was made of."""
-    shown = [_key(_as_part(block)) for block in response.content]
+    shown = [_key({name: getattr(block, name, None) for name in _FIELDS}) for block in response.content]
     lists_calls = bool(response.tool_calls) and not any(key[0] == "tool_call" for key in shown)
     texts = "\n".join(part[1] for part in shown if part[0] == "text")
     problem = None
@@ -145,21 +142,13 @@ def lost_part(traced: TracedContent, response: ChatResponse, sent: set[str]) -> 
         wanted = [key for key in keys if key[0] != "text" and not (lists_calls and key[0] == "tool_call")]
         here = [key for key in shown if key[0] != "text"]
         missing_text = [key for key in keys if key[0] == "text" and key[1] not in texts]
-        if wanted == here and not missing_text and _in_order(keys, shown):
+        rest = iter(shown)  # each is searched after the one before: two calls of one tool have the same key
+        is_in_order = all(key in rest for key in keys if key in shown)
+        if wanted == here and not missing_text and is_in_order:
             return None
         found, expected = [key[0] for key in shown], [key[0] for key in keys]
         problem = f"an answer with the parts {expected!r} became a response with the blocks {found!r}"
     return problem
-
-
-def _in_order(keys: list[tuple[str, str]], shown: list[tuple[str, str]]) -> bool:
-    rest = iter(shown)  # each is searched after the one before: two calls of one tool have the same key
-    return all(key in rest for key in keys if key in shown)
-
-
-def _as_part(block: Any) -> Part:
-    names = ("type", "text", "thinking", "data", "name")
-    return {name: getattr(block, name) for name in names if hasattr(block, name)}
 
 
 def _key(part: Part) -> tuple[str, str]:

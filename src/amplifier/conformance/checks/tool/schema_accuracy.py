@@ -114,8 +114,13 @@ class SchemaAccuracy:
             result = outcome.value
             if not outcome.returned or not isinstance(result, ToolResult):
                 self._known[key] = _Result(None)
+            elif result.success:
+                self._known[key] = _Result(True)
             else:
-                self._known[key] = _Result(bool(result.success), "" if result.success else _words_of(result))
+                error = result.error if isinstance(result.error, dict) else {}
+                message = error.get("message")
+                words = message if isinstance(message, str) else json.dumps(error, default=repr, sort_keys=True)
+                self._known[key] = _Result(False, words)
         return self._result(given)
 
     def _with(self, key: str) -> list[Input]:
@@ -203,14 +208,14 @@ class SchemaAccuracy:
                 for choice in _choices(schema, self._values, key):
                     given = {**base, key: choice}
                     answer = await self._try(given)
-                    if not answer.refused or not self._accepts(given) or await self._ever_taken(key, choice):
+                    if not answer.refused or not self._accepts(given) or self._was_accepted(key, choice):
                         continue
                     if await self._is_refused_like_a_forbidden_one(base, key, choice, answer.words):
                         what = f"the schema offers {json.dumps(choice)} for {key!r}, the tool refuses it like a value that the schema forbids"
                         return what, given, answer.words
         return None
 
-    async def _ever_taken(self, key: str, choice: Any) -> bool:
+    def _was_accepted(self, key: str, choice: Any) -> bool:
         same = [given for given in self._with(key) if fingerprint(given[key]) == fingerprint(choice)]
         return any(self._result(given).ok for given in same)
 
@@ -241,7 +246,9 @@ class SchemaAccuracy:
                 answer = await self._try(given)
                 if not answer.refused or not self._accepts(given):
                     continue
-                most = await self._most_taken(base, key, make, _size(base[key]), top)
+                value = base[key]
+                size = value if isinstance(value, int) else len(value) if isinstance(value, (str, list)) else 0
+                most = await self._most_taken(base, key, make, size, top)
                 own = {each for each in (most, most + 1) if each >= 5 and each in numbers}
                 if own and (any(str(each) in answer.words for each in own) or key in answer.words):
                     what = f"the schema allows {key!r} up to {top}, the tool refuses more than {most}"
@@ -259,12 +266,6 @@ class SchemaAccuracy:
 
 
 # ── error messages ──
-
-
-def _words_of(result: ToolResult) -> str:
-    error = result.error if isinstance(result.error, dict) else {}
-    message = error.get("message")
-    return message if isinstance(message, str) else json.dumps(error, default=repr, sort_keys=True)
 
 
 def _template(words: str, value: Any) -> str:
@@ -318,10 +319,6 @@ def _measures(schema: dict[str, Any]) -> Iterator[tuple[Any, int]]:
     if kinds == ["array"] and isinstance(count, int) and count <= 1000 and schema.get("uniqueItems") is not True:
         item = Values(schema, CANARY).plain(schema.get("items", {}))
         yield (lambda size: [item] * size), count
-
-
-def _size(value: Any) -> int:
-    return value if isinstance(value, int) else len(value) if isinstance(value, (str, list)) else 0
 
 
 # ── property paths ──

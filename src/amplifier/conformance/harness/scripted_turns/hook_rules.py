@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .record import LogEntry, RecordedTurn, results_in, words_of
+from .record import LogEntry, RecordedTurn, words_of
 from .script import Call
 from .turn_rules import Violation
 
@@ -66,11 +66,7 @@ def _check_post(turn: RecordedTurn, call: Call, verdict: LogEntry) -> Iterator[V
 
 def _result(turn: RecordedTurn, call: Call) -> Any:
     """The stored result of a call; None if there is none."""
-    for _, each in turn.entries("stored"):
-        for call_id, result in results_in(each.data):
-            if call_id == call.id:
-                return result
-    return None
+    return next((result for _, call_id, result in turn.stored_results if call_id == call.id), None)
 
 
 def _check_injection(turn: RecordedTurn, position: int, verdict: LogEntry) -> Iterator[Violation]:

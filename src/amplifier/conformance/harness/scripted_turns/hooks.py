@@ -60,12 +60,12 @@ class ScriptedHooks:
             return self._answer(event, player.turn.script.submit, 0, "prompt-submit-x", data)
         if event == "provider:request":
             return self._decide_request(data)
-        call = self._call_of(data)
-        if call is None:
+        given = data.get("tool_input")
+        key = given.get("key") if isinstance(given, Mapping) else None
+        call = player.call_with(key, data.get("tool_name"))
+        if call is None or (event, call.number) in self._answered:
             return None
         action = call.pre if event == "tool:pre" else call.post
-        if action is None or (event, call.number) in self._answered:
-            return None
         return self._answer(event, action, call.number, call.word(event), data, call)
 
     def _decide_request(self, data: dict[str, Any]) -> HookResult | None:
@@ -79,12 +79,6 @@ class ScriptedHooks:
         if answer is None or answer.request is None or ("provider:request", answer.number) in self._answered:
             return None
         return self._answer("provider:request", answer.request, answer.number, answer.word(), data)
-
-    def _call_of(self, data: Mapping[str, Any]) -> Call | None:
-        """The call that a payload is about: by what the tool is given, else by the tool's name."""
-        given = data.get("tool_input")
-        key = given.get("key") if isinstance(given, Mapping) else None
-        return self._player.call_with(key, data.get("tool_name"))
 
     def _answer(
         self, event: str, action: str | None, number: int, word: str, data: dict[str, Any], call: Call | None = None
@@ -100,39 +94,40 @@ class ScriptedHooks:
 
 def _result(event: str, action: str | None, word: str, data: dict[str, Any], call: Call | None) -> HookResult | None:
     """The hook's result; None for none, also where a modify would find nothing to change."""
-    if action == "deny":
-        return HookResult(action="deny", reason=f"because {word}")
-    if action == "deny silently":
-        return HookResult(action="deny")
-    if action in ("inject", "inject as user"):
-        role: Any = "user" if action == "inject as user" else "system"
-        return HookResult(action="inject_context", context_injection=f"mind {word}", context_injection_role=role)
-    if action in ("whisper", "whisper to the result"):
-        return HookResult(
-            action="inject_context",
-            context_injection=f"psst {word}",
-            context_injection_role="user",
-            ephemeral=True,
-            append_to_last_tool_result=action == "whisper to the result",
-        )
-    if action in ("ask yes", "ask no"):
-        answer = "yes" if action == "ask yes" else "no"
-        return HookResult(action="ask_user", approval_prompt=f"{answer}: may it {word}?")
-    if action == "modify" and call is not None:
-        return _modified(event, data, call)
-    if action == "modify" and event == "prompt:submit":
-        return HookResult(action="modify", data={**data, "prompt": f"{data.get('prompt')} {word}"})
+    match action:
+        case "deny":
+            return HookResult(action="deny", reason=f"because {word}")
+        case "deny silently":
+            return HookResult(action="deny")
+        case "inject" | "inject as user":
+            role: Any = "user" if action == "inject as user" else "system"
+            return HookResult(action="inject_context", context_injection=f"mind {word}", context_injection_role=role)
+        case "whisper" | "whisper to the result":
+            return HookResult(
+                action="inject_context",
+                context_injection=f"psst {word}",
+                context_injection_role="user",
+                ephemeral=True,
+                append_to_last_tool_result=action == "whisper to the result",
+            )
+        case "ask yes" | "ask no":
+            return HookResult(action="ask_user", approval_prompt=f"{action.removeprefix('ask ')}: may it {word}?")
+        case "modify":
+            changed = _modified(event, data, word, call)
+            return HookResult(action="modify", data={**data, **changed}) if changed else None
     return None
 
 
-def _modified(event: str, data: dict[str, Any], call: Call) -> HookResult | None:
+def _modified(event: str, data: dict[str, Any], word: str, call: Call | None) -> dict[str, Any]:
+    """The changed keys of a payload."""
+    if event == "prompt:submit":
+        return {"prompt": f"{data.get('prompt')} {word}"}
+    if call is None:
+        return {}
     if event == "tool:pre":
-        return HookResult(action="modify", data={**data, "tool_input": {"key": call.new_key}})
+        return {"tool_input": {"key": call.new_key}}
     found = {key: data[key] for key in RESULT_KEYS if key in data and call.mark in words_of(shown(data[key]))}
-    if not found:
-        return None
-    changed = {key: _replaced(value, call.mark, call.new_mark) for key, value in found.items()}
-    return HookResult(action="modify", data={**data, **changed})
+    return {key: _replaced(value, call.mark, call.new_mark) for key, value in found.items()}
 
 
 def shown(value: Any) -> Any:

@@ -12,7 +12,7 @@ from amplifier._json import copy_json
 from amplifier.conformance.harness.calls import Outcome
 from amplifier.models import Model, to_dict
 
-from .script import Answer, ScriptedTurn
+from .script import Answer, Call, ScriptedTurn
 
 
 @attrs.frozen
@@ -100,6 +100,16 @@ class RecordedTurn:
     def answers(self) -> list[tuple[int, Answer]]:
         """The answers of the model, with their positions."""
         return [(index, each.data) for index, each in self.entries("answered")]
+
+    @property
+    def calls(self) -> list[Call]:
+        """The tool calls in the answers of the model."""
+        return [call for _, answer in self.answers for call in answer.calls]
+
+    @property
+    def stored_results(self) -> list[tuple[int, str, Any]]:
+        """The stored tool results: position, call id and result."""
+        return [(at, *found) for at, each in self.entries("stored") for found in results_in(each.data)]
 
     def next_asked(self, position: int) -> int | None:
         """The position of the next model call after a position."""

@@ -6,7 +6,6 @@ hook results are in `hook_rules`.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -179,7 +178,9 @@ def _check_tool_events(turn: RecordedTurn) -> Iterator[Violation]:
                 return
         if turn.is_cancelled or turn.context_failed:
             continue
-        if not _followed(turn, _returns(turn, name), "tool:post", name):
+        # A loop may treat any other value than a ToolResult as an error.
+        returns = [at for at, each in turn.entries("returned", name) if not getattr(each.data["call"], "is_odd", False)]
+        if not _followed(turn, returns, "tool:post", name):
             yield "O8", f"the tool {name!r} returned, and no tool:post followed"
         if not _followed(turn, turn.positions("raised", name), "tool:error", name):
             yield "O14", f"the tool {name!r} raised, and no tool:error followed"
@@ -187,22 +188,13 @@ def _check_tool_events(turn: RecordedTurn) -> Iterator[Violation]:
 
 def _check_payload(turn: RecordedTurn, event: str, data: Mapping[str, Any]) -> Iterator[Violation]:
     name, call_id = data.get("tool_name"), data.get("tool_call_id")
-    calls = [call for _, answer in turn.answers for call in answer.calls]
+    calls = turn.calls
     if not isinstance(name, str):
         yield "O8", f"{event} does not name the tool it is about (tool_name is {name!r})"
     elif call_id is not None and calls and not any(call.id == call_id and call.tool == name for call in calls):
         yield "O8", f"{event} is about the tool {name!r} and the call {call_id!r}, which do not belong together"
     if event == "tool:post" and not any(key in data for key in RESULT_KEYS):
         yield "O8", "tool:post does not hold what the tool returned (neither tool_result nor result)"
-
-
-def _returns(turn: RecordedTurn, name: str) -> list[int]:
-    """Where a tool returned a ToolResult; a loop may treat any other value as an error."""
-    return [
-        position
-        for position, each in turn.entries("returned", name)
-        if each.data["call"] is None or not each.data["call"].is_odd
-    ]
 
 
 def _followed(turn: RecordedTurn, positions: list[int], event: str, name: str) -> bool:
@@ -259,15 +251,15 @@ def _missing(views: list[list[dict[str, Any]]], request: list[dict[str, Any]]) -
 
 def _missing_calls(turn: RecordedTurn, views: list[list[dict[str, Any]]], request: list[dict[str, Any]]) -> str | None:
     """A call of an assistant message in the view that the request does not contain."""
-    spoken = words_of([message for view in views[-1:] for message in view if message.get("role") == "assistant"])
+    viewed = words_of([message for view in views[-1:] for message in view if message.get("role") == "assistant"])
     shown = words_of([message for message in request if message.get("role") == "assistant"])
-    ids = [call.id for _, answer in turn.answers for call in answer.calls]
-    return next((f"the call {each!r}" for each in ids if each in spoken and each not in shown), None)
+    ids = [call.id for call in turn.calls]
+    return next((f"the call {each!r}" for each in ids if each in viewed and each not in shown), None)
 
 
 def _missing_results(turn: RecordedTurn, position: int, request: list[dict[str, Any]]) -> str | None:
     """A result that was stored before the request and is not in it, because the view was too old."""
-    stored = [call_id for at, each in turn.entries("stored") if at < position for call_id, _ in results_in(each.data)]
+    stored = [call_id for at, call_id, _ in turn.stored_results if at < position]
     shown = {call_id for message in request for call_id, _ in results_in(message)}
     return next((f"the result of {each!r}, stored before" for each in stored if each not in shown), None)
 
@@ -287,9 +279,11 @@ def _not_in_order(view: list[dict[str, Any]], request: list[dict[str, Any]]) -> 
         if position == len(request):
             return f"the {role} message {text[:60]!r}"
         # The next one may be in the same message: messages of one role may be joined.
-        lost = [each for each in _signatures(message) if each not in words_of(request[position:])]
-        if lost:
-            return f"{lost[0]!r}, the signature of a thought"
+        shown, content = words_of(request[position:]), message.get("content")
+        for block in content if isinstance(content, list) else []:
+            signature = block.get("signature") if isinstance(block, Mapping) else None
+            if signature and str(signature) not in shown:
+                return f"{signature!r}, the signature of a thought"
     return None
 
 
@@ -300,12 +294,6 @@ def _shows(message: Mapping[str, Any], role: Any, call_id: Any, text: str) -> bo
     return text.strip() in shown or bool(call_id)
 
 
-def _signatures(message: Mapping[str, Any]) -> list[str]:
-    content = message.get("content")
-    blocks = content if isinstance(content, list) else []
-    return [str(block["signature"]) for block in blocks if isinstance(block, Mapping) and block.get("signature")]
-
-
 # ── the transcript ──
 
 
@@ -313,28 +301,27 @@ def _check_transcript(turn: RecordedTurn) -> Iterator[Violation]:
     """Each answer is stored unchanged, then one result for each of its calls, in order, before the next model call."""
     if turn.context_failed or turn.broke_on_odd_result:
         return
-    known = {call.id for _, answer in turn.answers for call in answer.calls}
-    for _, each in turn.entries("stored"):
-        for call_id, _ in results_in(each.data):
-            if call_id not in known:
-                what = f"a result was stored under {call_id!r}, which is the id of no call"
-                yield "O12", f"{what}; there are {sorted(known)}"
-                return
+    known = {call.id for call in turn.calls}
+    for _, call_id, _ in turn.stored_results:
+        if call_id not in known:
+            what = f"a result was stored under {call_id!r}, which is the id of no call"
+            yield "O12", f"{what}; there are {sorted(known)}"
+            return
     for position, answer in turn.answers:
-        yield from _check_stored(turn, position, answer)
+        stored_at = _stored_at(turn, position, answer)
+        yield from _check_stored(turn, stored_at, answer)
         if answer.calls:
-            yield from _check_results(turn, position, answer)
+            yield from _check_results(turn, position, stored_at, answer)
 
 
-def _check_stored(turn: RecordedTurn, position: int, answer: Answer) -> Iterator[Violation]:
-    message = _assistant_message(turn, position, answer)
-    if message is None:
+def _check_stored(turn: RecordedTurn, stored_at: int | None, answer: Answer) -> Iterator[Violation]:
+    if stored_at is None:
         has_content = answer.number and (answer.calls or answer.texts or answer.structured())
         if has_content and not turn.is_cancelled and not turn.was_stopped:
             yield "O24", f"the model's answer {answer.texts or [call.id for call in answer.calls]} was not stored"
         return
-    content = message.get("content")
-    words = words_of(message)
+    content = turn.log[stored_at].data.get("content")
+    words = words_of(turn.log[stored_at].data)
     for text in answer.texts:
         if text.strip() not in words:
             yield "O24", f"the text {text[:60]!r} of an answer was not stored with it"
@@ -361,66 +348,45 @@ def _holds(block: Any, expected: Mapping[str, Any]) -> bool:
     return all(shown.get(key) == value for key, value in expected.items())
 
 
-def _assistant_message(turn: RecordedTurn, position: int, answer: Answer) -> dict[str, Any] | None:
-    """The stored message of an answer; None if there is none."""
+def _stored_at(turn: RecordedTurn, position: int, answer: Answer) -> int | None:
+    """The position of the stored message of an answer; None if there is none."""
+    ids = [call.id for call in answer.calls]
     for at, each in turn.entries("stored", "assistant"):
-        if at > position:
-            words = words_of(each.data)
-            ids = [call.id for call in answer.calls]
-            if ids and not all(call_id in words for call_id in ids):
-                continue
-            if not ids and any(at > later for later in turn.positions("answered") if later > position):
-                return None
-            message: dict[str, Any] = each.data
-            return message
+        if at <= position or not all(call_id in words_of(each.data) for call_id in ids):
+            continue
+        is_of_a_later_answer = any(position < later < at for later in turn.positions("answered"))
+        return None if not ids and is_of_a_later_answer else at
     return None
 
 
-def _check_results(turn: RecordedTurn, position: int, answer: Answer) -> Iterator[Violation]:
+def _check_results(turn: RecordedTurn, position: int, stored_at: int | None, answer: Answer) -> Iterator[Violation]:
     ids = [call.id for call in answer.calls]
-    stored = [
-        (at, call_id, result)
-        for at, each in turn.entries("stored")
-        for call_id, result in results_in(each.data)
-        if call_id in ids
-    ]
-    message_at = _place_of_message(turn, position, answer)
-    if message_at is None:
-        if stored and _was_interrupted(turn, ids):
+    stored = [found for found in turn.stored_results if found[1] in ids]
+    order = [call_id for _, call_id, _ in stored]
+    if stored_at is None:
+        storing = [words_of(each.data) for _, each in turn.entries("storing", "assistant") if turn.is_cancelled]
+        if stored and any(all(call_id in words for call_id in ids) for words in storing):
             return  # nothing shows whether the cancelled add_message stored the answer
         if stored:
-            orphans = sorted({call_id for _, call_id, _ in stored})
+            orphans = sorted(set(order))
             yield "O11", f"results of {orphans} were stored without the answer that asked for them"
         elif not turn.is_cancelled and not turn.was_stopped:
             yield "O13", f"the calls {ids} got no results"
         return
-    if stored and stored[0][0] < message_at:
+    if stored and stored[0][0] < stored_at:
         yield "O11", f"the result of {stored[0][1]!r} was stored before the answer that asked for it"
-    counts = Counter(call_id for _, call_id, _ in stored)
     asked = turn.next_asked(position)
     for call in answer.calls:
-        if counts[call.id] != 1:
-            what = f"the call {call.id!r} ({_fate(turn, call)}) got {counts[call.id]} results"
+        if order.count(call.id) != 1:
+            what = f"the call {call.id!r} ({_fate(turn, call)}) got {order.count(call.id)} results"
             yield "O13", f"{what} in a turn that {_ending(turn)}"
             return
-    if [call_id for _, call_id, _ in stored] != ids:
-        yield "O12", f"the calls were {ids}, and their results were stored as {[call_id for _, call_id, _ in stored]}"
+    if order != ids:
+        yield "O12", f"the calls were {ids}, and their results were stored as {order}"
     if asked is not None and any(at > asked for at, _, _ in stored):
         yield "O13", "the model was asked again before every call of its answer had a result"
     if not turn.is_cancelled:
         yield from _check_contents(turn, answer, {call_id: result for _, call_id, result in stored})
-
-
-def _was_interrupted(turn: RecordedTurn, ids: list[str]) -> bool:
-    """Whether the turn was cancelled while the answer with these calls was being stored."""
-    return turn.is_cancelled and any(
-        all(call_id in words_of(each.data) for call_id in ids) for _, each in turn.entries("storing", "assistant")
-    )
-
-
-def _place_of_message(turn: RecordedTurn, position: int, answer: Answer) -> int | None:
-    message = _assistant_message(turn, position, answer)
-    return next((at for at, each in turn.entries("stored", "assistant") if each.data is message), None)
 
 
 def _fate(turn: RecordedTurn, call: Call) -> str:
