@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
+import amplifier.conformance.checks
 from amplifier.conformance import ClauseOutcome, Report, check_module
 from amplifier.conformance.harness.check_registry import CHECKS
 from amplifier.conformance.harness.clause_coverage import NEEDS_NO_INSTANCE
@@ -181,3 +183,11 @@ def test_the_command_of_a_finding_reproduces_an_import_error(tmp_path):
     (found,) = check(file).violations
     assert shlex.split(found.reproduce) == ["amplifier", "module", "validate", str(file), "--only", "A1"]
     assert [each.what for each in check(file, only=["A1"]).violations] == [found.what]
+
+
+def test_every_file_with_checks_is_imported():
+    package = Path(amplifier.conformance.checks.__file__).parent
+    files = [path for path in package.rglob("*.py") if "\n@check(" in path.read_text(encoding="utf-8")]
+    names = {".".join(path.relative_to(package).with_suffix("").parts) for path in files}
+    registered = {each.run.__module__.removeprefix("amplifier.conformance.checks.") for each in CHECKS.values()}
+    assert names == registered

@@ -10,16 +10,18 @@ import anyio.to_thread
 import attrs
 
 from amplifier.conformance.harness.calls import Outcome
+from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.mounted_module import CheckContext, MountFailed
 from amplifier.conformance.harness.typical_use import typical_operations
 
 
-async def compare_backends(ctx: CheckContext) -> None:
-    """Compare with asyncio when running on trio; on asyncio do nothing, since one comparison is enough."""
+@check("A18", kind="hygiene")
+async def runs_on_both_backends(ctx: CheckContext) -> None:
+    """Compares typical calls on both backends."""
     if set(ctx.loaded.backends) != {"asyncio", "trio"}:
         return  # it declares its backend, which is all that the clause demands
-    if ctx.backend != "trio":
-        ctx.coverage.backends.clear()  # this run examines nothing
+    if ctx.backend != "trio":  # one comparison is enough
+        ctx.coverage.backends.clear()
         return
     ctx.coverage.backends.add("asyncio")
     on_trio = await _endings(ctx)

@@ -13,6 +13,7 @@ from typing import Any
 
 import anyio
 
+from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.leftovers import new_tasks, task_ids
 from amplifier.conformance.harness.mounted_module import CANCEL_GRACE, MOUNT_SECONDS, CheckContext
 from amplifier.conformance.harness.private_directories import fill_placeholders, private_directories
@@ -81,8 +82,14 @@ async def _mount(ctx: CheckContext, config: dict[str, Any], what: str) -> AsyncI
     mount.left += before.leaks_after_patience()
 
 
-async def cancel_mounts(ctx: CheckContext) -> None:
-    """Cancel mount at its first, second, third … suspension."""
+@check("A5", "A7", kind="cancellation")
+async def fails_without_traces(ctx: CheckContext) -> None:
+    """Cancels mount at each suspension, and mounts with wrong settings; a failed mount may leave nothing behind."""
+    await _cancel_mounts(ctx)
+    await _mount_with_bad_settings(ctx)
+
+
+async def _cancel_mounts(ctx: CheckContext) -> None:
     suspensions = await _cancel_mount(ctx, _NEVER, native=False)
     for k in range(1, min(suspensions or 0, ctx.points) + 1):
         for native in ctx.cancel_modes:
@@ -111,7 +118,7 @@ async def _cancel_mount(ctx: CheckContext, k: int, *, native: bool) -> int | Non
     return trial.suspensions
 
 
-async def mount_with_bad_settings(ctx: CheckContext) -> None:
+async def _mount_with_bad_settings(ctx: CheckContext) -> None:
     """Set each setting that the source reads to a wrong value: a mount that raises must have ended what it began."""
     budget = Budget(ctx, _SETTINGS_SECONDS)
     for key in settings_in(ctx.loaded.subject)[:_MAX_SETTINGS]:

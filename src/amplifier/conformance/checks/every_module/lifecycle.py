@@ -17,12 +17,6 @@ from amplifier.conformance.target.source_literals import settings_in
 from amplifier.contracts import CONTRACTS
 from amplifier.events import ALL_EVENTS
 
-from .both_backends import compare_backends
-from .failing_mounts import cancel_mounts, mount_with_bad_settings
-from .loop_blocking import detect_blocking
-from .session_isolation import compare_sessions
-from .torn_files import detect_torn_files
-
 _POINT_CLAUSES = {"tool": "T4", "provider": "P2", "orchestrator": "O2", "context": "C2", "hook": "H2"}
 _PATH_WORDS = ("path", "dir", "folder", "file", "root", "workspace", "store", "log")
 
@@ -62,9 +56,6 @@ async def takes_the_coordinator_when_ready(ctx: CheckContext) -> None:
         error = (await mounted.call(ready, mounted.coordinator)).error
         if isinstance(error, TypeError) and ctx.location_of(error) is None:
             ctx.fault("A6", f"on_session_ready cannot be called with the coordinator alone: {error}")
-
-
-# ── cleaning up ──
 
 
 @check("A11", "A12", "A13", "A14", "A15", "H9", kind="hygiene")
@@ -149,50 +140,10 @@ async def _clean_up_configured(mounted: MountedModule, key: str, is_folder: bool
         mounted.ctx.fault("A15", f"cleanup deleted a user's file in {what}", given={key: "…/given"})
 
 
-# ── failing and cancelling ──
-
-
-@check("A5", "A7", kind="cancellation")
-async def fails_without_traces(ctx: CheckContext) -> None:
-    """Cancels mount at each suspension, and mounts with wrong settings; a failed mount may leave nothing behind."""
-    await cancel_mounts(ctx)
-    await mount_with_bad_settings(ctx)
-
-
 @check("A7", "A8", "A9", "A14", kind="cancellation")
 async def survives_cancellation(ctx: CheckContext) -> None:
     """Cancels typical calls at each suspension, many times over, uses the module again, and looks for leftovers."""
     await cancel_at_every_suspension(ctx)
-
-
-@check("A10", kind="cancellation")
-async def tears_no_file(ctx: CheckContext) -> None:
-    """Cancels calls that write files at each suspension; a file holds its old content or its new content."""
-    await detect_torn_files(ctx)
-
-
-# ── other code ──
-
-
-@check("A16", kind="hygiene")
-async def shares_nothing(ctx: CheckContext) -> None:
-    """Makes the same calls in two sessions at once; the second gets the results that a new process would get."""
-    for config in ctx.configs:
-        await compare_sessions(ctx, config)
-        if ctx.faults:
-            return
-
-
-@check("A17", kind="hygiene")
-async def blocks_nothing(ctx: CheckContext) -> None:
-    """Uses the module three times while a task in the loop and a thread measure how long the loop is blocked."""
-    await detect_blocking(ctx)
-
-
-@check("A18", kind="hygiene")
-async def runs_on_both_backends(ctx: CheckContext) -> None:
-    """Compares typical calls on both backends."""
-    await compare_backends(ctx)
 
 
 @check("A19", kind="hygiene")

@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 
+from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.cpu_clock import unstalled_time
 from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
 from amplifier.conformance.harness.typical_use import typical_operations
@@ -19,8 +20,16 @@ _ROUNDS = ((0.03, 12), (0.3, 3))
 """A round shorter than so many seconds is run so many times, as shared counters may show late; a slow one runs once."""
 
 
-async def compare_sessions(ctx: CheckContext, config: dict[str, Any]) -> None:
-    """Compare the results of three sessions with these settings."""
+@check("A16", kind="hygiene")
+async def shares_nothing(ctx: CheckContext) -> None:
+    """Makes the same calls in two sessions at once; the second gets the results that a new process would get."""
+    for config in ctx.configs:
+        await _compare_sessions(ctx, config)
+        if ctx.faults:
+            return
+
+
+async def _compare_sessions(ctx: CheckContext, config: dict[str, Any]) -> None:
     loaded = attrs.evolve(ctx.loaded, config=config)
     fresh = attrs.evolve(ctx.fresh(), loaded=load_anew(loaded))
     async with fresh.mount() as first:

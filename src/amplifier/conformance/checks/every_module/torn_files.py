@@ -8,6 +8,7 @@ from contextlib import suppress
 import attrs
 
 from amplifier.conformance.harness.cancelled_calls import NEVER, cancel_once, chosen_suspensions
+from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
 from amplifier.conformance.harness.resource_snapshot import files_below
 from amplifier.conformance.harness.time_budget import Budget
@@ -19,8 +20,9 @@ _Contents = dict[str, bytes | None]
 _SECONDS = 4.0
 
 
-async def detect_torn_files(ctx: CheckContext) -> None:
-    """Cancel every operation that writes files at its suspensions."""
+@check("A10", kind="cancellation")
+async def tears_no_file(ctx: CheckContext) -> None:
+    """Cancels calls that write files at each suspension; a file holds its old content or its new content."""
     budget = Budget(ctx, _SECONDS)
     async with ctx.mount() as mounted:
         count = len(typical_operations(mounted))

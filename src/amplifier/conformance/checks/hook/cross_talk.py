@@ -7,22 +7,28 @@ from functools import partial
 from typing import Any
 
 from amplifier.conformance.harness.calls import Outcome, call_with_deadline
+from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.concurrent_calls import HEAD_STARTS, MARKS, has_swapped, run_concurrently
 from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
 from amplifier.conformance.harness.time_budget import Budget
 from amplifier.conformance.inputs.hook_payloads import ordinary_payload, reaching_payloads
 from amplifier.conformance.inputs.json_schema import fingerprint
-from amplifier.conformance.target.source_literals import choices_in, inputs_in, triggers_in
+from amplifier.conformance.target.source_literals import choices_in, inputs_in, texts_in, triggers_in
+from amplifier.events import ALL_EVENTS
 from amplifier.models import HookResult, to_dict
 
 _SECONDS = 2.0
+_BUDGET = 2.0
 _MAX_PAYLOADS = 8
 _EVENTS_PER_HANDLER = 3
 
 
-async def detect_cross_talk(ctx: CheckContext, named: list[str], budget: Budget) -> None:
-    """Report the first handler whose result for one event holds what another event carried."""
+@check("H3", "H5", kind="behaviour", types=("hook",))
+async def keeps_events_apart(ctx: CheckContext) -> None:
+    """Passes two events to a handler at the same time; no result may hold what the other event carried."""
     subject = ctx.loaded.subject
+    named = [event for event in ALL_EVENTS if event in set(texts_in(subject))]
+    budget = Budget(ctx, _BUDGET)
     async with ctx.mount() as mounted:
         handlers: list[Any] = []
         registered: list[tuple[int, str]] = []

@@ -17,9 +17,7 @@ from amplifier.conformance.inputs.hook_payloads import (
     reaching_payloads,
 )
 from amplifier.conformance.target.source_literals import choices_in, inputs_in, settings_in, texts_in, triggers_in
-from amplifier.events import ALL_EVENTS
 
-from .cross_talk import detect_cross_talk
 from .event_series import Event, EventSeries
 
 _HOOK = ("hook",)
@@ -125,10 +123,3 @@ async def answers_drawn_events(ctx: CheckContext) -> None:
         for registration in mounted.registrations:
             await series.run(mounted, registration, events)
         series.check_payloads()
-
-
-@check("H3", "H5", kind="behaviour", types=_HOOK)
-async def keeps_events_apart(ctx: CheckContext) -> None:
-    """Passes two events to a handler at the same time; no result may hold what the other event carried."""
-    named = [event for event in ALL_EVENTS if event in set(texts_in(ctx.loaded.subject))]
-    await detect_cross_talk(ctx, named, Budget(ctx, _SECONDS))

@@ -20,6 +20,7 @@ from .dialogues import asking, calls_of, complete, snapshot, without_ids
 
 _AT_ONCE = 4
 _FLAGS = ("raw", "debug")
+_CONNECTING = ("socket.connect", "socket.getaddrinfo", "subprocess.Popen", "urllib.Request", "http.client.connect")
 
 
 @check("P12", "P13", "P20", kind="structure", types=PROVIDER)
@@ -58,9 +59,6 @@ async def _check_models(mounted: MountedModule, how: str) -> None:
         mounted.ctx.fault("P12", f"list_models{how} {outcome}; expected a list", error=outcome.error)
     elif outcome.returned and not (isinstance(models, list) and all(isinstance(each, ModelInfo) for each in models)):
         mounted.ctx.fault("P12", f"list_models{how} returned {str(models)[:120]}; expected a list of ModelInfo")
-
-
-_CONNECTING = ("socket.connect", "socket.getaddrinfo", "subprocess.Popen", "urllib.Request", "http.client.connect")
 
 
 @check("P15", kind="structure", types=PROVIDER)
@@ -124,7 +122,7 @@ async def _events_of_a_call(ctx: CheckContext, flags: dict[str, bool]) -> dict[s
 
 
 def _distinct(number: int) -> ChatRequest:
-    """A request that can be call_tuples from others by its words, its length and its tools."""
+    """A request that differs from others by its words, its length and its tools."""
     text = f"Please use a tool, and repeat the word zebra{number}zebra. " + "and again " * (number * 7)
     return asking(text, (f"look{number}zebra", f"count{number}zebra"))
 

@@ -1,4 +1,4 @@
-"""Checks of tools: members and schema, results for valid and invalid inputs, concurrent and cancelled calls."""
+"""Checks of tools: members and schema, results for valid and invalid inputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from amplifier.conformance.harness.mounted_module import CheckContext, MountedMo
 from amplifier.conformance.harness.private_directories import CANARY
 from amplifier.conformance.harness.time_budget import Budget, shared_budget
 from amplifier.conformance.harness.typical_use import schema_of
-from amplifier.conformance.inputs.json_schema import acceptor, schema_problem
+from amplifier.conformance.inputs.json_schema import schema_problem
 from amplifier.conformance.inputs.sample_calls import sample_inputs
 from amplifier.conformance.inputs.tool_calls import near_misses, valid_inputs
 from amplifier.conformance.target.source_literals import choices_in, inputs_in
@@ -19,9 +19,6 @@ from amplifier.contracts import tool_schema
 from amplifier.errors import ContractError
 
 from .call_series import ToolCallSeries
-from .cross_talk import cancel_one_of_two, detect_cross_talk
-from .schema_accuracy import SchemaAccuracy
-from .torn_state import detect_torn_state
 
 _TOOL = ("tool",)
 _SNAKE_CASE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
@@ -118,36 +115,3 @@ async def answers_drawn_inputs(ctx: CheckContext) -> None:
     """Calls it with drawn inputs: valid by its schema, almost valid, and any JSON object."""
     at, inputs = ctx.case["tool"], ctx.case["inputs"]
     await ToolCallSeries(ctx, at, shared_budget(ctx, "tool_inputs", _SECONDS * 2), is_drawn=True).run(inputs)
-
-
-@check("T8", kind="behaviour", types=_TOOL)
-async def tells_the_truth(ctx: CheckContext) -> None:
-    """Searches inputs that the schema accepts and the tool refuses for their shape, with a counterpart that proves it."""
-    subject = ctx.loaded.subject
-    async with ctx.mount() as mounted:
-        schemas = {at: schema_of(tool) for at, tool in mounted.instances.items()}
-    for at, schema in schemas.items():
-        accepts = acceptor(schema)
-        if schema is None or accepts is None:
-            continue
-        inputs = [given for given in valid_inputs(schema, CANARY, choices_in(subject)) if accepts(given)][:30]
-        budget = Budget(ctx, _SECONDS / len(schemas))
-        await SchemaAccuracy(ctx, at, schema, accepts, inputs, budget).check()
-
-
-@check("T10", kind="behaviour", types=_TOOL)
-async def keeps_calls_apart(ctx: CheckContext) -> None:
-    """Makes two calls at the same time, and compares with the same calls one after the other, in both orders."""
-    await detect_cross_talk(ctx, Budget(ctx, _SECONDS))
-
-
-@check("A9", kind="cancellation", types=_TOOL)
-async def spares_the_neighbour(ctx: CheckContext) -> None:
-    """Makes the same call twice at the same time and cancels the first; the second must return as usual."""
-    await cancel_one_of_two(ctx, Budget(ctx, _SECONDS))
-
-
-@check("A9", kind="cancellation", types=("tool", "hook"))
-async def tears_no_state(ctx: CheckContext) -> None:
-    """Cancels a call once at each suspension; the state must be that after no call, or that after a completed one."""
-    await detect_torn_state(ctx, Budget(ctx, _SECONDS))

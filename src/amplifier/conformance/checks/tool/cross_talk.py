@@ -15,6 +15,7 @@ import anyio
 import attrs
 
 from amplifier.conformance.harness.calls import Outcome, call_with_deadline
+from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.concurrent_calls import HEAD_STARTS, MARKS, has_swapped, run_concurrently
 from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
 from amplifier.conformance.harness.private_directories import CANARY
@@ -31,6 +32,8 @@ Input = dict[str, Any]
 _NUMBERS = (3, 8)
 _MAX_SAMPLES = 5
 _SECONDS = 3.0
+_BUDGET = 2.0
+"""Seconds for each check in the quick profile."""
 _PAUSES = (0.0, 0.013, 0.04)
 _ABOUT_TIME = re.compile(
     r"time|elapsed|duration|took|second|_ms|latency|wait|queue|active|flight|running|concurren|since|\bage\b|_age|uptime|expires"
@@ -47,8 +50,10 @@ class _Pair:
     rank: int = 0
 
 
-async def detect_cross_talk(ctx: CheckContext, budget: Budget) -> None:
-    """Report the first pair of calls that disturb each other."""
+@check("T10", kind="behaviour", types=("tool",))
+async def keeps_calls_apart(ctx: CheckContext) -> None:
+    """Makes two calls at the same time, and compares with the same calls one after the other, in both orders."""
+    budget = Budget(ctx, _BUDGET)
     for pair in sorted(await _pairs(ctx), key=lambda each: each.rank):  # the first of each tool first
         if budget.is_spent() or await _is_disturbed(ctx, pair):
             return
@@ -187,11 +192,10 @@ def _wrong_state(orders: list[_Run], together: _Run) -> str | None:
     return f"afterwards the tool shows {left}, which is what no order of the two leaves ({usual})"
 
 
-# ── one of two calls cancelled ──
-
-
-async def cancel_one_of_two(ctx: CheckContext, budget: Budget) -> None:
-    """Make the same call twice at the same time and cancel the first: the second has to return as usual."""
+@check("A9", kind="cancellation", types=("tool",))
+async def spares_the_neighbour(ctx: CheckContext) -> None:
+    """Makes the same call twice at the same time and cancels the first; the second must return as usual."""
+    budget = Budget(ctx, _BUDGET)
     for pair in await _pairs(ctx):
         if budget.is_spent():
             return

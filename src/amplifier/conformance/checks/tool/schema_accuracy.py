@@ -16,18 +16,22 @@ from typing import Any
 
 import attrs
 
+from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.mounted_module import CheckContext
 from amplifier.conformance.harness.private_directories import CANARY
 from amplifier.conformance.harness.time_budget import Budget
+from amplifier.conformance.harness.typical_use import schema_of
 from amplifier.conformance.inputs.hostile_values import is_harmless
-from amplifier.conformance.inputs.json_schema import Accepts, fingerprint, resolved
+from amplifier.conformance.inputs.json_schema import Accepts, acceptor, fingerprint, resolved
 from amplifier.conformance.inputs.schema_values import SHAPED_TEXTS, Values, kinds_of, properties_of, required_of
+from amplifier.conformance.inputs.tool_calls import valid_inputs
 from amplifier.conformance.target.source_literals import choices_in, inputs_in, numbers_in
 from amplifier.models import ToolResult
 
 Input = dict[str, Any]
 
 _SECONDS = 1.5
+_BUDGET = 2.0
 _MOST_TRIES = 250
 _OTHER_TYPES: tuple[Any, ...] = ("text", "1234", 1234, 12.5, True, ["text"], [1234], {"text": "text"})
 """Nothing empty and no small number: tools often take those for a missing value, or for an open file."""
@@ -49,6 +53,20 @@ class _Result:
     def refused(self) -> bool:
         """Whether the tool refused the input."""
         return self.ok is False
+
+
+@check("T8", kind="behaviour", types=("tool",))
+async def tells_the_truth(ctx: CheckContext) -> None:
+    """Searches inputs that the schema accepts and the tool refuses for their shape, with a counterpart that proves it."""
+    choices = choices_in(ctx.loaded.subject)
+    async with ctx.mount() as mounted:
+        schemas = {at: schema_of(tool) for at, tool in mounted.instances.items()}
+    for at, schema in schemas.items():
+        accepts = acceptor(schema)
+        if schema is None or accepts is None:
+            continue
+        inputs = [given for given in valid_inputs(schema, CANARY, choices) if accepts(given)][:30]
+        await SchemaAccuracy(ctx, at, schema, accepts, inputs, Budget(ctx, _BUDGET / len(schemas))).check()
 
 
 class SchemaAccuracy:

@@ -11,10 +11,12 @@ from contextlib import suppress
 from typing import Any
 
 from amplifier.conformance.harness.cancelled_calls import NEVER, cancel_once, chosen_suspensions
+from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.mounted_module import CheckContext
 from amplifier.conformance.harness.time_budget import Budget
 from amplifier.conformance.harness.typical_use import typical_operations
 
+_BUDGET = 2.0
 _State = dict[str, str]
 """From a path in the results to the value there."""
 
@@ -28,8 +30,10 @@ class _Hangs(Exception):
     """The module does not return any more, which shows nothing about its state; another check reports it."""
 
 
-async def detect_torn_state(ctx: CheckContext, budget: Budget) -> None:
-    """Report the first call that, cancelled, leaves a state that is neither the old nor the new one."""
+@check("A9", kind="cancellation", types=("tool", "hook"))
+async def tears_no_state(ctx: CheckContext) -> None:
+    """Cancels a call once at each suspension; the state must be that after no call, or that after a completed one."""
+    budget = Budget(ctx, _BUDGET)
     async with ctx.mount() as mounted:
         operations = typical_operations(mounted)
     with suppress(_Hangs):
