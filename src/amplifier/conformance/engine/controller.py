@@ -26,7 +26,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from amplifier.conformance.checks import all_checks as _all_checks  # noqa: F401 — importing the checks registers them
 from amplifier.conformance.harness.check_registry import CHECKS, all_clauses, checks_for
-from amplifier.conformance.harness.clause_coverage import DECLINED, ClauseCoverage, StepCoverage, Unexamined
+from amplifier.conformance.harness.coverage import DECLINED, ClauseCoverage, StepCoverage, Unexamined
 from amplifier.conformance.harness.mounted_module import Fault
 from amplifier.conformance.report.fix_hints import hint_for
 from amplifier.conformance.report.model import ClauseOutcome, Finding, Report, Status, Verdict

@@ -19,7 +19,7 @@ import anyio
 import attrs
 
 from amplifier.conformance.harness.check_registry import Check, checks_for
-from amplifier.conformance.harness.clause_coverage import StepCoverage
+from amplifier.conformance.harness.coverage import StepCoverage
 from amplifier.conformance.harness.guess_config import find_working_config
 from amplifier.conformance.harness.mounted_module import CheckContext, Fault, MountFailed
 from amplifier.conformance.target.load import LoadedSubject
@@ -193,7 +193,7 @@ class Runner:
         except ImportError as error:
             raise MissingExtraError("checking behaviour", extra="testing", missing="hypothesis") from error
         assert step.check.inputs is not None
-        self._sight.tried = True  # also if there is nothing to draw cases for
+        self._sight.mount_attempted = True  # also if there is nothing to draw cases for
         cases = INPUTS[step.check.inputs](self._facts_for(step))
         return explore(cases, lambda case: self._play(step, case), seed=self._job.seed, examples=self._examples)
 

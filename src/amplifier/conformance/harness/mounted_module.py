@@ -25,7 +25,7 @@ from amplifier.loading import ModuleLoader
 from amplifier.testing import EventRecorder, MockApprovalSystem, MockContextManager, MockDisplaySystem
 
 from .calls import CALL_SECONDS, Outcome, call_with_deadline
-from .clause_coverage import StepCoverage
+from .coverage import StepCoverage
 from .cpu_clock import slowdown, unstalled_time
 from .private_directories import fill_placeholders, private_directories
 from .resolver_sources import install_samples, resolver_of
@@ -273,11 +273,11 @@ class CheckContext:
                     events=EventRecorder(),
                 )
                 mounted.events.listen(session.coordinator.hooks)
-                self.coverage.tried = True
+                self.coverage.mount_attempted = True
                 await mounted.mount(self.loaded.config if config is None else config)
                 if ready and self.loaded.on_session_ready is not None:
                     await mounted.call(self.loaded.on_session_ready, mounted.coordinator)
-                self.coverage.present |= mounted.is_present
+                self.coverage.instance_seen |= mounted.is_present
                 try:
                     yield mounted
                 finally:

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterator
 
 from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.clause_coverage import Unexamined
+from amplifier.conformance.harness.coverage import Unexamined
 from amplifier.conformance.harness.mounted_module import Fault
 from amplifier.conformance.target.locate import Definition, Subject, parsed
 from amplifier.contracts import CONTRACTS

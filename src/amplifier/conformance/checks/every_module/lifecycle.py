@@ -7,7 +7,7 @@ from typing import Any
 
 from amplifier.conformance.harness.cancelled_calls import cancel_at_every_suspension
 from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.clause_coverage import DECLINED
+from amplifier.conformance.harness.coverage import DECLINED
 from amplifier.conformance.harness.leftovers import new_tasks, task_ids
 from amplifier.conformance.harness.mounted_module import CLEANUP_SECONDS, CheckContext, MountedModule, MountFailed
 from amplifier.conformance.harness.private_directories import CANARY

@@ -12,7 +12,7 @@ import pytest
 import amplifier.conformance.checks
 from amplifier.conformance import ClauseOutcome, Report, check_module
 from amplifier.conformance.harness.check_registry import CHECKS
-from amplifier.conformance.harness.clause_coverage import NEEDS_NO_INSTANCE
+from amplifier.conformance.harness.coverage import NEEDS_NO_INSTANCE
 from amplifier.conformance.page import write_page
 from tests.conformance.modules import SOUND_TOOL, write_module
 

@@ -29,13 +29,13 @@ class StepCoverage:
 
     Attributes:
         backends: The backends it ran on.
-        tried: Whether it mounted the module, or tried to.
-        present: Whether the module was mounted or registered what its type requires at least once.
+        mount_attempted: Whether it mounted the module, or mount_attempted to.
+        instance_seen: Whether the module was mounted or registered what its type requires at least once.
     """
 
     backends: set[str] = attrs.field(factory=set)
-    tried: bool = False
-    present: bool = False
+    mount_attempted: bool = False
+    instance_seen: bool = False
 
 
 class ClauseCoverage:
@@ -61,9 +61,9 @@ class ClauseCoverage:
     @property
     def absent(self) -> list[str]:
         """The backends on which the module was never present, though checks mounted it."""
-        sights = {step: coverage for step, coverage in self._seen.items() if coverage.tried}
+        sights = {step: coverage for step, coverage in self._seen.items() if coverage.mount_attempted}
         without = {_backend(step) for step in sights if _check(step) not in NEEDS_NO_INSTANCE}
-        return sorted(without - {_backend(step) for step, coverage in sights.items() if coverage.present})
+        return sorted(without - {_backend(step) for step, coverage in sights.items() if coverage.instance_seen})
 
     def where(self, check: Check, clause: str) -> list[str] | None:
         """The backends on which a check examined a clause, none for one that only reads; None if it did not."""
@@ -76,10 +76,10 @@ class ClauseCoverage:
         return sorted(found) or None
 
     def _has_looked(self, step: str, coverage: StepCoverage, clause: str) -> bool:
-        if coverage.present or clause in NEEDS_NO_INSTANCE.get(_check(step), ()):
+        if coverage.instance_seen or clause in NEEDS_NO_INSTANCE.get(_check(step), ()):
             return True
         # A check that did not mount the module has examined it, unless the module is absent.
-        return not coverage.tried and _backend(step) not in self.absent
+        return not coverage.mount_attempted and _backend(step) not in self.absent
 
     def reasons(self, checks: list[Check]) -> list[str]:
         """Why static checks that could have decided a clause did not."""
