@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from types import SimpleNamespace
 
 from amplifier.conformance.harness import cpu_clock as clock
 from amplifier.conformance.harness.cpu_clock import cpu_wait, process_cpu_wait, slowdown, unstalled_time
@@ -14,6 +15,19 @@ def test_the_clock_never_runs_faster_than_the_monotonic_clock():
     total = sum(range(200_000))
     assert total > 0
     assert 0 <= unstalled_time() - start <= time.monotonic() - real + 0.01
+
+
+def test_a_wait_between_the_two_readings_does_not_turn_the_clock_back(monkeypatch):
+    state = {"now": 100.0, "waited": 1.0}
+
+    def monotonic() -> float:
+        now = state["now"]
+        state.update(now=105.0, waited=6.0)  # the thread loses its CPU for 5 seconds right after the first reading
+        return now
+
+    monkeypatch.setattr(clock, "cpu_wait", lambda thread: state["waited"])
+    monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic=monotonic))
+    assert unstalled_time() == 99.0
 
 
 def test_the_cpu_wait_of_each_thread_is_read(monkeypatch, tmp_path):

@@ -15,7 +15,13 @@ _MAX_SLOWDOWN = 10.0
 
 def unstalled_time() -> float:
     """Seconds on a clock that stops while the calling thread waits for a CPU."""
-    return time.monotonic() - cpu_wait(get_native_id())
+    thread = get_native_id()
+    waited = cpu_wait(thread)
+    while True:
+        now, before = time.monotonic(), waited
+        waited = cpu_wait(thread)
+        if waited == before:  # or the thread waited between the two readings, which then do not belong together
+            return now - waited
 
 
 def cpu_wait(thread: int) -> float:
