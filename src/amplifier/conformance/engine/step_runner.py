@@ -12,8 +12,8 @@ import attrs
 
 from amplifier.conformance.harness.check_registry import Check, checks_for
 from amplifier.conformance.harness.coverage import StepCoverage
-from amplifier.conformance.harness.guess_config import settled
-from amplifier.conformance.harness.mounted_module import Fault, MountFailed, Stage
+from amplifier.conformance.harness.guess_config import find_working_config
+from amplifier.conformance.harness.mounted_module import CheckContext, Fault, MountFailed
 from amplifier.conformance.harness.typical_use import schema_of
 from amplifier.conformance.report.model import Finding
 from amplifier.conformance.target.load import LoadedTarget
@@ -120,7 +120,7 @@ class Runner:
     def _guess_config(self, step: Step) -> None:
         """Find the settings with which the module can be examined."""
         try:
-            found = anyio.run(settled, self._stage(step, None), backend=step.backend)
+            found = anyio.run(find_working_config, self._stage(step, None), backend=step.backend)
         except BaseException:  # noqa: BLE001 — third-party code; the checks report what is wrong with it
             return
         guessed = {key: value for key, value in found.config.items() if key not in self._loaded.config}
@@ -153,18 +153,18 @@ class Runner:
             self._emit({"note": note})
         return [attrs.evolve(fault, input=case if fault.input is None else fault.input) for fault in stage.faults]
 
-    def _stage(self, step: Step, case: Any) -> Stage:
-        return Stage(
+    def _stage(self, step: Step, case: Any) -> CheckContext:
+        return CheckContext(
             loaded=self._loaded,
             backend=step.backend,
             seed=self._job.seed,
             points=self._points,
             case=case,
-            last_words=lambda fault: self._abandon(self._finding(step, fault)),
+            abort=lambda fault: self._abandon(self._finding(step, fault)),
         )
 
 
-async def _gather_facts(stage: Stage) -> dict[str, Any]:
+async def _gather_facts(stage: CheckContext) -> dict[str, Any]:
     """What the strategies need to know of the module, as JSON values: its schemas, its handlers, words of its source."""
     target = stage.loaded.target
     facts: dict[str, Any] = {
@@ -175,7 +175,7 @@ async def _gather_facts(stage: Stage) -> dict[str, Any]:
         "handlers": [],
     }
     try:
-        async with stage.scene() as scene:
+        async with stage.mount() as scene:
             if stage.loaded.module_type == "tool":
                 facts["tools"] = {name: schema_of(tool) for name, tool in scene.instances.items()}
             facts["handlers"] = [[each.name, each.event] for each in scene.registrations]

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import attrs
 
 from amplifier.conformance.checks import all_checks as _all_checks  # noqa: F401 — importing the checks registers them
-from amplifier.conformance.harness.cpu_clock import kept_waiting
+from amplifier.conformance.harness.cpu_clock import cpu_wait
 from amplifier.conformance.harness.mounted_module import Fault
 from amplifier.conformance.harness.resource_snapshot import mark_descendants
 from amplifier.conformance.report.model import Finding
@@ -78,9 +78,9 @@ def main() -> int:
 def _report_alive(runner: Runner, emit: Emit, main_thread: int) -> None:
     """Emit that a step still runs, for as long as one may take on an otherwise idle machine."""
     while True:
-        step, started = runner.step, time.monotonic() - kept_waiting(main_thread)
+        step, started = runner.step, time.monotonic() - cpu_wait(main_thread)
         longest = _STEP_SECONDS if not runner.is_thorough else _STEP_SECONDS * 10
-        while runner.step == step and time.monotonic() - kept_waiting(main_thread) - started < longest:
+        while runner.step == step and time.monotonic() - cpu_wait(main_thread) - started < longest:
             time.sleep(_ALIVE_INTERVAL)
             emit({"alive": step})
         while runner.step == step:

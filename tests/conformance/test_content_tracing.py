@@ -1,4 +1,4 @@
-"""Reading what passes through a provider's code, and judging answers by themselves."""
+"""Tracing content blocks through a provider's code, and checking responses by themselves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from amplifier.conformance.checks.provider.content_tracing import lost_part, lost_signature, unsigned, watched
+from amplifier.conformance.checks.provider.content_tracing import lost_part, lost_signature, traced_content, unsigned
 from amplifier.conformance.checks.provider.dialogues import (
     calls_of,
     continued,
@@ -30,8 +30,8 @@ THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "seal"}
 TEXT = {"type": "text", "text": "so it is"}
 
 
-def passing(function):
-    with watched(lambda name: name == __file__) as seen:
+def traced(function):
+    with traced_content(lambda name: name == __file__) as seen:
         function()
     return seen
 
@@ -46,16 +46,16 @@ def receive():
     return copy.copy(parts)
 
 
-def test_a_signature_that_came_with_a_thought_is_missed_in_the_response():
-    seen = passing(receive)
+def test_a_signature_that_is_missing_in_the_response_is_found():
+    seen = traced(receive)
     assert lost_signature(seen, answer(ThinkingBlock(thinking="hm", signature="seal")), set()) is None
     assert lost_signature(seen, answer(ThinkingBlock(thinking="another")), set()) is None
     assert "seal" in (lost_signature(seen, answer(ThinkingBlock(thinking="hm")), set()) or "")
     assert lost_signature(seen, answer(ThinkingBlock(thinking="hm")), {"hm"}) is None
 
 
-def test_parts_that_came_are_missed_when_they_are_dropped_or_regrouped():
-    seen = passing(receive)
+def test_blocks_that_are_dropped_or_reordered_are_found():
+    seen = traced(receive)
     thought, text = ThinkingBlock(thinking="hm", signature="seal"), TextBlock(text="so it is")
     assert lost_part(seen, answer(thought, text), set()) is None
     assert lost_part(seen, answer(thought, TextBlock(text="And so it is.")), set()) is None
@@ -64,15 +64,15 @@ def test_parts_that_came_are_missed_when_they_are_dropped_or_regrouped():
     assert lost_part(seen, answer(text, thought), set()) is not None
 
 
-def test_a_thought_that_is_passed_on_without_its_signature_is_seen_and_one_with_it_is_not():
+def test_a_thought_that_is_passed_on_without_its_signature_is_found():
     def strip():
         part = dict(THOUGHT)
         part.pop("signature")
         return part
 
-    assert unsigned(passing(strip), {"hm": "seal"}) is not None
-    assert unsigned(passing(receive), {"hm": "seal"}) is None
-    assert unsigned(passing(lambda: None), {"hm": "seal"}) is None
+    assert unsigned(traced(strip), {"hm": "seal"}) is not None
+    assert unsigned(traced(receive), {"hm": "seal"}) is None
+    assert unsigned(traced(lambda: None), {"hm": "seal"}) is None
 
 
 CALL = ToolCallBlock(id="a", name="look", input={"n": 1})
@@ -92,13 +92,13 @@ CALL = ToolCallBlock(id="a", name="look", input={"n": 1})
         (answer(CALL, tool_calls=[ToolCall(id="b", name="look", arguments={"n": 1})]), "P10"),
     ],
 )
-def test_what_is_wrong_with_an_answer_by_itself_is_named(response, clause):
+def test_a_response_that_breaks_a_clause_by_itself_is_found(response, clause):
     found = problem_with(response)
     assert found is not None
     assert found[0] == clause
 
 
-def test_a_good_answer_has_no_problem_and_a_conversation_goes_on_with_results():
+def test_a_valid_response_has_no_problem_and_is_continued_with_results():
     response = answer(CALL, tool_calls=[ToolCall(id="a", name="look", arguments={"n": 1})])
     assert response.usage is not None
     response.usage.cost_usd = Decimal("0.1")
@@ -136,7 +136,7 @@ def test_two_calls_of_one_tool_around_another_are_in_order():
             *({"type": "tool_use", "id": f"c{n}", "name": name, "input": {}} for n, name in enumerate(names)),
         ]
 
-    seen = passing(receive_calls)
+    seen = traced(receive_calls)
     calls = [ToolCallBlock(id=f"c{n}", name=name, input={}) for n, name in enumerate(names)]
     assert lost_part(seen, answer(TextBlock(text="so it is"), *calls), set()) is None
     assert lost_part(seen, answer(TextBlock(text="so it is"), calls[1], calls[0], calls[2]), set()) is not None

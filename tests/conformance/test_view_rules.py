@@ -1,4 +1,4 @@
-"""What a context may leave out of a view, judged on views made by hand."""
+"""The rules about views of a context, applied to views made by hand."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from amplifier.conformance.checks.context.view_rules import complaints, difference, is_whole
+from amplifier.conformance.checks.context.view_rules import difference, is_whole, view_violations
 from amplifier.conformance.inputs.conversations import built, newest_unit, prose, spoken, tokens, tool_turn
 
 HISTORY = [
@@ -21,19 +21,19 @@ CALL = 21
 
 
 def clauses(view, budget=None, history=HISTORY):
-    return {clause for clause, _ in complaints(history, copy.deepcopy(view), budget)}
+    return {clause for clause, _ in view_violations(history, copy.deepcopy(view), budget)}
 
 
 def without(*positions):
     return [message for at, message in enumerate(HISTORY) if at not in positions]
 
 
-def test_the_whole_conversation_and_its_newest_part_with_all_instructions_are_fair_views():
+def test_the_whole_conversation_and_its_newest_part_with_all_instructions_are_allowed():
     assert clauses(HISTORY) == set()
     assert clauses([HISTORY[0], *HISTORY[CALL:]]) == set()
 
 
-def test_gathering_instructions_at_the_beginning_shortening_and_summarising_are_fair():
+def test_moving_instructions_to_the_beginning_shortening_and_summarising_are_allowed():
     systems = [message for message in HISTORY if message["role"] == "system"]
     rest = [message for message in HISTORY if message["role"] != "system"]
     shorter = [{**message, "content": message["content"][:9]} for message in rest[-2:]]
@@ -43,7 +43,7 @@ def test_gathering_instructions_at_the_beginning_shortening_and_summarising_are_
     assert clauses([merged, *rest[-2:]]) == set()
 
 
-def test_an_instruction_that_says_nothing_may_vanish_among_others_but_not_alone():
+def test_an_empty_instruction_may_be_left_out_beside_others_but_not_alone():
     silent = {"role": "system", "content": None}
     last = spoken(80, "user", 10)
     assert clauses([HISTORY[0], last], history=[HISTORY[0], silent, last]) == set()
@@ -65,7 +65,7 @@ def test_an_instruction_that_says_nothing_may_vanish_among_others_but_not_alone(
         ("text", "C7"),
     ],
 )
-def test_what_a_view_must_not_do_is_found(view, clause):
+def test_a_view_that_breaks_a_clause_is_found(view, clause):
     assert clause in clauses(view)
 
 

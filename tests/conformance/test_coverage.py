@@ -1,20 +1,22 @@
-"""Nothing is called kept that nobody looked at: modules that are not there, files that cannot be read, steps cut short."""
+"""A clause is reported as kept only if it was examined: absent modules, unreadable files, steps cut short."""
 
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
+import amplifier.conformance.checks
 from amplifier.conformance import ClauseOutcome, Report, check_module
 from amplifier.conformance.harness.check_registry import CHECKS
 from amplifier.conformance.page import write_page
 from tests.conformance.modules import SOUND_TOOL, write_module
 
 OF_ITS_MOUNT = {"A1", "A2", "A3", "A4", "A5", "A6", "A7", "A11", "A12", "A13", "A14", "A15", "A20", "A21"}
-"""What can be examined though nothing of the module is there afterwards."""
+"""The clauses that can be examined though the module is absent."""
 
 
 def check(target: Any, **options: Any) -> Report:
@@ -32,7 +34,7 @@ def outcome_of(report: Report, clause: str) -> ClauseOutcome:
     return next(outcome for outcome in report.clauses if outcome.id == clause)
 
 
-# ── a module that is not there ──
+# ── an absent module ──
 
 
 @pytest.mark.parametrize(
@@ -55,21 +57,21 @@ def test_of_a_module_of_another_type_only_its_mount_is_examined(module, module_t
     assert f"nothing that can be used as a {module_type}, so only mounting it was examined" in str(report)
 
 
-async def test_a_clause_by_itself_is_not_kept_by_a_module_that_is_not_there():
+async def test_an_absent_module_keeps_no_selected_clause():
     report = await check_module("provider-mock", module_type="tool", only=["T5"])
     assert with_status(report, "kept") == set()
     assert report.verdict == "unchecked"
     assert "on asyncio and trio mount gave nothing" in " ".join(report.notes)
 
 
-def test_a_hook_that_declines_has_not_shown_that_it_unregisters_its_handlers(tmp_path):
+def test_a_hook_that_declines_is_not_examined_for_unregistering(tmp_path):
     source = '__amplifier_module_type__ = "hook"\n\n\nasync def mount(coordinator, config):\n    return None\n'
     report = check(write_module(tmp_path, source, "hooks_none.py"), backends=["asyncio"])
     assert with_status(report, "kept") == OF_ITS_MOUNT | {"H2"}
     assert any("mount declined" in note for note in report.notes)
 
 
-def test_of_a_module_that_cannot_be_mounted_nothing_that_it_does_is_kept(tmp_path):
+def test_a_module_that_cannot_be_mounted_keeps_no_clause_about_its_behaviour(tmp_path):
     source = SOUND_TOOL.replace('coordinator.mount("tools", Echo())', "raise RuntimeError('no')")
     report = check(write_module(tmp_path, source), backends=["asyncio"])
     assert report.verdict == "unchecked"
@@ -82,11 +84,11 @@ def test_the_clauses_that_need_no_instance_are_clauses_of_those_checks():
         assert check.without_instance <= set(check.clauses), name
 
 
-# ── what cannot be read ──
+# ── unreadable sources ──
 
 
 @pytest.mark.parametrize("static", [True, False])
-def test_of_a_file_that_cannot_be_parsed_nothing_is_said_but_that(tmp_path, static):
+def test_a_file_that_cannot_be_parsed_is_the_only_finding(tmp_path, static):
     report = check(write_module(tmp_path, "def ("), static=static)
     assert with_status(report, "broken") == {"A1"}, str(report)
     assert with_status(report, "kept") == {"A2"}
@@ -117,7 +119,7 @@ READY = "\n\n    async def on_session_ready(coordinator):\n        pass\n"
     ],
     ids=["assigned", "put there", "returns what it awaits", "decorated", "on_session_ready assigned"],
 )
-def test_what_reading_does_not_show_is_kept_only_when_it_is_run(tmp_path, source, clause):
+def test_a_clause_that_the_source_does_not_show_is_kept_only_after_running(tmp_path, source, clause):
     file = write_module(tmp_path, source)
     read = check(file, static=True)
     assert outcome_of(read, clause).status == "not_checked", str(read)
@@ -133,10 +135,10 @@ def test_a_type_that_is_computed_is_not_read(tmp_path):
     assert outcome_of(report, "A20").status == "not_checked"
 
 
-# ── where it was looked ──
+# ── backends ──
 
 
-def test_one_backend_alone_does_not_show_that_both_are_the_same(tmp_path):
+def test_one_backend_alone_does_not_examine_a18(tmp_path):
     file = write_module(tmp_path, SOUND_TOOL)
     alone = check(file, only=["A18", "A2"], backends=["asyncio"])
     assert outcome_of(alone, "A18").status == "not_checked"
@@ -146,14 +148,14 @@ def test_one_backend_alone_does_not_show_that_both_are_the_same(tmp_path):
     assert outcome_of(both, "A18").backends == ["asyncio", "trio"]
 
 
-def test_a_clause_says_on_which_backends_it_was_examined(tmp_path):
+def test_a_clause_lists_the_backends_it_was_examined_on(tmp_path):
     file = write_module(tmp_path, '__amplifier_backends__ = ("asyncio",)\n' + SOUND_TOOL.replace("\n    ", "\n"))
     report = check(file, only=["A18", "A2", "T5"])
     assert outcome_of(report, "A18").status == "kept"  # it declares what it runs on
     assert {clause: outcome_of(report, clause).backends for clause in ("T5", "A2")} == {"T5": ["asyncio"], "A2": []}
 
 
-def test_a_check_that_ended_with_its_process_has_not_shown_the_rest(tmp_path):
+def test_a_check_that_ended_with_its_process_keeps_no_clause(tmp_path):
     planted = SOUND_TOOL.replace('text = input.get("text")', 'text = input.get("text"); import os; os._exit(1)')
     report = check(write_module(tmp_path, planted), only=["T9"], backends=["asyncio"])
     assert with_status(report, "broken") == {"A17"}
@@ -161,10 +163,10 @@ def test_a_check_that_ended_with_its_process_has_not_shown_the_rest(tmp_path):
     assert any("tool.answers_listed_inputs:asyncio could not be completed" in note for note in report.notes)
 
 
-# ── what is said ──
+# ── the report ──
 
 
-def test_the_page_says_what_was_not_examined_and_fits_a_narrow_window(tmp_path):
+def test_the_page_lists_what_was_not_examined_and_fits_a_narrow_window(tmp_path):
     report = check(write_module(tmp_path, SOUND_TOOL), static=True)
     page = write_page(report)
     assert "5 of 37 clauses kept, 32 not examined, 0 violations, 0 recommendations" in page
@@ -175,8 +177,16 @@ def test_the_page_says_what_was_not_examined_and_fits_a_narrow_window(tmp_path):
     assert "tr { display: block;" in page
 
 
-def test_a_module_that_cannot_be_imported_is_shown_again_by_the_command_of_the_finding(tmp_path):
+def test_the_command_of_a_finding_reproduces_an_import_error(tmp_path):
     file = write_module(tmp_path, "raise RuntimeError('no')\n" + SOUND_TOOL.replace("\n    ", "\n"))
     (found,) = check(file).violations
     assert shlex.split(found.reproduce) == ["amplifier", "module", "validate", str(file), "--only", "A1"]
     assert [each.what for each in check(file, only=["A1"]).violations] == [found.what]
+
+
+def test_every_file_with_checks_is_imported():
+    package = Path(amplifier.conformance.checks.__file__).parent
+    files = [path for path in package.rglob("*.py") if "\n@check(" in path.read_text(encoding="utf-8")]
+    names = {".".join(path.relative_to(package).with_suffix("").parts) for path in files}
+    registered = {each.run.__module__.removeprefix("amplifier.conformance.checks.") for each in CHECKS.values()}
+    assert names == registered
