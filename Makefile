@@ -2,7 +2,7 @@
 #
 #   make run        an agent at work on this repository
 #   make test       the suite on this Python             make test-all   on every Python from 3.11 found here
-#   make check      style, types, rooms, links           make bench      against the published kernel
+#   make check      style, types, imports, links         make bench      against the published kernel
 #   make format     let ruff format and sort imports     make docs       the manual: docs/_build/html
 #   make faults     75 faults, here and there            make test-compat   the alias against the published kernel
 #   make corpus     the kit on all planted modules       make bench-quick   a first look at the same in two minutes
@@ -29,7 +29,7 @@ PARALLEL := -n $(JOBS) --dist worksteal
 CODE := src tests docs $(wildcard benchmarks examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup parts run test test-all check check-style check-format check-types check-rooms check-prose format bench bench-quick bench-docs bench-instructions bench-record conformance corpus faults test-compat docs clean
+.PHONY: help setup parts run test test-all check check-style check-format check-types check-imports check-prose format bench bench-quick bench-docs bench-instructions bench-record conformance corpus faults test-compat docs clean
 .DELETE_ON_ERROR:
 .PRECIOUS: .venv-3.%/.ready
 
@@ -103,7 +103,7 @@ corpus: $(READY)
 	WHOLE_CORPUS=1 $(BIN)/python -m pytest $(PARALLEL) tests/conformance/test_corpus.py $(ARGS)
 
 # One target each, so that `make -k check` reports everything at once.
-check: check-style check-format check-types check-rooms check-prose
+check: check-style check-format check-types check-imports check-prose
 
 check-style: $(READY)
 	$(BIN)/ruff check $(CODE)
@@ -114,7 +114,7 @@ check-format: $(READY)
 check-types: $(READY)
 	$(BIN)/mypy
 
-check-rooms: $(READY)
+check-imports: $(READY)
 	$(BIN)/lint-imports --no-logo
 
 check-prose: $(READY)

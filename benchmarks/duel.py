@@ -1,7 +1,7 @@
 """Two ways of doing the same thing, timed in turn: the figure is the median of the ratios within each round.
 
 Whatever else the machine does hits both alike, so ratios are steady where times are not. A side does the work ``count``
-times and says what it took, in processor time of its whole process (all threads) and by the clock; the ratios are those of
+times and returns what it took, in processor time of its whole process (all threads) and by the clock; the ratios are those of
 processor time, because a neighbour on the same core makes the clock run but not the processor time. On a quiet machine
 with everything on one core (see `conftest`) both are the same.
 """

@@ -46,7 +46,7 @@ def _page_of(module: str) -> str:
 
 
 def _summary(module: str) -> str:
-    """The first sentence of its page, or what a table of its page says about it."""
+    """The first sentence of its page, or its row in a table of the page."""
     text = (_DOCS / "reference" / "modules" / _page_of(module)).read_text(encoding="utf-8")
     row = re.search(rf"^\| `?{re.escape(module)}`? \| (.+) \|$", text, re.MULTILINE)
     if row:

@@ -31,7 +31,9 @@ def problems(text: str) -> list[str]:
             entries = re.split(r"^- ", group.strip() + "\n", flags=re.MULTILINE)
             if entries[0].strip():
                 found.append(f"{title!r} has text outside of its list")
-            found += [f"no full stop: {entry.strip()!r:.60}" for entry in entries[1:] if not entry.strip().endswith(".")]
+            found += [
+                f"no full stop: {entry.strip()!r:.60}" for entry in entries[1:] if not entry.strip().endswith(".")
+            ]
     if versions != sorted(versions, reverse=True):
         found.append("the versions do not go from the newest down")
     return found
