@@ -141,7 +141,7 @@ def api_index() -> str:
     rows.append(("[`amplifier.events`](../events.md)", "The names of events, and the catalogue that describes them."))
     return page(
         "Python API",
-        "Every name listed here is public: it does not disappear or change its meaning without a note in the list of changes. "
+        "Every name listed here is public: it does not disappear or change its meaning without a note in the changelog. "
         "What starts with an underscore is not. `amplifier.modules` holds the built-in modules, which are loaded by id and not imported; "
         "see [modules](../modules/index.md). The package is typed (`py.typed`); all public types are known to type checkers.",
         table(("module", "what is in it"), rows),

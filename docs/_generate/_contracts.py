@@ -38,8 +38,8 @@ def contracts_index() -> str:
         rows.append((f"[{title}]({name}.md)", read_doc(module.__doc__).summary, counts))
     return page(
         "Contracts",
-        "What a module of each kind must be, and what it may expect of its host. A module needs no base class: it fits if it "
-        "has the members of the Protocol. Each promise is a numbered clause; `amplifier module validate` looks at every one "
+        "What a module of each type must do, and what it may expect of its host. A module needs no base class: it fits if it "
+        "has the members of the Protocol. Each promise is a numbered clause; `amplifier module validate` checks every one "
         "of them, see [prove a module](../../how-to/prove-a-module.md).",
         table(("contract", "what it is about", "clauses: required and recommended"), rows),
     )

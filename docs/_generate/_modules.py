@@ -26,7 +26,7 @@ def modules_index() -> str:
     ids = sorted(project["entry-points"]["amplifier.builtin_modules"])
     return page(
         "Built-in modules",
-        "A plan names them by id. They come with the package and see only the contracts, as anyone's modules do. "
+        "A plan names them by id. They come with the package and use only the contracts, as third-party modules do. "
         "Some need an extra: `pip install 'amplifier[NAME]'`.",
         *(_kind(prefix, [module for module in ids if module.startswith(f"{prefix}-")]) for prefix in _KINDS),
     )

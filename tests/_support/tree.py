@@ -36,7 +36,8 @@ def text_files() -> Iterator[tuple[Path, str]]:
 def _files_below(folder: Path) -> Iterator[Path]:
     for path in folder.iterdir():
         if path.is_file():
-            yield path
+            if path.name != ".git":  # in a worktree it is a file that names the path of the repository
+                yield path
         elif path.is_dir() and path.name not in _NOT_OURS and (not path.name.startswith(".") or path.name == ".ci"):
             yield from _files_below(path)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.instructions import OWN_TOLERANCE, UNRECORDED_TOLERANCE, TOLERANCE, complaints, read_record
+from benchmarks.instructions import OWN_TOLERANCE, TOLERANCE, UNRECORDED_TOLERANCE, complaints, read_record
 from tests._support.tree import ROOT
 
 
