@@ -12,7 +12,7 @@ from amplifier.errors import MissingExtraError
 
 from ._exits import CommandError
 
-__all__ = ["HOME_VARIABLE", "find_home", "require_writable", "running_below", "sessions_below"]
+__all__ = ["HOME_VARIABLE", "find_home", "history_below", "require_writable", "running_below", "sessions_below"]
 
 HOME_VARIABLE = "AMPLIFIER_HOME"
 
@@ -37,6 +37,11 @@ def sessions_below(home: Path) -> Path:
 def running_below(home: Path) -> Path:
     """The folder in which running commands can be found and asked what they are doing."""
     return home / "running"
+
+
+def history_below(home: Path) -> Path:
+    """The file with the messages that were entered in chats."""
+    return home / "history"
 
 
 def require_writable(sessions: Path) -> None:
