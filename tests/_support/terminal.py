@@ -24,7 +24,7 @@ from typing import Any
 
 from tests._support.tree import ROOT
 
-PATIENCE = 8.0
+PATIENCE = 30.0
 """Seconds to wait for a text or an end that must come; long, for a machine that does other things, too."""
 
 _WRITTEN = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|([\x08\r\n])|(\x1b|[^\x1b\x08\r\n]+)")
@@ -126,8 +126,8 @@ class Terminal:
         return self.text[self._seen :]
 
     def type(self, text: str) -> None:
-        """Press keys."""
-        os.write(self._master, text.encode())
+        """Press keys; lone surrogates are sent as the bytes they escape."""
+        os.write(self._master, text.encode(errors="surrogateescape"))
 
     def press_ctrl_c(self) -> None:
         """Ctrl-C, as a key: the terminal makes a signal of it."""
@@ -215,7 +215,12 @@ def _is_cut(data: bytes) -> bool:
 
 @contextmanager
 def open_terminal(
-    *arguments: str, home: Path, cwd: Path, extra: Mapping[str, str] | None = None, stdout: Any = None
+    *arguments: str,
+    home: Path,
+    cwd: Path,
+    extra: Mapping[str, str] | None = None,
+    stdout: Any = None,
+    size: tuple[int, int] = (_LINES, _COLUMNS),
 ) -> Iterator[Terminal]:
     """Start the command line at a pseudo-terminal of its own.
 
@@ -225,9 +230,10 @@ def open_terminal(
         cwd: Where it works.
         extra: Variables besides the usual ones.
         stdout: Where standard output goes instead.
+        size: Lines and columns of the window.
     """
     master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", _LINES, _COLUMNS, 0, 0))
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
     words: Sequence[str] = command(*arguments, at="terminal")
     process = subprocess.Popen(
         words,

@@ -30,7 +30,16 @@ def test_the_version_costs_neither_rich_nor_the_commands():
     program = "import sys; from amplifier.cli import main; main(['--version']); print(*sorted(sys.modules))"
     loaded = run_python("-c", program).stdout.split()
     assert {"click", "amplifier.cli._app"} <= set(loaded)
-    unwanted = {"rich", "platformdirs", "yaml", "trio", "asyncio", "amplifier.cli._run", "amplifier.cli._job"}
+    unwanted = {
+        "rich",
+        "platformdirs",
+        "prompt_toolkit",
+        "yaml",
+        "trio",
+        "asyncio",
+        "amplifier.cli._run",
+        "amplifier.cli._job",
+    }
     assert sorted(unwanted.intersection(loaded)) == []
 
 
