@@ -31,7 +31,7 @@ def test_a_line_is_edited_recalled_and_pasted_at_the_terminal(backend, home, des
         terminal.expect("\na\nb")
         terminal.expect("› ")
         terminal.type(f"say {'long ' * 40}end\n")  # four rows
-        terminal.expect("end")
+        terminal.expect(f"\n{'long ' * 40}end")  # the answer: the line itself is drawn in rows
         terminal.expect("› ")
         terminal.type("\x0c\x1a/exit\n")  # clear the screen, suspend (nobody would wake us, so it does nothing), leave
         assert terminal.end() == 0
