@@ -1,7 +1,7 @@
 """The kit on a collection of modules: every planted fault is found under its clause, no sound module is accused.
 
 ``corpus/<type>/faulty/<clause>_<what>.py`` breaks exactly that clause; ``corpus/<type>/sound/<what>.py`` breaks none. Each takes
-seconds, so a fixed part of them is examined here and the whole collection, with three seeds, by ``make corpus``.
+seconds, so `make test` checks one of each type, `make test-slow` a fixed sample, and ``make corpus`` all with three seeds.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import zlib
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -23,18 +24,24 @@ PART = 8
 """One in so many is examined when not all are."""
 
 
-def modules(kind: str) -> list[Path]:
+def type_of(file: Path) -> str:
+    return file.parent.parent.name
+
+
+def modules(kind: str, *quick: str) -> list[Any]:
+    """Parameters for the modules of a kind; the first one of each type in ``quick`` is not marked slow."""
     found = sorted(CORPUS.glob(f"*/{kind}/*.py"))
-    return [file for file in found if WHOLE or zlib.crc32(file.name.encode()) % PART == 0]
-
-
-def name_of(file: Path) -> str:
-    return f"{file.parent.parent.name}/{file.stem}"
+    sample = [file for file in found if WHOLE or zlib.crc32(file.name.encode()) % PART == 0]
+    first = {next(file for file in sample if type_of(file) == each) for each in quick}
+    return [
+        pytest.param(file, id=f"{type_of(file)}/{file.stem}", marks=[] if file in first else pytest.mark.slow)
+        for file in sample
+    ]
 
 
 def examined(file: Path, seed: int, *only: str) -> Report:
     async def run() -> Report:
-        return await check_module(file, module_type=file.parent.parent.name, seed=seed, only=only)
+        return await check_module(file, module_type=type_of(file), seed=seed, only=only)
 
     return anyio.run(run)
 
@@ -48,7 +55,7 @@ def test_the_collection_is_large_and_its_names_are_clauses():
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("file", modules("faulty"), ids=name_of)
+@pytest.mark.parametrize("file", modules("faulty", "context", "hook", "orchestrator", "provider", "resolver", "tool"))
 def test_a_planted_fault_is_found(file, seed):
     clause = file.stem.partition("_")[0]
     report = examined(file, seed, *([] if WHOLE else [clause]))
@@ -58,7 +65,7 @@ def test_a_planted_fault_is_found(file, seed):
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("file", modules("sound"), ids=name_of)
+@pytest.mark.parametrize("file", modules("sound", "resolver"))  # test_builtins.py has a sound one of the other types
 def test_a_sound_module_is_not_accused(file, seed):
     report = examined(file, seed)
     assert report.ok, str(report)

@@ -272,7 +272,13 @@ def follow(block: Block, reader: Terminal) -> None:
 
 
 @pytest.mark.timeout(600)  # a tutorial holds several runs of the conformance kit
-@pytest.mark.parametrize("page", [pytest.param(path, id=path.stem) for path in TUTORIALS])
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(path, id=path.stem, marks=pytest.mark.slow if path.stem == "first-tool" else [])
+        for path in TUTORIALS
+    ],
+)
 def test_a_tutorial_can_be_followed_word_for_word(page, tmp_path):
     text = page.read_text(encoding="utf-8").replace("8000", free_port())
     blocks = blocks_of(text)

@@ -504,7 +504,7 @@ def test_no_swap_of_any_kind_leads_outside(tmp_path, before_every_call, tool):
     assert not (tmp_path / "scene").exists()
 
 
-@pytest.mark.parametrize("undo_after", [1, 3])
+@pytest.mark.parametrize("undo_after", [1, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("tool", [*READS, "write_file new", "edit_file"])
 def test_no_swap_that_is_undone_at_once_leads_outside(tmp_path, before_every_call, tool, undo_after):
     attacks = [swap_dir, swap_parent, swap_leaf]
