@@ -147,7 +147,7 @@ def test_a_modules_own_suite_runs_with_the_inherited_tests(tmp_path: Path, modul
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=280,
     )
 
     assert f"{INHERITED[kind] + 1} passed" in run.stdout, run.stdout + run.stderr

@@ -39,7 +39,7 @@ def run_suite(folder: Path, options: str = "", *arguments: str) -> subprocess.Co
         env=environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
 
@@ -87,7 +87,7 @@ def test_the_fixture_reports_on_the_module_of_the_configuration(tmp_path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
     assert "1 passed" in done.stdout, done.stdout
@@ -125,7 +125,7 @@ def run_file(folder: Path, text: str, *arguments: str, cwd: Path | None = None) 
         env={**os.environ, "PYTEST_ADDOPTS": "", "HYPOTHESIS_STORAGE_DIRECTORY": str(folder), "COLUMNS": "300"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
 
@@ -282,7 +282,7 @@ def test_the_module_of_the_configuration_is_looked_for_beside_the_configuration(
         cwd=tmp_path / "inner",
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
     assert "1 passed" in done.stdout, done.stdout

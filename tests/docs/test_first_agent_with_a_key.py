@@ -69,7 +69,7 @@ def with_a_key(service: Aimock, *command: str, desk: Path) -> str:
         check=False,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
     )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout

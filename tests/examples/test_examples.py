@@ -29,7 +29,7 @@ def run_example(name: str, *arguments: str, cwd: Path) -> str:
         check=False,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
     )
     assert ended.returncode == 0, ended.stderr
     assert list(cwd.iterdir()) == []
@@ -105,7 +105,7 @@ def test_the_plan_runs_at_the_command_line(tmp_path):
         check=False,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
     )
     assert ended.returncode == 0, ended.stderr
     assert "0 directories and 0 files" in ended.stdout
