@@ -13,7 +13,8 @@
 
 PYTHON ?= $(shell .ci/find-python)
 ARGS ?=
-JOBS ?= auto
+# One worker more than processors, because many tests wait for a program they have started.
+JOBS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)))
 VERSIONS := 3.11 3.12 3.13 3.14
 
 ifdef CI

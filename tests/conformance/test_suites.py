@@ -136,7 +136,10 @@ IMPORTS = "import pytest\nfrom amplifier.conformance.suites import ToolConforman
 @pytest.mark.parametrize(
     "form", ["class TestTodo(ToolConformance):\n    module = 'tool-todo'", "test_todo = {one_line}"]
 )
-@pytest.mark.parametrize("package", ["jsonschema_rs", "hypothesis", "trio"])
+@pytest.mark.parametrize(
+    "package",
+    ["jsonschema_rs", pytest.param("hypothesis", marks=pytest.mark.slow), pytest.param("trio", marks=pytest.mark.slow)],
+)
 def test_without_the_extra_no_test_passes_and_what_is_missing_is_named(tmp_path, form, package):
     (tmp_path / "conftest.py").write_text(f"import sys\n\nsys.modules[{package!r}] = None\n", encoding="utf-8")
     done = run_file(
@@ -223,9 +226,15 @@ def test_a_mark_of_the_class_holds_for_its_clauses(tmp_path):
             "TestTodo.only is no option of a conformance class; expected one of module, module_type, config",
         ),
         ("confg = {}", "TestTodo.confg is no option of a conformance class; did you mean 'config'?"),
-        ("Backends = []", "TestTodo.Backends is no option of a conformance class; did you mean 'backends'?"),
-        ("xfail = ['T5']", "xfail of TestTodo is ['T5']; expected a dict"),
-        ("backends = ['curio']", "backends holds 'curio'; expected 'asyncio' or 'trio'"),
+        pytest.param(
+            "Backends = []",
+            "TestTodo.Backends is no option of a conformance class; did you mean 'backends'?",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("xfail = ['T5']", "xfail of TestTodo is ['T5']; expected a dict", marks=pytest.mark.slow),
+        pytest.param(
+            "backends = ['curio']", "backends holds 'curio'; expected 'asyncio' or 'trio'", marks=pytest.mark.slow
+        ),
         ("module = 7", "TestTodo.module is 7; set it to a folder"),
     ],
 )
@@ -245,7 +254,14 @@ def test_an_option_of_the_one_line_that_there_is_not_is_refused():
 @pytest.mark.parametrize(
     "form", ["test_echo = conformance_tests({path!r})", "class TestEcho(ToolConformance):\n    module = {path!r}"]
 )
-@pytest.mark.parametrize("path", ["tool_echo.py", "./tool_echo.py", "../{folder}/tool_echo.py"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "tool_echo.py",
+        pytest.param("./tool_echo.py", marks=pytest.mark.slow),
+        pytest.param("../{folder}/tool_echo.py", marks=pytest.mark.slow),
+    ],
+)
 def test_a_path_is_looked_for_beside_the_file_that_names_it(tmp_path, form, path):
     own, elsewhere = tmp_path / "own", tmp_path / "elsewhere"
     own.mkdir()

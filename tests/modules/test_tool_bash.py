@@ -291,9 +291,9 @@ async def test_a_command_whose_time_is_up_is_ended_and_what_it_said_is_kept():
     for seconds in ENOUGH_TIME_TO_START:
         result = await desk.call("bash", command="echo early; echo bad >&2; sleep 600", timeout=seconds)
         assert result.error == {"message": f"not finished after {seconds} s, and ended", "type": "Timeout"}
-        if result.output["stderr"]:
+        if result.output["stderr"] or seconds == 60:
+            assert result.output == {"stdout": "early\n", "stderr": "bad\n", "returncode": None}
             break
-    assert result.output == {"stdout": "early\n", "stderr": "bad\n", "returncode": None}
 
 
 async def test_a_command_may_tidy_up_when_its_time_is_up(tmp_path):
@@ -301,12 +301,12 @@ async def test_a_command_may_tidy_up_when_its_time_is_up(tmp_path):
     for seconds in ENOUGH_TIME_TO_START:
         desk = await opened(tmp_path, timeout=seconds, kill_grace=60)
         result = await desk.call("bash", command=command)
-        if (tmp_path / "started").exists():
+        assert result.error is not None
+        assert result.error["type"] == "Timeout"
+        if (tmp_path / "started").exists() or seconds == 60:
+            assert result.output["stdout"] == "tidy\n"
+            assert (tmp_path / "tidied").exists()
             break
-    assert result.error is not None
-    assert result.error["type"] == "Timeout"
-    assert result.output["stdout"] == "tidy\n"
-    assert (tmp_path / "tidied").exists()
 
 
 async def test_a_command_that_refuses_to_end_is_killed():

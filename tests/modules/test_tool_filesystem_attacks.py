@@ -497,7 +497,13 @@ async def test_no_swap_before_any_system_call_leads_outside(tmp_path, before_eve
 # The rest on one backend: system calls happen in a thread and know nothing of event loops.
 
 
-@pytest.mark.parametrize("tool", [*READS, *WRITES])
+@pytest.mark.parametrize(
+    "tool",
+    [
+        pytest.param(tool, marks=[] if tool in ("read_file", "write_file") else pytest.mark.slow)
+        for tool in (*READS, *WRITES)
+    ],
+)
 def test_no_swap_of_any_kind_leads_outside(tmp_path, before_every_call, tool):
     attacks = WRITE_ATTACKS if tool in WRITES else READ_ATTACKS
     anyio.run(try_all, tmp_path / "scene", before_every_call, tool, attacks, None)
@@ -606,13 +612,13 @@ async def test_a_system_call_that_hangs_is_given_up_and_undoes_itself_later(scen
             desk = await Desk.open(scene.root, timeout=seconds)
             with anyio.fail_after(60):
                 kind, message = await desk.fail(tool, **{**READS, **WRITES}[tool])
+            assert kind == "Timeout"
+            assert message == f"{tool} a/b/f: not finished after {seconds} s, and stopped"
             if begun.is_set():
                 break
     finally:
         released.set()
-    assert kind == "Timeout"
-    assert message == f"{tool} a/b/f: not finished after {seconds} s, and stopped"
     assert any("hangs in a system call" in record.message for record in caplog.records)
-    await anyio.to_thread.run_sync(ended.wait)
+    assert await anyio.to_thread.run_sync(ended.wait, 60)
     monkeypatch.undo()
     assert (scene.root / "a" / "b" / "f").read_text() == "inside"
