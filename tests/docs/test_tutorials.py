@@ -179,7 +179,7 @@ class Terminal:
                 except subprocess.TimeoutExpired:
                     os.killpg(process.pid, signal.SIGKILL)
                     process.communicate()
-                    raise AssertionError(f"{process.args} did not end within {_PATIENCE:g} s after Ctrl-C") from None
+                    raise AssertionError(f"{process.args!r} did not end within {_PATIENCE:g} s after Ctrl-C") from None
 
 
 @contextmanager
