@@ -23,7 +23,7 @@ _REMOVED = re.compile(
 
 
 @pytest.fixture(scope="session", autouse=True)
-def known_process_state() -> Iterator[None]:
+def known_process_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Reset what the test process inherited, so that the programs it starts inherit the defaults."""
     for number in signal.valid_signals() - _IGNORED_BY_PYTHON:
         if signal.getsignal(number) is signal.SIG_IGN:
@@ -34,6 +34,8 @@ def known_process_state() -> Iterator[None]:
         for name in filter(_REMOVED.fullmatch, list(os.environ)):
             environment.delenv(name)
         environment.setenv("LANG", "C.UTF-8")
+        # Sessions are stored below it by default; the user's own must not be seen, nor the home directory be writable.
+        environment.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
     os.umask(mask)
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

@@ -257,6 +257,9 @@ def test_output_is_neither_coloured_nor_wrapped_nor_translated():
     names = {"NO_COLOR", "FORCE_COLOR", "COLUMNS", "LC_ALL", "ANTHROPIC_API_KEY"}
     assert names & set(os.environ) == set()
     assert os.environ["LANG"] == "C.UTF-8"
+
+def test_state_of_the_user_is_not_seen(tmp_path_factory):
+    assert os.environ["XDG_STATE_HOME"].startswith(str(tmp_path_factory.getbasetemp()))
 """
 
 
@@ -276,6 +279,7 @@ def test_the_state_of_the_shell_does_not_reach_the_tests(tmp_path, processes):
         "os.execv(sys.argv[1], sys.argv[1:])\n"
     )
     shell = {"NO_COLOR": "1", "FORCE_COLOR": "1", "COLUMNS": "20", "LC_ALL": "C", "ANTHROPIC_API_KEY": "key"}
+    shell |= {"XDG_STATE_HOME": str(tmp_path), "HOME": "/nonexistent"}
     finished = subprocess.run(
         [sys.executable, "-c", program, *command],
         cwd=tmp_path, env=os.environ | shell | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
