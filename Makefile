@@ -39,13 +39,15 @@ help:
 
 setup: $(READY)
 
-# pip supports dependency groups since 25.1, so upgrade it first.
+# pip supports dependency groups since 25.1, so upgrade it first. pip compiles on one processor, compileall on all of them;
+# some packages contain files that are no valid Python, which does not matter here.
 define install
 	@test -n "$(1)" || { echo "amplifier needs Python 3.11 or newer and found none; name one with PYTHON=/path/to/python" >&2; exit 1; }
 	@"$(1)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "amplifier needs Python 3.11 or newer; $(1) is $$("$(1)" --version 2>&1)" >&2; exit 1; }
 	@test -x $(@D)/bin/python || "$(1)" -m venv $(@D)
 	@$(@D)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
-	@$(@D)/bin/python -m pip install --quiet --editable ".[all]" --group $(2)
+	@$(@D)/bin/python -m pip install --quiet --no-compile --editable ".[all]" --group $(2)
+	@$(@D)/bin/python -m compileall -qq -j 0 $(@D)/lib || true
 	@touch $@
 endef
 

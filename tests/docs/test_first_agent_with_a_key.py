@@ -75,6 +75,7 @@ def with_a_key(service: Aimock, *command: str, desk: Path) -> str:
     return ended.stdout
 
 
+@pytest.mark.slow
 def test_the_program_that_watches_takes_the_model_whose_key_is_there(service, desk):
     said = with_a_key(service, "watch.py", desk=desk)
     assert said.splitlines() == [
