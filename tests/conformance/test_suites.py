@@ -44,6 +44,7 @@ def run_suite(folder: Path, options: str = "", *arguments: str) -> subprocess.Co
     )
 
 
+@pytest.mark.slow
 def test_a_sound_module_has_one_passing_test_per_clause_and_backend(tmp_path):
     write_module(tmp_path, SOUND_TOOL)
     done = run_suite(tmp_path)

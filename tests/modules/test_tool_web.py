@@ -626,6 +626,7 @@ def test_any_page_becomes_text(page):
 # ── cancellation ─────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow  # over TLS; the sweep of a whole session below is not
 @pytest.mark.parametrize("mode", ["trio", "asyncio-scope", "asyncio-native"])
 def test_a_fetch_cancelled_at_any_suspension_leaves_nothing(authority, tmp_path, mode):
     pages = Site()

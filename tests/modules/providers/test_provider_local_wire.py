@@ -237,7 +237,11 @@ async def test_keys_of_other_services_do_not_reach_the_process(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("mode", "where"), [*((mode, "session") for mode in MODES), *((mode, "alone") for mode in MODES[:3])]
+    ("mode", "where"),
+    [
+        *(pytest.param(mode, "session", marks=pytest.mark.slow) for mode in MODES),
+        *((mode, "alone") for mode in MODES[:3]),
+    ],
 )
 def test_a_request_cancelled_anywhere_leaves_no_process(tmp_path, mode, where, monkeypatch):
     """Alone without a second native cancel: while a module unwinds, that one is the kernel's to hold back."""
