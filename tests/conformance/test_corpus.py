@@ -29,10 +29,10 @@ def type_of(file: Path) -> str:
 
 
 def modules(kind: str, *quick: str) -> list[Any]:
-    """Parameters for the modules of a kind; the first one of each type in ``quick`` is not marked slow."""
+    """Parameters for a sample of the modules of a kind; the first one of each type in ``quick`` is not marked slow."""
     found = sorted(CORPUS.glob(f"*/{kind}/*.py"))
-    sample = [file for file in found if WHOLE or zlib.crc32(file.name.encode()) % PART == 0]
-    first = {next(file for file in sample if type_of(file) == each) for each in quick}
+    first = {next(file for file in found if type_of(file) == each) for each in quick}
+    sample = [file for file in found if WHOLE or file in first or zlib.crc32(file.name.encode()) % PART == 0]
     return [
         pytest.param(file, id=f"{type_of(file)}/{file.stem}", marks=[] if file in first else pytest.mark.slow)
         for file in sample
