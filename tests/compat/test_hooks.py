@@ -157,6 +157,7 @@ async def test_a_real_cancellation_of_the_emitter_is_not_swallowed():
     assert after == []
 
 
+@pytest.mark.virtual_time
 async def test_collecting_asks_one_after_another_and_leaves_failures_out():
     async def good(event: str, data: dict[str, Any]) -> HookResult:
         return HookResult(data={"got": data})

@@ -22,12 +22,12 @@ MIRROR = Path(amplifier.__file__).parent / "compat" / "amplifier_core"
 
 def python(program: str, *arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "error", "-c", textwrap.dedent(program), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=folder, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=folder, check=False)
 
 
 def compat_command(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "amplifier.compat", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=folder, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=folder, check=False)
 
 
 # ── install and uninstall ──
@@ -344,7 +344,7 @@ def run_suite(folder: Path, *options: str, **environment: str) -> subprocess.Com
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, "test_it.py"]
     surroundings = {**os.environ, **environment}
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=60, cwd=folder, check=False, env=surroundings
+        command, capture_output=True, text=True, timeout=280, cwd=folder, check=False, env=surroundings
     )
 
 

@@ -154,7 +154,7 @@ async def test_the_children_of_the_command_end_with_it_in_a_group_of_their_own_o
     command = f"sleep 600 & echo $! > {told}; sleep 601 & echo $! >> {told}; echo done >> {told}; wait"
     async with playing("published session", directory, shell(command), "never", start_new_session=own_session) as play:
         task = await play.begin()
-        assert await wait_for(lambda: told.exists() and "done" in told.read_text(), 10)
+        assert await wait_for(lambda: told.exists() and "done" in told.read_text(), 60)
         task.cancel()
         with suppress(BaseException):
             await task
@@ -167,7 +167,7 @@ async def test_a_command_that_ignores_the_request_is_killed(directory: Path, tmp
     command = f"trap '' TERM; echo > {ready}; while :; do sleep 0.05; done"
     async with playing("published session", directory, shell(command), "never") as play:
         task = await play.begin()
-        assert await wait_for(ready.exists, 10)
+        assert await wait_for(ready.exists, 60)
         task.cancel()
         with suppress(BaseException):
             await task
@@ -222,7 +222,7 @@ async def test_a_process_of_a_worker_thread_belongs_to_the_call(alias: None):
             return await asyncio.to_thread(subprocess.run, ["sleep", "600"], check=False)
 
     (pid,) = await _cancelled(Tool())
-    assert await wait_for(lambda: not is_running(pid), 10)
+    assert await wait_for(lambda: not is_running(pid), 60)
 
 
 async def test_a_process_that_a_worker_thread_starts_a_moment_too_late_ends_at_once(alias: None, caplog):
@@ -232,7 +232,7 @@ async def test_a_process_that_a_worker_thread_starts_a_moment_too_late_ends_at_o
 
     def work() -> None:
         reached.set()
-        go.wait(10)
+        go.wait(60)
         ended.append(subprocess.run(["sleep", "600"], check=False).returncode)
 
     class Tool:
@@ -248,7 +248,7 @@ async def test_a_process_that_a_worker_thread_starts_a_moment_too_late_ends_at_o
         await task
     go.set()
 
-    assert await wait_for(lambda: bool(ended), 10)
+    assert await wait_for(lambda: bool(ended), 60)
     assert ended == [-signal.SIGKILL]
     assert "tool 'late' was cancelled while it started process" in caplog.text
 
@@ -258,7 +258,7 @@ async def _cancelled(tool: Any) -> list[int]:
     before = _children()
     guard_tools({"own": tool})
     task = asyncio.create_task(tool.execute({}))
-    assert await wait_for(lambda: bool(_children() - before), 10)
+    assert await wait_for(lambda: bool(_children() - before), 60)
     started = sorted(_children() - before)
     task.cancel()
     with suppress(asyncio.CancelledError):

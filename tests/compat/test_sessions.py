@@ -284,6 +284,7 @@ async def test_injections_are_stored_and_questions_without_a_system_are_denied()
     assert (denied.action, denied.reason) == ("deny", "No approval system available")
 
 
+@pytest.mark.virtual_time
 async def test_the_time_for_a_question_is_enforced():
     class Slow:
         async def request_approval(self, *_: Any) -> str:

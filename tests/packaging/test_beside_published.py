@@ -10,6 +10,8 @@ import pytest
 
 from .environments import Environment, write_wheel
 
+pytestmark = pytest.mark.slow
+
 BASH = """
 from amplifier_core import ModuleCoordinator, ToolResult
 

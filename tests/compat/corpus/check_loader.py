@@ -417,7 +417,7 @@ def test_other_threads_wait_for_such_an_import(tmp_path, write):
     helper = types.ModuleType("_suite_synchronizer")
     helper.entered, helper.release = entered, release
     sys.modules[helper.__name__] = helper
-    source = "from _suite_synchronizer import entered, release\nentered.set()\nassert release.wait(timeout=5)\n"
+    source = "from _suite_synchronizer import entered, release\nentered.set()\nassert release.wait(timeout=60)\n"
     package = write(tmp_path, "amplifier_module_tool_five", source=source)
     (tmp_path / "suite_unrelated.py").write_text("VALUE = 1\n")
 
@@ -430,7 +430,7 @@ def test_other_threads_wait_for_such_an_import(tmp_path, write):
 
     first = threading.Thread(target=import_module_from_path, args=(package,))
     first.start()
-    assert entered.wait(timeout=5)
+    assert entered.wait(timeout=60)
     second = threading.Thread(target=other)
     second.start()
     assert not done.wait(timeout=0.1)

@@ -90,7 +90,7 @@ def outcome(python: str, alias: str, command: str, roots: list[str]) -> list[obj
         [python, "-W", "ignore", "-c", PROGRAM, command, *roots],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=280,
         env={**os.environ, "AMPLIFIER_COMPAT": alias},
         check=True,
     )

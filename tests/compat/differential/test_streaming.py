@@ -45,7 +45,7 @@ def test_a_loop_reads_a_stream_of_dicts_alike(reference_python: str, tmp_path: P
             [python, "-W", "ignore", "-c", PROGRAM, *roots],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=280,
             env={**os.environ, "AMPLIFIER_COMPAT": alias},
             check=True,
         )
