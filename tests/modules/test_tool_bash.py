@@ -57,11 +57,10 @@ async def test_all_config_problems_are_named_at_once():
             pass_env=["A=B"],
             shell="bash",
             working_dir="no such directory",
-            safety_profile="strict",
         )
     assert {path for path, _ in caught.value.problems} == {
         *("$.timeout", "$.max_timeout", "$.max_output_bytes", "$.max_parallel", "$.kill_grace"),
-        *("$.env", "$.pass_env", "$.shell", "$.working_dir", "$.safety_profile"),
+        *("$.env", "$.pass_env", "$.shell", "$.working_dir"),
     }
     assert "secret" not in str(caught.value)
 

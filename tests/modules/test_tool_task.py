@@ -586,7 +586,6 @@ async def test_all_config_problems_are_named_at_once():
         "max_response_chars": 0,
         "timeout": -1,
         "inherit_capabilities": "x",
-        "agents": {},
     }
     with pytest.raises(PlanError) as caught:
         await tool_task.mount(Family([], {}).open().coordinator, wrong)

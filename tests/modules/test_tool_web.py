@@ -138,7 +138,6 @@ async def test_all_config_problems_are_named_at_once(tmp_path):
         "max_parallel": 0,
         "user_agent": "a\nb",
         "ca_file": str(tmp_path),
-        "proxy": "http://x",
     }
     with pytest.raises(PlanError) as caught:
         await Desk.open(None, tool_web, **wrong)

@@ -18,7 +18,8 @@ from amplifier.modules import tool_web
 from amplifier.modules._tool_base import ToolFailure
 from amplifier.modules.tool_web import WebFetchTool
 from amplifier.modules.tool_web._addresses import objection, read_address
-from amplifier.modules.tool_web._fetching import Fetcher, FetchOptions
+from amplifier.modules.tool_web._fetching import Fetcher
+from amplifier.modules.tool_web._options import WebOptions
 from amplifier.modules.tool_web._urls import Policy, read_url
 from tests.modules.test_tool_filesystem import Desk
 from tests.modules.test_tool_web import Site
@@ -202,7 +203,7 @@ class Guarded:
         self.asked: list[str] = []
         self._answers = answers
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        fetcher = Fetcher(policy or Policy(), FetchOptions(**options), context, resolver=self.resolve, dial=self.dial)
+        fetcher = Fetcher(policy or Policy(), WebOptions(**options), context, resolver=self.resolve, dial=self.dial)
         self.tool = WebFetchTool(fetcher)
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:
@@ -336,7 +337,7 @@ async def test_every_hop_of_a_chain_is_checked_anew():
             return ["127.0.0.1"]
 
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        fetcher = Fetcher(policy, FetchOptions(max_redirects=10), context, resolver=resolve, dial=dial)
+        fetcher = Fetcher(policy, WebOptions(max_redirects=10), context, resolver=resolve, dial=dial)
         result = await WebFetchTool(fetcher).execute({"url": f"http://hop0.example:{port}/0"})
     assert result.error is not None
     assert result.error["type"] == "ForbiddenPort"

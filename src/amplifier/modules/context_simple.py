@@ -17,8 +17,8 @@ from ._chat_history import (
     announce_events,
     checked_copy,
     messages_for_request,
-    read_options,
 )
+from ._shared.configuration import read_options
 
 __all__ = ["SimpleContext", "mount"]
 
@@ -88,6 +88,6 @@ class SimpleContext:
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
     """Mount the context; see `ContextOptions` for what the config may say."""
-    context = SimpleContext(read_options("context-simple", config), coordinator.hooks)
+    context = SimpleContext(read_options(ContextOptions, "context-simple", config), coordinator.hooks)
     await coordinator.mount("context", context)
     announce_events(coordinator, "context-simple")

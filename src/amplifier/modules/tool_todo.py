@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import attrs
+
 from amplifier.contracts import Coordinator
 from amplifier.models import ToolResult
 
-from ._tool_base import BuiltinTool, ToolFailure, read_config, shown
+from ._shared.configuration import read_options
+from ._tool_base import BuiltinTool, ToolFailure, shown
 
 __all__ = ["TodoTool", "mount"]
 
@@ -19,6 +22,11 @@ __amplifier_module_type__ = "tool"
 
 _KEY = "todos"
 _STATUSES = ("pending", "in_progress", "completed")
+
+
+@attrs.frozen
+class TodoOptions:
+    """There is nothing to configure; reading it reports the keys of a configuration."""
 
 
 class TodoTool(BuiltinTool):
@@ -99,12 +107,8 @@ def _accepted(given: list[dict[str, str]]) -> list[dict[str, str]]:
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
-    """Mount the tool; it has nothing to configure.
-
-    Raises:
-        PlanError: The config has any key at all.
-    """
-    read_config("tool-todo", config, {})
+    """Mount the tool."""
+    read_options(TodoOptions, "tool-todo", config)
     todos = coordinator.session_state.setdefault(_KEY, [])
     coordinator.todo_state = todos  # type: ignore[attr-defined]  # free attributes are for modules; see Coordinator
     await coordinator.mount("tools", TodoTool(coordinator))

@@ -1,7 +1,7 @@
 """What the built-in contexts share: the conversation in memory, and the view of it that fits a model's window."""
 
 from ._conversation import Conversation, Entry, Statistics, checked_copy, require_role
-from ._options import ContextOptions, option_problems, read_options
+from ._options import ContextOptions
 from ._pairs import call_ids, owed_calls, result_ids
 from ._requests import announce_events, messages_for_request
 from ._shorten import shorten
@@ -19,9 +19,7 @@ __all__ = [
     "choose",
     "count_tokens",
     "messages_for_request",
-    "option_problems",
     "owed_calls",
-    "read_options",
     "require_role",
     "result_ids",
     "shorten",

@@ -3,12 +3,11 @@
 from ._beneath import Entry, entries_of, open_directory, open_file, open_file_in, open_parent, refuse_unless_regular
 from ._glob_tool import GlobTool
 from ._patterns import GlobPattern
-from ._roots import WORKSPACE_CHECKS, Place, PlatformUnfit, Territory, Workspace
-from ._walking import DEFAULT_IGNORED, Found, Walk
+from ._roots import Place, PlatformUnfit, Territory, Workspace
+from ._walking import DEFAULT_IGNORED, Found, Walk, directory_names
 
 __all__ = [
     "DEFAULT_IGNORED",
-    "WORKSPACE_CHECKS",
     "Entry",
     "Found",
     "GlobPattern",
@@ -18,6 +17,7 @@ __all__ = [
     "Territory",
     "Walk",
     "Workspace",
+    "directory_names",
     "entries_of",
     "open_directory",
     "open_file",

@@ -7,21 +7,17 @@ Pure text except for resolving a root once. Whether a place really lies where it
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import attrs
 
 from amplifier.contracts import Coordinator
-from amplifier.errors import ModuleLoadError, PlanError
-from amplifier.modules._tool_base import ToolFailure, flag, shown, texts
+from amplifier.errors import ModuleLoadError, PlanError, Problem
+from amplifier.modules._tool_base import ToolFailure, shown
 
 MAX_DEPTH = 128
 """Names in a path; deeper ones are refused rather than walked."""
-
-WORKSPACE_CHECKS = {"allowed_paths": texts(least=1), "writable_paths": texts(), "read_only": flag}
-"""The config keys every tool with a workspace has."""
 
 _WORKING_DIR = "session.working_dir"
 _CAN_OPEN_BENEATH = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
@@ -153,20 +149,37 @@ class Workspace:
 
     Without ``allowed_paths`` the root is the session's working directory, asked for at every call because an
     application may set or move it after mount; without that capability it is the process's directory at mount.
+
+    Args:
+        module: The module's id, for messages.
+        coordinator: Has the session's working directory.
+        allowed_paths: The roots; None for the working directory.
+        writable_paths: The roots below which tools may write; None for all of them.
+        read_only: Tools may write nowhere.
+
+    Raises:
+        PlanError: A root is not a directory; it lists all of them.
     """
 
-    def __init__(self, module: str, coordinator: Coordinator, config: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        module: str,
+        coordinator: Coordinator,
+        allowed_paths: Sequence[str] | None,
+        writable_paths: Sequence[str] | None = None,
+        read_only: bool = False,
+    ) -> None:
         if not _CAN_OPEN_BENEATH:
             raise PlatformUnfit(f"{module} needs a system with openat and O_NOFOLLOW", module_id=module)
         self._coordinator = coordinator
         self._default = Path.cwd()
         self._known: dict[str, Root] = {}
-        problems: list[tuple[str, str]] = []
-        allowed = self._configured(config, "allowed_paths", problems)
-        writable = self._configured(config, "writable_paths", problems)
+        problems: list[Problem] = []
+        self._allowed = self._roots("allowed_paths", allowed_paths, problems)
+        writable = self._roots("writable_paths", writable_paths, problems)
         if problems:
             raise PlanError(problems, subject=f"invalid config of {module}")
-        self._allowed, self._writable = allowed, () if config.get("read_only") else writable
+        self._writable = () if read_only else writable
 
     @property
     def is_writable(self) -> bool:
@@ -206,13 +219,11 @@ class Workspace:
             self._known[key] = Root(str(path.resolve()), os.path.normpath(path))
         return self._known[key]
 
-    def _configured(
-        self, config: Mapping[str, Any], key: str, problems: list[tuple[str, str]]
-    ) -> tuple[Root, ...] | None:
-        if key not in config:
+    def _roots(self, key: str, paths: Sequence[str] | None, problems: list[Problem]) -> tuple[Root, ...] | None:
+        if paths is None:
             return None
         roots = []
-        for index, given in enumerate(config[key]):
+        for index, given in enumerate(paths):
             path = self._working_dir() / Path(given).expanduser()
             if "\0" in given or not path.is_dir():
                 problems.append((f"$.{key}[{index}]", f"expected an existing directory, got {given!r}"))

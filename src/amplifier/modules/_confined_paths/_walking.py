@@ -8,14 +8,18 @@ from typing import Any
 
 import attrs
 
+from amplifier.modules._shared.configuration import texts
 from amplifier.modules._tool_base import Stop
 
 from ._beneath import Entry, enter, entries_of, open_directory
 from ._patterns import GlobPattern, States
 from ._roots import MAX_DEPTH, Place, Territory
 
-DEFAULT_IGNORED = (".git", ".hg", ".svn", ".venv", "__pycache__", "node_modules")
-"""Directories nobody looks for, by name."""
+DEFAULT_IGNORED = frozenset({".git", ".hg", ".svn", ".venv", "__pycache__", "node_modules"})
+"""Names of directories that a search rarely means."""
+
+directory_names = attrs.evolve(texts(), convert=frozenset)
+"""The kind of an option that names directories to ignore."""
 
 MAX_ENTRIES = 1_000_000
 """Names after which a walk ends, whatever it has found."""

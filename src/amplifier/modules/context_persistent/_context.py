@@ -50,7 +50,7 @@ class PersistentContext:
     def __init__(self, options: PersistentOptions, hooks: Hooks | None = None) -> None:
         self._options = options
         self._hooks = hooks
-        self._conversation = Conversation(options.context.chars_per_token)
+        self._conversation = Conversation(options.chars_per_token)
         self._log = MessageLog(options.folder, options.session_id)
         self._writing = anyio.Lock()
         self._thread: anyio.CapacityLimiter | None = None
@@ -96,7 +96,7 @@ class PersistentContext:
         return self._conversation_of([*found, *notes]), bool(found)
 
     def _conversation_of(self, messages: Iterable[dict[str, Any]]) -> Conversation:
-        conversation = Conversation(self._options.context.chars_per_token)
+        conversation = Conversation(self._options.chars_per_token)
         conversation.replace(messages)
         return conversation
 
@@ -135,9 +135,7 @@ class PersistentContext:
             token_budget: What it must fit; without one the provider is asked, then the config decides.
             provider: Whose ``get_info().defaults`` tell the window and the longest answer.
         """
-        return await messages_for_request(
-            self._conversation, self._options.context, self._hooks, token_budget, provider
-        )
+        return await messages_for_request(self._conversation, self._options, self._hooks, token_budget, provider)
 
     async def get_messages(self) -> list[dict[str, Any]]:
         """Everything stored, never compacted."""

@@ -9,8 +9,6 @@ import os
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
-import attrs
-
 from amplifier.contracts import Coordinator
 from amplifier.errors import AmplifierError
 from amplifier.events import ARTIFACT_READ
@@ -18,6 +16,7 @@ from amplifier.models import ImageBlock, TextBlock, ToolResult
 from amplifier.modules._confined_paths import Entry, Place, Workspace, entries_of, open_directory, open_file
 from amplifier.modules._tool_base import BuiltinTool, Stop, ToolFailure, Workers, shown
 
+from ._options import FilesystemOptions
 from ._reading import CHUNK, Lines, is_binary, media_type, read_all
 
 logger = logging.getLogger("amplifier.modules.tool_filesystem")
@@ -32,17 +31,6 @@ FILE_PATH: dict[str, Any] = {
 }
 
 
-@attrs.frozen(kw_only=True)
-class Limits:
-    """How much one call may read, write and answer."""
-
-    max_read_bytes: int = 256 << 10
-    max_write_bytes: int = 10 << 20
-    max_entries: int = 1000
-    images: bool = False
-    max_image_bytes: int = 5 << 20
-
-
 class FileTool(BuiltinTool):
     """A tool of this module.
 
@@ -50,14 +38,16 @@ class FileTool(BuiltinTool):
         coordinator: For events.
         workspace: What may be touched.
         workers: The module's threads.
-        limits: How much.
+        options: How much.
     """
 
-    def __init__(self, coordinator: Coordinator, workspace: Workspace, workers: Workers, limits: Limits) -> None:
+    def __init__(
+        self, coordinator: Coordinator, workspace: Workspace, workers: Workers, options: FilesystemOptions
+    ) -> None:
         self._coordinator = coordinator
         self._workspace = workspace
         self._workers = workers
-        self._limits = limits
+        self._options = options
 
     async def _work(self, work: Callable[[Stop], _Result], values: dict[str, Any]) -> _Result:
         return await self._workers.run(work, what=f"{self._name} {self._subject(values)}")
@@ -111,9 +101,9 @@ class ReadFileTool(FileTool):
         file, place = open_file(territory, territory.locate(values["file_path"]))
         try:
             head = os.read(file, CHUNK)
-            if is_binary(head) or (self._limits.images and media_type(head)):
+            if is_binary(head) or (self._options.images and media_type(head)):
                 return place, *self._binary(file, head, place, stop)
-            lines = Lines(values["offset"], values["limit"], self._limits.max_read_bytes)
+            lines = Lines(values["offset"], values["limit"], self._options.max_read_bytes)
             lines.read(file, head, stop)
         finally:
             os.close(file)
@@ -134,7 +124,7 @@ class ReadFileTool(FileTool):
         notes = []
         if lines.is_cut:
             onward = f"go on with offset {last}" if count > 1 else "the rest of this line cannot be shown"
-            notes.append(f"cut after {self._limits.max_read_bytes} bytes, in line {last}; {onward}")
+            notes.append(f"cut after {self._options.max_read_bytes} bytes, in line {last}; {onward}")
         elif lines.total is None:
             notes.append(f"the file is longer than {lines.scanned} bytes; the rest was not looked at")
         elif not count:
@@ -150,11 +140,11 @@ class ReadFileTool(FileTool):
     def _binary(self, file: int, head: bytes, place: Place, stop: Stop) -> tuple[ToolResult, int]:
         kind, size = media_type(head), os.fstat(file).st_size
         path = self._workspace.shown(place)
-        if kind is None or not self._limits.images:
+        if kind is None or not self._options.images:
             looks = f", {kind}" if kind else ""
             raise ToolFailure("BinaryFile", f"{path}: a binary file ({size} bytes{looks}), expected text")
         os.lseek(file, 0, os.SEEK_SET)
-        data = read_all(file, max_bytes=self._limits.max_image_bytes, stop=stop, subject=path)
+        data = read_all(file, max_bytes=self._options.max_image_bytes, stop=stop, subject=path)
         block = ImageBlock(
             source={"type": "base64", "media_type": kind, "data": base64.b64encode(data).decode("ascii")}
         )
@@ -190,7 +180,7 @@ class ListDirectoryTool(FileTool):
     def _list(self, path: str, stop: Stop) -> dict[str, Any]:
         territory = self._workspace.readable()
         directory, place = open_directory(territory, territory.locate(path))
-        most = self._limits.max_entries
+        most = self._options.max_entries
         more = False
         entries: list[dict[str, Any]] = []
         try:

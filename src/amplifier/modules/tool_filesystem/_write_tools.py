@@ -14,8 +14,9 @@ from amplifier.models import ToolResult
 from amplifier.modules._confined_paths import Workspace, open_file
 from amplifier.modules._tool_base import Stop, ToolFailure, Workers, shown
 
+from ._options import FilesystemOptions
 from ._reading import is_binary, read_all
-from ._tools import FILE_PATH, FileTool, Limits
+from ._tools import FILE_PATH, FileTool
 from ._writing import Version, Written, replace_file
 
 _LATE_PATIENCE = 0.5
@@ -30,9 +31,14 @@ class WritingTool(FileTool):
     """
 
     def __init__(
-        self, coordinator: Coordinator, workspace: Workspace, workers: Workers, limits: Limits, lock: anyio.Lock
+        self,
+        coordinator: Coordinator,
+        workspace: Workspace,
+        workers: Workers,
+        options: FilesystemOptions,
+        lock: anyio.Lock,
     ) -> None:
-        super().__init__(coordinator, workspace, workers, limits)
+        super().__init__(coordinator, workspace, workers, options)
         self._lock = lock
 
     async def _write(self, work: Callable[[Stop], Written], values: dict[str, Any]) -> Written:
@@ -59,8 +65,8 @@ class WritingTool(FileTool):
         except UnicodeEncodeError as error:
             problem = f"a lone surrogate at character {error.start} cannot be written as UTF-8"
             raise ToolFailure("InvalidText", f"{field}: {problem}") from None
-        if len(data) > self._limits.max_write_bytes:
-            problem = f"{len(data)} bytes, more than the {self._limits.max_write_bytes} this tool may write"
+        if len(data) > self._options.max_write_bytes:
+            problem = f"{len(data)} bytes, more than the {self._options.max_write_bytes} this tool may write"
             raise ToolFailure("TooLarge", f"{field}: {problem}")
         return data
 
@@ -128,7 +134,7 @@ class EditFileTool(WritingTool):
             file, place = open_file(territory, place)
             try:
                 version = Version.of(os.fstat(file))
-                data = read_all(file, max_bytes=self._limits.max_write_bytes, stop=stop, subject=shown(place.path))
+                data = read_all(file, max_bytes=self._options.max_write_bytes, stop=stop, subject=shown(place.path))
             finally:
                 os.close(file)
             text, count = _edited(_decoded(data, shown(place.path)), values, self._workspace.shown(place))

@@ -8,7 +8,8 @@ from amplifier.models import ToolResult
 from amplifier.modules._confined_paths import Workspace
 from amplifier.modules._tool_base import BuiltinTool, Workers, shown
 
-from ._searching import Search, SearchOptions
+from ._options import SearchOptions
+from ._searching import Search
 
 
 class GrepTool(BuiltinTool):

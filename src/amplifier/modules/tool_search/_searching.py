@@ -22,36 +22,14 @@ from amplifier.modules._confined_paths import (
 from amplifier.modules._tool_base import Stop, ToolFailure, shown
 
 from ._matcher import Matcher
+from ._options import SearchOptions
 from ._ripgrep import likely_files
 
 _CHUNK = 1 << 18
 _SNIFFED = 8192
 _MOST_COUNTED = 1_000_000
-
-
-@attrs.frozen(kw_only=True)
-class SearchOptions:
-    """How much one search may look at and answer, and with whose help.
-
-    Attributes:
-        ripgrep: The program, or None to do without.
-        ignored: Directories that are not entered.
-        max_matches: Lines, or files, in one answer.
-        max_file_bytes: Larger files are left out.
-        max_line_length: Bytes of a line that are searched.
-        max_shown: Characters of a line that are shown.
-        max_output: Characters of all lines of one answer.
-        timeout: Seconds for one search.
-    """
-
-    ripgrep: str | None = None
-    ignored: frozenset[str] = frozenset()
-    max_matches: int = 200
-    max_file_bytes: int = 5 << 20
-    max_line_length: int = 2000
-    max_shown: int = 500
-    max_output: int = 100_000
-    timeout: float = 30.0
+_MOST_SHOWN_OF_A_LINE = 500
+_MOST_SHOWN = 100_000
 
 
 @attrs.define
@@ -118,12 +96,12 @@ class Search:
         likely = self._likely(base)
         if likely is not None:
             for names in likely:
-                if not self.options.ignored.intersection(names[:-1]) and (wanted is None or wanted.matches(names)):
+                if not self.options.ignore.intersection(names[:-1]) and (wanted is None or wanted.matches(names)):
                     yield from self._opened(
                         lambda place: open_file(territory, place)[0], Place(base.root, base.names + names)
                     )
             return
-        walk = Walk(territory, self.stop, self.options.ignored)
+        walk = Walk(territory, self.stop, self.options.ignore)
         for found in walk.below(base, wanted):
             if found.entry.kind == "file":
                 yield from self._opened(partial(open_file_in, found.directory), found.place)
@@ -132,14 +110,14 @@ class Search:
             self.notes += walk.notes()[:1]
 
     def _likely(self, base: Place) -> list[tuple[str, ...]] | None:
-        if self.options.ripgrep is None:
+        if not isinstance(self.options.ripgrep, str):
             return None
         return likely_files(
             self.options.ripgrep,
             base.path,
             self.values["pattern"],
             ignore_case=self.values["ignore_case"],
-            ignored=self.options.ignored,
+            ignored=self.options.ignore,
             max_bytes=self.options.max_file_bytes,
             stop=self.stop,
         )
@@ -195,13 +173,13 @@ class Search:
                 match["before"] = [self._line(line) for line in lines[max(0, number - context) : number]]
                 match["after"] = [self._line(line) for line in lines[number + 1 : number + 1 + context]]
             self._shown += sum(map(len, (match["text"], *match.get("before", ()), *match.get("after", ()))))
-            if self._shown > self.options.max_output:
+            if self._shown > _MOST_SHOWN:
                 self.more = True
                 return
             self.matches.append(match)
 
     def _line(self, line: bytes) -> str:
-        return shown(line.decode("utf-8", "replace").rstrip("\r"), self.options.max_shown)
+        return shown(line.decode("utf-8", "replace").rstrip("\r"), _MOST_SHOWN_OF_A_LINE)
 
     def _output(self) -> dict[str, Any]:
         mode = self.values["output_mode"]

@@ -21,6 +21,7 @@ from amplifier.modules._tool_base import ToolFailure, shown
 from ._addresses import Address, read_address
 from ._body import Body
 from ._exchange import Dial, Exchange, dial, open_exchange
+from ._options import WebOptions
 from ._urls import Policy, Target, read_url
 
 Resolver: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -29,23 +30,6 @@ Resolver: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MOST_ADDRESSES = 4
 _ACCEPT = "text/html, application/xhtml+xml, application/json, text/*;q=0.9, */*;q=0.1"
-
-
-@attrs.frozen(kw_only=True)
-class FetchOptions:
-    """How much one fetch may take.
-
-    Attributes:
-        timeout: Seconds for everything: names, redirects and the whole body.
-        max_bytes: Of the body, after decompression.
-        max_redirects: Hops after the first.
-        user_agent: Who we say we are.
-    """
-
-    timeout: float = 30.0
-    max_bytes: int = 2_000_000
-    max_redirects: int = 5
-    user_agent: str = "amplifier-web-fetch"
 
 
 @attrs.frozen(kw_only=True)
@@ -92,7 +76,7 @@ class Fetcher:
     def __init__(
         self,
         policy: Policy,
-        options: FetchOptions,
+        options: WebOptions,
         context: ssl.SSLContext,
         *,
         resolver: Resolver = resolve,
