@@ -5,8 +5,6 @@ The assistant's message comes before its tool results; results follow in the ord
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
 import anyio
@@ -14,8 +12,9 @@ import anyio
 from amplifier.contracts import ContextManager, Coordinator, Provider
 from amplifier.models import ChatResponse, Message, TextBlock, ToolCall, ToolCallBlock, ToolResult, to_dict
 from amplifier.modules._chat_history import owed_calls
+from amplifier.modules._shared.shielded import run_shielded
 
-from ._containment import Contained, run_together
+from ._containment import Contained
 
 INTERRUPTED = "[interrupted: the turn ended before this call returned]"
 UNANSWERED = "[interrupted: the turn ended before there was an answer]"
@@ -140,27 +139,15 @@ class Transcript:
         What a cancelled write has stored is not known, so the context itself is asked first.
         """
         if self._open:
-            await self._undisturbed(partial(self._settle, results))
-
-    async def _undisturbed(self, fn: Callable[[], Awaitable[None]]) -> None:
-        """Run ``fn()`` to its end although the turn is being cancelled, natively too; bounded."""
-
-        async def run() -> None:
-            with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _SETTLING_SECONDS):
-                await fn()
-
-        if self._coordinator is not None:
-            await self._coordinator.run_section(run, name="store the results of a turn", shield=True)
-        else:
-            # A child task under a shield: a native cancel of the caller only reaches the task group's wait, which goes on.
-            await run_together([run])
+            await run_shielded(self._coordinator, self._settle, results, name="store the results of a turn")
 
     async def _settle(self, results: dict[str, ToolResult]) -> None:
-        stored = await self.stored()
-        asked = {c.get("id") for m in stored if m.get("role") == "assistant" for c in m.get("tool_calls") or ()}
-        answered = {m.get("tool_call_id") for m in stored if m.get("role") == "tool"}
-        for call in self._open:
-            if call.id in asked and call.id not in answered:
-                interrupted = ToolResult(success=False, error={"message": INTERRUPTED, "type": "Interrupted"})
-                await self.add(result_message(call, results.get(call.id, interrupted)))
-        self._open = []
+        with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _SETTLING_SECONDS):
+            stored = await self.stored()
+            asked = {c.get("id") for m in stored if m.get("role") == "assistant" for c in m.get("tool_calls") or ()}
+            answered = {m.get("tool_call_id") for m in stored if m.get("role") == "tool"}
+            for call in self._open:
+                if call.id in asked and call.id not in answered:
+                    interrupted = ToolResult(success=False, error={"message": INTERRUPTED, "type": "Interrupted"})
+                    await self.add(result_message(call, results.get(call.id, interrupted)))
+            self._open = []

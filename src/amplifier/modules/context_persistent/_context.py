@@ -7,7 +7,6 @@ call has happened completely or not at all.
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, final
@@ -15,7 +14,7 @@ from typing import Any, TypeVar, final
 import anyio
 import anyio.to_thread
 
-from amplifier.contracts import Hooks
+from amplifier.contracts import Coordinator, Hooks
 from amplifier.errors import SessionStateError
 from amplifier.modules._chat_history import (
     Conversation,
@@ -25,11 +24,11 @@ from amplifier.modules._chat_history import (
     owed_calls,
     require_role,
 )
+from amplifier.modules._shared.shielded import run_shielded
 
 from ._log import MessageLog
 from ._options import PersistentOptions
 from ._records import encode_message
-from ._unbroken import unbroken
 
 logger = logging.getLogger("amplifier.modules.context-persistent")
 
@@ -44,12 +43,16 @@ class PersistentContext:
 
     Args:
         options: Where, and how much a request may hold.
-        hooks: Who is told of compactions; nobody if absent.
+        hooks: Where compactions are emitted.
+        coordinator: Runs writes where the end of an event loop does not cut them off.
     """
 
-    def __init__(self, options: PersistentOptions, hooks: Hooks | None = None) -> None:
+    def __init__(
+        self, options: PersistentOptions, hooks: Hooks | None = None, coordinator: Coordinator | None = None
+    ) -> None:
         self._options = options
         self._hooks = hooks
+        self._coordinator = coordinator
         self._conversation = Conversation(options.chars_per_token)
         self._log = MessageLog(options.folder, options.session_id)
         self._writing = anyio.Lock()
@@ -73,7 +76,7 @@ class PersistentContext:
         # Its own one, so that busy tools do not keep messages from being stored.
         self._thread = anyio.CapacityLimiter(1)
         async with self._writing:
-            await unbroken(self._open)
+            await run_shielded(self._coordinator, self._open, name="open a conversation")
 
     async def _open(self) -> None:
         loaded, was_there = await self._in_thread(self._load)
@@ -102,7 +105,7 @@ class PersistentContext:
 
     async def close(self) -> None:
         """Let go of the file when nobody writes any more; nothing is removed. May be called again."""
-        await unbroken(self._close)
+        await run_shielded(self._coordinator, self._close, name="close a conversation")
 
     async def _close(self) -> None:
         async with self._writing:
@@ -194,7 +197,7 @@ class PersistentContext:
                     f"the conversation in {self._log.path} is not open, so nothing more can be stored in it; "
                     "a context is open from mount until its session is closed"
                 )
-            await unbroken(functools.partial(self._change_both, on_disk, in_memory))
+            await run_shielded(self._coordinator, self._change_both, on_disk, in_memory, name="store messages")
 
     async def _change_both(self, on_disk: Callable[[], None], in_memory: Callable[[], None]) -> None:
         before = self._log.generation

@@ -19,7 +19,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         What closes it.
     """
     options = read_persistent_options(coordinator.session_id, config)
-    context = PersistentContext(options, coordinator.hooks)
+    context = PersistentContext(options, coordinator.hooks, coordinator)
     try:
         await context.open()
         await coordinator.mount("context", context)
