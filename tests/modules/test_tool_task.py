@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from amplifier import AmplifierSession, ModuleLoader
 from amplifier.contracts import Tool, tool_schema
-from amplifier.errors import AuthenticationError, ExecutionCancelled, ExecutionTimeout, PlanError
+from amplifier.errors import AuthenticationError, ExecutionCancelled, ExecutionTimeout, MisspellingWarning, PlanError
 from amplifier.models import ChatResponse, HookResult, TextBlock, ToolCallBlock, ToolResult, Usage
 from amplifier.modules import context_simple, loop_basic, tool_task
 from amplifier.modules.tool_task._usage import Budget, Consumed, Tally
@@ -573,6 +573,19 @@ async def test_without_agents_the_tool_is_not_offered(agents):
     family.plan["agents"] = agents
     assert await family.run() == "alone"
     assert family.providers["parent"].requests[0].tools is None
+
+
+async def test_a_misspelt_section_of_an_agent_is_a_warning_with_the_nearest_known_name(caplog):
+    family = Family(["alone"], {})
+    family.plan["agents"] = {"helper": {"toools": [], "owner": "me", "tool": [], "tools": []}}
+    with pytest.warns(MisspellingWarning) as caught:
+        await family.run()
+    assert sorted(str(each.message) for each in caught) == [
+        "tool-task: $.agents.helper.tool: unknown key, ignored; did you mean 'tools'?",
+        "tool-task: $.agents.helper.toools: unknown key, ignored; did you mean 'tools'?",
+    ]
+    assert all(str(each.message) in caplog.text for each in caught)
+    assert "owner" not in caplog.text
 
 
 # ── the tool contract ────────────────────────────────────────────────────────────────────────────

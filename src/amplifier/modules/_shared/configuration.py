@@ -23,7 +23,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -139,7 +139,9 @@ def read_options(
     keys: dict[str, str] = {}
     for key, value in (config or {}).items():
         if key not in known:
-            warn_of_unknown_key(module, f"$.{key}", key, known)
+            if not warn_of_misspelt_key(module, f"$.{key}", key, known):
+                hint = did_you_mean(key, known) or f"; known keys: {', '.join(known) or 'none'}"
+                logger.warning("%s: $.%s: unknown key, ignored%s", module, key, hint)
             continue
         name = known[key].name
         if name in keys:
@@ -167,19 +169,20 @@ def read_options(
         raise PlanError(error.problems, subject=f"invalid config of {module}") from None
 
 
-def warn_of_unknown_key(module: str, path: str, key: object, known: Mapping[str, Any]) -> None:
-    """Log that a key is ignored, with the nearest known key; emit a `MisspellingWarning` if the key is misspelt."""
+def warn_of_misspelt_key(module: str, path: str, key: object, known: Iterable[str]) -> bool:
+    """Log and emit a `MisspellingWarning` if a key that is ignored is a misspelling of a known one.
+
+    Returns:
+        Whether it is.
+    """
     names = frozenset(known)
     meant = misspelt(key, names) or cut_short(key, names)
-    hint = f"; did you mean {meant!r}?" if meant else did_you_mean(key, names)
-    message = f"{module}: {path}: unknown key, ignored{hint or _list_of_names(known)}"
+    if meant is None:
+        return False
+    message = f"{module}: {path}: unknown key, ignored; did you mean {meant!r}?"
     logger.warning("%s", message)
-    if meant is not None:
-        warn_caller(message, "amplifier.")
-
-
-def _list_of_names(known: Mapping[str, Any]) -> str:
-    return f"; known keys: {', '.join(known)}" if known else "; there is nothing to configure"
+    warn_caller(message, "amplifier.")
+    return True
 
 
 # ── kinds of values ──────────────────────────────────────────────────────────────────────────────

@@ -9,10 +9,12 @@ from typing import Any
 import attrs
 
 from amplifier._spelling import did_you_mean
+from amplifier.modules._shared.configuration import warn_of_misspelt_key
 from amplifier.modules._tool_base import ToolFailure, shown
 
 logger = logging.getLogger("amplifier.modules.tools")
 
+_KEYS = ("name", "description", "instruction", "system")
 _SECTIONS = ("session", "orchestrator", "context", "providers", "tools", "hooks", "agents")
 _MOST_SHOWN = 50
 
@@ -49,6 +51,9 @@ def read_agents(section: Any) -> dict[str, Agent]:
 
 
 def _read_agent(name: str, given: Mapping[str, Any]) -> Agent:
+    for key in given.keys() - {*_KEYS, *_SECTIONS}:
+        # Applications keep data of their own here, so a key that resembles no other is not reported.
+        warn_of_misspelt_key("tool-task", f"$.agents.{name}.{key}", key, (*_KEYS, *_SECTIONS))
     system = given.get("system")
     instruction = given.get("instruction") or (system.get("instruction") if isinstance(system, Mapping) else None)
     description = given.get("description")
