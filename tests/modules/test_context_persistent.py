@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from amplifier import AmplifierSession, ContextManager, ModelError, ModuleLoadError, PlanError, SessionStateError
 from amplifier.modules import context_persistent
 from amplifier.modules.context_persistent import LogDamagedError, LogLockedError, PersistentContext
-from amplifier.modules.context_persistent._log import MessageLog
+from amplifier.modules.context_persistent._message_log import MessageLog
 from amplifier.modules.context_persistent._options import read_persistent_options
 from tests.modules.test_context_simple import perform, programs, session
 

@@ -11,8 +11,8 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from amplifier.modules.context_persistent import LogDamagedError
-from amplifier.modules.context_persistent._log import MessageLog
-from amplifier.modules.context_persistent._records import encode_header, encode_message, scan
+from amplifier.modules.context_persistent._log_records import encode_header, encode_message, scan
+from amplifier.modules.context_persistent._message_log import MessageLog
 
 MESSAGES: list[dict[str, Any]] = [
     {"role": "user", "content": "first {\n}"},

@@ -230,7 +230,7 @@ async def test_a_tool_cannot_change_the_transcript_through_its_input(loop):
     assert agent.context.messages[1]["tool_calls"][0]["arguments"] == {"path": ["a"]}
 
 
-# ── verdicts ──
+# ── hook_results ──
 
 
 def answering(result: HookResult):

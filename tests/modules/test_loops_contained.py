@@ -16,7 +16,7 @@ from amplifier import ChatResponse, ExecutionCancelled, HookResult, TextBlock, T
 from amplifier.errors import ContainedError, LLMTimeoutError, SpuriousCancellation
 from amplifier.models import StreamChunk
 from amplifier.modules._agent_loop import read_options
-from amplifier.modules._agent_loop._containment import run_together
+from amplifier.modules._agent_loop.containment import run_together
 from amplifier.testing import MockContextManager, MockProvider, MockTool
 from tests._support.child_process import run_child
 from tests._support.escapes import ESCAPES, cancel_spuriously, exit_process

@@ -21,7 +21,7 @@ from amplifier.errors import ModuleLoadError, PlanError
 from amplifier.modules import tool_bash
 from amplifier.modules.tool_bash._capture import Capture
 from amplifier.modules.tool_bash._environment import PASSED_ON
-from amplifier.modules.tool_bash._family import MARK, chained
+from amplifier.modules.tool_bash._process_tree import MARK, chained
 from amplifier.testing import TestCoordinator, wait_for
 from tests._support.child_process import run_child
 from tests.modules.test_tool_filesystem import Desk

@@ -23,7 +23,7 @@ import pytest
 from amplifier._json import canonical_dumps
 from amplifier.models import ToolResult
 from amplifier.modules import tool_search
-from amplifier.modules._confined_paths import Place
+from amplifier.modules._confined_paths import ConfinedPath
 from amplifier.modules._tool_base import ToolFailure
 from tests.modules.test_tool_filesystem import Desk
 
@@ -270,7 +270,7 @@ async def test_a_link_that_goes_up_to_the_top_and_comes_back_inside_is_followed(
 
 def test_a_place_never_goes_up():
     with pytest.raises(ToolFailure, match=r"'\.\.' is not the name of a place"):
-        Place("/root-of-all", ("a", "..", "b"))
+        ConfinedPath("/root-of-all", ("a", "..", "b"))
 
 
 @pytest.mark.parametrize("name", ["zero", "null", "full", "random", "tty", "stdin"])

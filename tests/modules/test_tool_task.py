@@ -18,7 +18,7 @@ from amplifier.contracts import Tool, tool_schema
 from amplifier.errors import AuthenticationError, ExecutionCancelled, ExecutionTimeout, MisspellingWarning, PlanError
 from amplifier.models import ChatResponse, HookResult, TextBlock, ToolCallBlock, ToolResult, Usage
 from amplifier.modules import context_simple, loop_basic, tool_task
-from amplifier.modules.tool_task._usage import Budget, Consumed, Tally
+from amplifier.modules.tool_task._token_usage import Budget, TokenUsage, UsageCounter
 from amplifier.testing import (
     MODES,
     EventRecorder,
@@ -643,16 +643,16 @@ usages = st.fixed_dictionaries(
 )
 def test_a_call_that_is_told_twice_is_counted_once_and_one_told_once_is_not_lost(calls):
     budget = Budget(None)
-    tally = Tally(budget)
+    counter = UsageCounter(budget)
     told: dict[tuple[str, str], int] = {}
     for provider, usage, how in calls:
         for event in ("llm:response", "provider:response") if how == "both" else (how,):
-            tally.take(event, {"provider": provider, "usage": usage})
+            counter.take(event, {"provider": provider, "usage": usage})
             told[provider, event] = told.get((provider, event), 0) + usage["input_tokens"] + usage["output_tokens"]
     expected = sum(
         max(told.get((provider, event), 0) for event in ("llm:response", "provider:response")) for provider in "ab"
     )
-    assert tally.consumed().total == expected == budget.consumed
+    assert counter.consumed().total == expected == budget.consumed
 
 
 @pytest.mark.parametrize(
@@ -660,14 +660,14 @@ def test_a_call_that_is_told_twice_is_counted_once_and_one_told_once_is_not_lost
     [{}, {"usage": None}, {"usage": "x"}, {"usage": {"input_tokens": "x", "output_tokens": -3, "cost_usd": "NaN"}}],
 )
 def test_whatever_a_provider_says_counting_does_not_fail(data):
-    tally = Tally(Budget(5))
-    tally.take("llm:response", data)
-    tally.take_child(data)
-    assert tally.consumed().total == 0
+    counter = UsageCounter(Budget(5))
+    counter.take("llm:response", data)
+    counter.take_child(data)
+    assert counter.consumed().total == 0
 
 
 def test_a_cost_is_shown_only_if_all_of_it_is_known():
-    consumed = Consumed()
+    consumed = TokenUsage()
     consumed.add({"cost_usd": "0.1"})
     consumed.add({"cost_usd": "0.2"})
     assert consumed.shown()["cost_usd"] == "0.3"

@@ -26,7 +26,7 @@ from amplifier.contracts import Tool, tool_schema
 from amplifier.errors import MissingExtraError, PlanError
 from amplifier.modules import context_simple, loop_basic, tool_web
 from amplifier.modules.tool_web._body import Body
-from amplifier.modules.tool_web._readable import readable
+from amplifier.modules.tool_web._html_to_text import readable
 from amplifier.testing import MODES, MockProvider, cancel_everywhere
 from tests.modules.test_tool_filesystem import Desk
 
@@ -153,7 +153,7 @@ async def test_a_file_without_certificates_is_a_config_problem(tmp_path):
 async def test_without_the_client_the_extra_is_named(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("amplifier.modules.tool_web._")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delattr(tool_web, "_fetching", raising=False)
+    monkeypatch.delattr(tool_web, "_fetcher", raising=False)
     monkeypatch.delattr(tool_web, "_urls", raising=False)
     monkeypatch.setitem(sys.modules, "h11", None)
     with pytest.raises(MissingExtraError, match=r"amplifier\[web\]"):

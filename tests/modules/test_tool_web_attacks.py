@@ -17,9 +17,9 @@ from amplifier.models import ToolResult
 from amplifier.modules import tool_web
 from amplifier.modules._tool_base import ToolFailure
 from amplifier.modules.tool_web import WebFetchTool
-from amplifier.modules.tool_web._addresses import objection, read_address
-from amplifier.modules.tool_web._fetching import Fetcher
+from amplifier.modules.tool_web._fetcher import Fetcher
 from amplifier.modules.tool_web._options import WebOptions
+from amplifier.modules.tool_web._public_addresses import objection, read_address
 from amplifier.modules.tool_web._urls import Policy, read_url
 from tests.modules.test_tool_filesystem import Desk
 from tests.modules.test_tool_web import Site

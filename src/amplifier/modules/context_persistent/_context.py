@@ -26,9 +26,9 @@ from amplifier.modules._chat_history import (
 )
 from amplifier.modules._shared.shielded import run_shielded
 
-from ._log import MessageLog
+from ._log_records import encode_message
+from ._message_log import MessageLog
 from ._options import PersistentOptions
-from ._records import encode_message
 
 logger = logging.getLogger("amplifier.modules.context-persistent")
 

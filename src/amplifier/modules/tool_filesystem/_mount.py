@@ -14,7 +14,7 @@ from amplifier.modules._shared.configuration import read_options
 from amplifier.modules._tool_base import BuiltinTool, Workers
 
 from ._options import READING_TOOLS, WRITING_TOOLS, FilesystemOptions
-from ._tools import ListDirectoryTool, ReadFileTool
+from ._read_tools import ListDirectoryTool, ReadFileTool
 from ._write_tools import EditFileTool, WriteFileTool
 
 _MODULE = "tool-filesystem"

@@ -15,8 +15,8 @@ from amplifier.modules._confined_paths import Workspace, open_file
 from amplifier.modules._tool_base import Stop, ToolFailure, Workers, shown
 
 from ._options import FilesystemOptions
+from ._read_tools import FILE_PATH, FileTool
 from ._reading import is_binary, read_all
-from ._tools import FILE_PATH, FileTool
 from ._writing import Version, Written, replace_file
 
 _LATE_PATIENCE = 0.5
@@ -54,9 +54,9 @@ class WritingTool(FileTool):
         except anyio.get_cancelled_exc_class():
             if done:  # cancelled too late: the file has changed, and those who keep account must hear of it
                 with anyio.move_on_after(_LATE_PATIENCE, shield=True):
-                    await self._tell(ARTIFACT_WRITE, done[0].place, done[0].size)
+                    await self._emit(ARTIFACT_WRITE, done[0].place, done[0].size)
             raise
-        await self._tell(ARTIFACT_WRITE, written.place, written.size)
+        await self._emit(ARTIFACT_WRITE, written.place, written.size)
         return written
 
     def _encoded(self, text: str, field: str) -> bytes:
@@ -93,8 +93,8 @@ class WriteFileTool(WritingTool):
         data = self._encoded(values["content"], "content")
 
         def work(stop: Stop) -> Written:
-            territory = self._workspace.writable()
-            return replace_file(territory, territory.locate(values["file_path"]), data, stop=stop)
+            access = self._workspace.writable()
+            return replace_file(access, access.locate(values["file_path"]), data, stop=stop)
 
         written = await self._write(work, values)
         path = self._workspace.shown(written.place)
@@ -129,9 +129,9 @@ class EditFileTool(WritingTool):
         replaced: list[int] = []
 
         def work(stop: Stop) -> Written:
-            territory = self._workspace.writable()
-            place = territory.locate(values["file_path"])
-            file, place = open_file(territory, place)
+            access = self._workspace.writable()
+            place = access.locate(values["file_path"])
+            file, place = open_file(access, place)
             try:
                 version = Version.of(os.fstat(file))
                 data = read_all(file, max_bytes=self._options.max_write_bytes, stop=stop, subject=shown(place.path))
@@ -140,7 +140,7 @@ class EditFileTool(WritingTool):
             text, count = _edited(_decoded(data, shown(place.path)), values, self._workspace.shown(place))
             replaced.append(count)
             encoded = self._encoded(text, "the edited file")
-            return replace_file(territory, place, encoded, stop=stop, expected=version)
+            return replace_file(access, place, encoded, stop=stop, expected=version)
 
         written = await self._write(work, values)
         path = self._workspace.shown(written.place)

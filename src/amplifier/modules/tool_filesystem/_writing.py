@@ -16,7 +16,7 @@ import stat
 
 import attrs
 
-from amplifier.modules._confined_paths import Place, Territory, open_parent, refuse_unless_regular
+from amplifier.modules._confined_paths import AccessRoots, ConfinedPath, open_parent, refuse_unless_regular
 from amplifier.modules._tool_base import Stop, ToolFailure, shown
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -48,18 +48,18 @@ class Written:
         created: Whether it is new.
     """
 
-    place: Place
+    place: ConfinedPath
     size: int
     created: bool
 
 
 def replace_file(
-    territory: Territory, place: Place, data: bytes, *, stop: Stop, expected: Version | None = None
+    access: AccessRoots, place: ConfinedPath, data: bytes, *, stop: Stop, expected: Version | None = None
 ) -> Written:
     """Give a file new content, and make it and its directories if they are missing.
 
     Args:
-        territory: Where it may lie.
+        access: Where it may lie.
         place: The file.
         data: Its whole content.
         stop: Looked at until the last moment before the file changes, and not afterwards.
@@ -69,7 +69,7 @@ def replace_file(
         ToolFailure: It is no regular file, has a second name, changed meanwhile, or lies outside.
         OSError: It cannot be written.
     """
-    directory, place = open_parent(territory, place, make=expected is None)
+    directory, place = open_parent(access, place, make=expected is None)
     with contextlib.ExitStack() as stack:
         stack.callback(os.close, directory)
         name = place.names[-1]
@@ -95,7 +95,7 @@ def replace_file(
         return Written(place, len(data), created=old is None)
 
 
-def _replaceable(directory: int, place: Place) -> os.stat_result | None:
+def _replaceable(directory: int, place: ConfinedPath) -> os.stat_result | None:
     """What is there now; None for nothing."""
     try:
         info = os.stat(place.names[-1], dir_fd=directory, follow_symlinks=False)
@@ -124,7 +124,7 @@ def _fill(file: int, data: bytes, old: os.stat_result | None, stop: Stop) -> Non
 
 
 def _refuse_if_changed(
-    directory: int, place: Place, temporary: str, written: os.stat_result, expected: Version | None
+    directory: int, place: ConfinedPath, temporary: str, written: os.stat_result, expected: Version | None
 ) -> None:
     ours = os.stat(temporary, dir_fd=directory, follow_symlinks=False)
     if not os.path.samestat(ours, written):

@@ -9,7 +9,7 @@ from amplifier.modules._confined_paths import Workspace
 from amplifier.modules._tool_base import BuiltinTool, Workers, shown
 
 from ._options import SearchOptions
-from ._searching import Search
+from ._search import Search
 
 
 class GrepTool(BuiltinTool):

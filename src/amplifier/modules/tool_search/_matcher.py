@@ -17,9 +17,9 @@ import attrs
 
 from amplifier.modules._tool_base import Stop, ToolFailure, shown
 
-from ._child import Child
+from ._child_process import Child
 
-_SCRIPT = Path(__file__).with_name("_matcher_child.py")
+_SCRIPT = Path(__file__).with_name("_matcher_process.py")
 _MEMORY = 2 << 30
 
 

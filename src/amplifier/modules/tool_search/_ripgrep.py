@@ -14,7 +14,7 @@ from pathlib import Path
 
 from amplifier.modules._tool_base import Stop
 
-from ._child import Child
+from ._child_process import Child
 
 _MOST_OUTPUT = 8 << 20
 _NOTHING_FOUND = 1

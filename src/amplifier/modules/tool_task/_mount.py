@@ -12,9 +12,9 @@ from amplifier.contracts import Coordinator
 from amplifier.modules._shared.configuration import no_limit_or_seconds, option, read_options, texts, whole_number
 
 from ._agents import find_agent, read_agents
-from ._children import BUDGET, COMPLETED, SPAWNED, Children, depth_of
+from ._child_sessions import BUDGET, COMPLETED, SPAWNED, ChildSessions, depth_of
+from ._token_usage import Budget
 from ._tool import TaskTool
-from ._usage import Budget
 
 logger = logging.getLogger("amplifier.modules.tools")
 
@@ -67,7 +67,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         return
     shared = coordinator.get_capability(BUDGET)
     budget = shared if isinstance(shared, Budget) else Budget(options.max_total_tokens)
-    children = Children(coordinator, budget, inherited=options.inherit_capabilities, timeout=options.timeout)
+    children = ChildSessions(coordinator, budget, inherited=options.inherit_capabilities, timeout=options.timeout)
     tool = TaskTool(
         coordinator,
         agents,

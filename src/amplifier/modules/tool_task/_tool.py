@@ -13,7 +13,7 @@ from amplifier.models import ToolResult
 from amplifier.modules._tool_base import BuiltinTool, ToolFailure, shown
 
 from ._agents import Agent, describe, find_agent
-from ._children import Children, Outcome, child_id
+from ._child_sessions import ChildSessions, Outcome, child_id
 
 SPAWN = "session.spawn"
 """The capability through which an application opens child sessions its own way."""
@@ -55,7 +55,7 @@ class TaskTool(BuiltinTool):
         self,
         coordinator: Coordinator,
         agents: Mapping[str, Agent],
-        children: Children,
+        children: ChildSessions,
         *,
         max_parallel: int = 4,
         max_response_chars: int = 100_000,

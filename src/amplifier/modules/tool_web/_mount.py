@@ -15,7 +15,7 @@ from ._options import WebOptions
 from ._tool import WebFetchTool
 
 if TYPE_CHECKING:
-    from ._fetching import Fetcher
+    from ._fetcher import Fetcher
 
 _MODULE = "tool-web"
 
@@ -32,18 +32,18 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         MissingExtraError: What it needs to speak HTTP is not installed.
     """
     options = await anyio.to_thread.run_sync(read_options, WebOptions, _MODULE, config)
-    fetcher = await anyio.to_thread.run_sync(_fetcher, options)
+    fetcher = await anyio.to_thread.run_sync(_make_fetcher, options)
     await coordinator.mount(
         "tools", WebFetchTool(fetcher, max_parallel=options.max_parallel, max_chars=options.max_chars)
     )
 
 
-def _fetcher(options: WebOptions) -> Fetcher:
+def _make_fetcher(options: WebOptions) -> Fetcher:
     """Make the fetcher; blocks while it imports the extra and reads certificates."""
     try:
         import truststore  # noqa: PLC0415 - an extra
 
-        from . import _fetching, _urls  # noqa: PLC0415 - they import the rest of it
+        from . import _fetcher, _urls  # noqa: PLC0415 - they import the rest of it
     except ImportError as error:
         raise MissingExtraError(_MODULE, extra="web", missing=error.name) from error
     context = truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -54,4 +54,4 @@ def _fetcher(options: WebOptions) -> Fetcher:
             problem = ("$.ca_file", f"no certificates can be read from it: {error.strerror or error}")
             raise PlanError([problem], subject=f"invalid config of {_MODULE}") from error
     policy = _urls.Policy(allow_hosts=options.allow_hosts, allow_private=options.allow_private, ports=options.ports)
-    return _fetching.Fetcher(policy, options, context)
+    return _fetcher.Fetcher(policy, options, context)

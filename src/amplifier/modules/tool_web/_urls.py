@@ -1,7 +1,7 @@
 """Reads a URL of the model or of a redirect, and says whether it may be fetched as far as its text can tell.
 
 One parser serves the check and the request, so there is no second opinion on where a URL leads. What a name resolves to is
-checked by `_fetching`, right before it connects.
+checked by `_fetcher`, right before it connects.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import idna
 
 from amplifier.modules._tool_base import ToolFailure, shown
 
-from ._addresses import Address, is_never_meant, objection, read_address
+from ._public_addresses import Address, is_never_meant, objection, read_address
 
 _LONGEST = 8192
 _PORTS = {"http": 80, "https": 443}

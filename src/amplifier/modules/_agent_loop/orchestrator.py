@@ -6,8 +6,8 @@ from typing import Any
 
 from amplifier.contracts import ContextManager, Coordinator, Hooks, Provider, Tool
 
-from ._loop import Turn
-from ._options import TurnOptions
+from .options import TurnOptions
+from .turn import Turn
 
 
 class TurnOrchestrator:

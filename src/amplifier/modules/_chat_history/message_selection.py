@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import TypeAlias
 
-from ._conversation import Entry
+from .conversation import Entry
 
 _Part: TypeAlias = list[int]
 """Positions of messages that are shown or left out together: one, or a call with all its results."""
 
 
-def choose(entries: Sequence[Entry], *, budget: int, limit: int, target: int) -> list[int]:
+def select_messages(entries: Sequence[Entry], *, budget: int, limit: int, target: int) -> list[int]:
     """The positions of the messages to show, in order.
 
     Args:

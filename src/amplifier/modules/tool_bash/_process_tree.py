@@ -75,7 +75,7 @@ def look_at(pid: int) -> Process | None:
 
 
 def has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Whether a child has ended; it is left unreaped where that can be asked for, see `Family`."""
+    """Whether a child has ended; it is left unreaped where that can be asked for, see `ProcessTree`."""
     if process.returncode is not None:
         return True
     if not HAS_PROC:
@@ -83,7 +83,7 @@ def has_ended(process: subprocess.Popen[bytes]) -> bool:
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
 
-class Family:
+class ProcessTree:
     """The processes of one command.
 
     Args:

@@ -12,10 +12,10 @@ from typing import Any
 from amplifier.contracts import Coordinator
 from amplifier.models import ContextInjection, HookResult
 
-from ._transcript import Transcript
+from .transcript import Transcript
 
 
-class Verdicts:
+class HookResults:
     """The hook results of one turn."""
 
     def __init__(self, coordinator: Coordinator | None, transcript: Transcript) -> None:
@@ -24,7 +24,7 @@ class Verdicts:
         self._ephemeral: list[ContextInjection] = []
         self._deferred: list[tuple[HookResult, str]] = []
 
-    async def honour(self, result: HookResult, event: str, *, defer: bool = False) -> HookResult:
+    async def apply(self, result: HookResult, event: str, *, defer: bool = False) -> HookResult:
         """Carry out approvals, messages and injections; what is left is deny, modify or continue.
 
         Args:
@@ -52,7 +52,7 @@ class Verdicts:
             else:
                 await self._process_alone(result)
 
-    def into_request(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def add_ephemeral(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The messages of one request with the ephemeral injections, which are shown once and never stored."""
         ephemeral, self._ephemeral = self._ephemeral, []
         messages = list(messages)

@@ -10,9 +10,9 @@ from typing import Any
 import attrs
 
 from amplifier.modules._confined_paths import (
+    AccessRoots,
+    ConfinedPath,
     GlobPattern,
-    Place,
-    Territory,
     Walk,
     Workspace,
     open_directory,
@@ -64,8 +64,8 @@ class Search:
             OSError: The path cannot be opened.
             Stopped: The call was cancelled.
         """
-        territory = self.workspace.readable()
-        base = territory.locate(self.values["path"])
+        access = self.workspace.readable()
+        base = access.locate(self.values["path"])
         wanted = GlobPattern(self.values["glob"], anywhere=True) if "glob" in self.values else None
         with Matcher(
             self.values["pattern"],
@@ -74,7 +74,7 @@ class Search:
             seconds=self.options.timeout,
             stop=self.stop,
         ) as matcher:
-            for file, place in self._files(territory, base, wanted):
+            for file, place in self._files(access, base, wanted):
                 try:
                     self._search(matcher, file, place)
                 finally:
@@ -83,14 +83,16 @@ class Search:
                     break
         return self._output()
 
-    def _files(self, territory: Territory, base: Place, wanted: GlobPattern | None) -> Iterator[tuple[int, Place]]:
+    def _files(
+        self, access: AccessRoots, base: ConfinedPath, wanted: GlobPattern | None
+    ) -> Iterator[tuple[int, ConfinedPath]]:
         """Open files one after another; the receiver closes each."""
         try:
-            directory, base = open_directory(territory, base)
+            directory, base = open_directory(access, base)
         except ToolFailure as failure:
             if failure.kind != "NotADirectory":
                 raise
-            yield open_file(territory, base)
+            yield open_file(access, base)
             return
         os.close(directory)
         likely = self._likely(base)
@@ -98,10 +100,10 @@ class Search:
             for names in likely:
                 if not self.options.ignore.intersection(names[:-1]) and (wanted is None or wanted.matches(names)):
                     yield from self._opened(
-                        lambda place: open_file(territory, place)[0], Place(base.root, base.names + names)
+                        lambda place: open_file(access, place)[0], ConfinedPath(base.root, base.names + names)
                     )
             return
-        walk = Walk(territory, self.stop, self.options.ignore)
+        walk = Walk(access, self.stop, self.options.ignore)
         for found in walk.below(base, wanted):
             if found.entry.kind == "file":
                 yield from self._opened(partial(open_file_in, found.directory), found.place)
@@ -109,7 +111,7 @@ class Search:
         if walk.cut:
             self.notes += walk.notes()[:1]
 
-    def _likely(self, base: Place) -> list[tuple[str, ...]] | None:
+    def _likely(self, base: ConfinedPath) -> list[tuple[str, ...]] | None:
         if not isinstance(self.options.ripgrep, str):
             return None
         return likely_files(
@@ -122,7 +124,9 @@ class Search:
             stop=self.stop,
         )
 
-    def _opened(self, opening: Callable[[Place], int], place: Place) -> Iterator[tuple[int, Place]]:
+    def _opened(
+        self, opening: Callable[[ConfinedPath], int], place: ConfinedPath
+    ) -> Iterator[tuple[int, ConfinedPath]]:
         try:
             file = opening(place)
         except (OSError, ToolFailure):  # gone, forbidden, or something else by now: the search goes on without it
@@ -130,7 +134,7 @@ class Search:
             return
         yield file, place
 
-    def _search(self, matcher: Matcher, file: int, place: Place) -> None:
+    def _search(self, matcher: Matcher, file: int, place: ConfinedPath) -> None:
         data = self._content(file)
         if data is None:
             return

@@ -8,10 +8,10 @@ from typing import Any, TypeGuard
 from amplifier.contracts import Coordinator, Hooks
 from amplifier.events import CONTEXT_COMPACTION, CONTEXT_POST_COMPACT, CONTEXT_PRE_COMPACT
 
-from ._conversation import Conversation, Entry, copies
-from ._options import ContextOptions
-from ._shorten import shorten
-from ._view import choose
+from .conversation import Conversation, Entry, copies
+from .message_selection import select_messages
+from .options import ContextOptions
+from .shortening import shorten
 
 logger = logging.getLogger("amplifier.modules.context")
 
@@ -61,7 +61,7 @@ async def messages_for_request(
 
 def _view(entries: list[Entry], options: ContextOptions, budget: int, limit: int) -> tuple[list[dict[str, Any]], int]:
     target = int(budget * options.compaction_target)
-    chosen = [entries[position] for position in choose(entries, budget=budget, limit=limit, target=target)]
+    chosen = [entries[position] for position in select_messages(entries, budget=budget, limit=limit, target=target)]
     tokens = sum(entry.tokens for entry in chosen)
     if tokens <= budget or not chosen:
         return copies(chosen), tokens

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ._failure import shown
+from .failure import shown
 
 _WORDS = frozenset({"description", "default", "title"})
 _KEYWORDS: Mapping[str, frozenset[str]] = {

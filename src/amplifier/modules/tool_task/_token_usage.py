@@ -12,7 +12,7 @@ _COUNTED = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_t
 
 
 @attrs.define
-class Consumed:
+class TokenUsage:
     """A sum over model calls.
 
     Attributes:
@@ -91,7 +91,7 @@ class Budget:
         return lambda: self._alarms.remove(alarm)
 
 
-class Tally:
+class UsageCounter:
     """Counts what one child consumes.
 
     A model call is told by the provider (``llm:response``, which some providers do not emit) and by the orchestrator
@@ -104,8 +104,8 @@ class Tally:
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
-        self._told: dict[tuple[str, str], Consumed] = {}
-        self._by_children = Consumed()
+        self._told: dict[tuple[str, str], TokenUsage] = {}
+        self._by_children = TokenUsage()
 
     def take(self, event: str, data: Mapping[str, Any]) -> None:
         """Count a response of the child's model."""
@@ -113,7 +113,7 @@ class Tally:
         if not isinstance(usage, Mapping):
             return
         before = self.consumed().total
-        self._told.setdefault((str(data.get("provider")), event), Consumed()).add(usage)
+        self._told.setdefault((str(data.get("provider")), event), TokenUsage()).add(usage)
         self._budget.consume(self.consumed().total - before)
 
     def take_child(self, data: Mapping[str, Any]) -> None:
@@ -123,9 +123,9 @@ class Tally:
             calls = usage.get("model_calls")
             self._by_children.add(usage, calls if isinstance(calls, int) else 0)
 
-    def consumed(self) -> Consumed:
+    def consumed(self) -> TokenUsage:
         """Everything so far."""
-        result = Consumed()
+        result = TokenUsage()
         parts = [self._by_children] if self._by_children.calls else []
         for provider in dict.fromkeys(provider for provider, _ in self._told):
             told = [consumed for (name, _), consumed in self._told.items() if name == provider]

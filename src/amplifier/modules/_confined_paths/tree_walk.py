@@ -11,9 +11,9 @@ import attrs
 from amplifier.modules._shared.configuration import texts
 from amplifier.modules._tool_base import Stop
 
-from ._beneath import Entry, enter, entries_of, open_directory
-from ._patterns import GlobPattern, States
-from ._roots import MAX_DEPTH, Place, Territory
+from .glob_patterns import GlobPattern, States
+from .open_beneath import Entry, enter, entries_of, open_directory
+from .workspace import MAX_DEPTH, AccessRoots, ConfinedPath
 
 DEFAULT_IGNORED = frozenset({".git", ".hg", ".svn", ".venv", "__pycache__", "node_modules"})
 """Names of directories that a search rarely means."""
@@ -35,7 +35,7 @@ class Found:
         directory: The directory that holds it, open while the walk stands here.
     """
 
-    place: Place
+    place: ConfinedPath
     entry: Entry
     directory: int
 
@@ -50,14 +50,14 @@ class Walk:
         cut: Whether it ended early because of `MAX_ENTRIES` or `MAX_DEPTH`.
     """
 
-    territory: Territory
+    access: AccessRoots
     stop: Stop
     ignored: frozenset[str]
     unreadable: int = 0
     cut: bool = False
     _seen: int = 0
 
-    def below(self, place: Place, pattern: GlobPattern | None = None) -> Iterator[Found]:
+    def below(self, place: ConfinedPath, pattern: GlobPattern | None = None) -> Iterator[Found]:
         """Everything below a directory that matches the pattern, directories included.
 
         Raises:
@@ -65,7 +65,7 @@ class Walk:
             OSError: It cannot be opened.
             Stopped: The call was cancelled.
         """
-        directory, place = open_directory(self.territory, place)
+        directory, place = open_directory(self.access, place)
         states = pattern.start() if pattern is not None else frozenset()
         # A list in place of recursion; what is on it are open directories, so it is never longer than MAX_DEPTH.
         levels: list[tuple[int, Iterator[tuple[Found, States]]]] = []
@@ -109,7 +109,7 @@ class Walk:
         levels.append((inner, self._level(inner, found.place, pattern, states)))
 
     def _level(
-        self, directory: int, place: Place, pattern: GlobPattern | None, states: States
+        self, directory: int, place: ConfinedPath, pattern: GlobPattern | None, states: States
     ) -> Iterator[tuple[Found, States]]:
         try:
             entries = sorted(self._counted(directory), key=lambda entry: entry.name)

@@ -18,9 +18,9 @@ import attrs
 
 from amplifier._json import copy_json
 
-from ._conversation import SYSTEM_ROLES
-from ._pairs import CALL_BLOCKS, RESULT_BLOCKS
-from ._tokens import count_tokens
+from .conversation import SYSTEM_ROLES
+from .token_estimate import count_tokens
+from .tool_call_pairs import CALL_BLOCKS, RESULT_BLOCKS
 
 _LEAST_TEXT = 400
 """Characters that stay of a text in every stage but the last ones."""

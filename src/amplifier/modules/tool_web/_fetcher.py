@@ -18,10 +18,10 @@ import attrs
 
 from amplifier.modules._tool_base import ToolFailure, shown
 
-from ._addresses import Address, read_address
 from ._body import Body
-from ._exchange import Dial, Exchange, dial, open_exchange
+from ._http_exchange import Dial, Exchange, dial, open_exchange
 from ._options import WebOptions
+from ._public_addresses import Address, read_address
 from ._urls import Policy, Target, read_url
 
 Resolver: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]

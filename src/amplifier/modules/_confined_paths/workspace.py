@@ -1,7 +1,7 @@
 """Which places a tool may touch: roots from the plan, and paths of the model turned into places beneath them.
 
 Pure text except for resolving a root once. Whether a place really lies where its text says is the business of
-`_beneath`, which asks the file system component by component.
+`open_beneath`, which asks the file system component by component.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _WORKING_DIR = "session.working_dir"
 _CAN_OPEN_BENEATH = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
 
 
-class PlatformUnfit(ModuleLoadError):
+class UnsupportedPlatform(ModuleLoadError):
     """This system cannot open files relative to a directory, so nothing here could be safe."""
 
 
 @attrs.frozen
-class Place:
+class ConfinedPath:
     """A name beneath a root; no names means the root itself.
 
     Attributes:
@@ -50,13 +50,13 @@ class Place:
         return "/".join([self.root.rstrip("/"), *self.names]) or "/"
 
     @property
-    def parent(self) -> Place:
+    def parent(self) -> ConfinedPath:
         """The directory that holds it; the root has none and must not be asked."""
-        return Place(self.root, self.names[:-1])
+        return ConfinedPath(self.root, self.names[:-1])
 
-    def child(self, name: str) -> Place:
+    def child(self, name: str) -> ConfinedPath:
         """The place of a name in this directory."""
-        return Place(self.root, (*self.names, name))
+        return ConfinedPath(self.root, (*self.names, name))
 
 
 @attrs.frozen
@@ -73,7 +73,7 @@ class Root:
 
 
 @attrs.frozen
-class Territory:
+class AccessRoots:
     """The roots for one kind of access.
 
     Attributes:
@@ -86,7 +86,7 @@ class Territory:
     start: Root
     verb: str = "read"
 
-    def locate(self, path: str) -> Place:
+    def locate(self, path: str) -> ConfinedPath:
         """Turn a path of the model into a place.
 
         Raises:
@@ -108,7 +108,7 @@ class Territory:
             raise ToolFailure("InvalidPath", f"{shown(path)}: deeper than {MAX_DEPTH} directories")
         return self._beneath(names if path.startswith("/") else [*_names(self.start.path), *names], shown(path))
 
-    def follow(self, link: Place, target: str, rest: tuple[str, ...]) -> Place:
+    def follow(self, link: ConfinedPath, target: str, rest: tuple[str, ...]) -> ConfinedPath:
         """Where a symbolic link leads, if it stays inside.
 
         Args:
@@ -130,14 +130,14 @@ class Territory:
         # Above the top there is the top again, as everywhere.
         return self._beneath([*before[: max(0, len(before) - ups)], *names[ups:], *rest], said)
 
-    def _beneath(self, names: list[str], subject: str) -> Place:
-        best: Place | None = None
+    def _beneath(self, names: list[str], subject: str) -> ConfinedPath:
+        best: ConfinedPath | None = None
         for root in self.roots:
             for way in (root.path, root.spelled):
                 above = _names(way)
                 rest = tuple(names[len(above) :])
                 if names[: len(above)] == above and (best is None or len(rest) < len(best.names)):
-                    best = Place(root.path, rest)
+                    best = ConfinedPath(root.path, rest)
         if best is None:
             roots = ", ".join(shown(root.spelled) for root in self.roots) or "nothing at all"
             raise ToolFailure("OutsideRoots", f"{subject}: outside what this tool may {self.verb}: {roots}")
@@ -170,7 +170,7 @@ class Workspace:
         read_only: bool = False,
     ) -> None:
         if not _CAN_OPEN_BENEATH:
-            raise PlatformUnfit(f"{module} needs a system with openat and O_NOFOLLOW", module_id=module)
+            raise UnsupportedPlatform(f"{module} needs a system with openat and O_NOFOLLOW", module_id=module)
         self._coordinator = coordinator
         self._default = Path.cwd()
         self._known: dict[str, Root] = {}
@@ -186,17 +186,17 @@ class Workspace:
         """Whether anything may be written at all."""
         return self._writable is None or bool(self._writable)
 
-    def readable(self) -> Territory:
+    def readable(self) -> AccessRoots:
         """Where tools may read; everything writable belongs to it. Blocks for a moment when a root is new."""
         allowed = self._allowed_now()
-        return Territory(tuple(dict.fromkeys((*allowed, *(self._writable or ())))), start=allowed[0])
+        return AccessRoots(tuple(dict.fromkeys((*allowed, *(self._writable or ())))), start=allowed[0])
 
-    def writable(self) -> Territory:
+    def writable(self) -> AccessRoots:
         """Where tools may write."""
         allowed = self._allowed_now()
-        return Territory(allowed if self._writable is None else self._writable, start=allowed[0], verb="write")
+        return AccessRoots(allowed if self._writable is None else self._writable, start=allowed[0], verb="write")
 
-    def shown(self, place: Place) -> str:
+    def shown(self, place: ConfinedPath) -> str:
         """The shortest path that leads the model back here: relative to the first root if it can be."""
         start, path = self._allowed_now()[0].path, place.path
         if path == start:
@@ -213,7 +213,7 @@ class Workspace:
         return self._default / value if isinstance(value, str | Path) else self._default
 
     def _resolved(self, path: Path) -> Root:
-        """A root without symbolic links, resolved once: what is swapped later is met by `_beneath` and refused."""
+        """A root without symbolic links, resolved once: what is swapped later is met by `open_beneath` and refused."""
         key = str(path)
         if key not in self._known:
             self._known[key] = Root(str(path.resolve()), os.path.normpath(path))

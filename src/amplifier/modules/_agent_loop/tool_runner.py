@@ -16,10 +16,10 @@ from amplifier.contracts import Coordinator, Hooks, Tool
 from amplifier.events import TOOL_ERROR, TOOL_POST, TOOL_PRE
 from amplifier.models import HookResult, ToolCall, ToolResult
 
-from ._containment import Overran, call_within, run_together, text_of
-from ._options import TurnOptions
-from ._schema import Schemas
-from ._verdicts import Verdicts
+from .containment import Overran, call_within, run_together, text_of
+from .hook_results import HookResults
+from .options import TurnOptions
+from .tool_schemas import ToolSchemas
 
 logger = logging.getLogger("amplifier.modules.turn")
 
@@ -42,16 +42,16 @@ class ToolRunner:
     def __init__(
         self,
         tools: dict[str, Tool],
-        schemas: Schemas,
+        schemas: ToolSchemas,
         hooks: Hooks,
-        verdicts: Verdicts,
+        hook_results: HookResults,
         coordinator: Coordinator | None,
         options: TurnOptions,
     ) -> None:
         self._tools = tools
         self._schemas = schemas
         self._hooks = hooks
-        self._verdicts = verdicts
+        self._hook_results = hook_results
         self._coordinator = coordinator
         self._cancellation = None if coordinator is None else coordinator.cancellation
         self._options = options
@@ -61,7 +61,7 @@ class ToolRunner:
         """Run the calls, at the same time where there are several, and return their results in order.
 
         Raises:
-            BaseException: No tool's failure, which is a result, but what ends the turn: a verdict that cannot be carried out,
+            BaseException: No tool's failure, which is a result, but what ends the turn: a hook result that cannot be applied,
                 a cancellation, Ctrl-C.
         """
         self.results = {}
@@ -96,13 +96,13 @@ class ToolRunner:
                 refused = self._too_late()  # somebody said stop while the hooks were deciding
             if refused is not None:
                 self.results[call.id] = refused
-                await self._say_error(about, given, refused)
+                await self._emit_error(about, given, refused)
                 return
             await self._execute(call, about, given)
         except (anyio.get_cancelled_exc_class(), KeyboardInterrupt):
             if call.id not in self.results:
                 self.results[call.id] = refusal("cancelled while it was running", "Cancelled")
-                await self._say_error(about, given, self.results[call.id])  # a terminal event: delivered all the same
+                await self._emit_error(about, given, self.results[call.id])  # a terminal event: delivered all the same
             raise
 
     def _too_late(self) -> ToolResult | None:
@@ -122,11 +122,11 @@ class ToolRunner:
             known = ", ".join(self._tools) or "none"
             return given, about, refusal(f"there is no tool named {name!r}; available: {known}", "UnknownTool")
         emitted = await self._hooks.emit(TOOL_PRE, {**about, "tool_input": given})
-        verdict = await self._verdicts.honour(emitted, TOOL_PRE, defer=True)
-        if verdict.action == "deny":
-            return given, about, refusal(f"denied: {verdict.reason or 'no reason given'}", "Denied")
-        if verdict.action == "modify" and verdict.data is not None:
-            given = verdict.data.get("tool_input", given)
+        applied = await self._hook_results.apply(emitted, TOOL_PRE, defer=True)
+        if applied.action == "deny":
+            return given, about, refusal(f"denied: {applied.reason or 'no reason given'}", "Denied")
+        if applied.action == "modify" and applied.data is not None:
+            given = applied.data.get("tool_input", given)
         if not isinstance(given, dict):
             return {}, about, refusal(f"arguments must be a JSON object, got {type(given).__name__}", "BadArguments")
         if (problem := self._schemas.problem(name, given)) is not None:
@@ -141,7 +141,9 @@ class ToolRunner:
             "tool_input": call.arguments,
             "available_tools": list(self._tools),
         }
-        chosen = await self._verdicts.honour(await self._hooks.emit(TOOL_SELECTING, asked), TOOL_SELECTING, defer=True)
+        chosen = await self._hook_results.apply(
+            await self._hooks.emit(TOOL_SELECTING, asked), TOOL_SELECTING, defer=True
+        )
         name = call.name
         source = "model"
         if chosen.action == "modify" and chosen.data is not None:
@@ -161,7 +163,7 @@ class ToolRunner:
                 self._cancellation.register_tool_complete(call.id)
         self.results[call.id] = result  # before the hooks: a result is never lost to a cancelled observer
         if failed:
-            await self._say_error(about, given, result)
+            await self._emit_error(about, given, result)
         else:
             self.results[call.id] = await self._after(about, given, result)
 
@@ -191,12 +193,12 @@ class ToolRunner:
         emitted = await self._hooks.emit(
             TOOL_POST, {**about, "tool_input": given, "tool_result": shown, "result": shown}
         )
-        verdict = await self._verdicts.honour(emitted, TOOL_POST, defer=True)
-        if verdict.action == "deny":
-            return refusal(f"the result was withheld: {verdict.reason or 'no reason given'}", "Withheld")
-        return _modified_result(result, shown, verdict)
+        applied = await self._hook_results.apply(emitted, TOOL_POST, defer=True)
+        if applied.action == "deny":
+            return refusal(f"the result was withheld: {applied.reason or 'no reason given'}", "Withheld")
+        return _modified_result(result, shown, applied)
 
-    async def _say_error(self, about: dict[str, Any], given: Any, result: ToolResult) -> None:
+    async def _emit_error(self, about: dict[str, Any], given: Any, result: ToolResult) -> None:
         await self._hooks.emit(TOOL_ERROR, {**about, "tool_input": given, "error": result.error})
 
 
@@ -209,12 +211,12 @@ def _written_out(exc: Exception) -> str:
     return redact_text(f"{type(exc).__name__}: {text_of(exc)}\n{''.join(traceback.format_exception(exc))}")
 
 
-def _modified_result(result: ToolResult, shown: dict[str, Any], verdict: HookResult) -> ToolResult:
+def _modified_result(result: ToolResult, shown: dict[str, Any], applied: HookResult) -> ToolResult:
     """The result as a hook rewrote it; hooks of either vocabulary write under ``result`` or ``tool_result``."""
-    if verdict.action != "modify" or verdict.data is None:
+    if applied.action != "modify" or applied.data is None:
         return result
     for key in ("result", "tool_result"):
-        new = verdict.data.get(key, shown)
+        new = applied.data.get(key, shown)
         if new == shown:
             continue
         if isinstance(new, ToolResult):

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 from amplifier.models import ToolResult
 from amplifier.modules._tool_base import BuiltinTool, Stop, Workers, shown
 
-from ._patterns import GlobPattern
-from ._roots import Workspace
-from ._walking import Walk
+from .glob_patterns import GlobPattern
+from .tree_walk import Walk
+from .workspace import Workspace
 
 
 class GlobTool(BuiltinTool):
@@ -58,11 +58,11 @@ class GlobTool(BuiltinTool):
         return ToolResult(output=output)
 
     def _search(self, pattern: GlobPattern, path: str, stop: Stop) -> dict[str, Any]:
-        territory = self._workspace.readable()
-        walk = Walk(territory, stop, self._ignored)
+        access = self._workspace.readable()
+        walk = Walk(access, stop, self._ignored)
         paths: list[str] = []
         more = False
-        for found in walk.below(territory.locate(path), pattern):
+        for found in walk.below(access.locate(path), pattern):
             if len(paths) == self._max_results:
                 more = True
                 break

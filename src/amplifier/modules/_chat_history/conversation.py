@@ -13,8 +13,8 @@ import attrs
 
 from amplifier._json import copy_json
 
-from ._pairs import CallId, call_ids, result_ids
-from ._tokens import count_tokens
+from .token_estimate import count_tokens
+from .tool_call_pairs import CallId, call_ids, result_ids
 
 SYSTEM_ROLES = frozenset({"system", "developer"})
 

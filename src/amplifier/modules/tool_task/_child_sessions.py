@@ -22,7 +22,7 @@ from amplifier.events import EXECUTION_END, LLM_RESPONSE, PROMPT_COMPLETE, PROVI
 from amplifier.modules._tool_base import ToolFailure, shown
 
 from ._agents import Agent
-from ._usage import Budget, Consumed, Tally
+from ._token_usage import Budget, TokenUsage, UsageCounter
 
 DEPTH = "self_delegation_depth"
 """The capability that says how many sessions stand above this one; published modules know it by this name."""
@@ -43,14 +43,14 @@ class Outcome:
     Attributes:
         response: Its answer; what it had said so far if it failed.
         failure: Why it is not the whole answer; None if it is.
-        has_said_all: The child's loop said that it came to an end, whoever asked it to stop by then.
+        has_completed: The child's loop said that it came to an end, whoever asked it to stop by then.
     """
 
     session_id: str
     response: str = ""
     failure: ToolFailure | None = None
-    has_said_all: bool = False
-    consumed: Consumed = attrs.Factory(Consumed)
+    has_completed: bool = False
+    consumed: TokenUsage = attrs.Factory(TokenUsage)
 
 
 def child_id(parent: str, agent: str) -> str:
@@ -64,7 +64,7 @@ def depth_of(coordinator: Coordinator) -> int:
     return depth if isinstance(depth, int) else 0
 
 
-class Children:
+class ChildSessions:
     """Runs the child sessions of one session.
 
     Args:
@@ -88,7 +88,7 @@ class Children:
         if self._budget.is_used_up:
             outcome.failure = _budget_failure(self._budget)
             return outcome
-        tally = Tally(self._budget)
+        counter = UsageCounter(self._budget)
         told = {
             "agent": agent.name,
             "sub_session_id": outcome.session_id,
@@ -97,10 +97,10 @@ class Children:
         await self._coordinator.hooks.emit(SPAWNED, {**told, "depth": depth_of(self._coordinator) + 1})
         status = "cancelled"
         try:
-            await self._run_in_time(agent, instruction, outcome, tally)
+            await self._run_in_time(agent, instruction, outcome, counter)
             status = "completed" if outcome.failure is None else "failed"
         finally:
-            outcome.consumed = tally.consumed()
+            outcome.consumed = counter.consumed()
             details = {**told, "success": status == "completed", "status": status, "usage": outcome.consumed.shown()}
             if outcome.failure is not None:
                 details["error"] = {"type": outcome.failure.kind, "message": str(outcome.failure)}
@@ -108,10 +108,10 @@ class Children:
                 await self._coordinator.hooks.emit(COMPLETED, details)
         return outcome
 
-    async def _run_in_time(self, agent: Agent, instruction: str, outcome: Outcome, tally: Tally) -> None:
+    async def _run_in_time(self, agent: Agent, instruction: str, outcome: Outcome, counter: UsageCounter) -> None:
         with anyio.move_on_after(self._timeout) as scope:
             try:
-                await self._run_child(agent, instruction, outcome, tally)
+                await self._run_child(agent, instruction, outcome, counter)
             # Foreign code: everything that the child's modules, its plan or the application's own spawner may raise.
             except Exception as error:  # noqa: BLE001
                 outcome.failure = _failure_from(error)
@@ -121,10 +121,10 @@ class Children:
             # The child hears of the parent's stop on its own; if that is why, this raises what is meant for us.
             await anyio.lowlevel.checkpoint()
 
-    async def _run_child(self, agent: Agent, instruction: str, outcome: Outcome, tally: Tally) -> None:
+    async def _run_child(self, agent: Agent, instruction: str, outcome: Outcome, counter: UsageCounter) -> None:
         child: Any = self._coordinator.session.fork(dict(agent.overlay), session_id=outcome.session_id)
         host: Coordinator = child.coordinator
-        self._furnish(host, outcome, tally)
+        self._prepare(host, outcome, counter)
         async with child:
             forget = self._budget.watch(
                 lambda: host.cancellation.request_graceful(reason="the token budget of delegated tasks is used up")
@@ -135,14 +135,14 @@ class Children:
                 outcome.response = await child.execute(instruction)
             finally:
                 forget()
-            if host.cancellation.is_cancelled and not outcome.has_said_all:
+            if host.cancellation.is_cancelled and not outcome.has_completed:
                 outcome.failure = (
                     _budget_failure(self._budget)
                     if self._budget.is_used_up
                     else ToolFailure("Stopped", "the agent was asked to stop before it was finished")
                 )
 
-    def _furnish(self, host: Coordinator, outcome: Outcome, tally: Tally) -> None:
+    def _prepare(self, host: Coordinator, outcome: Outcome, counter: UsageCounter) -> None:
         """What the child gets beside its plan, and what we want to hear of it."""
         for name in self._inherited:
             if (value := self._coordinator.get_capability(name)) is not None:
@@ -155,12 +155,12 @@ class Children:
             outcome.response = words if isinstance(words, str) and words else outcome.response
 
         def note_end(_: str, data: Mapping[str, Any]) -> None:
-            outcome.has_said_all = True
+            outcome.has_completed = True
 
         # First of all handlers, for a gate that denies keeps an event from those after it.
         for event in (LLM_RESPONSE, PROVIDER_RESPONSE):
-            host.hooks.register(event, tally.take, _FIRST, "tool-task")
-        host.hooks.register(COMPLETED, lambda _, data: tally.take_child(data), _FIRST, "tool-task")
+            host.hooks.register(event, counter.take, _FIRST, "tool-task")
+        host.hooks.register(COMPLETED, lambda _, data: counter.take_child(data), _FIRST, "tool-task")
         host.hooks.register(PROMPT_COMPLETE, note_end, _FIRST, "tool-task")
         host.hooks.register(EXECUTION_END, note_words, _FIRST, "tool-task")
 

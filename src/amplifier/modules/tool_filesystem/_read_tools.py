@@ -13,7 +13,7 @@ from amplifier.contracts import Coordinator
 from amplifier.errors import AmplifierError
 from amplifier.events import ARTIFACT_READ
 from amplifier.models import ImageBlock, TextBlock, ToolResult
-from amplifier.modules._confined_paths import Entry, Place, Workspace, entries_of, open_directory, open_file
+from amplifier.modules._confined_paths import ConfinedPath, Entry, Workspace, entries_of, open_directory, open_file
 from amplifier.modules._tool_base import BuiltinTool, Stop, ToolFailure, Workers, shown
 
 from ._options import FilesystemOptions
@@ -52,7 +52,7 @@ class FileTool(BuiltinTool):
     async def _work(self, work: Callable[[Stop], _Result], values: dict[str, Any]) -> _Result:
         return await self._workers.run(work, what=f"{self._name} {self._subject(values)}")
 
-    async def _tell(self, event: str, place: Place, size: int) -> None:
+    async def _emit(self, event: str, place: ConfinedPath, size: int) -> None:
         try:
             await self._coordinator.hooks.emit(event, {"path": shown(place.path, 5000), "bytes": size})
         except AmplifierError:
@@ -93,12 +93,12 @@ class ReadFileTool(FileTool):
 
     async def _run(self, values: dict[str, Any]) -> ToolResult:
         place, result, size = await self._work(lambda stop: self._read(values, stop), values)
-        await self._tell(ARTIFACT_READ, place, size)
+        await self._emit(ARTIFACT_READ, place, size)
         return result
 
-    def _read(self, values: dict[str, Any], stop: Stop) -> tuple[Place, ToolResult, int]:
-        territory = self._workspace.readable()
-        file, place = open_file(territory, territory.locate(values["file_path"]))
+    def _read(self, values: dict[str, Any], stop: Stop) -> tuple[ConfinedPath, ToolResult, int]:
+        access = self._workspace.readable()
+        file, place = open_file(access, access.locate(values["file_path"]))
         try:
             head = os.read(file, CHUNK)
             if is_binary(head) or (self._options.images and media_type(head)):
@@ -109,7 +109,7 @@ class ReadFileTool(FileTool):
             os.close(file)
         return place, ToolResult(output=self._output(lines, place)), lines.scanned
 
-    def _output(self, lines: Lines, place: Place) -> dict[str, Any]:
+    def _output(self, lines: Lines, place: ConfinedPath) -> dict[str, Any]:
         text, replaced = lines.text()
         count = text.count("\n") + (not text.endswith("\n") and bool(text))
         last = lines.first + count - 1
@@ -137,7 +137,7 @@ class ReadFileTool(FileTool):
             output["note"] = "; ".join(notes)
         return output
 
-    def _binary(self, file: int, head: bytes, place: Place, stop: Stop) -> tuple[ToolResult, int]:
+    def _binary(self, file: int, head: bytes, place: ConfinedPath, stop: Stop) -> tuple[ToolResult, int]:
         kind, size = media_type(head), os.fstat(file).st_size
         path = self._workspace.shown(place)
         if kind is None or not self._options.images:
@@ -178,8 +178,8 @@ class ListDirectoryTool(FileTool):
         return ToolResult(output=await self._work(lambda stop: self._list(values["path"], stop), values))
 
     def _list(self, path: str, stop: Stop) -> dict[str, Any]:
-        territory = self._workspace.readable()
-        directory, place = open_directory(territory, territory.locate(path))
+        access = self._workspace.readable()
+        directory, place = open_directory(access, access.locate(path))
         most = self._options.max_entries
         more = False
         entries: list[dict[str, Any]] = []

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 import anyio
 import anyio.to_thread
 
-from ._failure import ToolFailure
+from .failure import ToolFailure
 
 logger = logging.getLogger("amplifier.modules.tools")
 

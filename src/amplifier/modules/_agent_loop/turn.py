@@ -18,12 +18,12 @@ from amplifier.events import (
 )
 from amplifier.models import ChatRequest, to_dict
 
-from ._exchange import Exchange, choose_provider
-from ._options import TurnOptions
-from ._schema import Schemas
-from ._tools import ToolRunner
-from ._transcript import Transcript, as_request_messages, text_of
-from ._verdicts import Verdicts
+from .hook_results import HookResults
+from .options import TurnOptions
+from .provider_caller import ProviderCaller, choose_provider
+from .tool_runner import ToolRunner
+from .tool_schemas import ToolSchemas
+from .transcript import Transcript, as_request_messages, text_of
 
 _PREVIEW = 200
 
@@ -53,9 +53,9 @@ class Turn:
         self._coordinator = coordinator
         self._cancellation = None if coordinator is None else coordinator.cancellation
         self._transcript = Transcript(context, coordinator)
-        self._verdicts = Verdicts(coordinator, self._transcript)
-        self._schemas = Schemas(tools)
-        self._runner = ToolRunner(tools, self._schemas, hooks, self._verdicts, coordinator, options)
+        self._hook_results = HookResults(coordinator, self._transcript)
+        self._schemas = ToolSchemas(tools)
+        self._runner = ToolRunner(tools, self._schemas, hooks, self._hook_results, coordinator, options)
         self._text = ""
         self._iterations = 0
         self._finished = False
@@ -98,14 +98,14 @@ class Turn:
         emitted = await self._hooks.emit(PROMPT_SUBMIT, {"prompt": prompt})
         # Before anything of this turn is stored, which injections are; but not for a prompt that is denied.
         is_empty = emitted.action != "deny" and await self._open()
-        verdict = await self._verdicts.honour(emitted, PROMPT_SUBMIT)
-        if verdict.action == "deny":
-            self._text = f"Operation denied: {verdict.reason or 'no reason given'}"
+        applied = await self._hook_results.apply(emitted, PROMPT_SUBMIT)
+        if applied.action == "deny":
+            self._text = f"Operation denied: {applied.reason or 'no reason given'}"
             return
-        if verdict.action == "modify" and verdict.data is not None:
-            prompt = str(verdict.data.get("prompt", prompt))
+        if applied.action == "modify" and applied.data is not None:
+            prompt = str(applied.data.get("prompt", prompt))
         name, provider = choose_provider(self._providers, self._options.default_provider)
-        exchange = Exchange(name, provider, self._hooks, self._options)
+        caller = ProviderCaller(name, provider, self._hooks, self._options)
         self.is_answered = False
         if is_empty and self._options.system_prompt:
             await self._transcript.add({"role": "system", "content": self._options.system_prompt})
@@ -116,7 +116,7 @@ class Turn:
                 self._text = f"{self._text}\n\n[{limit}]" if self._text else f"[{limit}]"
                 return
             self._iterations += 1
-            if not await self._step(exchange):
+            if not await self._step(caller):
                 return
 
     async def _open(self) -> bool:
@@ -132,9 +132,9 @@ class Turn:
             self.is_answered = True
         return not stored
 
-    async def _step(self, exchange: Exchange) -> bool:
+    async def _step(self, caller: ProviderCaller) -> bool:
         """One model call and the tools it asks for; False when the turn is over."""
-        messages = await self._request_messages(exchange)
+        messages = await self._request_messages(caller)
         if messages is None:
             return False
         request = ChatRequest(
@@ -143,14 +143,14 @@ class Turn:
             model=self._options.model,
             stream=self._options.streaming,
         )
-        response = await exchange.ask(request)
-        calls = await exchange.calls_of(response)
+        response = await caller.ask(request)
+        calls = await caller.calls_of(response)
         self._text = text_of(response)
         await self._transcript.add_answer(response, calls)
         await self._hooks.emit(
             PROVIDER_RESPONSE,
             {
-                "provider": exchange.name,
+                "provider": caller.name,
                 "model": request.model,
                 "response": to_dict(response),
                 "usage": None if response.usage is None else to_dict(response.usage),
@@ -165,28 +165,28 @@ class Turn:
             return False
         results = await self._runner.run(calls)
         await self._transcript.add_results(calls, results)
-        await self._verdicts.store_deferred()
+        await self._hook_results.store_deferred()
         return True
 
-    async def _request_messages(self, exchange: Exchange) -> list[dict[str, Any]] | None:
+    async def _request_messages(self, caller: ProviderCaller) -> list[dict[str, Any]] | None:
         """The messages of the next request, or None when a hook forbids it or the turn is being stopped."""
-        messages = await self._transcript.for_request(exchange.provider)
+        messages = await self._transcript.for_request(caller.provider)
         emitted = await self._hooks.emit(
             PROVIDER_REQUEST,
             {
-                "provider": exchange.name,
+                "provider": caller.name,
                 "model": self._options.model,
                 "messages": messages,
                 "iteration": self._iterations,
             },
         )
         injects = bool(emitted.context_injections or emitted.context_injection)
-        verdict = await self._verdicts.honour(emitted, PROVIDER_REQUEST)
-        if verdict.action == "deny":
-            self._text = f"Operation denied: {verdict.reason or 'no reason given'}"
+        applied = await self._hook_results.apply(emitted, PROVIDER_REQUEST)
+        if applied.action == "deny":
+            self._text = f"Operation denied: {applied.reason or 'no reason given'}"
             return None
         if self._is_stopping():
             return None  # somebody said stop while the hooks were deciding
         if injects:
-            messages = await self._transcript.for_request(exchange.provider)
-        return self._verdicts.into_request(messages)
+            messages = await self._transcript.for_request(caller.provider)
+        return self._hook_results.add_ephemeral(messages)

@@ -23,7 +23,7 @@ import attrs
 
 from amplifier.modules._tool_base import ToolFailure, failure_from_os, shown
 
-from ._roots import Place, Territory
+from .workspace import AccessRoots, ConfinedPath
 
 _MAX_LINKS = 32
 _NOT_FOLLOWED = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EMLINK})  # what systems say of a link; the last is BSD's
@@ -50,11 +50,11 @@ _KINDS = (
 )
 
 
-def open_directory(territory: Territory, place: Place, *, make: bool = False) -> tuple[int, Place]:
+def open_directory(access: AccessRoots, place: ConfinedPath, *, make: bool = False) -> tuple[int, ConfinedPath]:
     """Open a directory to reach what is in it.
 
     Args:
-        territory: Where links may lead.
+        access: Where links may lead.
         place: The directory.
         make: Create what is missing.
 
@@ -69,11 +69,11 @@ def open_directory(territory: Territory, place: Place, *, make: bool = False) ->
         reached = _walk(place, make=make)
         if isinstance(reached, int):
             return reached, place
-        place = territory.follow(Place(place.root, place.names[: reached.index + 1]), reached.target, reached.rest)
+        place = access.follow(ConfinedPath(place.root, place.names[: reached.index + 1]), reached.target, reached.rest)
     raise ToolFailure("TooManyLinks", f"{shown(place.path)}: more than {_MAX_LINKS} symbolic links on the way")
 
 
-def open_parent(territory: Territory, place: Place, *, make: bool = False) -> tuple[int, Place]:
+def open_parent(access: AccessRoots, place: ConfinedPath, *, make: bool = False) -> tuple[int, ConfinedPath]:
     """Open the directory that holds a place whose last name is no symbolic link, following it if it is one.
 
     Returns:
@@ -87,7 +87,7 @@ def open_parent(territory: Territory, place: Place, *, make: bool = False) -> tu
         if not place.names:
             raise ToolFailure("IsADirectory", f"{shown(place.path)} is a directory, expected a file")
         name = place.names[-1]
-        directory, above = open_directory(territory, place.parent, make=make)
+        directory, above = open_directory(access, place.parent, make=make)
         place = above.child(name)
         with contextlib.ExitStack() as stack:
             stack.callback(os.close, directory)
@@ -95,11 +95,11 @@ def open_parent(territory: Territory, place: Place, *, make: bool = False) -> tu
             if target is None:
                 stack.pop_all()
                 return directory, place
-        place = territory.follow(place, target, ())
+        place = access.follow(place, target, ())
     raise ToolFailure("TooManyLinks", f"{shown(place.path)}: more than {_MAX_LINKS} symbolic links on the way")
 
 
-def open_file(territory: Territory, place: Place) -> tuple[int, Place]:
+def open_file(access: AccessRoots, place: ConfinedPath) -> tuple[int, ConfinedPath]:
     """Open a regular file for reading, without ever waiting for anybody.
 
     Returns:
@@ -109,12 +109,12 @@ def open_file(territory: Territory, place: Place) -> tuple[int, Place]:
         ToolFailure: It is something else, or a link leads outside.
         OSError: It is missing or forbidden.
     """
-    directory, place = open_parent(territory, place)
+    directory, place = open_parent(access, place)
     with _closing(directory):
         return open_file_in(directory, place), place
 
 
-def open_file_in(directory: int, place: Place) -> int:
+def open_file_in(directory: int, place: ConfinedPath) -> int:
     """Open a regular file in a directory that is open already; a link is refused.
 
     Raises:
@@ -135,7 +135,7 @@ def open_file_in(directory: int, place: Place) -> int:
     return file
 
 
-def refuse_unless_regular(info: os.stat_result, place: Place) -> None:
+def refuse_unless_regular(info: os.stat_result, place: ConfinedPath) -> None:
     """Do nothing for a regular file.
 
     Raises:
@@ -197,7 +197,7 @@ class _Link:
     rest: tuple[str, ...]
 
 
-def _walk(place: Place, *, make: bool) -> int | _Link:
+def _walk(place: ConfinedPath, *, make: bool) -> int | _Link:
     """Walk to a directory, or to the first link on the way."""
     directory = _open_root(place.root)
     with contextlib.ExitStack() as stack:
@@ -211,7 +211,7 @@ def _walk(place: Place, *, make: bool) -> int | _Link:
                 target = _link_text(name, directory)
                 if target is not None:
                     return _Link(index, target, place.names[index + 1 :])
-                where = shown(Place(place.root, place.names[: index + 1]).path)
+                where = shown(ConfinedPath(place.root, place.names[: index + 1]).path)
                 raise ToolFailure("NotADirectory", f"{where} is not a directory") from error
             os.close(directory)
             directory = following

@@ -19,7 +19,7 @@ _CHUNK = 1 << 16
 _LOOK = 0.02
 
 
-class Ear:
+class OutputReader:
     """Listens to one process, in the thread that started it; to be closed before the process is forgotten.
 
     Args:
@@ -39,23 +39,23 @@ class Ear:
             os.set_blocking(pipe.fileno(), False)
             self._selector.register(pipe.fileno(), selectors.EVENT_READ, capture)
         self._open_streams = len(self._pipes)
-        self._alarm, self._bell = os.pipe()
+        self._wakeup_read, self._wakeup_write = os.pipe()
         self._is_open = True
-        self._selector.register(self._alarm, selectors.EVENT_READ)
+        self._selector.register(self._wakeup_read, selectors.EVENT_READ)
         # A descriptor that becomes readable when the process ends spares us looking again and again.
         self._end: int | None = None
         with contextlib.suppress(AttributeError, OSError):
             self._end = os.pidfd_open(process.pid)
             self._selector.register(self._end, selectors.EVENT_READ)
-        stop.add(self._ring)
+        stop.add(self._wake)
 
     @property
-    def is_deaf(self) -> bool:
+    def is_at_end(self) -> bool:
         """Whether nobody holds the other end of either stream any more."""
         return self._open_streams == 0
 
-    def listen(
-        self, seconds: float, is_over: Callable[[], bool], *, look: float | None = None, heed_stop: bool = True
+    def read_until(
+        self, seconds: float, is_over: Callable[[], bool], *, look: float | None = None, obey_stop: bool = True
     ) -> None:
         """Listen until something is true, the time is up, or somebody asks to stop.
 
@@ -63,12 +63,12 @@ class Ear:
             seconds: How long at most.
             is_over: Asked after everything that happens.
             look: Ask also whenever so many seconds have passed, for what makes no noise.
-            heed_stop: False to go on after a request to stop.
+            obey_stop: False to go on after a request to stop.
         """
         until = time.monotonic() + seconds
         if look is None and self._end is None:
             look = _LOOK
-        while not (heed_stop and self._stop.requested) and not is_over():
+        while not (obey_stop and self._stop.requested) and not is_over():
             left = until - time.monotonic()
             if left <= 0:
                 return
@@ -78,8 +78,8 @@ class Ear:
     def _take(self, key: selectors.SelectorKey) -> None:
         if key.fd == self._end:
             self._selector.unregister(key.fd)  # it has ended and stays so
-        elif key.fd == self._alarm:
-            os.read(self._alarm, 64)
+        elif key.fd == self._wakeup_read:
+            os.read(self._wakeup_read, 64)
         else:
             with contextlib.suppress(BlockingIOError):
                 data = os.read(key.fd, _CHUNK)
@@ -88,22 +88,22 @@ class Ear:
                     self._selector.unregister(key.fd)
                     self._open_streams -= 1
 
-    def _ring(self) -> None:
+    def _wake(self) -> None:
         with self._lock:  # the number of a closed descriptor may be somebody else's by now
             if self._is_open:
-                os.write(self._bell, b"!")
+                os.write(self._wakeup_write, b"!")
 
-    def __enter__(self) -> Ear:
+    def __enter__(self) -> OutputReader:
         return self
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._stop.discard(self._ring)
+        self._stop.discard(self._wake)
         with self._lock:
             self._is_open = False
         self._selector.close()
-        for descriptor in (self._alarm, self._bell, self._end):
+        for descriptor in (self._wakeup_read, self._wakeup_write, self._end):
             if descriptor is not None:
                 os.close(descriptor)
         for pipe in self._pipes:

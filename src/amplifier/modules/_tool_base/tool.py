@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from amplifier.models import ToolResult
 
-from ._failure import ToolFailure, failure_from_os, shown
-from ._inputs import check_input
+from .failure import ToolFailure, failure_from_os, shown
+from .input_schema import check_input
 
 logger = logging.getLogger("amplifier.modules.tools")
 

@@ -14,7 +14,7 @@ from amplifier.models import ChatResponse, Message, TextBlock, ToolCall, ToolCal
 from amplifier.modules._chat_history import owed_calls
 from amplifier.modules._shared.shielded import run_shielded
 
-from ._containment import Contained
+from .containment import Contained
 
 INTERRUPTED = "[interrupted: the turn ended before this call returned]"
 UNANSWERED = "[interrupted: the turn ended before there was an answer]"

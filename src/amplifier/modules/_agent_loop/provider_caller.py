@@ -1,4 +1,4 @@
-"""One exchange with a model: the request, the answer piece by piece or at once, retries where they may help."""
+"""Calls one provider: the request, the answer piece by piece or at once, retries where they may help."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from amplifier.events import (
 )
 from amplifier.models import ChatRequest, ChatResponse, StreamChunk, ThinkingBlock, ToolCall, to_dict
 
-from ._containment import Contained, Overran, call_within, text_of
-from ._options import TurnOptions
+from .containment import Contained, Overran, call_within, text_of
+from .options import TurnOptions
 
 
 def choose_provider(providers: Mapping[str, Provider], wanted: str | None) -> tuple[str, Provider]:
@@ -47,7 +47,7 @@ def choose_provider(providers: Mapping[str, Provider], wanted: str | None) -> tu
     )
 
 
-class Exchange:
+class ProviderCaller:
     """Asks one provider on behalf of a turn."""
 
     def __init__(self, name: str, provider: Provider, hooks: Hooks, options: TurnOptions) -> None:
@@ -71,7 +71,7 @@ class Exchange:
             except LLMError as exc:
                 attempt += 1
                 if not exc.retryable or attempt > self._options.max_retries or self._is_too_long(exc):
-                    await self._say_error(exc)
+                    await self._emit_error(exc)
                     raise
                 delay = self._delay(attempt, exc)
                 await self._hooks.emit(
@@ -87,7 +87,7 @@ class Exchange:
                 )
                 await anyio.sleep(delay)
             except Exception as exc:
-                await self._say_error(exc)
+                await self._emit_error(exc)
                 raise
 
     async def calls_of(self, response: ChatResponse) -> list[ToolCall]:
@@ -106,13 +106,13 @@ class Exchange:
                 f"{self._who} parsed {calls!r:.80} as tool calls; expected a list of ToolCall", module=self.name
             )
         except Exception as exc:
-            await self._say_error(exc)
+            await self._emit_error(exc)
             raise
 
     def _is_too_long(self, exc: LLMError) -> bool:
         return (exc.retry_after or 0.0) > self._options.max_retry_after
 
-    async def _say_error(self, exc: Exception) -> None:
+    async def _emit_error(self, exc: Exception) -> None:
         details = {"provider": self.name, "error": {"type": type(exc).__name__, "message": text_of(exc)}}
         await self._hooks.emit(PROVIDER_ERROR, details)
 

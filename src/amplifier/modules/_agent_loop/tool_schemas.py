@@ -20,7 +20,7 @@ logger = logging.getLogger("amplifier.modules.turn")
 _ANYTHING: dict[str, Any] = {"type": "object", "properties": {}}
 
 
-class Schemas:
+class ToolSchemas:
     """The schemas of the tools of one turn, read once."""
 
     def __init__(self, tools: dict[str, Tool]) -> None:

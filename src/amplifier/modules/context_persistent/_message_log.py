@@ -4,7 +4,7 @@ All calls block; `_context` makes them in a worker thread, one at a time. Everyt
 folder, so that neither a change of directory nor a link put in the way leads elsewhere.
 
     <folder>/            0700
-    ├── messages.log     0600   see `_records`
+    ├── messages.log     0600   see `_log_records`
     ├── messages.log.new        a whole new conversation, until it takes the place of the old one
     └── lock             0600   held (flock) as long as the file is open; stays behind, empty
 
@@ -25,7 +25,7 @@ from typing import Any
 from amplifier.errors import AmplifierError
 
 from ._errors import LogDamagedError, LogLockedError
-from ._records import encode_header, scan
+from ._log_records import encode_header, scan
 
 try:
     import fcntl
