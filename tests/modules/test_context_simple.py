@@ -369,7 +369,7 @@ async def test_wrong_options_are_all_reported_at_once():
         "compaction_target": "half",
         "safety_margin": -1,
         "chars_per_token": 0,
-        "somebody else's": 1,
+        "key of an application": 1,
     }
     with pytest.raises(ModuleLoadError) as caught:
         async with session([], plan(wrong)):

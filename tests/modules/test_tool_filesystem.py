@@ -484,7 +484,7 @@ async def test_a_hook_that_writes_in_a_circle_is_an_entry_in_the_log_and_no_fail
 
     desk.coordinator.hooks.register("artifact:write", write_again)
     assert await desk.get("write_file", file_path="f", content="abc")
-    assert any("artifact:write could not be told" in record.message for record in caplog.records)
+    assert any("artifact:write could not be emitted" in record.message for record in caplog.records)
 
 
 # ── the contract ─────────────────────────────────────────────────────────────────────────────────

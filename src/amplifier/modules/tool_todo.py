@@ -81,7 +81,7 @@ class TodoTool(BuiltinTool):
     async def _run(self, values: dict[str, Any]) -> ToolResult:
         todos: list[dict[str, str]] = self._coordinator.session_state.setdefault(_KEY, [])
         if values["action"] != "list" and "todos" in values:
-            # No await between the check and the change, and one assignment: nobody sees half a list.
+            # No await between the check and the change, and one assignment: no reader sees half a list.
             todos[:] = _accepted(values["todos"])
         counts = {status: sum(todo["status"] == status for todo in todos) for status in _STATUSES}
         return ToolResult(output={"todos": [dict(todo) for todo in todos], "count": len(todos), **counts})
@@ -91,7 +91,7 @@ def _accepted(given: list[dict[str, str]]) -> list[dict[str, str]]:
     """The todos with the form to show filled in.
 
     Raises:
-        ToolFailure: They break a rule that the schema cannot say.
+        ToolFailure: They break a rule that the schema cannot express.
     """
     active = [shown(todo["content"], 80) for todo in given if todo["status"] == "in_progress"]
     if len(active) > 1:

@@ -93,7 +93,7 @@ async def run_together(calls: Iterable[Callable[[], Awaitable[None]]]) -> None:
 
 
 def text_of(error: Exception) -> str:
-    """What an exception says, even if its own ``__str__`` fails: that is third-party code as well."""
+    """The message of an exception, even if its own ``__str__`` fails: that is third-party code as well."""
     try:
         return str(error) or type(error).__name__
     except BaseException as exc:  # noqa: BLE001 — contained_failure() raises what must pass
@@ -138,7 +138,7 @@ def _carried(exc: BaseException) -> BaseException:
 
 
 def _one_of(failures: list[BaseException]) -> BaseException:
-    """The exception that stands for all failures: Ctrl-C before anything else, one error as itself, several as a group."""
+    """The one exception to raise for all failures: Ctrl-C before anything else, one error as itself, several as a group."""
     if len(failures) == 1:
         return failures[0]
     errors = [failure for failure in failures if isinstance(failure, Exception)]

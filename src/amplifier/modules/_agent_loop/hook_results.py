@@ -1,4 +1,4 @@
-"""How a loop honours what hooks answer.
+"""Applies the results of hooks to a turn.
 
 `process_hook_result` stores injections at once. Between a tool call and its result that would tear the pair apart, so a loop takes
 durable injections of tool hooks out first and has them stored when the results of that answer are in.
@@ -80,7 +80,7 @@ class HookResults:
         action = result.action
         if action == "inject_context" and not ephemeral:
             action = "modify" if modified else "continue"
-        rest = copy.copy(result)  # whatever else the hooks said stays said
+        rest = copy.copy(result)  # keeps everything else that the hooks returned
         rest.action = action
         rest.context_injections = ephemeral
         rest.context_injection = None

@@ -58,7 +58,7 @@ class ProviderCaller:
         self._who = f"provider {name!r}"
 
     async def ask(self, request: ChatRequest) -> ChatResponse:
-        """Get an answer, retrying errors that say a retry may help.
+        """Get an answer, retrying errors that are marked as retryable.
 
         Raises:
             LLMError: What the provider raised, unchanged, when retries are used up or pointless.
@@ -161,7 +161,7 @@ class ProviderCaller:
         stream: Any = self.provider.stream  # type: ignore[attr-defined]  # optional member of the contract
         response: ChatResponse | None = None
         async with stream(request) as chunks:
-            # To the very end, past the response: an async generator that is left half-way is closed by nobody.
+            # To the very end, past the response: no one closes an async generator that is left half-way.
             async for chunk in chunks:
                 if chunk.kind == "response":
                     response = chunk.response

@@ -28,7 +28,7 @@ TOOL_SELECTED = "tool:selected"
 
 
 def refusal(message: str, kind: str) -> ToolResult:
-    """A result that tells the model why a call was not carried out."""
+    """A result with the reason why a call was not carried out, for the model."""
     return ToolResult(success=False, error={"message": message, "type": kind})
 
 
@@ -93,7 +93,7 @@ class ToolRunner:
             if refused is None:
                 given, about, refused = await self._admit(call, about)
             if refused is None:
-                refused = self._too_late()  # somebody said stop while the hooks were deciding
+                refused = self._too_late()  # stopped while the hooks were deciding
             if refused is not None:
                 self.results[call.id] = refused
                 await self._emit_error(about, given, refused)
@@ -168,14 +168,14 @@ class ToolRunner:
             self.results[call.id] = await self._after(about, given, result)
 
     async def _call(self, name: str, given: dict[str, Any]) -> tuple[ToolResult, bool]:
-        """Call the tool; the flag says that it raised or overran instead of returning a result."""
+        """Call the tool; the flag is True if it raised or overran instead of returning a result."""
         seconds = self._options.tool_timeout
         tool = self._tools.get(name)
         try:
             result = await call_within(seconds, f"tool {name!r}", self._run_tool, name, given)
         except Overran:
             return refusal(f"the tool did not return within {seconds:g} s and was cancelled", "Timeout"), True
-        except Exception as exc:  # noqa: BLE001 — a tool is foreign code; its failure is an answer for the model
+        except Exception as exc:  # noqa: BLE001 — a tool is third-party code; its failure is an answer for the model
             logger.warning("tool %r (%s) failed with %s", name, _class_of(tool), _written_out(exc))
             return refusal(text_of(exc), type(exc).__name__), True
         if isinstance(result, ToolResult):

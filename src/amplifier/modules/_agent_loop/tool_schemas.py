@@ -29,7 +29,7 @@ class ToolSchemas:
         self._validators: dict[str, Any] = {}
 
     def specs(self) -> list[ToolSpec]:
-        """What the model is told about the tools; one that cannot describe itself is left out and named in the log."""
+        """The tools as the request lists them; a tool that cannot describe itself is left out and logged."""
         specs = []
         for name, tool in self._tools.items():
             try:

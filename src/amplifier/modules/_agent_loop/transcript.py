@@ -68,7 +68,7 @@ def as_request_messages(messages: list[dict[str, Any]]) -> list[Message]:
 def closing_messages(stored: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What closes a turn that ended without an answer of the model: results for open calls, and a note in place of the answer.
 
-    Instructions and what hooks injected say nothing about whether there was an answer; the last message before them does.
+    Instructions and injections of hooks do not show whether there was an answer; the last message before them does.
     """
     last: dict[str, Any] = next((message for message in reversed(stored) if not _is_aside(message)), {})
     role = last.get("role")
@@ -118,7 +118,7 @@ class Transcript:
             return await self._context.get_messages_for_request(provider=provider)
 
     async def add(self, message: dict[str, Any]) -> None:
-        """Store a message that stands for itself."""
+        """Store a message that is neither an answer nor a result."""
         with self._contained:
             await self._context.add_message(message)
 

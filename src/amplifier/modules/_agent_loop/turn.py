@@ -1,4 +1,4 @@
-"""The turn itself: model, tools, model, … until there is an answer in words, the limit is reached, or somebody says stop."""
+"""One turn: call the model, run its tools, repeat until the model answers in words, a limit is reached or the turn is stopped."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class Turn:
             self._text = f"Operation denied: {applied.reason or 'no reason given'}"
             return None
         if self._is_stopping():
-            return None  # somebody said stop while the hooks were deciding
+            return None  # stopped while the hooks were deciding
         if injects:
             messages = await self._transcript.for_request(caller.provider)
         return self._hook_results.add_ephemeral(messages)

@@ -27,10 +27,10 @@ class Entry:
     Attributes:
         message: The message; belongs to the conversation.
         tokens: What it takes of a budget, roughly.
-        answers: Where the messages stand whose tool calls it answers.
-        is_orphan: It answers calls that nobody made, so that no provider would accept it.
+        answers: Positions of the messages whose tool calls it answers.
+        is_orphan: It answers calls that no message made, so that no provider would accept it.
         is_system: It is an instruction, which no view leaves out.
-        is_prompt: A user says something of his own; results in a user's message are not that.
+        is_prompt: It is text of a user; results in a user's message are not.
     """
 
     message: dict[str, Any]

@@ -1,6 +1,6 @@
 """Which messages a compacted view shows. Pure: positions in, positions out.
 
-A view is made of system messages, wherever they stand; of the newest part of the conversation, cut so that no tool call is
+A view is made of system messages, wherever they are; of the newest part of the conversation, cut so that no tool call is
 parted from its results; and of the prompt that began the turn in which the cut falls, so that the model still
 knows what it was asked. The cut moves in steps: the beginning of the view stays the same over many requests.
 """
@@ -101,13 +101,13 @@ class _Cut:
     def find(self, *, budget: int, limit: int, target: int) -> int:
         last = len(self._starts) - 1
         least = self.size(last)
-        room = limit if least <= limit else budget
-        excess = self._system_tokens + self._left_out[-1] - room
+        available = limit if least <= limit else budget
+        excess = self._system_tokens + self._left_out[-1] - available
         if excess <= 0:
             return 0
-        step = max(1, room - max(target, least))
+        step = max(1, available - max(target, least))
         goal = -(-excess // step) * step
         first = min(bisect.bisect_left(self._left_out, goal), last)
-        while first < last and self.size(first) > room:
+        while first < last and self.size(first) > available:
             first += 1
         return first

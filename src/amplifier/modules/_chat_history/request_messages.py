@@ -84,7 +84,7 @@ def _budget(options: ContextOptions, token_budget: int | None, provider: Any | N
             defaults = provider.get_info().defaults or {}
             window, output = defaults.get("context_window"), defaults.get("max_output_tokens")
         except Exception:  # foreign code: a provider that cannot describe itself can still be asked
-            logger.debug("a provider could not say how large its window is", exc_info=True)
+            logger.debug("a provider could not describe its context window", exc_info=True)
             return options.max_tokens
         if _is_count(window):
             return _window_budget(options, window, output if _is_count(output) else None)
@@ -97,7 +97,7 @@ def _window_budget(options: ContextOptions, window: int, output: int | None) -> 
     left = window - output - options.safety_margin
     if left > 0:
         return left
-    # A window hardly larger than the longest answer: there is no room for the margin, perhaps not for the answer.
+    # A window hardly larger than the longest answer: the margin does not fit, perhaps not even the answer.
     return window - output if window > output else max(1, window // 2)
 
 

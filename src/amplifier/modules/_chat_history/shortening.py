@@ -1,4 +1,4 @@
-"""The last resort: messages that must all be shown and do not fit are shortened, and say so.
+"""The last resort: messages that must all be shown and do not fit are shortened, with a note in place of what is left out.
 
 What is cut keeps its beginning and its end around a note of how much is missing. The order of sacrifice: tool
 results; then the text of everything but the newest message and the system messages; then theirs; then every text down to

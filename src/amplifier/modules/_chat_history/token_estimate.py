@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-_STRANGER = 32  # bytes that count for a value JSON cannot say
+_NOT_JSON = 32  # bytes that count for a value without a JSON form
 _PICTURE_TOKENS = 1600  # what the large providers charge at most for one picture that they scale down
 
 
@@ -74,5 +74,5 @@ def _walked_size(root: Any) -> int:
         elif issubclass(kind, int) and not issubclass(kind, bool):
             size += 1 + int.bit_length(value) * 3 // 10
         else:
-            size += 5 if value is None or kind is bool else _STRANGER
+            size += 5 if value is None or kind is bool else _NOT_JSON
     return size

@@ -1,6 +1,6 @@
 """Which messages belong together: the ids of the tool calls a message makes and of those it answers.
 
-Calls stand in ``tool_calls`` or in content blocks, results in messages of the role ``tool`` or in content blocks; both
+Calls are in ``tool_calls`` or in content blocks, results in messages of the role ``tool`` or in content blocks; both
 spellings of block and id that providers use are known. Anything malformed simply has no ids.
 """
 
@@ -58,7 +58,7 @@ def result_ids(message: Mapping[str, Any]) -> list[CallId]:
 
 
 def owed_calls(messages: Sequence[Mapping[str, Any]]) -> list[tuple[CallId, str | None]]:
-    """Calls of the last assistant's message that nobody has answered, as (id, tool name), in the order of the calls.
+    """Calls of the last assistant's message without a result, as (id, tool name), in the order of the calls.
 
     What came after that message may be anything but another answer of the assistant: results and what hooks injected.
     """

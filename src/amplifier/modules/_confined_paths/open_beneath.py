@@ -4,7 +4,7 @@ Every step opens one name relative to the directory opened before it and follows
 checking and using. A link that is met is read, checked as text against the roots, and the walk starts again at a root.
 Even the way from ``/`` to the root is walked like this.
 
-Limits: a directory that somebody moves out of the root while it is open is still the directory that was opened. A file
+Limits: a directory that another process moves out of the root while it is open is still the directory that was opened. A file
 with a second name (a hard link) outside is readable through the name inside.
 """
 
@@ -26,7 +26,7 @@ from amplifier.modules._tool_base import ToolFailure, failure_from_os, shown
 from .workspace import AccessRoots, ConfinedPath
 
 _MAX_LINKS = 32
-_NOT_FOLLOWED = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EMLINK})  # what systems say of a link; the last is BSD's
+_NOT_FOLLOWED = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EMLINK})  # errors for a link; the last is BSD's
 
 
 def _flags(*names: str) -> int:
@@ -139,7 +139,7 @@ def refuse_unless_regular(info: os.stat_result, place: ConfinedPath) -> None:
     """Do nothing for a regular file.
 
     Raises:
-        ToolFailure: It is something else; the message says what.
+        ToolFailure: It is something else; the message names it.
     """
     if not stat.S_ISREG(info.st_mode):
         found = next((words for test, words in _KINDS if test(info.st_mode)), "not a regular file")
@@ -190,7 +190,7 @@ def enter(directory: int, name: str) -> int:
 
 @attrs.frozen
 class _Link:
-    """A symbolic link met on the way: which name it is, what it says, and the names after it."""
+    """A symbolic link met on the way: which name it is, its target, and the names after it."""
 
     index: int
     target: str
@@ -244,7 +244,7 @@ def _enter_or_make(directory: int, name: str, *, make: bool) -> int:
 
 
 def _link_text(name: str, directory: int) -> str | None:
-    """What a link says; None if it is none, or nothing at all."""
+    """The target of a link; None if it is none, or nothing at all."""
     try:
         return os.readlink(name, dir_fd=directory)
     except OSError as error:

@@ -32,7 +32,7 @@ class Found:
     Attributes:
         place: Where it is.
         entry: As it was listed.
-        directory: The directory that holds it, open while the walk stands here.
+        directory: The directory that holds it, open while the walk is here.
     """
 
     place: ConfinedPath

@@ -1,6 +1,6 @@
 """Which places a tool may touch: roots from the plan, and paths of the model turned into places beneath them.
 
-Pure text except for resolving a root once. Whether a place really lies where its text says is the business of
+Pure text except for resolving a root once. Whether a path really leads where its text suggests is the business of
 `open_beneath`, which asks the file system component by component.
 """
 
@@ -123,12 +123,12 @@ class AccessRoots:
         ups = 0
         while ups < len(names) and names[ups] == "..":
             ups += 1
-        said = f"{shown(link.path)} is a symbolic link to {shown(target)!r}"
+        description = f"{shown(link.path)} is a symbolic link to {shown(target)!r}"
         if ".." in names[ups:]:
-            raise ToolFailure("OutsideRoots", f"{said}, a form that is not followed")
+            raise ToolFailure("OutsideRoots", f"{description}, a form that is not followed")
         before = [] if target.startswith("/") else _names(link.parent.path)
         # Above the top there is the top again, as everywhere.
-        return self._beneath([*before[: max(0, len(before) - ups)], *names[ups:], *rest], said)
+        return self._beneath([*before[: max(0, len(before) - ups)], *names[ups:], *rest], description)
 
     def _beneath(self, names: list[str], subject: str) -> ConfinedPath:
         best: ConfinedPath | None = None

@@ -1,4 +1,4 @@
-"""What built-in tools share: one shape, checked input and config, and worker threads that can be told to stop."""
+"""What built-in tools share: a base class, checked input, and worker threads that can be asked to stop."""
 
 from ._config import count, flag, one_of, read_config, seconds, texts
 from .failure import ToolFailure, failure_from_os, shown

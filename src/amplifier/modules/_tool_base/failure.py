@@ -35,7 +35,7 @@ class ToolFailure(Exception):
 
 
 def failure_from_os(error: OSError, subject: str) -> ToolFailure:
-    """Say what the operating system said about `subject`."""
+    """Make a failure of an error that the operating system reported about `subject`."""
     kind, words = _KINDS.get(error.errno or 0, ("OSError", (error.strerror or type(error).__name__).lower()))
     return ToolFailure(kind, f"{subject}: {words}" if subject else words)
 

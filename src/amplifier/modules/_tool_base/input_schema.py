@@ -1,6 +1,6 @@
 """Checks a tool's input against its own schema, so that the schema is the truth and not a second description.
 
-Knows the keywords the built-in tools use and refuses to read a schema with any other. Below `BuiltinTool`.
+Supports the keywords that the built-in tools use and refuses a schema with any other.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def check_input(schema: Mapping[str, Any], given: Any) -> tuple[Any, list[str]]:
 
     Args:
         schema: A JSON Schema of the keywords above.
-        given: Anything JSON can say; not changed.
+        given: Any JSON value; not changed.
 
     Returns:
         The value, of no use if there are problems, and the problems in words for the model.
@@ -43,7 +43,7 @@ def _checked(schema: Mapping[str, Any], value: Any, path: str, problems: list[st
     kind = schema["type"]
     unknown = schema.keys() - _KEYWORDS[kind] - _WORDS - {"type"}
     if unknown:
-        raise ValueError(f"schema at {path or 'the top'}: keywords {sorted(unknown)} are not checked by anybody")
+        raise ValueError(f"schema at {path or 'the top'}: keywords {sorted(unknown)} are not supported")
     checker = {"object": _object, "array": _array, "string": _string, "integer": _integer, "boolean": _boolean}[kind]
     return checker(schema, value, path, problems)
 

@@ -1,8 +1,8 @@
-"""Blocking work in threads that can be told to stop, bounded in number and in time.
+"""Blocking work in threads that can be asked to stop, bounded in number and in time.
 
-A thread cannot be killed. So the work asks its `Stop` between steps, and a cancelled call tells it to stop and then waits
+A thread cannot be killed. So the work asks its `Stop` between steps, and a cancelled call requests the stop and then waits
 for it, under every kind of cancellation including asyncio's native one, against which a plain ``run_sync`` does not hold.
-Work that hangs in one system call (a dead network mount) is waited for only a moment and then named in the log: nobody
+Work that hangs in one system call (a dead network mount) is waited for only a moment and then named in the log: nothing
 can end it, and it undoes its own work once the call returns.
 """
 
@@ -28,7 +28,7 @@ _SHORTEST_LOOK, _LONGEST_LOOK = 0.001, 0.02
 
 
 class Stopped(Exception):
-    """Raised inside the thread, at the first check after somebody asked it to stop."""
+    """Raised inside the thread, at the first check after a stop was requested."""
 
 
 class Stop:
@@ -43,7 +43,7 @@ class Stop:
         """Do nothing, or end the work.
 
         Raises:
-            Stopped: Somebody asked for it.
+            Stopped: A stop was requested.
         """
         if self.requested:
             raise Stopped
@@ -108,7 +108,7 @@ class _Job(Generic[_Result]):
                 await anyio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_LOOK)
         if not self.over:
-            logger.warning("%s: the thread hangs in a system call; it was told to stop and left behind", what)
+            logger.warning("%s: the thread hangs in a system call; it was asked to stop and left behind", what)
 
 
 class Workers:

@@ -66,7 +66,7 @@ class PersistentContext:
     # ── life ──
 
     async def open(self) -> None:
-        """Take the conversation and load it; tool calls that a crash left without a result get one that says so.
+        """Take the conversation and load it; tool calls that a crash left without a result get one that states it.
 
         Raises:
             LogLockedError: Another session has it open.
@@ -86,7 +86,7 @@ class PersistentContext:
     def _load(self) -> tuple[Conversation, bool]:
         found = self._log.open()
         try:
-            # Provider and tools of the last session are gone, so nobody will answer these any more.
+            # Provider and tools of the last session are gone, so these calls get no other result.
             notes: list[dict[str, Any]] = [
                 {"role": "tool", "tool_call_id": call, **({"name": name} if name else {}), "content": INTERRUPTED}
                 for call, name in owed_calls(found)
@@ -104,7 +104,7 @@ class PersistentContext:
         return conversation
 
     async def close(self) -> None:
-        """Let go of the file when nobody writes any more; nothing is removed. May be called again."""
+        """Close the file when no write is under way; nothing is removed. May be called again."""
         await run_shielded(self._coordinator, self._close, name="close a conversation")
 
     async def _close(self) -> None:
@@ -118,7 +118,7 @@ class PersistentContext:
 
         Raises:
             ValueError: It has no role, or no JSON form (`ModelError`); nothing was stored.
-            LogDamagedError: Somebody else changed or removed the file; nothing was stored.
+            LogDamagedError: Another process changed or removed the file; nothing was stored.
             OSError: The system refuses, for example because the disk is full; nothing was stored.
             SessionStateError: The context is closed; nothing was stored.
         """
@@ -136,7 +136,7 @@ class PersistentContext:
 
         Args:
             token_budget: What it must fit; without one the provider is asked, then the config decides.
-            provider: Whose ``get_info().defaults`` tell the window and the longest answer.
+            provider: Its ``get_info().defaults`` have the context window and the longest answer.
         """
         return await messages_for_request(self._conversation, self._options, self._hooks, token_budget, provider)
 
@@ -204,7 +204,7 @@ class PersistentContext:
         try:
             await self._in_thread(on_disk)
         except BaseException:
-            if self._log.generation != before:  # in place, if perhaps not for ever: memory shows what the file says
+            if self._log.generation != before:  # in place, if perhaps not for ever: memory shows what the file holds
                 in_memory()
             raise
         in_memory()

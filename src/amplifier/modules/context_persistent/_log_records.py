@@ -1,6 +1,6 @@
 r"""The lines of a conversation's file. Pure: bytes in, messages out, and back.
 
-A line is ``<crc32 of the JSON, 8 hex digits> <compact JSON>\n``. The first one says what the file is; each of the others
+A line is ``<crc32 of the JSON, 8 hex digits> <compact JSON>\n``. The first one identifies the file; each of the others
 is one message. JSON text holds no raw newline, so a newline ends a line and nothing else.
 
 Only the last record can be half written, by a crash in the middle of an append that was never acknowledged: such a tail is
@@ -59,13 +59,13 @@ def encode_message(message: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
     """A message as a line, and as it will be read back from it.
 
     Raises:
-        ModelError: It has no JSON form; the path says where.
+        ModelError: It has no JSON form; the path names the place.
     """
     try:
         line = _line(message)
         kept: dict[str, Any] = json.loads(line[9:])
     except (TypeError, ValueError, RecursionError) as error:
-        canonical_dumps(message)  # says where
+        canonical_dumps(message)  # raises an error with the path
         raise ModelError([("", str(error))], subject=_NOT_JSON) from error
     if kept != message:  # tuples are welcome and come back as arrays; other keys than text would come back as text
         rebuild(message, _refuse_other_keys, subject=_NOT_JSON)
@@ -141,12 +141,12 @@ def _why_not_torn(data: bytes, position: int, end: int) -> str | None:
     """Why a line that does not check cannot be the trace of an append that a crash cut short, or None if it can."""
     if end < 0:
         return None
-    # A torn write leaves a piece, zeros or rubbish; a whole record with another checksum was changed by somebody.
+    # A torn write leaves a piece, zeros or rubbish; a whole record with another checksum was changed afterwards.
     match = _LINE.fullmatch(data[position:end])
     if match is not None and _parse(match[2]) is not None:
         return "the record was changed: its checksum is wrong"
     for line in data[position + 1 :].split(b"\n")[:-1]:
-        # Anywhere in a line: the damaged byte may be the newline that stood before a whole record.
+        # Anywhere in a line: the damaged byte may be the newline before a whole record.
         if any(_decode(line[start.start() :]) is not None for start in _START.finditer(line)):
             return "the record is damaged, and whole ones follow it"
     return None

@@ -124,7 +124,7 @@ class MessageLog:
         """Put records at the end; on return they are on disk, and after an error they are not in the file.
 
         Raises:
-            LogDamagedError: Somebody else changed or removed the file.
+            LogDamagedError: Another process changed or removed the file.
             OSError: The system refuses; for example, the disk is full.
         """
         file = self._require_open()
@@ -197,7 +197,9 @@ class MessageLog:
             raise LogDamagedError(self.path, None, "it was removed while this session had it open")
         if now.st_size != self._size:
             found = f"it has {now.st_size} bytes instead of {self._size}"
-            raise LogDamagedError(self.path, None, f"somebody else changed it while this session had it open: {found}")
+            raise LogDamagedError(
+                self.path, None, f"another process changed it while this session had it open: {found}"
+            )
 
 
 def _open_folder(folder: Path) -> int:

@@ -86,7 +86,7 @@ class Command:
         """Run it to its end, but at most so long.
 
         Raises:
-            Stopped: It was ended because somebody asked for it.
+            Stopped: It was ended because a stop was requested.
             ToolFailure: It could not be started.
         """
         self._stop.check()
@@ -142,7 +142,7 @@ class Command:
             reader.read_until(grace, lambda: not tree.members(), look=_LOOK, obey_stop=False)
             reader.read_until(
                 _LAST_BREATH, lambda: reader.is_at_end, obey_stop=False
-            )  # what they said last may lie unread
+            )  # their last output may not be read yet
         return found
 
     def _kill(self, tree: ProcessTree, process: subprocess.Popen[bytes]) -> None:

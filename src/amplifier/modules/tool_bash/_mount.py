@@ -49,7 +49,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     tool = BashTool(options, shell, directory, workers)
 
     async def end_commands() -> None:
-        # Only what somebody runs outside of any turn can be there still: a turn's commands ended with it.
+        # Only a command that runs outside of any turn can be left: a turn's commands ended with it.
         pause = _SHORTEST_LOOK
         while tool.stop_all():
             await anyio.sleep(pause)

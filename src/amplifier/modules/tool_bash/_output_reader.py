@@ -1,4 +1,4 @@
-"""Reads what a command says, and waits for its end, for a request to stop and for a deadline, all in one place."""
+"""Reads the output of a command while waiting for its end, a request to stop and a deadline."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _LOOK = 0.02
 
 
 class OutputReader:
-    """Listens to one process, in the thread that started it; to be closed before the process is forgotten.
+    """Reads the output of one process, in the thread that started it; closed before the process is reaped.
 
     Args:
         process: With pipes for both its streams.
         captures: What is kept of them.
-        stop: Wakes the listener.
+        stop: Wakes the reader.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], captures: tuple[Capture, Capture], stop: Stop) -> None:
@@ -51,19 +51,19 @@ class OutputReader:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether nobody holds the other end of either stream any more."""
+        """Whether no process holds the other end of either stream any more."""
         return self._open_streams == 0
 
     def read_until(
         self, seconds: float, is_over: Callable[[], bool], *, look: float | None = None, obey_stop: bool = True
     ) -> None:
-        """Listen until something is true, the time is up, or somebody asks to stop.
+        """Read until a condition holds, the time is up, or a stop is requested.
 
         Args:
             seconds: How long at most.
-            is_over: Asked after everything that happens.
-            look: Ask also whenever so many seconds have passed, for what makes no noise.
-            obey_stop: False to go on after a request to stop.
+            is_over: The condition, checked after every event.
+            look: Check the condition also at this interval in seconds, for what wakes no descriptor.
+            obey_stop: False to continue after a request to stop.
         """
         until = time.monotonic() + seconds
         if look is None and self._end is None:
@@ -89,7 +89,7 @@ class OutputReader:
                     self._open_streams -= 1
 
     def _wake(self) -> None:
-        with self._lock:  # the number of a closed descriptor may be somebody else's by now
+        with self._lock:  # the number of a closed descriptor may belong to another file by now
             if self._is_open:
                 os.write(self._wakeup_write, b"!")
 

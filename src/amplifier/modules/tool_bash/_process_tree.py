@@ -3,9 +3,9 @@
 A command leads a session and process group of its own, which one signal reaches. Some processes leave it (``setsid``, a
 double fork, a daemon). On Linux they are found in ``/proc``: by the session, by descent from what is known already, and by
 a mark in the environment that all of them inherit. Elsewhere only the group is known. What clears its environment *and*
-leaves the session *and* loses its parent before anybody looks is found by nobody.
+leaves the session *and* loses its parent before the next look is not found.
 
-Below `_command`, which calls it from a worker thread.
+Blocking; runs in a worker thread.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ def _read(path: str, size: int) -> bytes:
 
 
 def look_at(pid: int) -> Process | None:
-    """What ``/proc`` says about a process, if it is there."""
+    """A process as ``/proc`` describes it, if it is there."""
     text = _read(f"/proc/{pid}/stat", 1024)
     if not text:
         return None
-    # The program's name stands in brackets and may hold spaces and brackets itself.
+    # The program's name is in brackets and may hold spaces and brackets itself.
     fields = text[text.rindex(b")") + 2 :].split()
     state, parent, group, session = fields[0].decode(), *map(int, fields[1:4])
     return Process(pid, int(fields[19]), parent, group, session, state)
@@ -102,9 +102,9 @@ class ProcessTree:
         self._since = 0 if first is None else first.started
 
     def members(self) -> list[int]:
-        """Ids of those that are alive. Without ``/proc`` it is the group's alone, for as long as anybody is in it."""
+        """Ids of those that are alive. Without ``/proc`` it is the group's alone, for as long as it has members."""
         if not self._has_proc:
-            self._shell.poll()  # a shell that nobody waited for would count as somebody
+            self._shell.poll()  # a zombie shell would count as a member
             return [self._leader] if _send_to_group(self._leader, 0) else []
         seen = {process.pid: process for process in self._younger()}
         # As they are now: whoever was in the group when it was last looked at may have left it.
@@ -124,7 +124,7 @@ class ProcessTree:
     def send(self, number: signal.Signals) -> list[int]:
         """Signal them all and return who was there to be signalled."""
         members = self.members()
-        # First the group, in one step in which nobody can slip away by forking.
+        # First the group, in one step, in which no process can escape by forking.
         _send_to_group(self._leader, number)
         for process in self._known:
             if process.group != self._leader:
@@ -132,7 +132,7 @@ class ProcessTree:
         return members
 
     def _younger(self) -> Iterator[Process]:
-        """Processes that began after the command did; nobody older can belong to it."""
+        """Processes that began after the command did; no older one can belong to it."""
         with os.scandir("/proc") as entries:
             for entry in entries:
                 if entry.name.isdigit() and (process := look_at(int(entry.name))) and process.started >= self._since:
@@ -149,7 +149,7 @@ class ProcessTree:
 
 
 def _send_to_group(group: int, number: int) -> bool:
-    """Signal a group; whether anybody is in it."""
+    """Signal a group; whether it has members."""
     try:
         os.killpg(group, number)
     except ProcessLookupError:

@@ -56,8 +56,8 @@ class FileTool(BuiltinTool):
         try:
             await self._coordinator.hooks.emit(event, {"path": shown(place.path, 5000), "bytes": size})
         except AmplifierError:
-            # The file is read or written already; an observer that cannot be told does not change that.
-            logger.exception("%s: %s could not be told", self._name, event)
+            # The file is read or written already; a failing observer does not change that.
+            logger.exception("%s: %s could not be emitted", self._name, event)
 
 
 class ReadFileTool(FileTool):
@@ -66,7 +66,7 @@ class ReadFileTool(FileTool):
     _name = "read_file"
     _description = (
         "Read a text file. Gives the lines from `offset` (1 is the first) on, at most `limit` of them. "
-        "The answer says whether there is more and where to go on. Binary files are refused."
+        "The answer states whether there is more and where to continue. Binary files are refused."
     )
     _schema: ClassVar[dict[str, Any]] = {
         "type": "object",

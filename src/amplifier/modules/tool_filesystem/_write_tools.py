@@ -106,7 +106,7 @@ class EditFileTool(WritingTool):
 
     _name = "edit_file"
     _description = (
-        "Replace text in a file. `old_string` must stand in the file exactly as given, white space included, and only "
+        "Replace text in a file. `old_string` must be in the file exactly as given, white space included, and only "
         "once: add lines around it until it is unique, or set `replace_all`."
     )
     _schema: ClassVar[dict[str, Any]] = {

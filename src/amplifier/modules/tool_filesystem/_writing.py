@@ -1,6 +1,6 @@
 """Replacing a file as a whole: either the old content stays or the new one is there, also when cancelled half-way.
 
-The new content goes into a file beside it, under a name nobody can have prepared, and is renamed into place by directory
+The new content goes into a file beside it, under a name that cannot be predicted, and is renamed into place by directory
 descriptor, so nothing is ever written through a link. Blocking; runs in a worker thread.
 
 Limits: permission bits and, where allowed, owner are kept; access lists and extended attributes are not. A process that
@@ -131,7 +131,7 @@ def _refuse_if_changed(
         raise ToolFailure("Changed", f"{shown(place.path)}: its directory is being tampered with; nothing was changed")
     now = _replaceable(directory, place)
     if expected is not None and (now is None or Version.of(now) != expected):
-        raise ToolFailure("Changed", f"{shown(place.path)} was changed by somebody else meanwhile; read it again")
+        raise ToolFailure("Changed", f"{shown(place.path)} was changed by another process meanwhile; read it again")
 
 
 def _sync_directory(directory: int) -> None:

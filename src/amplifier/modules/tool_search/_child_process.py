@@ -52,7 +52,7 @@ class Child:
 
     def kill(self) -> None:
         """End it and all it started; nothing happens if it has ended."""
-        with self._lock:  # so that nobody reaps it between the question and the signal
+        with self._lock:  # so that it is not reaped between the check and the signal
             if self._process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self._process.pid, signal.SIGKILL)

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 
 def restrict(job: dict[str, Any]) -> None:
-    """Have the system end us if nobody else can: our parent may be killed while a pattern backtracks."""
+    """Let the system end this process if nothing else can: our parent may be killed while a pattern backtracks."""
     try:
         import resource  # noqa: PLC0415 - not on every system
     except ImportError:
@@ -25,7 +25,7 @@ def restrict(job: dict[str, Any]) -> None:
     for limit, value in ((resource.RLIMIT_CPU, job["cpu_seconds"]), (resource.RLIMIT_AS, job["max_memory"])):
         try:
             resource.setrlimit(limit, (value, value))
-        except (ValueError, OSError):  # a lower limit stands already
+        except (ValueError, OSError):  # a lower limit is set already
             continue
 
 

@@ -32,7 +32,7 @@ def find_ripgrep(forbidden: Iterable[str]) -> str | None:
 def likely_files(
     program: str, directory: str, pattern: str, *, ignore_case: bool, ignored: Iterable[str], max_bytes: int, stop: Stop
 ) -> list[tuple[str, ...]] | None:
-    """Names below a directory of files that may match; None if ripgrep cannot say and all have to be looked at.
+    """Names below a directory of files that may match; None if ripgrep cannot decide and every file has to be read.
 
     Raises:
         Stopped: The call was cancelled.

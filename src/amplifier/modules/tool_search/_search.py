@@ -140,11 +140,11 @@ class Search:
             return
         self.searched += 1
         mode = self.values["output_mode"]
-        room = {"content": self.wanted - len(self.matches), "count": _MOST_COUNTED}.get(mode, 1)
-        hits = matcher.find(data, room)
+        most = {"content": self.wanted - len(self.matches), "count": _MOST_COUNTED}.get(mode, 1)
+        hits = matcher.find(data, most)
         self.too_long += hits.too_long
         if not hits.lines:
-            self.more = self.more or hits.more  # there was no room left for the match there is
+            self.more = self.more or hits.more  # the match does not fit any more
             return
         if mode != "content" and len(self.files) == self.wanted:
             self.more = True

@@ -21,11 +21,11 @@ _MOST_SHOWN = 50
 
 @attrs.frozen
 class Agent:
-    """Somebody a task can be given to.
+    """An agent of the plan.
 
     Attributes:
         overlay: Laid over the plan of the session: mappings merge, lists are replaced.
-        instruction: What the agent is told before its task.
+        instruction: The system message before its task.
     """
 
     name: str

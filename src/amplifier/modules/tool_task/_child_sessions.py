@@ -25,7 +25,7 @@ from ._agents import Agent
 from ._token_usage import Budget, TokenUsage, UsageCounter
 
 DEPTH = "self_delegation_depth"
-"""The capability that says how many sessions stand above this one; published modules know it by this name."""
+"""The capability with the number of sessions above this one; published modules use this name."""
 BUDGET = "task.budget"
 """The capability through which a child shares the budget of its parent."""
 SPAWNED, COMPLETED = "task:agent_spawned", "task:agent_completed"
@@ -41,9 +41,9 @@ class Outcome:
     """How a child ended.
 
     Attributes:
-        response: Its answer; what it had said so far if it failed.
+        response: Its answer; its text so far if it failed.
         failure: Why it is not the whole answer; None if it is.
-        has_completed: The child's loop said that it came to an end, whoever asked it to stop by then.
+        has_completed: The child's loop reported that it is finished, even if it was asked to stop by then.
     """
 
     session_id: str
@@ -54,12 +54,12 @@ class Outcome:
 
 
 def child_id(parent: str, agent: str) -> str:
-    """An id that tells whose child it is and who works in it."""
+    """An id that names the parent session and the agent."""
     return f"{parent[:120]}-{uuid.uuid4().hex[:16]}_{_NOT_IN_AN_ID.sub('-', agent)[:60]}"
 
 
 def depth_of(coordinator: Coordinator) -> int:
-    """How many sessions stand above this one."""
+    """How many sessions are above this one."""
     depth = coordinator.get_capability(DEPTH)
     return depth if isinstance(depth, int) else 0
 
@@ -89,19 +89,19 @@ class ChildSessions:
             outcome.failure = _budget_failure(self._budget)
             return outcome
         counter = UsageCounter(self._budget)
-        told = {
+        about = {
             "agent": agent.name,
             "sub_session_id": outcome.session_id,
             "parent_session_id": self._coordinator.session_id,
         }
-        await self._coordinator.hooks.emit(SPAWNED, {**told, "depth": depth_of(self._coordinator) + 1})
+        await self._coordinator.hooks.emit(SPAWNED, {**about, "depth": depth_of(self._coordinator) + 1})
         status = "cancelled"
         try:
             await self._run_in_time(agent, instruction, outcome, counter)
             status = "completed" if outcome.failure is None else "failed"
         finally:
             outcome.consumed = counter.consumed()
-            details = {**told, "success": status == "completed", "status": status, "usage": outcome.consumed.shown()}
+            details = {**about, "success": status == "completed", "status": status, "usage": outcome.consumed.shown()}
             if outcome.failure is not None:
                 details["error"] = {"type": outcome.failure.kind, "message": str(outcome.failure)}
             with anyio.move_on_after(_FAREWELL, shield=True):
@@ -118,7 +118,7 @@ class ChildSessions:
         if scope.cancelled_caught:
             outcome.failure = ToolFailure("Timeout", f"the agent was not finished after {self._timeout:g} s, and ended")
         if isinstance(outcome.failure, ToolFailure) and outcome.failure.kind == "Cancelled":
-            # The child hears of the parent's stop on its own; if that is why, this raises what is meant for us.
+            # The child is cancelled with the parent on its own; if that is why, this raises what is meant for us.
             await anyio.lowlevel.checkpoint()
 
     async def _run_child(self, agent: Agent, instruction: str, outcome: Outcome, counter: UsageCounter) -> None:
@@ -143,7 +143,7 @@ class ChildSessions:
                 )
 
     def _prepare(self, host: Coordinator, outcome: Outcome, counter: UsageCounter) -> None:
-        """What the child gets beside its plan, and what we want to hear of it."""
+        """Register the capabilities of the child, and the handlers that observe it."""
         for name in self._inherited:
             if (value := self._coordinator.get_capability(name)) is not None:
                 host.register_capability(name, value)

@@ -30,7 +30,7 @@ class TokenUsage:
         return self.tokens["input_tokens"] + self.tokens["output_tokens"]
 
     def add(self, usage: Mapping[str, Any], calls: int = 1) -> int:
-        """Add what an event says; returns by how many tokens `total` grew."""
+        """Add the usage of an event; returns by how many tokens `total` grew."""
         before = self.total
         self.calls += calls
         for name in _COUNTED:
@@ -78,7 +78,7 @@ class Budget:
         return self.limit is not None and self.consumed >= self.limit
 
     def consume(self, tokens: int) -> None:
-        """Count tokens, and tell whoever works on when they were the last."""
+        """Count tokens, and call the watchers when the budget is used up."""
         was_used_up = self.is_used_up
         self.consumed += tokens
         if self.is_used_up and not was_used_up:
@@ -94,17 +94,17 @@ class Budget:
 class UsageCounter:
     """Counts what one child consumes.
 
-    A model call is told by the provider (``llm:response``, which some providers do not emit) and by the orchestrator
+    A model call is reported by the provider (``llm:response``, which some providers do not emit) and by the orchestrator
     (``provider:response``, which does not come when it was cancelled in between). So both are counted for each provider,
     and the larger sum is taken.
 
     Args:
-        budget: Told of every token that was not known before.
+        budget: Counts every token once.
     """
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
-        self._told: dict[tuple[str, str], TokenUsage] = {}
+        self._reported: dict[tuple[str, str], TokenUsage] = {}
         self._by_children = TokenUsage()
 
     def take(self, event: str, data: Mapping[str, Any]) -> None:
@@ -113,7 +113,7 @@ class UsageCounter:
         if not isinstance(usage, Mapping):
             return
         before = self.consumed().total
-        self._told.setdefault((str(data.get("provider")), event), TokenUsage()).add(usage)
+        self._reported.setdefault((str(data.get("provider")), event), TokenUsage()).add(usage)
         self._budget.consume(self.consumed().total - before)
 
     def take_child(self, data: Mapping[str, Any]) -> None:
@@ -127,9 +127,11 @@ class UsageCounter:
         """Everything so far."""
         result = TokenUsage()
         parts = [self._by_children] if self._by_children.calls else []
-        for provider in dict.fromkeys(provider for provider, _ in self._told):
-            told = [consumed for (name, _), consumed in self._told.items() if name == provider]
-            parts.append(max(told, key=lambda consumed: (consumed.total, consumed.calls, consumed.cost is not None)))
+        for provider in dict.fromkeys(provider for provider, _ in self._reported):
+            reported = [consumed for (name, _), consumed in self._reported.items() if name == provider]
+            parts.append(
+                max(reported, key=lambda consumed: (consumed.total, consumed.calls, consumed.cost is not None))
+            )
         for part in parts:
             cost = None if part.cost is None else str(part.cost)
             result.add({**part.tokens, "cost_usd": cost}, part.calls)

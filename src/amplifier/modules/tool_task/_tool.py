@@ -33,7 +33,7 @@ class TaskTool(BuiltinTool):
     _name = "task"
     _description = (
         "Hand a task to an agent, which works on it on its own and answers once. It knows nothing of this conversation and "
-        "cannot ask back: put everything it needs into the instruction, and say what to return. Several calls at once run "
+        "cannot ask back: put everything it needs into the instruction, and state what to return. Several calls at once run "
         "side by side. Agents:\n"
     )
     _schema: ClassVar[dict[str, Any]] = {

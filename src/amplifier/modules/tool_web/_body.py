@@ -32,7 +32,7 @@ class Body:
         limit: Bytes kept, after decompression.
 
     Attributes:
-        is_full: There was more than that; nobody needs to read on.
+        is_full: There was more than that; the rest is not read.
 
     Raises:
         ToolFailure: The body is compressed in a way we did not ask for.
@@ -52,7 +52,7 @@ class Body:
         """Take the next bytes from the network.
 
         Raises:
-            ToolFailure: They are not what the header says.
+            ToolFailure: They do not fit the header.
         """
         for piece in self._pieces(received):
             self.data += piece
@@ -89,7 +89,7 @@ class Body:
         if not declared and (found := _DECLARED.search(self.data[:4096])):
             declared = found[1].decode("ascii")
         if _ENCODINGS.fullmatch(declared):
-            # As browsers do: who says latin-1 means the superset.
+            # As browsers do: latin-1 means the superset.
             name = (
                 "cp1252" if declared.lower() in ("iso-8859-1", "latin-1", "latin1", "us-ascii", "ascii") else declared
             )

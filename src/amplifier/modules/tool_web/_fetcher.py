@@ -2,7 +2,7 @@
 
 Each hop is read, resolved and checked anew, and then connected to exactly the address that was checked, while the Host
 header, the name in the TLS handshake and the certificate check keep the host's name. So a name server that answers
-differently a moment later changes nothing. Nothing is sent but what stands here: no cookies, no credentials, no proxies
+differently a moment later changes nothing. Nothing else is sent: no cookies, no credentials, no proxies
 from the environment.
 """
 
@@ -66,10 +66,10 @@ class Fetcher:
     """Fetches URLs within a policy.
 
     Args:
-        policy: Where it may go.
-        options: How far.
-        context: Whom to trust.
-        resolver: Knows the addresses of names.
+        policy: Which hosts and addresses it may reach.
+        options: Its limits.
+        context: Verifies certificates.
+        resolver: Resolves names.
         dial: Connects to addresses.
     """
 
@@ -126,7 +126,7 @@ class Fetcher:
                 except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
                     if address is addresses[-1] or isinstance(error, ssl.SSLError):
                         raise _failure(target, error) from None
-        raise ToolFailure("ConnectionFailed", f"{shown(target.host)}: nobody answers there")
+        raise ToolFailure("ConnectionFailed", f"{shown(target.host)}: no answer")
 
     async def _addresses(self, target: Target) -> list[Address]:
         found = [read_address(text) for text in await self._resolve(target.host, target.port)]

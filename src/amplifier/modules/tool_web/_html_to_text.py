@@ -50,7 +50,7 @@ def readable(page: str, base: str, check: Callable[[], None]) -> tuple[str, str]
         if number % 1000 == 0:
             check()
         if name is None:
-            writer.say(text)
+            writer.write(text)
         elif closing:
             writer.close(name)
         else:
@@ -99,7 +99,7 @@ def _tokens(page: str) -> Iterator[tuple[str | None, bool, str]]:
 
 
 class _Writer:
-    """Gathers text; knows what stands on the line it is writing."""
+    """Collects text; keeps track of the current line."""
 
     def __init__(self, base: str) -> None:
         self._base = base
@@ -111,7 +111,7 @@ class _Writer:
         self._in_title = False
         self.title = ""
 
-    def say(self, text: str) -> None:
+    def write(self, text: str) -> None:
         text = html.unescape(_LONG_REFERENCE.sub("\N{REPLACEMENT CHARACTER}", text) if "&#" in text else text)
         if self._in_title:
             self.title = _SPACE.sub(" ", self.title + text)[:500]
@@ -152,7 +152,7 @@ class _Writer:
             self._open_link(attributes)
         elif name == "img":
             if alternative := _attribute(attributes, "alt").strip():
-                self.say(f"[image: {alternative[:300]}] ")
+                self.write(f"[image: {alternative[:300]}] ")
         elif name in _BLOCKS:
             self._end_line()
             if name == "li":

@@ -96,10 +96,10 @@ class Exchange:
 async def open_exchange(target: Target, address: str, context: ssl.SSLContext, dial: Dial) -> AsyncIterator[Exchange]:
     """Connect to an address in the name of a host.
 
-    The certificate is checked against the host's name, and the name is told in the handshake.
+    The certificate is checked against the host's name, and the handshake carries the name.
 
     Raises:
-        OSError: Nobody can be reached there, or the certificate is wrong.
+        OSError: The address cannot be reached, or the certificate is wrong.
     """
     raw = await dial(address, target.port)
     stream = raw
@@ -110,6 +110,6 @@ async def open_exchange(target: Target, address: str, context: ssl.SSLContext, d
             )
         yield Exchange(stream, shown(target.host))
     finally:
-        # Hanging up without a farewell: there is nothing left to say, and a silent peer must not hold us up.
+        # Closed without a TLS shutdown: nothing is left to send, and a silent peer must not delay the call.
         with anyio.CancelScope(shield=True):
             await anyio.aclose_forcefully(raw)
