@@ -26,12 +26,12 @@ class Dead(BaseException):
 
 
 class System:
-    """Stands where `os` stands in the log, counts what is asked of the disk and lets one call go wrong.
+    """Replaces `os` in the log, counts what is asked of the disk and lets one call go wrong.
 
     Args:
         at: Which call goes wrong, counted from 1; none if 0.
         how: ``"refuse"``: an error once. ``"refuse for ever"``: from there on. ``"half"``: a write stores half, then an
-            error. ``"short"``: a write stores half and says so. ``"die"``: half of it happens and nothing after it.
+            error. ``"short"``: a write stores half and returns the number. ``"die"``: half of it happens and nothing after it.
         error: Which error.
     """
 

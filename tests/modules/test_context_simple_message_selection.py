@@ -33,7 +33,7 @@ class Transcript:
     together: list[list[int]] = attrs.field(factory=list)
     orphans: list[int] = attrs.field(factory=list)
 
-    def say(self, **message: Any) -> int:
+    def add(self, **message: Any) -> int:
         position = len(self.messages)
         self.messages.append({**message, "name": str(position)})
         return position
@@ -63,14 +63,14 @@ def transcripts(draw: st.DrawFn) -> Transcript:
     for turn in range(draw(st.integers(0, 8))):
         match draw(st.sampled_from(["prompt", "prompt", "words", "calls", "calls", "calls", "system", "orphan"])):
             case "prompt":
-                transcript.say(role="user", content=draw(contents()), metadata={"n": draw(texts())})
+                transcript.add(role="user", content=draw(contents()), metadata={"n": draw(texts())})
             case "words":
-                transcript.say(role="assistant", content=draw(contents()))
+                transcript.add(role="assistant", content=draw(contents()))
             case "system":
-                transcript.say(role=draw(st.sampled_from(["system", "developer"])), content=draw(contents()))
+                transcript.add(role=draw(st.sampled_from(["system", "developer"])), content=draw(contents()))
             case "orphan":
                 transcript.orphans.append(
-                    transcript.say(role="tool", tool_call_id=f"nobody {turn}", content=draw(texts()))
+                    transcript.add(role="tool", tool_call_id=f"unknown {turn}", content=draw(texts()))
                 )
             case "calls":
                 draw_calls(draw, transcript, turn)
@@ -94,17 +94,17 @@ def draw_calls(draw: st.DrawFn, transcript: Transcript, turn: int) -> None:
             ]
         )
     )
-    group = [transcript.say(role="assistant", **form)]
+    group = [transcript.add(role="assistant", **form)]
     answered = draw(st.permutations(ids))[: draw(st.integers(0, len(ids)))]
     if draw(st.booleans()):
         for call in answered:
-            group.append(transcript.say(role="tool", tool_call_id=call, content=draw(contents())))
+            group.append(transcript.add(role="tool", tool_call_id=call, content=draw(contents())))
             if draw(st.integers(0, 4)) == 0:
-                transcript.say(role=draw(st.sampled_from(["user", "system"])), content="in between")
+                transcript.add(role=draw(st.sampled_from(["user", "system"])), content="in between")
     elif answered:
         key = draw(st.sampled_from(["tool_call_id", "tool_use_id"]))
         results = [{"type": "tool_result", key: call, "content": draw(texts())} for call in answered]
-        group.append(transcript.say(role="user", content=results))
+        group.append(transcript.add(role="user", content=results))
     transcript.together.append(group)
 
 
@@ -250,7 +250,7 @@ async def test_the_beginning_of_the_view_stays_the_same_over_many_requests():
         view = await context.get_messages_for_request(2000)
         assert sum(count_tokens(message, 4) for message in view) <= 1600
         beginnings.append(view[1]["content"])
-    # About 5400 tokens were said in all; the view begins elsewhere once for every 800 of them above its limit.
+    # About 5400 tokens were added in all; the view begins elsewhere once for every 800 of them above its limit.
     assert len(set(beginnings)) <= 8
     assert len(view) > 15
 

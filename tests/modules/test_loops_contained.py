@@ -40,7 +40,7 @@ def tools_of(agent: Agent) -> list[Any]:
 
 
 class Neighbour:
-    """A pair of tools: ``bad`` does what it is told while ``good`` is running, and ``good`` ends last."""
+    """A pair of tools: ``bad`` does what it is given while ``good`` is running, and ``good`` ends last."""
 
     def __init__(self, fail: Any) -> None:
         self._running = anyio.Event()
@@ -599,7 +599,7 @@ async def test_a_provider_that_answers_its_deadline_with_a_cancellation_of_its_o
 
 
 class Fragile:
-    """A context that fails at one of its methods, if the condition says so."""
+    """A context that fails at one of its methods, if the condition holds."""
 
     def __init__(self, method: str, fail: Any, when: Any = lambda message: True) -> None:
         self._inner = MockContextManager()

@@ -397,18 +397,18 @@ async def test_parallel_commands_do_not_mix_and_are_bounded_in_number(tmp_path):
 
 
 def test_commands_run_in_an_event_loop_outside_the_main_thread():
-    said: list[Any] = []
+    outputs: list[Any] = []
 
     async def main() -> None:
         coordinator = TestCoordinator()
         await tool_bash.mount(coordinator, {})
-        said.append((await coordinator.get("tools", "bash").execute({"command": "echo thread"})).output["stdout"])
+        outputs.append((await coordinator.get("tools", "bash").execute({"command": "echo thread"})).output["stdout"])
 
     for backend in ("asyncio", "trio"):
         thread = threading.Thread(target=anyio.run, args=(main,), kwargs={"backend": backend})
         thread.start()
         thread.join(20)
-    assert said == ["thread\n", "thread\n"]
+    assert outputs == ["thread\n", "thread\n"]
 
 
 async def test_the_event_loop_goes_on_while_a_command_floods():
@@ -426,7 +426,7 @@ async def test_the_event_loop_goes_on_while_a_command_floods():
         group.start_soon(watch)
         await desk.get("bash", command="head -c 50000000 /dev/zero")
         group.cancel_scope.cancel()
-    assert len(gaps) >= 2  # it was not stood still for the whole of it
+    assert len(gaps) >= 2  # the loop was not blocked for the whole time
 
 
 async def test_a_failure_is_logged_without_the_environment(caplog):

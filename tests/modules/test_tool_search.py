@@ -1,4 +1,4 @@
-"""tool-search: grep finds what there is, says what it left out, and always ends; ripgrep only helps."""
+"""tool-search: grep finds what there is, reports what it left out, and always ends; ripgrep only helps."""
 
 from __future__ import annotations
 

@@ -392,7 +392,7 @@ def test_a_family_cancelled_at_any_suspension_leaves_no_child_and_forgets_no_usa
                 problems.append("more ends than beginnings")
             begun = {session.session_id for session in family.sessions[1:]}
             if not begun <= {data["sub_session_id"] for data in completed}:
-                problems.append("a child that had begun was not told to have ended")
+                problems.append("no event reported the end of a child that had begun")
             return problems
 
         async def scenario() -> None:
@@ -491,12 +491,12 @@ async def test_approvals_and_displays_are_the_parents():
         async def mount(self, coordinator: Any, config: Any) -> None:
             if coordinator.parent_id is not None:
                 coordinator.hooks.register("tool:pre", self.ask, name="ask")
-                coordinator.hooks.register("prompt:submit", self.say, name="say")
+                coordinator.hooks.register("prompt:submit", self.emit_text, name="emit_text")
 
         async def ask(self, event: str, data: dict[str, Any]) -> HookResult:
             return HookResult(action="ask_user", approval_prompt="May the child look?")
 
-        async def say(self, event: str, data: dict[str, Any]) -> HookResult:
+        async def emit_text(self, event: str, data: dict[str, Any]) -> HookResult:
             return HookResult(user_message="from below")
 
     for reply, expected in (("Allow", True), ("Deny", False)):
@@ -561,10 +561,10 @@ async def test_other_modules_find_the_agents_as_capabilities():
         assert overlay == {"providers": ["provider-helper"]}
         overlay["providers"].clear()
         assert await get("agents.get")("helper") == {"providers": ["provider-helper"]}
-        assert await get("agents.get")("nobody") == {}
+        assert await get("agents.get")("unknown") == {}
         assert await get("agents.spawn")("helper", "a task") == "from afar"
-        with pytest.raises(Exception, match="there is no agent 'nobody'"):
-            await get("agents.spawn")("nobody", "a task")
+        with pytest.raises(Exception, match="there is no agent 'unknown'"):
+            await get("agents.spawn")("unknown", "a task")
 
 
 @pytest.mark.parametrize("agents", [None, {}, "all", {"dirs": ["x"]}, {1: {}}])
@@ -644,13 +644,15 @@ usages = st.fixed_dictionaries(
 def test_a_call_that_is_told_twice_is_counted_once_and_one_told_once_is_not_lost(calls):
     budget = Budget(None)
     counter = UsageCounter(budget)
-    told: dict[tuple[str, str], int] = {}
+    reported: dict[tuple[str, str], int] = {}
     for provider, usage, how in calls:
         for event in ("llm:response", "provider:response") if how == "both" else (how,):
             counter.take(event, {"provider": provider, "usage": usage})
-            told[provider, event] = told.get((provider, event), 0) + usage["input_tokens"] + usage["output_tokens"]
+            reported[provider, event] = (
+                reported.get((provider, event), 0) + usage["input_tokens"] + usage["output_tokens"]
+            )
     expected = sum(
-        max(told.get((provider, event), 0) for event in ("llm:response", "provider:response")) for provider in "ab"
+        max(reported.get((provider, event), 0) for event in ("llm:response", "provider:response")) for provider in "ab"
     )
     assert counter.consumed().total == expected == budget.consumed
 

@@ -489,7 +489,7 @@ async def test_a_certificate_of_the_name_is_accepted(authority, tmp_path):
     [
         pytest.param(["elsewhere.example"], True, id="another name"),
         pytest.param(["127.0.0.1"], True, id="the address instead of the name"),
-        pytest.param(["localhost"], False, id="an authority nobody trusts"),
+        pytest.param(["localhost"], False, id="an untrusted authority"),
     ],
 )
 async def test_a_certificate_that_does_not_fit_is_refused(authority, tmp_path, names, trust):
@@ -602,7 +602,7 @@ WORST = (
 
 @pytest.mark.parametrize("unit", WORST)
 def test_no_page_takes_long(unit):
-    """Counted in looks at the page, for clocks tell lies: a quadratic reader never ends with these."""
+    """Counted in looks at the page, because wall time depends on the machine: a quadratic reader never ends with these."""
     readable(unit * (200_000 // len(unit)), "http://h/", lambda: None)
     readable("<a " + "x-" * 100_000 + unit, "http://h/", lambda: None)
     assert readable("<p>" + unit * 10, "http://h/", lambda: None) is not None

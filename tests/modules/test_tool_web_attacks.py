@@ -19,14 +19,14 @@ from amplifier.modules._tool_base import ToolFailure
 from amplifier.modules.tool_web import WebFetchTool
 from amplifier.modules.tool_web._fetcher import Fetcher
 from amplifier.modules.tool_web._options import WebOptions
-from amplifier.modules.tool_web._public_addresses import objection, read_address
+from amplifier.modules.tool_web._public_addresses import read_address, reason_to_refuse
 from amplifier.modules.tool_web._urls import Policy, read_url
 from tests.modules.test_tool_filesystem import Desk
 from tests.modules.test_tool_web import Site
 
 PUBLIC = "93.184.215.14"
 
-# What a name server may say; every other name is public.
+# What a name server may answer; every other name is public.
 NAMES: dict[str, Sequence[str]] = {
     "localhost": ["127.0.0.1", "::1"],
     "localtest.me": ["127.0.0.1"],
@@ -196,7 +196,7 @@ URLS = [
 
 
 class Guarded:
-    """A fetcher whose network says `NAMES`, and which notes every connection instead of making it."""
+    """A fetcher whose network answers with `NAMES`, and which notes every connection instead of making it."""
 
     def __init__(self, policy: Policy | None = None, answers: Any = None, **options: Any) -> None:
         self.dialled: list[tuple[str, int]] = []
@@ -406,14 +406,14 @@ def flags_of(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> list[str
 @given(number=st.integers(0, 2**32 - 1))
 def test_what_is_called_public_is_not_what_python_calls_private(number):
     address = ipaddress.IPv4Address(number)
-    if objection(address) is None:
+    if reason_to_refuse(address) is None:
         assert flags_of(address) == []
 
 
 @given(number=st.integers(0, 2**128 - 1) | st.integers(0, 2**32 - 1).map(lambda n: n | 0xFFFF << 32))
 def test_no_ipv6_address_that_holds_another_is_public(number):
     address = ipaddress.IPv6Address(number)
-    if objection(address) is None:
+    if reason_to_refuse(address) is None:
         assert address.ipv4_mapped is None
         assert address.sixtofour is None
         assert address.teredo is None

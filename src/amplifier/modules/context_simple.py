@@ -78,7 +78,7 @@ class SimpleContext:
         self._conversation.replace([checked_copy(message) for message in messages])
 
     async def clear(self) -> None:
-        """Forget everything stored."""
+        """Remove everything stored."""
         self._conversation.replace(())
 
     def statistics(self) -> Statistics:

@@ -33,7 +33,7 @@ class TodoTool(BuiltinTool):
     """Keeps a list of todos; every change gives the whole list, so that nothing is changed by half.
 
     Args:
-        coordinator: Whose session keeps the list.
+        coordinator: Its session state holds the list.
     """
 
     _name = "todo"

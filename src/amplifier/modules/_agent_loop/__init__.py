@@ -1,4 +1,4 @@
-"""The one agent turn that all loops share: ask the model, run the tools it wants, until it answers in words."""
+"""The one agent turn that all loops share: call the model, run its tools, repeat until it answers without tool calls."""
 
 from .options import TurnOptions, read_options
 from .orchestrator import TurnOrchestrator

@@ -112,7 +112,7 @@ def _judged(exc: BaseException, who: str, is_late: bool) -> Exception:
 
 
 def _own_part(exc: BaseException) -> BaseException:
-    """Of a group that holds cancellations, the errors beside them, else one of the cancellations.
+    """Of a group that holds cancellations, the other errors, else one of the cancellations.
 
     A task group that fails while it is being cancelled raises such groups, on trio more often than on asyncio.
     """

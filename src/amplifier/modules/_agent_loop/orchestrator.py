@@ -1,4 +1,4 @@
-"""What every loop is to the kernel: an orchestrator that runs the shared turn with its own options."""
+"""The orchestrator of all loops: runs the shared turn with the options of the loop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TurnOrchestrator:
         coordinator: Coordinator | None = None,
         **_: Any,
     ) -> str:
-        """Run one turn and return the model's final words."""
+        """Run one turn and return the text of the model's last answer."""
         turn = Turn(
             self._options,
             context=context,

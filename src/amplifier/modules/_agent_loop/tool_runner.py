@@ -79,7 +79,7 @@ class ToolRunner:
         return [self.results[call.id] for call in calls]
 
     async def _run_undisturbed(self, call: ToolCall, group_id: str) -> None:
-        """One call in a task beside others: a second native cancel must not cut its unwinding off."""
+        """One of several concurrent calls: a second native cancel must not cut its unwinding off."""
         if self._coordinator is None:
             await self._run_one(call, group_id)
         else:
@@ -134,7 +134,7 @@ class ToolRunner:
         return given, about, None
 
     async def _select(self, call: ToolCall) -> str:
-        """Let hooks choose the tool for a call: the event-driven loop's decision."""
+        """Let hooks choose the tool for a call, in the event-driven loop."""
         asked = {
             "tool_name": call.name,
             "tool_call_id": call.id,

@@ -41,7 +41,7 @@ class ToolSchemas:
         return specs
 
     def problem(self, name: str, given: dict[str, Any]) -> str | None:
-        """What is wrong with an input, in words for the model; None if nothing is, or if it cannot be checked."""
+        """What is wrong with an input, as text for the model; None if nothing is, or if it cannot be checked."""
         if jsonschema is None or name not in self._schemas:
             return None
         try:

@@ -23,7 +23,7 @@ _SETTLING_SECONDS = 10.0
 
 
 def text_of(response: ChatResponse) -> str:
-    """The words of an answer."""
+    """The text of an answer."""
     return "".join(block.text for block in response.content if isinstance(block, TextBlock))
 
 

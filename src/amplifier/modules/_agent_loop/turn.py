@@ -1,4 +1,4 @@
-"""One turn: call the model, run its tools, repeat until the model answers in words, a limit is reached or the turn is stopped."""
+"""One turn: call the model, run its tools, repeat until the model answers without tool calls, a limit is reached or the turn is stopped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PREVIEW = 200
 
 
 class Turn:
-    """One turn of a loop; made anew for every prompt.
+    """One turn of a loop; created for every prompt.
 
     Attributes:
         is_answered: The conversation is known to end with an answer of the model, or with what others added to one.
@@ -61,7 +61,7 @@ class Turn:
         self._finished = False
 
     async def run(self, prompt: str) -> str:
-        """Run the turn and return the model's final words.
+        """Run the turn and return the text of the model's last answer.
 
         Raises:
             LLMError: What the provider raised, unchanged.

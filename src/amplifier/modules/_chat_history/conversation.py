@@ -99,14 +99,14 @@ class Conversation:
             self.tokens += entry.tokens
 
     def replace(self, messages: Iterable[dict[str, Any]]) -> None:
-        """Forget everything and store these, which belong to the conversation from here on."""
+        """Replace everything by these messages, which belong to the conversation from here on."""
         self.entries, self.tokens, self.compactions = [], 0, 0
         self._call_positions = {}
         for message in messages:
             self.append(message)
 
     def adopt(self, other: Conversation) -> None:
-        """Forget everything and take over another conversation, which must not be used any more.
+        """Replace everything by another conversation, which must not be used any more.
 
         Thousands of messages take time to go through; this way they can be in a worker thread.
         """

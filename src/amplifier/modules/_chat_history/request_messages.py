@@ -69,7 +69,7 @@ def _view(entries: list[Entry], options: ContextOptions, budget: int, limit: int
     if tokens > budget:
         logger.warning(
             "the conversation cannot be cut down to %d tokens: system messages and the newest message take %d "
-            "without their text; give the model a larger window or start anew",
+            "without their text; give the model a larger window or start a new conversation",
             budget,
             tokens,
         )

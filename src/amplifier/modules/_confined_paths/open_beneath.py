@@ -37,7 +37,7 @@ def _flags(*names: str) -> int:
 # O_PATH needs no right to list a directory, only to pass through it; elsewhere than on Linux it has to do without.
 _PASS = _flags("O_PATH", "O_DIRECTORY", "O_NOFOLLOW", "O_CLOEXEC")
 _LIST = _flags("O_RDONLY", "O_DIRECTORY", "O_NOFOLLOW", "O_CLOEXEC")
-# O_NONBLOCK: opening a FIFO must not wait for its other end. O_NOCTTY: a terminal must not become ours.
+# O_NONBLOCK: opening a FIFO must not wait for its other end. O_NOCTTY: a terminal must not become the controlling one.
 _READ = _flags("O_RDONLY", "O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC")
 
 _KINDS = (
@@ -100,7 +100,7 @@ def open_parent(access: AccessRoots, place: ConfinedPath, *, make: bool = False)
 
 
 def open_file(access: AccessRoots, place: ConfinedPath) -> tuple[int, ConfinedPath]:
-    """Open a regular file for reading, without ever waiting for anybody.
+    """Open a regular file for reading, without ever waiting for another process.
 
     Returns:
         A descriptor, the caller's to close, and the place without links.

@@ -84,7 +84,7 @@ class Walk:
                 os.close(directory)
 
     def notes(self) -> list[str]:
-        """What limits the result, in words for the model."""
+        """What limits the result, as text for the model."""
         notes = []
         if self.cut:
             notes.append(f"the tree is too large or too deep; the walk ended after {self._seen} names")

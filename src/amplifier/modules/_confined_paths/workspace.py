@@ -1,6 +1,6 @@
 """Which places a tool may touch: roots from the plan, and paths of the model turned into places beneath them.
 
-Pure text except for resolving a root once. Whether a path really leads where its text suggests is the business of
+Pure text except for resolving a root once. Whether a path really leads where its text suggests is checked by
 `open_beneath`, which asks the file system component by component.
 """
 
@@ -40,7 +40,7 @@ class ConfinedPath:
     names: tuple[str, ...] = ()
 
     def __attrs_post_init__(self) -> None:
-        # Whoever makes a place has dealt with this before; the walk would take it for a directory like any other.
+        # Callers have refused this already; the walk would take it for a directory like any other.
         if ".." in self.names:
             raise ToolFailure("InvalidPath", f"{shown('/'.join(self.names))}: '..' is not the name of a place")
 
@@ -61,7 +61,7 @@ class ConfinedPath:
 
 @attrs.frozen
 class Root:
-    """A directory that everything lies beneath.
+    """A directory below which tools may work.
 
     Attributes:
         path: Absolute and free of symbolic links.
@@ -90,7 +90,7 @@ class AccessRoots:
         """Turn a path of the model into a place.
 
         Raises:
-            ToolFailure: It is no usable path, or lies outside.
+            ToolFailure: It is no usable path, or is outside.
         """
         if not path or "\0" in path:
             raise ToolFailure("InvalidPath", f"{shown(path)!r} is not a path: it is empty or holds a NUL character")
@@ -127,7 +127,7 @@ class AccessRoots:
         if ".." in names[ups:]:
             raise ToolFailure("OutsideRoots", f"{description}, a form that is not followed")
         before = [] if target.startswith("/") else _names(link.parent.path)
-        # Above the top there is the top again, as everywhere.
+        # The parent of the top directory is the top directory.
         return self._beneath([*before[: max(0, len(before) - ups)], *names[ups:], *rest], description)
 
     def _beneath(self, names: list[str], subject: str) -> ConfinedPath:
@@ -209,7 +209,7 @@ class Workspace:
 
     def _working_dir(self) -> Path:
         value = self._coordinator.get_capability(_WORKING_DIR)
-        # An application may offer a string or a Path; anything else is no directory we could use.
+        # An application may offer a string or a Path; anything else is not a directory.
         return self._default / value if isinstance(value, str | Path) else self._default
 
     def _resolved(self, path: Path) -> Root:

@@ -30,7 +30,7 @@ def check_input(schema: Mapping[str, Any], given: Any) -> tuple[Any, list[str]]:
         given: Any JSON value; not changed.
 
     Returns:
-        The value, of no use if there are problems, and the problems in words for the model.
+        The value, unusable if there are problems, and the problems as text for the model.
     """
     problems: list[str] = []
     value = _checked(schema, given, "", problems)

@@ -1,4 +1,4 @@
-"""The shape of a built-in tool: input checked against its schema, failures as results, nothing raised but cancellation."""
+"""The base class of built-in tools: input checked against its schema, failures as results, nothing raised but cancellation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BuiltinTool(ABC):
 
     @property
     def description(self) -> str:
-        """What it does, in words for the model."""
+        """What it does, as text for the model."""
         return self._description
 
     @property
@@ -60,7 +60,7 @@ class BuiltinTool(ABC):
 
         Raises:
             ToolFailure: It cannot be done.
-            OSError: The same, in the system's words.
+            OSError: The same, reported by the system.
         """
 
     def _subject(self, values: dict[str, Any]) -> str:

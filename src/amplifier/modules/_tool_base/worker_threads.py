@@ -100,7 +100,7 @@ class _Job(Generic[_Result]):
         self.stop.request()
 
     async def wait(self, what: str) -> None:
-        """Wait until the thread is done with it, whatever cancels us, but only so long."""
+        """Wait until the thread has finished, under every cancellation, for at most `PATIENCE`."""
         pause = _SHORTEST_LOOK
         with anyio.move_on_after(PATIENCE, shield=True):
             # Looking again and again needs nothing of the thread, which may outlive the loop it would have to wake.

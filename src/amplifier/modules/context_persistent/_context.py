@@ -162,7 +162,7 @@ class PersistentContext:
         await self._replace(given)
 
     async def clear(self) -> None:
-        """Forget everything stored, on disk, too; the file stays, empty.
+        """Remove everything stored, on disk, too; the file stays, empty.
 
         Raises:
             OSError: The system refuses; nothing was forgotten, see `MessageLog.replace`.

@@ -96,7 +96,7 @@ def scan(data: bytes, path: Path, session_id: str) -> Scan:
     Args:
         data: All of it.
         path: Where it is, for errors.
-        session_id: Whose it must be.
+        session_id: The session it must belong to.
 
     Raises:
         LogDamagedError: It is not this session's file, or not as it was written.
@@ -108,7 +108,7 @@ def scan(data: bytes, path: Path, session_id: str) -> Scan:
         record = None if end < 0 else _decode(data[position:end])
         if record is None:
             if not records:
-                raise LogDamagedError(path, 1, "this is not the beginning of a conversation of ours")
+                raise LogDamagedError(path, 1, "this is not the beginning of a conversation file")
             if (reason := _why_not_torn(data, position, end)) is not None:
                 raise LogDamagedError(path, len(records) + 1, reason)
             break
@@ -156,7 +156,7 @@ def _read_header(records: list[dict[str, Any]], path: Path, session_id: str) -> 
     header = records[0] if records else {}
     version, generation, owner = header.get("version"), header.get("generation"), header.get("session_id")
     if header.get("format") != FORMAT or not isinstance(generation, int):
-        raise LogDamagedError(path, 1, "this is not the beginning of a conversation of ours")
+        raise LogDamagedError(path, 1, "this is not the beginning of a conversation file")
     if version != VERSION:
         raise LogDamagedError(path, 1, f"it is written in version {version!r} of the format, expected {VERSION}")
     if owner != session_id:

@@ -44,7 +44,7 @@ class MessageLog:
 
     Args:
         folder: The conversation's own; made, readable for its owner only, if it does not exist.
-        session_id: Whose conversation it is.
+        session_id: The session of the conversation.
 
     Attributes:
         path: The file.

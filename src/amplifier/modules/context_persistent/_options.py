@@ -21,7 +21,7 @@ class PersistentOptions(ContextOptions):
 
     Attributes:
         folder: The conversation's own folder, created if it does not exist.
-        session_id: Whose conversation it is.
+        session_id: The session of the conversation.
         resume_policy: What `set_messages` does after the conversation was loaded from its file: ``"keep_file"`` ignores
             it, because the file is the fuller record; ``"replace"`` obeys.
     """

@@ -1,4 +1,4 @@
-"""Reads the plan and mounts the tool."""
+"""Reads the configuration and mounts the tool."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
 
     def directory() -> Path:
         value = options.working_dir or coordinator.get_capability(_WORKING_DIR)
-        # An application may offer a string or a Path; anything else is no directory we could use.
+        # An application may offer a string or a Path; anything else is not a directory.
         return start / value if isinstance(value, str | Path) else start
 
     # Time is kept by the command itself, which then still has an answer to give; waiting for a free thread has no limit.

@@ -29,7 +29,7 @@ class OutputReader:
     """
 
     def __init__(self, process: subprocess.Popen[bytes], captures: tuple[Capture, Capture], stop: Stop) -> None:
-        assert process.stdout is not None  # whoever starts a command asks for both
+        assert process.stdout is not None  # the command is started with pipes for both
         assert process.stderr is not None
         self._pipes = (process.stdout, process.stderr)
         self._stop = stop
@@ -42,7 +42,7 @@ class OutputReader:
         self._wakeup_read, self._wakeup_write = os.pipe()
         self._is_open = True
         self._selector.register(self._wakeup_read, selectors.EVENT_READ)
-        # A descriptor that becomes readable when the process ends spares us looking again and again.
+        # A descriptor that becomes readable when the process ends makes polling unnecessary.
         self._end: int | None = None
         with contextlib.suppress(AttributeError, OSError):
             self._end = os.pidfd_open(process.pid)

@@ -107,14 +107,14 @@ class ProcessTree:
             self._shell.poll()  # a zombie shell would count as a member
             return [self._leader] if _send_to_group(self._leader, 0) else []
         seen = {process.pid: process for process in self._younger()}
-        # As they are now: whoever was in the group when it was last looked at may have left it.
+        # As they are now: a process may have left the group since the last look.
         self._known = {seen[process.pid] for process in self._known if seen.get(process.pid) == process}
         pending = [process for process in seen.values() if self._is_member(process)]
         self._known.update(pending)
         by_parent: dict[int, list[Process]] = {}
         for process in seen.values():
             by_parent.setdefault(process.parent, []).append(process)
-        while pending:  # whoever descends from a member is one, whatever it did to its session and environment
+        while pending:  # a descendant of a member is one, whatever it did to its session and environment
             for child in by_parent.get(pending.pop().pid, ()):
                 if child not in self._known:
                     self._known.add(child)

@@ -1,7 +1,7 @@
 """tool-filesystem: read, write, edit, list and find files, inside the allowed directories only.
 
 The tools are in `_read_tools` and `_write_tools`, what they do to files in `_reading` and `_writing`; how a path is opened
-without races is the business of the shared part ``_workspace``.
+without races is in the shared package `_confined_paths`.
 """
 
 from ._mount import mount

@@ -1,4 +1,4 @@
-"""Reads the plan and mounts the tools."""
+"""Reads the configuration and mounts the tools."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     for name in READING_TOOLS + WRITING_TOOLS if options.tools is None else options.tools:
         if name in WRITING_TOOLS and not workspace.is_writable:
             continue
-        # tool-search offers the same glob; whoever was asked for it first has mounted it.
+        # tool-search offers the same glob; the module that is mounted first provides it.
         if name == "glob" and options.tools is None and coordinator.get("tools", "glob") is not None:
             continue
         await coordinator.mount("tools", tools[name]())

@@ -52,7 +52,7 @@ class WritingTool(FileTool):
             async with self._lock:
                 written = await self._work(noted, values)
         except anyio.get_cancelled_exc_class():
-            if done:  # cancelled too late: the file has changed, and those who keep account must hear of it
+            if done:  # cancelled too late: the file has changed, and observers must get the event
                 with anyio.move_on_after(_LATE_PATIENCE, shield=True):
                     await self._emit(ARTIFACT_WRITE, done[0].place, done[0].size)
             raise

@@ -1,6 +1,6 @@
 """Replacing a file as a whole: either the old content stays or the new one is there, also when cancelled half-way.
 
-The new content goes into a file beside it, under a name that cannot be predicted, and is renamed into place by directory
+The new content goes into a file in the same directory, under a name that cannot be predicted, and is renamed into place by directory
 descriptor, so nothing is ever written through a link. Blocking; runs in a worker thread.
 
 Limits: permission bits and, where allowed, owner are kept; access lists and extended attributes are not. A process that
@@ -66,7 +66,7 @@ def replace_file(
         expected: What the content was made from; another version is not overwritten.
 
     Raises:
-        ToolFailure: It is no regular file, has a second name, changed meanwhile, or lies outside.
+        ToolFailure: It is no regular file, has a second name, changed meanwhile, or is outside.
         OSError: It cannot be written.
     """
     directory, place = open_parent(access, place, make=expected is None)
@@ -117,7 +117,7 @@ def _fill(file: int, data: bytes, old: os.stat_result | None, stop: Stop) -> Non
         rest = rest[os.write(file, rest[:_PIECE]) :]
     if old is not None:
         if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
-            with contextlib.suppress(OSError):  # only root may give files away; otherwise the file becomes ours
+            with contextlib.suppress(OSError):  # only root may give files away; otherwise this process owns the file
                 os.fchown(file, old.st_uid, old.st_gid)
         os.fchmod(file, stat.S_IMODE(old.st_mode) & 0o777)
     os.fsync(file)
@@ -126,8 +126,8 @@ def _fill(file: int, data: bytes, old: os.stat_result | None, stop: Stop) -> Non
 def _refuse_if_changed(
     directory: int, place: ConfinedPath, temporary: str, written: os.stat_result, expected: Version | None
 ) -> None:
-    ours = os.stat(temporary, dir_fd=directory, follow_symlinks=False)
-    if not os.path.samestat(ours, written):
+    found = os.stat(temporary, dir_fd=directory, follow_symlinks=False)
+    if not os.path.samestat(found, written):
         raise ToolFailure("Changed", f"{shown(place.path)}: its directory is being tampered with; nothing was changed")
     now = _replaceable(directory, place)
     if expected is not None and (now is None or Version.of(now) != expected):

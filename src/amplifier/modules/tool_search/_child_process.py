@@ -16,7 +16,7 @@ from typing import IO
 
 from amplifier.modules._tool_base import Stop
 
-# What a dynamic linker may need to start the program at all; the rest of our environment may hold secrets.
+# What a dynamic linker may need to start the program at all; the rest of the environment may hold secrets.
 _PASSED_ON = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")
 
 

@@ -18,7 +18,7 @@ class GrepTool(BuiltinTool):
     Args:
         workspace: Where to look.
         workers: The module's threads.
-        options: How much, and with whose help.
+        options: How much, and with which program.
     """
 
     _name = "grep"

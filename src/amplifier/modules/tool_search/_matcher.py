@@ -98,7 +98,7 @@ class Matcher:
             self._child.stdin.write(request)
             self._child.stdin.flush()
             answer = self._child.stdout.readline()
-        except OSError:  # a broken pipe: it ended, by our hand or not
+        except OSError:  # a broken pipe: it has ended
             answer = b""
         self._stop.check()
         if not answer:

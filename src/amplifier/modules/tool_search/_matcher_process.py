@@ -1,4 +1,4 @@
-"""The process that runs patterns; started by `_matcher` as a script, and never imported by anybody.
+"""The process that runs patterns; started by `_matcher` as a script, and never imported.
 
 Only the standard library, and without ``site``, so that it starts in a few hundredths of a second.
 
@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 
 def restrict(job: dict[str, Any]) -> None:
-    """Let the system end this process if nothing else can: our parent may be killed while a pattern backtracks."""
+    """Let the system end this process if nothing else can: the parent may be killed while a pattern backtracks."""
     try:
         import resource  # noqa: PLC0415 - not on every system
     except ImportError:

@@ -1,4 +1,4 @@
-"""Reads the plan and mounts the tools."""
+"""Reads the configuration and mounts the tools."""
 
 from __future__ import annotations
 

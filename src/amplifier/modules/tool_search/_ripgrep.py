@@ -21,7 +21,7 @@ _NOTHING_FOUND = 1
 
 
 def find_ripgrep(forbidden: Iterable[str]) -> str | None:
-    """The program on the search path; not one that lies where the model may write."""
+    """The program on the search path; not one that is where the model may write."""
     found = shutil.which("rg")
     if found is None or not Path(found).is_absolute():
         return None

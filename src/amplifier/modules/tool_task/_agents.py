@@ -66,7 +66,7 @@ def _read_agent(name: str, given: Mapping[str, Any]) -> Agent:
 
 
 def describe(agents: Mapping[str, Agent]) -> str:
-    """The agents in words for the model, one per line."""
+    """The agents as text for the model, one per line."""
     lines = [
         f"- {shown(agent.name, 200)}" + (f": {shown(agent.description)}" if agent.description else "")
         for agent in list(agents.values())[:_MOST_SHOWN]

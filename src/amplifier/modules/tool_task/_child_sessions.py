@@ -118,7 +118,7 @@ class ChildSessions:
         if scope.cancelled_caught:
             outcome.failure = ToolFailure("Timeout", f"the agent was not finished after {self._timeout:g} s, and ended")
         if isinstance(outcome.failure, ToolFailure) and outcome.failure.kind == "Cancelled":
-            # The child is cancelled with the parent on its own; if that is why, this raises what is meant for us.
+            # The child is cancelled with the parent on its own; if that is why, this raises the cancellation of this call.
             await anyio.lowlevel.checkpoint()
 
     async def _run_child(self, agent: Agent, instruction: str, outcome: Outcome, counter: UsageCounter) -> None:

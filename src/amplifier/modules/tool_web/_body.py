@@ -12,7 +12,7 @@ from amplifier.modules._tool_base import ToolFailure, shown
 
 _PIECE = 1 << 16
 _WINDOWS: Final = {"gzip": 47, "x-gzip": 47, "deflate": 47}
-"""Formats we ask for, and zlib's number for "gzip or zlib, look for yourself"."""
+"""The accepted encodings, and zlib's number for "detect gzip or zlib"."""
 _RAW_DEFLATE = -15
 
 # Other codecs Python knows are no encodings of web pages, and some take quadratic time.
@@ -35,7 +35,7 @@ class Body:
         is_full: There was more than that; the rest is not read.
 
     Raises:
-        ToolFailure: The body is compressed in a way we did not ask for.
+        ToolFailure: The body is compressed in a way that was not asked for.
     """
 
     def __init__(self, encoding: str, limit: int) -> None:

@@ -1,6 +1,6 @@
 """Follows one URL, redirect by redirect, to a bounded body.
 
-Each hop is read, resolved and checked anew, and then connected to exactly the address that was checked, while the Host
+Each hop is read, resolved and checked on its own, and then connected to exactly the address that was checked, while the Host
 header, the name in the TLS handshake and the certificate check keep the host's name. So a name server that answers
 differently a moment later changes nothing. Nothing else is sent: no cookies, no credentials, no proxies
 from the environment.

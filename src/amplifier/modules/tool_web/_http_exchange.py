@@ -36,7 +36,7 @@ class Exchange:
     """A request on its way, and its answer.
 
     Args:
-        stream: Connected, and closed by whoever opened it.
+        stream: Connected, and closed by its owner.
         host: For messages.
     """
 

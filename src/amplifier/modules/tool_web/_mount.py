@@ -1,4 +1,4 @@
-"""Reads the plan and mounts the tool."""
+"""Reads the configuration and mounts the tool."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
 
     Raises:
         PlanError: The config is wrong.
-        MissingExtraError: What it needs to speak HTTP is not installed.
+        MissingExtraError: Its HTTP packages are not installed.
     """
     options = await anyio.to_thread.run_sync(read_options, WebOptions, _MODULE, config)
     fetcher = await anyio.to_thread.run_sync(_make_fetcher, options)

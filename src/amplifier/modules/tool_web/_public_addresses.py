@@ -1,6 +1,6 @@
 """Which addresses belong to the public internet; pure.
 
-A table of our own and not ``ipaddress.is_global``, whose answers differ between releases of Python. IPv6 is refused but for
+A table of its own and not ``ipaddress.is_global``, whose answers differ between releases of Python. IPv6 is refused but for
 what is handed out as global unicast, so every form that hides an IPv4 address (mapped, compatible, NAT64, Teredo, 6to4) is
 refused, whatever it hides.
 """
@@ -55,8 +55,8 @@ def read_address(text: str) -> Address | None:
     return None if "%" in text else address
 
 
-def objection(address: Address) -> str | None:
-    """What speaks against an address, in words; None if it is public."""
+def reason_to_refuse(address: Address) -> str | None:
+    """Why an address is refused; None if it is public."""
     for network, why in _NETWORKS:
         if address in network:
             return why
@@ -65,7 +65,7 @@ def objection(address: Address) -> str | None:
     return None
 
 
-def is_never_meant(address: Address) -> bool:
+def is_never_allowed(address: Address) -> bool:
     """Whether an address is refused even for a name that the plan lets be private."""
-    why = objection(address)
+    why = reason_to_refuse(address)
     return why is not None and any(word in why for word in _NEVER)

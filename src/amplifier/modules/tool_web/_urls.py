@@ -15,7 +15,7 @@ import idna
 
 from amplifier.modules._tool_base import ToolFailure, shown
 
-from ._public_addresses import Address, is_never_meant, objection, read_address
+from ._public_addresses import Address, is_never_allowed, read_address, reason_to_refuse
 
 _LONGEST = 8192
 _PORTS = {"http": 80, "https": 443}
@@ -81,18 +81,18 @@ class Policy:
             raise ToolFailure("ForbiddenPort", f"port {target.port} is none of those that may be fetched from: {ports}")
 
     def check_addresses(self, target: Target, addresses: Collection[Address]) -> None:
-        """Refuse a host if any one of its addresses is not public: which one would be used is not ours to choose.
+        """Refuse a host if any one of its addresses is not public: which one would be used cannot be chosen here.
 
         Raises:
             ToolFailure: With the kind of address, but not the address, which the model need not know.
         """
         if target.place in self.allow_private:
-            refused = [address for address in addresses if is_never_meant(address) and address != target.literal]
+            refused = [address for address in addresses if is_never_allowed(address) and address != target.literal]
         else:
-            refused = [address for address in addresses if objection(address)]
+            refused = [address for address in addresses if reason_to_refuse(address)]
         if refused:
             verb = "is" if target.literal is not None else "leads to"
-            raise ToolFailure("ForbiddenAddress", f"{shown(target.host)} {verb} {objection(refused[0])}")
+            raise ToolFailure("ForbiddenAddress", f"{shown(target.host)} {verb} {reason_to_refuse(refused[0])}")
 
 
 def read_url(text: str, *, base: str | None = None) -> Target:
@@ -123,7 +123,7 @@ def read_url(text: str, *, base: str | None = None) -> Target:
     port = _PORTS[url.scheme] if given_port is None else given_port
     if port == 0:
         raise ToolFailure("InvalidURL", f"{subject}: there is no port 0")
-    # From here on the host is spelled as we read it: what was checked and what is asked for must be the same.
+    # From here on the host is spelled as it was parsed: what was checked and what is asked for must be the same.
     authority = f"[{host}]" if ":" in host else host
     authority = authority if port == _PORTS[url.scheme] else f"{authority}:{port}"
     path = quote(url.path, safe=_IN_PATH) or "/"
