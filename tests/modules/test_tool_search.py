@@ -6,6 +6,7 @@ import os
 import re
 import stat
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -193,7 +194,7 @@ async def test_a_pattern_that_never_ends_is_killed_and_the_loop_runs_meanwhile(t
 
 
 def test_a_pattern_that_nobody_stops_is_ended_by_the_system():
-    with Matcher(FOREVER, ignore_case=False, max_line=100, seconds=-4, stop=Stop()) as matcher:
+    with closing(Matcher(FOREVER, ignore_case=False, max_line=100, seconds=-4, stop=Stop())) as matcher:
         assert matcher.find(b"b\naaa", 9).lines == (1,)
         with pytest.raises(ToolFailure, match="more memory or time than it may have"):
             matcher.find(ENDLESS_LINE.encode(), 9)

@@ -14,17 +14,13 @@ import attrs
 
 from amplifier.contracts import Coordinator
 from amplifier.errors import ModuleLoadError, PlanError, Problem
+from amplifier.modules._shared.session_files import working_directory
 from amplifier.modules._tool_base import ToolFailure, shown
 
 MAX_DEPTH = 128
 """Names in a path; deeper ones are refused rather than walked."""
 
-_WORKING_DIR = "session.working_dir"
 _CAN_OPEN_BENEATH = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
-
-
-class UnsupportedPlatform(ModuleLoadError):
-    """This system cannot open files relative to a directory, so nothing here could be safe."""
 
 
 @attrs.frozen
@@ -170,7 +166,7 @@ class Workspace:
         read_only: bool = False,
     ) -> None:
         if not _CAN_OPEN_BENEATH:
-            raise UnsupportedPlatform(f"{module} needs a system with openat and O_NOFOLLOW", module_id=module)
+            raise ModuleLoadError(f"{module} needs a system with openat and O_NOFOLLOW", module_id=module)
         self._coordinator = coordinator
         self._default = Path.cwd()
         self._known: dict[str, Root] = {}
@@ -205,12 +201,11 @@ class Workspace:
         return shown(path[len(inside) :] if path.startswith(inside) else path, 5000)
 
     def _allowed_now(self) -> tuple[Root, ...]:
-        return (self._resolved(self._working_dir()),) if self._allowed is None else self._allowed
-
-    def _working_dir(self) -> Path:
-        value = self._coordinator.get_capability(_WORKING_DIR)
-        # An application may offer a string or a Path; anything else is not a directory.
-        return self._default / value if isinstance(value, str | Path) else self._default
+        return (
+            (self._resolved(working_directory(self._coordinator, self._default)),)
+            if self._allowed is None
+            else self._allowed
+        )
 
     def _resolved(self, path: Path) -> Root:
         """A root without symbolic links, resolved once: what is swapped later is met by `open_beneath` and refused."""
@@ -224,7 +219,7 @@ class Workspace:
             return None
         roots = []
         for index, given in enumerate(paths):
-            path = self._working_dir() / Path(given).expanduser()
+            path = working_directory(self._coordinator, self._default) / Path(given).expanduser()
             if "\0" in given or not path.is_dir():
                 problems.append((f"$.{key}[{index}]", f"expected an existing directory, got {given!r}"))
             else:

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import threading
 from collections.abc import Sequence
-from types import TracebackType
 from typing import IO
 
 from amplifier.modules._tool_base import Stop
@@ -61,12 +60,8 @@ class Child:
         """Wait until it has ended by itself; its output must have been read."""
         return self._process.wait()
 
-    def __enter__(self) -> Child:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Kill it, and wait until it has ended."""
         self.kill()
         self._stop.discard(self.kill)
         with self._lock:

@@ -10,7 +10,6 @@ import json
 import struct
 import sys
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import attrs
@@ -82,15 +81,7 @@ class Matcher:
 
     def close(self) -> None:
         """End the process."""
-        self._child.__exit__(None, None, None)
-
-    def __enter__(self) -> Matcher:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
+        self._child.close()
 
     def _ask(self, request: bytes) -> dict[str, Any]:
         self._stop.check()

@@ -7,6 +7,7 @@ left is that a name may be looked at because of a file elsewhere.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Iterable
@@ -55,7 +56,7 @@ def likely_files(
         ".",
     ]
     try:
-        with Child(command, stop, cwd=directory) as child:
+        with contextlib.closing(Child(command, stop, cwd=directory)) as child:
             output = child.stdout.read(_MOST_OUTPUT)
             if len(output) == _MOST_OUTPUT:
                 return None
