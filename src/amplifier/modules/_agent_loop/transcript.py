@@ -1,4 +1,4 @@
-"""What a turn writes into the context, and how it stays valid when the turn is cut short (L5).
+"""Writes the messages of a turn into the context, so that the conversation stays valid when the turn is cancelled.
 
 The assistant's message comes before its tool results; results follow in the order of the calls, one for each, whatever happens.
 """

@@ -1,4 +1,4 @@
-"""Which messages belong together: the ids of the tool calls a message makes and of those it answers.
+"""Pairs tool calls with their results: the ids of the calls a message makes and of those it answers.
 
 Calls are in ``tool_calls`` or in content blocks, results in messages of the role ``tool`` or in content blocks; both
 spellings of block and id that providers use are known. Anything malformed simply has no ids.

@@ -1,4 +1,4 @@
-"""The part of the file system that tools may see: roots, opening beneath them without races, walking, glob patterns."""
+"""Access to files below allowed roots only: opening without races, walking, glob patterns."""
 
 from .glob_patterns import GlobPattern
 from .glob_tool import GlobTool

@@ -1,4 +1,4 @@
-"""glob: files by name. Lives here because two modules offer it, and those must not know each other."""
+"""glob: files by name. Shared, because two modules offer it and built-in modules do not import each other."""
 
 from __future__ import annotations
 

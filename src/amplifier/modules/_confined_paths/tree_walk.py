@@ -1,4 +1,4 @@
-"""Walking a tree beneath a root: directories are opened like everything else, links are named but never entered."""
+"""Walks the tree below a root; symbolic links are listed but never followed."""
 
 from __future__ import annotations
 

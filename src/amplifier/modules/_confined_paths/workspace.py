@@ -1,4 +1,4 @@
-"""Which places a tool may touch: roots from the plan, and paths of the model turned into places beneath them.
+"""Which paths a tool may use: roots from the plan, and paths of the model resolved below them.
 
 Pure text except for resolving a root once. Whether a path really leads where its text suggests is checked by
 `open_beneath`, which asks the file system component by component.
@@ -25,7 +25,7 @@ _CAN_OPEN_BENEATH = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
 
 @attrs.frozen
 class ConfinedPath:
-    """A name beneath a root; no names means the root itself.
+    """A path below a root; without names it is the root itself.
 
     Attributes:
         root: The root's absolute path, free of symbolic links when it was read.
@@ -141,7 +141,7 @@ class AccessRoots:
 
 
 class Workspace:
-    """What the plan lets the tools of one module see.
+    """The roots that the tools of one module may read and write.
 
     Without ``allowed_paths`` the root is the session's working directory, asked for at every call because an
     application may set or move it after mount; without that capability it is the process's directory at mount.

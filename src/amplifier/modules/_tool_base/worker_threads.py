@@ -39,7 +39,7 @@ class Stopped(Exception):
 
 
 class Stop:
-    """Asks a thread to stop; the thread looks at its own convenience."""
+    """A request to stop, which the thread checks between steps."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -47,7 +47,7 @@ class Stop:
         self.requested = False
 
     def check(self) -> None:
-        """Do nothing, or end the work.
+        """End the work if a stop was requested.
 
         Raises:
             Stopped: A stop was requested.

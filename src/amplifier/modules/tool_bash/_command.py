@@ -1,6 +1,6 @@
-"""One command under way: started, listened to, and ended with everything it started. Blocking; runs in a worker thread.
+"""Runs one command: starts it, reads its output, and ends every process it started. Blocking; runs in a worker thread.
 
-The thread alone owns the processes. Whatever happens to the task that waits for it, it goes on until they are gone, so no
+The thread alone owns the processes. Whatever happens to the task that waits for it, it continues until they are gone, so no
 kind of cancellation can leave them behind.
 """
 
@@ -135,7 +135,7 @@ class Command:
             raise ToolFailure("InvalidInput", f"command: lone surrogate at character {error.start}") from None
 
     def _end(self, tree: ProcessTree, reader: OutputReader) -> int:
-        """Ask whatever is there to end, listening meanwhile; return how many there were."""
+        """Send SIGTERM to all processes and read their output meanwhile; return how many there were."""
         found = len(tree.send(signal.SIGTERM))
         if found:
             grace = min(self._grace, _MOST_GRACE_WHEN_CANCELLED) if self._stop.requested else self._grace

@@ -1,4 +1,4 @@
-"""Reading from an open file: a range of lines as text, or everything as bytes; bounded, and able to stop.
+"""Reads an open file: a range of lines as text, or everything as bytes; bounded, and able to stop.
 
 Blocking; runs in a worker thread.
 """

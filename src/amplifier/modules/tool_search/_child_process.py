@@ -1,4 +1,4 @@
-"""A child process that ends with the work that needs it, however that ends.
+"""A child process that does not outlive the work it was started for.
 
 Started and used in a worker thread, killed from any. It leads a process group of its own, and the whole group is killed.
 """

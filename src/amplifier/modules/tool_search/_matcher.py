@@ -1,7 +1,7 @@
 """Runs a regular expression in a process of its own.
 
-Python's ``re`` can take for ever on a line of twenty letters, and holds the interpreter's lock all the while: in a thread
-of ours it would stop the event loop. A process can be killed. It sees content only; files are opened on this side.
+Python's ``re`` can take for ever on a line of twenty letters, and holds the interpreter's lock meanwhile: in a thread
+it would block the event loop. A process can be killed. It sees content only; files are opened on this side.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Asks ripgrep, where it is installed, which files are worth opening.
+"""Asks ripgrep, where it is installed, which files may match.
 
 It is quick on large trees but opens files by path, so a tree that changes under it may lead it outside. Therefore nothing
-it prints is shown to anybody except names, and those only after the file was opened and searched our own way. What is
-left is that a name may be looked at because of a file elsewhere.
+it prints is used except names, and those only after the file was opened and searched without it. The remaining effect
+is that a file may be searched because of a file elsewhere.
 """
 
 from __future__ import annotations

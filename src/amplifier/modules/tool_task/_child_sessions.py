@@ -1,4 +1,4 @@
-"""One child session: made, opened, given its task, and closed, all inside the call that asked for it.
+"""Runs a child session: creates, opens and closes it inside the call that delegates the task.
 
 The call runs inside the parent's turn, so whatever ends that turn (its deadline, its token, a cancelled scope around it)
 ends the child first, and the child has closed before the call returns.

@@ -1,4 +1,4 @@
-"""Reads the plan, mounts the tool and offers what it can do to other modules."""
+"""Reads the plan, mounts the tool and registers the capabilities for other modules."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _BOMS: Final = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"),
 
 
 class Body:
-    """What came back, up to a limit.
+    """The body of a response, up to a limit.
 
     Args:
         encoding: The header Content-Encoding.
