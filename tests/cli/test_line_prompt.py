@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from amplifier.cli.terminal import prompt_history
 from amplifier.cli.terminal.prompt_history import PromptHistory
 from tests._support.terminal import open_terminal, run_cli
 from tests._support.tree import ROOT

@@ -1,4 +1,4 @@
-"""tool-search: grep finds what there is, says what it left out, and always ends; ripgrep only helps."""
+"""tool-search: grep finds what there is, reports what it left out, and always ends; ripgrep only helps."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import re
 import stat
 import sys
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -197,7 +198,7 @@ async def test_a_pattern_that_never_ends_is_killed_and_the_loop_runs_meanwhile(t
 
 
 def test_a_pattern_that_nobody_stops_is_ended_by_the_system():
-    with Matcher(FOREVER, ignore_case=False, max_line=100, seconds=-4, stop=Stop()) as matcher:
+    with closing(Matcher(FOREVER, ignore_case=False, max_line=100, seconds=-4, stop=Stop())) as matcher:
         assert matcher.find(b"b\naaa", 9).lines == (1,)
         with pytest.raises(ToolFailure, match="more memory or time than it may have"):
             matcher.find(ENDLESS_LINE.encode(), 9)
@@ -311,8 +312,8 @@ def test_a_program_below_a_root_or_on_a_relative_path_is_not_taken_for_ripgrep(t
 
 async def test_all_config_problems_are_named_at_once(tmp_path):
     with pytest.raises(PlanError) as caught:
-        await Desk.open(None, tool_search, ripgrep="rg", max_matches=0, ignore="x", writable_paths=[])
-    assert {path for path, _ in caught.value.problems} == {"$.ripgrep", "$.max_matches", "$.ignore", "$.writable_paths"}
+        await Desk.open(None, tool_search, ripgrep="rg", max_matches=0, ignore="x")
+    assert {path for path, _ in caught.value.problems} == {"$.ripgrep", "$.max_matches", "$.ignore"}
 
 
 async def test_without_a_python_to_run_patterns_in_it_does_not_mount(tmp_path, monkeypatch):
