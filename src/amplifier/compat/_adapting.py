@@ -1,68 +1,129 @@
-"""Published modules as they are mounted: what they mount and register is fitted to our sessions, in place.
+"""Published modules in our sessions: what they mount and register is adapted in place.
 
 On asyncio a published loop is cancelled the published way (`_turns`) and the processes of published tools are ended with their calls
-(`_processes`); on trio what fails for want of asyncio is named (`_on_trio`). A native loader asks about every module it has
-loaded (`_install.look_at`), and ours get their own mount function back; the mirror's loader mounts through `mount_published`.
+(`_processes`); on trio failures for want of asyncio are translated (`_on_trio`). A native loader passes every module that it has
+loaded to `adapted`; the mirror's loader mounts through `mount_published`.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from amplifier.contracts._containment import running_asyncio_loop
+import attrs
 
-from ._backends import is_published, refuse_asyncio_on_trio
-from ._on_trio import TELLING, name_failures, naming_failures, raise_named
+from amplifier.contracts._containment import running_asyncio_loop
+from amplifier.kernel.coordinator.module_view import HooksView, ModuleView
+from amplifier.kernel.coordinator.mounts import Done
+from amplifier.loading import Blueprint
+
+from ._backends import is_built_in, is_published, refuse_asyncio_on_trio
+from ._methods import put_around
+from ._on_trio import translate_methods, translated
 from ._processes import guard_tools
 from ._turns import run_in_a_turn
 
-_POINTS = ("orchestrator", "context", "providers", "tools")
 
+def adapted(module_id: str, blueprint: Blueprint) -> Blueprint:
+    """A module that a native loader loaded, so that it fits our sessions if it was written for the published kernel.
 
-def adapted(module_id: str, mount: Callable[..., Any]) -> Callable[..., Any]:
-    """The mount function of a module that a native loader loaded, so that it fits our sessions if it is a published one.
+    Of other third-party modules only failures for want of asyncio are translated, at mount and in on_session_ready.
 
     Raises:
-        ModuleLoadError: Trio runs, and a published module calls asyncio; names the first such call and where it stands.
+        ModuleLoadError: Trio runs, and a published module calls asyncio; names the first such call, its file and line.
     """
+    mount, ready = blueprint.mount, blueprint.on_session_ready
     package = getattr(mount, "__module__", None)
-    if not isinstance(package, str) or not is_published(package):
-        return mount
-    if running_asyncio_loop() is None:
+    if not isinstance(package, str) or is_built_in(package):
+        return blueprint
+    is_on_asyncio = running_asyncio_loop() is not None
+    if not is_published(package):
+        adapt = functools.partial(translated, module_id)
+        return blueprint if is_on_asyncio else _evolved(blueprint, adapt(mount), ready and adapt(ready))
+    if not is_on_asyncio:
         refuse_asyncio_on_trio(package, module_id)
-    if not inspect.iscoroutinefunction(mount):
-        return mount  # a structured mount, which is ours
+    adapt = functools.partial(_with_view, module_id)
+    if not inspect.iscoroutinefunction(mount):  # a structured mount, which no published module has
+        return _evolved(blueprint, mount, ready and adapt(ready))
+    return _evolved(blueprint, adapt(mount), ready and adapt(ready))
 
-    @functools.wraps(mount)
-    async def mounting(coordinator: Any, config: Any) -> Any:
-        before = dict(_mounted(coordinator))
-        answer = await _named_mount(module_id, mount, coordinator, config)
-        for (point, name), thing in _mounted(coordinator):
-            if before.get((point, name)) is not thing:
-                _fit(module_id, point, name, thing)
-        _fit_handlers(module_id, coordinator)
-        return answer
 
-    return mounting
+def _evolved(blueprint: Blueprint, mount: Callable[..., Any], ready: Callable[..., Any] | None) -> Blueprint:
+    return attrs.evolve(blueprint, mount=mount, on_session_ready=ready)
+
+
+def _with_view(module_id: str, fn: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """A function of a published module that gets a `PublishedView`, with its failures translated."""
+
+    @functools.wraps(fn)
+    async def calling(coordinator: Any, *args: Any) -> Any:
+        if isinstance(coordinator, ModuleView):
+            coordinator = PublishedView(coordinator, module_id)
+        return await translated(module_id, fn)(coordinator, *args)
+
+    return calling
+
+
+class PublishedView(ModuleView):
+    """The coordinator of a native session as a published module sees it: what it mounts and registers is adapted, at any time.
+
+    Args:
+        view: The module's view that the kernel made.
+        module_id: What failures are named after; the view's owner may have the number of an instance.
+    """
+
+    __slots__ = ("_named",)
+
+    _named: str
+
+    def __init__(self, view: ModuleView, module_id: str) -> None:
+        super().__init__(view._core, view._owner, view._on_failure)
+        core = view._core
+        hooks = _PublishedHooks(core.hooks, view._owner, view._on_failure, core.ledger, view._generation)
+        hooks.named = module_id
+        object.__setattr__(self, "_named", module_id)
+        object.__setattr__(self, "_hooks_view", hooks)
+
+    def mount(self, mount_point: str, module: Any, name: str | None = None) -> Done:
+        """Adapt a thing and mount it; see `ModuleCoordinator.mount`."""
+        point = name if mount_point == "session" else mount_point
+        translate_methods(self._named, point, module)
+        if point == "tools":
+            guard_tools({name or getattr(module, "name", self._named): module})
+        elif point == "orchestrator" and running_asyncio_loop() is not None:
+            run_in_a_turn(module)
+        elif point == "orchestrator":
+            put_around(module, "execute", self._execute, key="hooks")
+        return super().mount(mount_point, module, name)
+
+    async def _execute(self, call: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a loop with the hooks of this view, so that failures of handlers it registers are translated, too."""
+        if "hooks" in kwargs:
+            kwargs["hooks"] = self.hooks
+        return await call(*args, **kwargs)
+
+
+class _PublishedHooks(HooksView):
+    """The hook registry of a native session as a published module sees it."""
+
+    __slots__ = ("named",)
+
+    named: str
+
+    def register(self, event: str, handler: Any, priority: int = 0, name: str | None = None, **options: Any) -> Any:
+        """Add a handler with its failures translated; see `HookRegistry.register`."""
+        return super().register(event, translated(self.named, handler), priority, name, **options)
+
+    on = register
 
 
 async def mount_published(module_id: str, mount: Callable[..., Any], coordinator: Any, config: Any) -> Any:
-    """Mount a module in a published session; what it mounts names itself when it fails for want of asyncio."""
-    if running_asyncio_loop() is not None or not is_published(str(getattr(mount, "__module__", ""))):
+    """Mount a module in a published session; its failures for want of asyncio are translated."""
+    if is_built_in(str(getattr(mount, "__module__", ""))):
         return await _mount(mount, coordinator, config)
-    before = dict(_mounted(coordinator))
-    coordinator.hooks.mounting = module_id
-    try:
-        answer = await _named_mount(module_id, mount, coordinator, config)
-    finally:
-        coordinator.hooks.mounting = None
-    for (point, name), thing in _mounted(coordinator):
-        if before.get((point, name)) is not thing:
-            name_failures(module_id, point, thing)
-    return answer
+    return await translated(module_id, _mount)(mount, coordinator, config)
 
 
 async def _mount(mount: Callable[..., Any], coordinator: Any, config: Any) -> Any:
@@ -70,36 +131,3 @@ async def _mount(mount: Callable[..., Any], coordinator: Any, config: Any) -> An
     if hasattr(type(answer), "__aenter__"):  # a module of ours, in the structured form
         return await coordinator.host(answer, name=getattr(mount, "__module__", None))
     return await answer
-
-
-async def _named_mount(module_id: str, mount: Callable[..., Any], coordinator: Any, config: Any) -> Any:
-    try:
-        return await _mount(mount, coordinator, config)
-    except TELLING as exc:
-        raise_named(module_id, exc)
-        raise
-
-
-def _mounted(coordinator: Any) -> Iterator[tuple[tuple[str, str | None], Any]]:
-    for point in _POINTS:
-        there = coordinator.get(point)
-        if isinstance(there, Mapping):
-            yield from (((point, name), thing) for name, thing in list(there.items()))
-        elif there is not None:
-            yield (point, None), there
-
-
-def _fit(module_id: str, point: str, name: str | None, thing: Any) -> None:
-    name_failures(module_id, point, thing)
-    if point == "tools":
-        guard_tools({name: thing})
-    elif point == "orchestrator" and running_asyncio_loop() is not None:
-        run_in_a_turn(thing)
-
-
-def _fit_handlers(module_id: str, coordinator: Any) -> None:
-    owner = getattr(coordinator, "module_id", None)
-    if owner is None or running_asyncio_loop() is not None:
-        return
-    for registration in coordinator.hooks.registrations_of(owner):
-        registration.handler = naming_failures(module_id, registration.handler)

@@ -68,9 +68,9 @@ def cannot_run_on_trio(module_id: str, call: str) -> ModuleLoadError:
 
 def _source_of(package: str) -> str | None:
     """The file to look at, or the package's first file for all of it; None for what is our own or has no file."""
-    root = package.partition(".")[0]
-    if root == "amplifier":
+    if is_built_in(package):
         return None
+    root = package.partition(".")[0]
     # A published module is a package of its own; of anything else only the file that has the mount is looked at.
     where = getattr(sys.modules.get(root if root.startswith("amplifier_module_") else package), "__file__", None)
     return where if isinstance(where, str) else None
@@ -85,6 +85,11 @@ def _is_on_trio() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def is_built_in(package: str) -> bool:
+    """Whether a Python module is one of ours."""
+    return package.partition(".")[0] == "amplifier"
 
 
 def is_published(package: str) -> bool:

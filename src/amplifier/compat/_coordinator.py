@@ -30,6 +30,7 @@ from amplifier.models import ContextInjection, HookResult
 
 from ._calls import PublishedCalls, is_fatal, is_no_exception
 from ._hooks import HookRegistry
+from ._on_trio import running_module, translate_methods
 from ._owner import Owner
 from ._verdict import scalar_item, write_items
 
@@ -100,7 +101,13 @@ class RustCoordinator(KernelCoordinator):
         super().request_cancel(immediate)
         return DONE
 
-    # ── contributions ──
+    # ── mounting and contributions ──
+
+    def mount(self, mount_point: str, module: Any, name: str | None = None) -> Done:
+        """Put a module at a mount point; see `amplifier.ModuleCoordinator.mount`."""
+        if (module_id := running_module.get()) is not None:
+            translate_methods(module_id, name if mount_point == "session" else mount_point, module)
+        return super().mount(mount_point, module, name)
 
     async def collect_contributions(self, channel: str) -> list[Any]:
         """What the contributors of ``channel`` return, in order, without None; one that makes up a cancellation ends it."""

@@ -24,7 +24,7 @@ from amplifier.models import HookResult
 
 from ._apart import Apart
 from ._calls import PublishedCalls, is_exit
-from ._on_trio import naming_failures
+from ._on_trio import running_module, translated
 from ._payload import json_shaped
 from ._verdict import PublishedVerdict, parse_answer
 
@@ -37,13 +37,7 @@ _CORRELATED = frozenset({"llm:request", "llm:response", "provider:error", "provi
 
 
 class RustHookRegistry(KernelHookRegistry):  # type: ignore[misc]  # final for everybody else
-    """Handlers by event, as ``amplifier_core.HookRegistry``.
-
-    Attributes:
-        mounting: The module that is being mounted, so that its handlers can be named; see `_adapting`.
-    """
-
-    mounting: str | None = None
+    """Handlers by event, as ``amplifier_core.HookRegistry``."""
 
     _lists_empty_events = True
 
@@ -51,8 +45,8 @@ class RustHookRegistry(KernelHookRegistry):  # type: ignore[misc]  # final for e
         """Add a handler; see `amplifier.HookRegistry.register`."""
         if not callable(handler):
             handler = _Uncallable(handler)
-        if self.mounting is not None:
-            handler = naming_failures(self.mounting, handler)
+        if (module_id := running_module.get()) is not None:
+            handler = translated(module_id, handler)
         return super().register(event, Apart(handler), priority, name, **options)
 
     def on(self, event: str, handler: Any, priority: int = 0, name: str | None = None, **options: Any) -> Any:

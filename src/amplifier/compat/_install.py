@@ -10,13 +10,14 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, Final
+from typing import Final
 
+from amplifier.contracts._containment import running_asyncio_loop
 from amplifier.errors import ModuleConflictError
-from amplifier.loading import ModuleLoader
+from amplifier.loading import Blueprint, ModuleLoader
 
 from ._finder import ALIAS, AliasFinder, alias_modules, alias_spec, is_alias
 
@@ -118,22 +119,22 @@ def be_ready(package: str) -> None:
         sys.meta_path.append(_last_resort)
 
 
-def look_at(module_id: str, mount: Callable[..., Any]) -> Callable[..., Any]:
-    """What native loaders ask about a module that does not say which backends it runs on.
+def adapt(module_id: str, blueprint: Blueprint) -> Blueprint:
+    """What native loaders call for a module that does not declare its backends.
 
     Returns:
-        The mount function to use: for a module written for the published kernel, one that sees to its way of cancelling.
+        The module as it is to be used; see `_adapting.adapted`.
 
     Raises:
         ModuleLoadError: It was written for the published kernel and calls asyncio, and trio is what runs.
     """
-    if ALIAS not in sys.modules:
-        return mount
+    if ALIAS not in sys.modules and running_asyncio_loop() is not None:
+        return blueprint
     # Asked at every load, and the import system takes its time even for what is imported already.
     adapting = sys.modules.get(f"{__package__}._adapting") or importlib.import_module("._adapting", __package__)
-    adapted: Callable[..., Any] = adapting.adapted(module_id, mount)
+    adapted: Blueprint = adapting.adapted(module_id, blueprint)
     return adapted
 
 
 ModuleLoader.import_hook = staticmethod(be_ready)
-ModuleLoader.load_hook = staticmethod(look_at)
+ModuleLoader.load_hook = staticmethod(adapt)

@@ -1,4 +1,4 @@
-"""Putting something around an async method of one object of somebody else's, in place."""
+"""Wrapping an async method of one third-party object, in place."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Callable
 from types import MethodType
 from typing import Any
 
-Around = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
-"""Awaits a call and returns what it returned, with something before or behind it."""
+Around = Callable[..., Awaitable[Any]]
+"""``around(call, *args, **kwargs)``: awaits ``call(*args, **kwargs)`` and returns what it returned."""
 
 
 def put_around(thing: Any, name: str, around: Around, *, key: str) -> None:
-    """Have every call of ``thing.name`` go through ``around``; done once per key, however often it is asked for.
+    """Have every call of ``thing.name`` go through ``around``; repeating it with the same key does nothing.
 
-    Only an async method that the object's class defines is touched: whatever a test has put there stays what it is. The new one
+    Only an async method that the object's class defines is wrapped: what a test has put there stays as it is. The wrapper
     is a method as well, so that a copy of the object calls itself and not the original.
     """
     method = getattr(thing, name, None)
@@ -29,8 +29,8 @@ def put_around(thing: Any, name: str, around: Around, *, key: str) -> None:
 
     @functools.wraps(function)
     async def calling(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return await around(lambda: function(self, *args, **kwargs))
+        return await around(functools.partial(function, self), *args, **kwargs)
 
-    calling.compat_keys = (*keys, key)  # type: ignore[attr-defined]  # so that it is done once
+    calling.compat_keys = (*keys, key)  # type: ignore[attr-defined]  # read above, by the next call for this object
     with contextlib.suppress(AttributeError, TypeError):  # not every object takes attributes
         setattr(thing, name, MethodType(calling, thing))

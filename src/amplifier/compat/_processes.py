@@ -30,6 +30,7 @@ import attrs
 from amplifier._json import redact_text
 from amplifier.contracts._containment import is_cancellation_type
 
+from ._backends import is_built_in
 from ._methods import put_around
 
 logger = logging.getLogger("amplifier_core.tools")
@@ -50,17 +51,17 @@ _call: ContextVar[_Call | None] = ContextVar("amplifier_compat_tool_call", defau
 
 
 def guard_tools(tools: Any) -> None:
-    """See to the processes of every tool that is not ours; ours see to their own. Where there are no process groups, nothing is done."""
+    """End the processes of third-party tools with their calls; ours do so themselves. Without process groups nothing is done."""
     for name, tool in tools.items() if isinstance(tools, Mapping) and hasattr(os, "killpg") else ():
-        if not type(tool).__module__.startswith("amplifier."):
+        if not is_built_in(type(tool).__module__):
             put_around(tool, "execute", functools.partial(_guarded, name), key="processes")
 
 
-async def _guarded(tool: str, call: Callable[[], Awaitable[Any]]) -> Any:
+async def _guarded(tool: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
     noted = _Call(tool)
     with _noting(noted):
         try:
-            return await call()
+            return await call(*args, **kwargs)
         except GeneratorExit:
             noted.is_cancelled = True
             noted.signal(_KILL)  # nothing can be awaited any more

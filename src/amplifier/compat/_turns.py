@@ -11,8 +11,6 @@ edge: there a plain scope is cancelled. Above: `_session`, and `_adapting` for l
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import functools
 import math
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
@@ -22,6 +20,7 @@ import anyio
 from amplifier.contracts._containment import running_asyncio_loop
 from amplifier.kernel.runtime.sections import deliver_later, pending_cancellations
 
+from ._methods import put_around
 from ._streaming import providers_for
 
 
@@ -107,19 +106,13 @@ class PublishedTurn:
 
 def run_in_a_turn(orchestrator: Any) -> None:
     """Have an orchestrator that our sessions run be cancelled the published way, too; done once."""
-    execute = getattr(orchestrator, "execute", None)
-    if execute is None or getattr(execute, "runs_in_a_turn", False):
-        return
 
-    @functools.wraps(execute)
-    async def executing(*args: Any, **kwargs: Any) -> Any:
+    async def execute(call: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
         if "providers" in kwargs:
             kwargs["providers"] = providers_for(orchestrator, kwargs["providers"], kwargs.get("tools"))
-        return await PublishedTurn().run(lambda: execute(*args, **kwargs), name="amplifier published turn")
+        return await PublishedTurn().run(lambda: call(*args, **kwargs), name="amplifier published turn")
 
-    executing.runs_in_a_turn = True  # type: ignore[attr-defined]  # so that it is done once
-    with contextlib.suppress(AttributeError, TypeError):  # not every object takes attributes
-        orchestrator.execute = executing
+    put_around(orchestrator, "execute", execute, key="turn")
 
 
 async def _until_done(task: asyncio.Task[None], loop: asyncio.AbstractEventLoop) -> None:

@@ -120,14 +120,14 @@ class ModuleLoader:
     Attributes:
         import_hook: Called with the name of each package about to be imported for the first time, so that a layer
             above can make other names importable first. To set it for all loaders, assign a ``staticmethod``.
-        load_hook: Called with the id and the mount function of each loaded module that does not declare its
-            backends, so that a layer above can refuse it on the running one by raising `ModuleLoadError`; returns
-            the mount function to use.
+        load_hook: Called with the id and the blueprint of each loaded module that does not declare its backends, so
+            that a layer above can refuse it on the running one by raising `ModuleLoadError`; returns the blueprint
+            to use.
     """
 
     TYPE_TO_MOUNT_POINT: ClassVar[Mapping[str, str]] = TYPE_TO_MOUNT_POINT
     import_hook: Callable[[str], None] | None = None
-    load_hook: Callable[[str, Callable[..., Any]], Callable[..., Any]] | None = None
+    load_hook: Callable[[str, Blueprint], Blueprint] | None = None
     _former: weakref.ref[Any] | None = None
 
     def __init__(
@@ -324,10 +324,8 @@ class ModuleLoader:
             logger.warning("%s", blueprint.complaint)
         if blueprint.backends is not None:
             refuse_other_backend(blueprint.backends, module_id, blueprint.origin)
-        elif (
-            self.load_hook is not None and (mount := self.load_hook(module_id, blueprint.mount)) is not blueprint.mount
-        ):
-            blueprint = attrs.evolve(blueprint, mount=mount)
+        elif self.load_hook is not None:
+            blueprint = self.load_hook(module_id, blueprint)
         self._loaded[module_id] = None
         return blueprint
 

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
+from amplifier.compat._on_trio import translated
+
 from .events import MODULE_LOAD_FAILED, MODULE_ON_SESSION_READY_FAILED, SESSION_FORK
 from .utils import redact_secrets
 
@@ -140,7 +142,7 @@ class _Opening:
             queue = self._loader.get_on_session_ready_queue()
         for module, function in queue:
             try:
-                answer = function(self._coordinator)
+                answer = translated(module, function)(self._coordinator)
                 if inspect.isawaitable(answer):
                     await answer
             except Exception as exc:  # foreign code; not fatal by contract

@@ -8,7 +8,7 @@ import inspect
 from pathlib import Path
 from typing import Any, ClassVar
 
-from amplifier.compat._on_trio import worded
+from amplifier.compat._on_trio import translated
 
 from .base import ValidationResult, check_on_session_ready, import_module_from_path
 
@@ -93,14 +93,14 @@ class ModuleValidator:
         from ..testing import MockCoordinator  # noqa: PLC0415 — tests patch the name there
 
         coordinator = MockCoordinator()
+        package = str(getattr(mount_fn, "__module__", "")).partition(".")[0]
+        mount = translated(package.removeprefix("amplifier_module_").replace("_", "-"), mount_fn)
         answer = None
         try:
-            answer = await mount_fn(coordinator, config if config is not None else {})
+            answer = await mount(coordinator, config if config is not None else {})
             self._check_mounted(result, coordinator, answer)
         except Exception as exc:  # noqa: BLE001 — the module is foreign code
-            package = str(getattr(mount_fn, "__module__", "")).partition(".")[0]
-            named = worded(package.removeprefix("amplifier_module_").replace("_", "-"), exc)
-            result.note("protocol_compliance", False, f"Error during protocol compliance check: {named}")
+            result.note("protocol_compliance", False, f"Error during protocol compliance check: {exc}")
         finally:
             for cleanup in (answer, *reversed(coordinator._cleanup_fns)):
                 await _clean_up(cleanup)
