@@ -29,7 +29,8 @@ from ._turns import run_in_a_turn
 def adapted(module_id: str, blueprint: Blueprint) -> Blueprint:
     """A module that a native loader loaded, so that it fits our sessions if it was written for the published kernel.
 
-    Of other third-party modules only failures for want of asyncio are translated, at mount and in on_session_ready.
+    Of other third-party modules only the failures of ``on_session_ready`` for want of asyncio are translated: their mount
+    function is theirs, and what it raises fails the mount under the module's name.
 
     Raises:
         ModuleLoadError: Trio runs, and a published module calls asyncio; names the first such call, its file and line.
@@ -38,20 +39,14 @@ def adapted(module_id: str, blueprint: Blueprint) -> Blueprint:
     package = getattr(mount, "__module__", None)
     if not isinstance(package, str) or is_built_in(package):
         return blueprint
-    is_on_asyncio = running_asyncio_loop() is not None
     if not is_published(package):
-        adapt = functools.partial(translated, module_id)
-        return blueprint if is_on_asyncio else _evolved(blueprint, adapt(mount), ready and adapt(ready))
-    if not is_on_asyncio:
-        refuse_asyncio_on_trio(package, module_id)
-    adapt = functools.partial(_with_view, module_id)
-    if not inspect.iscoroutinefunction(mount):  # a structured mount, which no published module has
-        return _evolved(blueprint, mount, ready and adapt(ready))
-    return _evolved(blueprint, adapt(mount), ready and adapt(ready))
-
-
-def _evolved(blueprint: Blueprint, mount: Callable[..., Any], ready: Callable[..., Any] | None) -> Blueprint:
-    return attrs.evolve(blueprint, mount=mount, on_session_ready=ready)
+        if ready is None or running_asyncio_loop() is not None:
+            return blueprint
+        return attrs.evolve(blueprint, on_session_ready=translated(module_id, ready))
+    refuse_asyncio_on_trio(package, module_id)
+    if inspect.iscoroutinefunction(mount):  # a structured mount is none, and no published module has one
+        mount = _with_view(module_id, mount)
+    return attrs.evolve(blueprint, mount=mount, on_session_ready=ready and _with_view(module_id, ready))
 
 
 def _with_view(module_id: str, fn: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:

@@ -15,7 +15,6 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Final
 
-from amplifier.contracts._containment import running_asyncio_loop
 from amplifier.errors import ModuleConflictError
 from amplifier.loading import Blueprint, ModuleLoader
 
@@ -128,7 +127,7 @@ def adapt(module_id: str, blueprint: Blueprint) -> Blueprint:
     Raises:
         ModuleLoadError: It was written for the published kernel and calls asyncio, and trio is what runs.
     """
-    if ALIAS not in sys.modules and running_asyncio_loop() is not None:
+    if ALIAS not in sys.modules:
         return blueprint
     # Asked at every load, and the import system takes its time even for what is imported already.
     adapting = sys.modules.get(f"{__package__}._adapting") or importlib.import_module("._adapting", __package__)
