@@ -19,6 +19,8 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from amplifier.loading._alias_advice import ENABLE_ALIAS, lacks_alias
+
 from . import install
 from ._children import let_in
 from ._environment import disable, enable, status
@@ -46,6 +48,15 @@ def main(arguments: list[str]) -> object:
         return _FOR_THE_ENVIRONMENT[arguments[0]]()
     install()
     let_in()
+    try:
+        return _run(arguments)
+    except Exception as error:
+        if lacks_alias(str(error), error):
+            error.add_note(f"a process that was started lacks the alias: {ENABLE_ALIAS}")
+        raise
+
+
+def _run(arguments: list[str]) -> object:
     first, *rest = arguments
     if first == "-m":
         sys.argv = rest

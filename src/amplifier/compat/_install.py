@@ -17,10 +17,9 @@ from typing import Final
 
 from amplifier.errors import ModuleConflictError
 from amplifier.loading import Blueprint, ModuleLoader
+from amplifier.loading._alias_advice import ENABLE_ALIAS
 
 from ._finder import ALIAS, AliasFinder, alias_modules, alias_spec, is_alias
-
-FOR_ALL_PROCESSES: Final = "run `python -m amplifier.compat enable` once for all processes of this environment"
 
 _lock: Final = threading.RLock()
 _finder: Final = AliasFinder()
@@ -88,7 +87,7 @@ def _refuse_the_published_one() -> None:
         raise ModuleConflictError(
             f"{ALIAS!r} is already imported from {where}, so it cannot be replaced in this process; call "
             "amplifier.compat.install() before anything imports it, start with `python -m amplifier.compat`, run "
-            f"pytest with `-p amplifier.compat.pytest`, or {FOR_ALL_PROCESSES}",
+            f"pytest with `-p amplifier.compat.pytest`, or {ENABLE_ALIAS}",
             module_id=ALIAS,
         )
 

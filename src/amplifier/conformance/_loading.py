@@ -17,6 +17,7 @@ import attrs
 
 from amplifier.contracts import CONTRACTS
 from amplifier.errors import ModuleLoadError
+from amplifier.loading import ModuleLoader
 
 from ._subject import Subject
 
@@ -56,6 +57,8 @@ def load(subject: Subject, config: dict[str, Any] | None = None, plan: dict[str,
         ModuleLoadError: It has no mount, or its type is not known.
         BaseException: Whatever importing it raised.
     """
+    if ModuleLoader.import_hook is not None:
+        ModuleLoader.import_hook(subject.import_name)
     module = _import(subject)
     target: Any = module
     for name in subject.attribute.split("."):

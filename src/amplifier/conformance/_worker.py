@@ -19,6 +19,8 @@ from typing import Any, NoReturn
 
 import attrs
 
+from amplifier.loading._alias_advice import advise_on_alias
+
 from . import _all_checks  # noqa: F401 — importing the checks registers them
 from ._clock import kept_waiting
 from ._loading import load
@@ -67,8 +69,15 @@ def main() -> int:
             ),
             None,
         )
-        say({"unimported": f"{type(error).__name__}: {error}", "location": place})
+        text = advise_on_alias(f"{type(error).__name__}: {error}", error)
+        say({"unimported": text, "location": place})
         return 0
+    if "amplifier_core" in sys.modules:
+        say(
+            {
+                "note": f"it imports amplifier_core, here an alias of this kernel ({sys.modules['amplifier_core'].__file__})"
+            }
+        )
     say({"loaded": {"type": loaded.module_type, "backends": list(loaded.backends)}})
     runner = Runner(loaded, job, say, last_words)
     say({"steps": [step.name for step in runner.steps()]})
