@@ -26,7 +26,6 @@ MODULES = [
     "interfaces",
     "llm_errors",
     "loader",
-    "loader_grpc",
     "message_models",
     "models",
     "module_sources",

@@ -183,7 +183,7 @@ class ModuleLoader:
             module_id: What to load.
             config: What its mount will be called with.
             source_hint: Handed to the resolver, unless it pins an installed distribution or the built-in module.
-            coordinator: Given, modules in other languages are recognized; they go to `loader_grpc` or to the engine.
+            coordinator: Given, modules in other languages are recognized and refused at mount.
 
         Returns:
             ``await mount(coordinator)`` mounts the module and gives its cleanup.
@@ -350,7 +350,7 @@ class ModuleLoader:
         return _transports.wasm_mount(module_path)
 
     async def _make_grpc_mount(self, module_path: Path, module_id: str, config: Any, coordinator: Any) -> Mount:
-        return await _transports.grpc_mount(module_path, module_id, config, coordinator)
+        return _transports.grpc_mount(module_id)
 
     def _make_rust_sidecar_mount(self, module_path: Path, module_id: str, manifest: Any, coordinator: Any) -> Mount:
         return _transports.sidecar_mount(module_path, module_id, manifest)
