@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from amplifier import AmplifierSession
-from amplifier.compat._backends import first_asyncio_call, mentions_alias
+from amplifier.compat._modules.asyncio_use import first_asyncio_call, mentions_alias
 from amplifier.errors import ModuleLoadError
 from amplifier.loading import ModuleLoader
 from amplifier.testing import MockProvider
@@ -362,7 +362,7 @@ async def test_only_a_published_mount_is_changed(loader: ModuleLoader):
 async def test_a_loop_is_changed_once_and_keeps_its_signature(directory: Path):
     import inspect
 
-    from amplifier.compat._turns import run_in_a_turn
+    from amplifier.compat._modules.turns import run_in_a_turn
 
     class Loop:
         async def execute(self, prompt: str, *, coordinator: Any = None) -> str:

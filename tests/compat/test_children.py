@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from amplifier.compat._children import PLACE, keep_out, let_in
+from amplifier.compat._alias.child_processes import PLACE, keep_out, let_in
 
 ASK = "import amplifier_core, amplifier; print(amplifier_core.HookResult is amplifier.HookResult)"
 

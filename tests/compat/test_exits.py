@@ -14,8 +14,8 @@ from typing import Any
 import anyio.lowlevel
 import pytest
 
-from amplifier.compat._coordinator import ModuleCoordinator
-from amplifier.compat._hooks import HookRegistry
+from amplifier.compat._sessions.coordinator import ModuleCoordinator
+from amplifier.compat._sessions.hooks import HookRegistry
 
 from .test_sessions import session_of
 

@@ -14,8 +14,8 @@ import pytest
 
 from amplifier import HookRegistry as NativeRegistry
 from amplifier import HookResult, ToolResult, Usage
-from amplifier.compat._hooks import HookRegistry
-from amplifier.compat._payload import json_shaped
+from amplifier.compat._sessions.hooks import HookRegistry
+from amplifier.compat._sessions.payload import json_shaped
 
 pytestmark = pytest.mark.usefixtures("alias")
 

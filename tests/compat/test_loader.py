@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from amplifier.compat._backends import first_asyncio_call
+from amplifier.compat._modules.asyncio_use import first_asyncio_call
 from amplifier.errors import ModuleLoadError
 from tests.loading._forge import distribution, package
 

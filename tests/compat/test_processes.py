@@ -19,8 +19,8 @@ import anyio.to_thread
 import pytest
 
 from amplifier import AmplifierSession
-from amplifier.compat import _session
-from amplifier.compat._processes import guard_tools
+from amplifier.compat._modules.processes import guard_tools
+from amplifier.compat._sessions import session as _session
 from amplifier.loading import ModuleLoader
 from amplifier.testing import MockProvider, wait_for
 

@@ -12,8 +12,8 @@ import anyio.lowlevel
 import pytest
 
 from amplifier import HookResult
-from amplifier.compat import _session
-from amplifier.compat._session import AmplifierSession
+from amplifier.compat._sessions import session as _session
+from amplifier.compat._sessions.session import AmplifierSession
 from amplifier.errors import ExecutionCancelled, SessionBusyError, SessionStateError
 
 pytestmark = pytest.mark.usefixtures("alias")

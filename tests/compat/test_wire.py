@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier.compat._finder import MIRROR
+from amplifier.compat._alias.finder import MIRROR
 from amplifier.errors import ModuleLoadError
 
 

@@ -22,8 +22,8 @@ from typing import NoReturn
 from amplifier.loading._alias_advice import ENABLE_ALIAS, lacks_alias
 
 from . import install
-from ._children import let_in
-from ._environment import disable, enable, status
+from ._alias.child_processes import let_in
+from ._alias.environment import disable, enable, status
 
 _USAGE = """\
 usage: python -m amplifier.compat (-m MODULE | -c TEXT | FILE | COMMAND) [ARGUMENT …]

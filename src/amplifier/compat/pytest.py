@@ -10,9 +10,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from ._children import keep_out, let_in
-from ._finder import ALIAS
-from ._install import install
+from ._alias.child_processes import keep_out, let_in
+from ._alias.finder import ALIAS
+from ._alias.install import install
 
 if TYPE_CHECKING:
     import pytest

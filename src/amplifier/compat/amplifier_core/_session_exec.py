@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from amplifier.compat._streaming import providers_for
+from amplifier.compat._modules.streaming import providers_for
 
 from .utils import redact_secrets
 

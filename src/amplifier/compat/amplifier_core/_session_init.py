@@ -12,7 +12,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
-from amplifier.compat._on_trio import translated
+from amplifier.compat._modules.on_trio import translated
 
 from .events import MODULE_LOAD_FAILED, MODULE_ON_SESSION_READY_FAILED, SESSION_FORK
 from .utils import redact_secrets

@@ -17,9 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from amplifier.compat._adapting import mount_published
-from amplifier.compat._backends import refuse_asyncio_on_trio
-from amplifier.compat._installed import built_in_claim, mount_of, third_party_entries
+from amplifier.compat._modules.adapting import mount_published
+from amplifier.compat._modules.asyncio_use import refuse_asyncio_on_trio
+from amplifier.compat._modules.installed import built_in_claim, mount_of, third_party_entries
 from amplifier.errors import ModuleLoadError
 from amplifier.loading import Pin, find_pinned, read_pin
 from amplifier.loading import entry_points as installed_entry_points

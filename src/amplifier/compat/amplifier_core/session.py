@@ -11,9 +11,9 @@ import uuid
 from types import TracebackType
 from typing import Any, Self
 
-from amplifier.compat._processes import guard_tools
-from amplifier.compat._streaming import providers_for
-from amplifier.compat._turns import PublishedTurn
+from amplifier.compat._modules.processes import guard_tools
+from amplifier.compat._modules.streaming import providers_for
+from amplifier.compat._modules.turns import PublishedTurn
 
 from ._engine import RustCoordinator as ModuleCoordinator
 from ._session_init import _safe_exception_str, initialize_session

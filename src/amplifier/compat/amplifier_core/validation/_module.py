@@ -8,7 +8,7 @@ import inspect
 from pathlib import Path
 from typing import Any, ClassVar
 
-from amplifier.compat._on_trio import translated
+from amplifier.compat._modules.on_trio import translated
 
 from .base import ValidationResult, check_on_session_ready, import_module_from_path
 

@@ -19,11 +19,11 @@ from amplifier.kernel.coordinator.module_view import HooksView, ModuleView
 from amplifier.kernel.coordinator.mounts import Done
 from amplifier.loading import Blueprint
 
-from ._backends import is_built_in, is_published, refuse_asyncio_on_trio
-from ._methods import put_around
-from ._on_trio import translate_methods, translated
-from ._processes import guard_tools
-from ._turns import run_in_a_turn
+from .asyncio_use import is_built_in, is_published, refuse_asyncio_on_trio
+from .methods import put_around
+from .on_trio import translate_methods, translated
+from .processes import guard_tools
+from .turns import run_in_a_turn
 
 
 def adapted(module_id: str, blueprint: Blueprint) -> Blueprint:

@@ -23,10 +23,10 @@ from amplifier.models import StreamChunk, ToolResult
 from amplifier.models._base import Model, OpenModel
 from amplifier.models._problems import type_name
 
-from ._dump import Rules, dump, dump_text
-from ._errors import is_called_by_us, validation_error
-from ._schema import FieldView, fields_of, json_schema_of, published_fields, schema_for_pydantic
-from ._subclasses import notice_subclass, prepare
+from .dump import Rules, dump, dump_text
+from .errors import is_called_by_us, validation_error
+from .schema import FieldView, fields_of, json_schema_of, published_fields, schema_for_pydantic
+from .subclasses import notice_subclass, prepare
 
 _MISSING: Final = object()
 

@@ -22,11 +22,11 @@ from amplifier.kernel.runtime.sections import run_section
 from amplifier.kernel.runtime.timestamp import timestamp
 from amplifier.models import HookResult
 
-from ._apart import Apart
-from ._calls import PublishedCalls, is_exit
-from ._on_trio import running_module, translated
-from ._payload import json_shaped
-from ._verdict import PublishedVerdict, parse_answer
+from .._modules.on_trio import running_module, translated
+from .calls import PublishedCalls, is_exit
+from .isolated_context import Apart
+from .merge import PublishedVerdict, parse_answer
+from .payload import json_shaped
 
 logger = logging.getLogger("amplifier_core.hooks")
 

@@ -19,7 +19,9 @@ from amplifier.errors import ModuleConflictError
 from amplifier.loading import Blueprint, ModuleLoader
 from amplifier.loading._alias_advice import ENABLE_ALIAS
 
-from ._finder import ALIAS, AliasFinder, alias_modules, alias_spec, is_alias
+from .finder import ALIAS, AliasFinder, alias_modules, alias_spec, is_alias
+
+_ADAPTING: Final = "amplifier.compat._modules.adapting"
 
 _lock: Final = threading.RLock()
 _finder: Final = AliasFinder()
@@ -51,7 +53,7 @@ def uninstall() -> None:
     with _lock:
         if _last_resort in sys.meta_path:
             sys.meta_path.remove(_last_resort)
-        processes = sys.modules.get(f"{__package__}._processes")
+        processes = sys.modules.get("amplifier.compat._modules.processes")
         if processes is not None:
             processes.stop_noting()
         if not is_installed():
@@ -77,7 +79,7 @@ def _prepare() -> None:
 
 def _face() -> ModuleType:
     # Imported when it is needed, so that `import amplifier` does not pay for what most applications never install.
-    return importlib.import_module("._pydantic", __package__)
+    return importlib.import_module("amplifier.compat._pydantic")
 
 
 def _refuse_the_published_one() -> None:
@@ -129,7 +131,7 @@ def adapt(module_id: str, blueprint: Blueprint) -> Blueprint:
     if ALIAS not in sys.modules:
         return blueprint
     # Asked at every load, and the import system takes its time even for what is imported already.
-    adapting = sys.modules.get(f"{__package__}._adapting") or importlib.import_module("._adapting", __package__)
+    adapting = sys.modules.get(_ADAPTING) or importlib.import_module(_ADAPTING)
     adapted: Blueprint = adapting.adapted(module_id, blueprint)
     return adapted
 

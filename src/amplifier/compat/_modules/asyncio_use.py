@@ -17,7 +17,7 @@ from typing import Final
 from amplifier.contracts._containment import running_asyncio_loop
 from amplifier.errors import ModuleLoadError
 
-from ._finder import ALIAS
+from .._alias.finder import ALIAS
 
 _HARMLESS: Final = frozenset(
     {

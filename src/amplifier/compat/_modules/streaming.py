@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ._backends import is_published
+from .asyncio_use import is_published
 
 logger = logging.getLogger("amplifier_core.session")
 

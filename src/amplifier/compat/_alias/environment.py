@@ -14,8 +14,8 @@ import sysconfig
 from pathlib import Path
 from typing import Final
 
-from ._children import PLACE
-from ._finder import ALIAS, MIRROR
+from .child_processes import PLACE
+from .finder import ALIAS, MIRROR
 
 FILE: Final = "amplifier_core_alias.pth"
 _PROBE: Final = (

@@ -30,8 +30,8 @@ import attrs
 from amplifier._json import redact_text
 from amplifier.contracts._containment import is_cancellation_type
 
-from ._backends import is_built_in
-from ._methods import put_around
+from .asyncio_use import is_built_in
+from .methods import put_around
 
 logger = logging.getLogger("amplifier_core.tools")
 

@@ -12,8 +12,8 @@ from amplifier.models._base import Model, OpenModel, _init_on_demand
 from amplifier.models._fast_reading import _TAGGED_READERS, READERS
 from amplifier.models._unknown_keywords import Misspellings
 
-from ._errors import GENERATED, convert_errors, keep_errors
-from ._face import FACE
+from .errors import GENERATED, convert_errors, keep_errors
+from .methods import FACE
 
 _ABSENT: Final = object()
 _before: Final[list[tuple[type, str, Any]]] = []

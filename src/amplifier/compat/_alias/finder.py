@@ -25,7 +25,7 @@ DISTRIBUTION: Final = "amplifier-core"
 VERSION: Final = "2.0.2"
 """The published version whose surface the mirror has."""
 
-MIRROR: Final = Path(__file__).parent / ALIAS
+MIRROR: Final = Path(__file__).parents[1] / ALIAS
 
 _METADATA: Final = f"""\
 Metadata-Version: 2.1

@@ -26,10 +26,10 @@ from amplifier.events import CANCEL_COMPLETED, SESSION_END, SESSION_RESUME, SESS
 from amplifier.kernel.runtime.backend import Loop, start_timer
 from amplifier.kernel.runtime.sections import run_section
 
-from ._coordinator import ModuleCoordinator
-from ._hooks import RustHookRegistry
-from ._processes import guard_tools
-from ._turns import PublishedTurn
+from .._modules.processes import guard_tools
+from .._modules.turns import PublishedTurn
+from .coordinator import ModuleCoordinator
+from .hooks import RustHookRegistry
 
 logger = logging.getLogger("amplifier_core.session")
 

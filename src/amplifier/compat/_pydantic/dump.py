@@ -28,8 +28,8 @@ from amplifier.models import ResponseFormatJsonSchema, ToolResult
 from amplifier.models._base import Model, ModelField, OpenModel
 from amplifier.models._shapes import Shape
 
-from ._errors import serialization_error
-from ._schema import OURS
+from .errors import serialization_error
+from .schema import OURS
 
 _MISSING: Final = object()
 _ATOMS: Final = frozenset({str, int, bool, type(None)})

@@ -19,8 +19,8 @@ from typing import Any, Final
 
 from amplifier.contracts._containment import running_asyncio_loop
 
-from ._backends import cannot_run_on_trio
-from ._methods import put_around
+from .asyncio_use import cannot_run_on_trio
+from .methods import put_around
 
 _NO_LOOP: Final = ("no running event loop", "no current event loop", "should be used inside a task")
 _NOT_OURS: Final = ("some other framework like asyncio", "trio got unexpected")
@@ -95,7 +95,7 @@ def _call_in(traceback: TracebackType | None) -> str:
         code = traceback.tb_frame.f_code
         frames.append((code.co_filename, traceback.tb_lineno, code.co_name))
         traceback = traceback.tb_next
-    own = Path(__file__).parents[1]
+    own = Path(__file__).parents[2]
     for index in range(len(frames) - 1, -1, -1):
         file, line, _ = frames[index]
         if _is_of(file, "asyncio") or _is_of(file, "trio") or Path(file).is_relative_to(own):

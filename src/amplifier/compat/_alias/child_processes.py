@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-PLACE: Final = str(Path(__file__).parent / "_path")
+PLACE: Final = str(Path(__file__).parent / "path")
 _VARIABLE: Final = "PYTHONPATH"
 
 

@@ -28,11 +28,11 @@ from amplifier.kernel.runtime.deadlines import DeadlinePassed, TimeBudget
 from amplifier.kernel.runtime.sections import run_section
 from amplifier.models import ContextInjection, HookResult
 
-from ._calls import PublishedCalls, is_fatal, is_no_exception
-from ._hooks import HookRegistry
-from ._on_trio import running_module, translate_methods
-from ._owner import Owner
-from ._verdict import scalar_item, write_items
+from .._modules.on_trio import running_module, translate_methods
+from .calls import PublishedCalls, is_fatal, is_no_exception
+from .group_owner import Owner
+from .hooks import HookRegistry
+from .merge import scalar_item, write_items
 
 logger = logging.getLogger("amplifier_core.coordinator")
 

@@ -20,8 +20,8 @@ import anyio
 from amplifier.contracts._containment import running_asyncio_loop
 from amplifier.kernel.runtime.sections import deliver_later, pending_cancellations
 
-from ._methods import put_around
-from ._streaming import providers_for
+from .methods import put_around
+from .streaming import providers_for
 
 
 class PublishedTurn:

@@ -9,7 +9,7 @@ from typing import Any
 from amplifier.errors import ModuleLoadError
 from amplifier.loading import entry_points
 
-from ._backends import refuse_asyncio_on_trio
+from .asyncio_use import refuse_asyncio_on_trio
 
 
 def third_party_entries() -> list[Any]:
