@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from amplifier.compat._alias.child_processes import PLACE, keep_out, let_in
+from amplifier.compat._alias.child_processes import PLACE, export_alias, withdraw_alias
 
 ASK = "import amplifier_core, amplifier; print(amplifier_core.HookResult is amplifier.HookResult)"
 
@@ -26,12 +26,12 @@ def _environment_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_child_has_the_alias_while_children_are_let_in():
-    let_in()
-    let_in()
+    export_alias()
+    export_alias()
     with_alias = ask([sys.executable])
     entries = os.environ["PYTHONPATH"].split(os.pathsep)
-    keep_out()
-    keep_out()
+    withdraw_alias()
+    withdraw_alias()
 
     assert with_alias == "True"
     assert entries == [PLACE]
@@ -41,9 +41,9 @@ def test_a_child_has_the_alias_while_children_are_let_in():
 
 def test_other_entries_stay(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PYTHONPATH", "/somewhere")
-    let_in()
+    export_alias()
     assert os.environ["PYTHONPATH"] == f"{PLACE}{os.pathsep}/somewhere"
-    keep_out()
+    withdraw_alias()
     assert os.environ["PYTHONPATH"] == "/somewhere"
 
 

@@ -1,8 +1,8 @@
-"""Processes that a program with the alias starts: they find it under the published name as well.
+"""The alias in child processes: a directory in front of PYTHONPATH, in which ``amplifier_core`` installs the alias.
 
-Suites start interpreters of their own, and applications start workers. What such a process imports is looked up by its own
-rules, so the only way to it is the environment it inherits: a directory in front of PYTHONPATH, in which the published name
-stands for the alias. Above: ``python -m amplifier.compat`` and the pytest plugin. `install` in a program does not do this.
+Suites start interpreters of their own, and applications start workers. A child process looks up imports by its own rules, so
+only the environment that it inherits can make the alias importable there. ``python -m amplifier.compat`` and the pytest plugin
+set it; `install` in a program does not.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ PLACE: Final = str(Path(__file__).parent / "path")
 _VARIABLE: Final = "PYTHONPATH"
 
 
-def let_in() -> None:
-    """From now on, processes that this one starts have the alias; twice is once."""
+def export_alias() -> None:
+    """Make the alias importable in processes that this one starts; repeating it does nothing."""
     entries = _entries()
     if PLACE not in entries:
         os.environ[_VARIABLE] = os.pathsep.join([PLACE, *entries])
 
 
-def keep_out() -> None:
-    """Take that back."""
+def withdraw_alias() -> None:
+    """Undo `export_alias`."""
     entries = _entries()
     if PLACE in entries:
         entries.remove(PLACE)

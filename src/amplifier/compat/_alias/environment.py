@@ -1,7 +1,7 @@
 """The alias for every Python process of an environment: ``python -m amplifier.compat enable``, ``disable`` and ``status``.
 
-What a process inherits from its parent (`_children`) is lost when somebody gives it a PYTHONPATH of its own, as test suites do. A
-``.pth`` file in site-packages is read by every interpreter of the environment when it starts. Ours puts one directory in front of
+The PYTHONPATH that a process inherits (`child_processes`) is lost when the process is given one of its own, as test suites do. Every
+interpreter of the environment reads the ``.pth`` files in site-packages when it starts. Ours puts one directory in front of
 sys.path and imports nothing: a process pays for the alias when it imports ``amplifier_core``, and not before.
 """
 
@@ -24,7 +24,7 @@ _PROBE: Final = (
 
 
 def enable() -> int:
-    """Write the file; gives the exit code."""
+    """Write the file; returns the exit code."""
     file = _file()
     try:
         file.write_text(_line(), encoding="utf-8")
@@ -35,7 +35,7 @@ def enable() -> int:
 
 
 def disable() -> int:
-    """Remove the file; gives the exit code."""
+    """Remove the file; returns the exit code."""
     file = _file()
     try:
         file.unlink()
@@ -49,7 +49,7 @@ def disable() -> int:
 
 
 def status() -> int:
-    """Tell whether the file is there and what a new process finds; the exit code is 0 if the alias is enabled."""
+    """Report whether the file exists and what a new process finds; the exit code is 0 if the alias is enabled."""
     file = _file()
     try:
         is_current = file.read_text(encoding="utf-8") == _line()
@@ -74,7 +74,7 @@ def _line() -> str:
 
 
 def _seen() -> str:
-    """What a new process of this environment takes for ``amplifier_core``, whatever this one inherited."""
+    """What a new process of this environment imports as ``amplifier_core``, whatever this one inherited."""
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     ran = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, text=True, env=inherited, check=False)
     origin = ran.stdout.strip()

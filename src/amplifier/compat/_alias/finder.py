@@ -1,9 +1,8 @@
-"""What Python's import system and `importlib.metadata` are told about ``amplifier_core``.
+"""The finder of ``amplifier_core`` for Python's import system and for `importlib.metadata`.
 
 The mirror tree is loaded under the published name only, as ordinary modules with files: they can be patched, reloaded and
-read. The finder answers for the top-level name; the submodules are then found through the package's path by Python
-itself, which leaves room for whoever else has a say in imports (pytest rewrites the assertions of the suites in there).
-Above: `_install`. Below: nothing of ours.
+read. The finder answers for the top-level name; Python itself then finds the submodules through the package's path, so that
+other import hooks still apply (pytest rewrites the assertions of the suites in there).
 """
 
 from __future__ import annotations
@@ -58,12 +57,12 @@ def is_alias(module: ModuleType) -> bool:
 
 
 def alias_modules() -> list[str]:
-    """The names in sys.modules that belong to ``amplifier_core``, whoever's it is."""
+    """The names in sys.modules that belong to ``amplifier_core``, the alias or the published package."""
     return [name for name in sys.modules if name == ALIAS or name.startswith(f"{ALIAS}.")]
 
 
 class AliasFinder:
-    """Stands before all other finders, so that an installed wheel of the published kernel does not win."""
+    """The first finder, so that an installed wheel of the published kernel is not imported."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -72,10 +71,10 @@ class AliasFinder:
         return alias_spec() if fullname == ALIAS else None
 
     def find_distributions(self, context: DistributionFinder.Context | None = None) -> Iterator[Distribution]:
-        """Answer for the distribution of that name, unless only certain directories are asked about."""
-        asked: dict[str, Any] = {} if context is None else vars(context)
-        name = asked.get("name")
-        if "path" in asked or (name is not None and _normalized(name) != DISTRIBUTION):
+        """Answer for the distribution of that name, unless the query is limited to certain directories."""
+        query: dict[str, Any] = {} if context is None else vars(context)
+        name = query.get("name")
+        if "path" in query or (name is not None and _normalized(name) != DISTRIBUTION):
             return
         yield _distribution()
 
@@ -85,11 +84,11 @@ def _normalized(name: str) -> str:
 
 
 def _distribution() -> Distribution:
-    # Imported here because it brings email, csv and zipfile along, and few who install ask about distributions.
+    # Imported here because it brings email, csv and zipfile along, and few programs query distributions.
     from importlib.metadata import Distribution  # noqa: PLC0415
 
     class AliasDistribution(Distribution):
-        """What a distribution would say about itself that had installed the mirror."""
+        """The metadata of a distribution that had installed the mirror."""
 
         def read_text(self, filename: str) -> str | None:
             return _FILES.get(filename)

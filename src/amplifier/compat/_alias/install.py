@@ -1,8 +1,7 @@
-"""Installing and uninstalling the alias, and installing it when somebody turns out to need it.
+"""Installing and uninstalling the alias, explicitly or when a module imports it.
 
-Above: the room's door, ``python -m amplifier.compat``, the pytest plugin. Below: `_finder` (what is importable) and
-`_pydantic` (what the models can do). Importing this file costs nothing and changes one thing: `ModuleLoader` learns whom
-to tell before it imports a module for the first time, and whom to ask about one that it has loaded.
+Importing this file costs little and changes one thing: `ModuleLoader` gets an import hook, called before it imports a module for
+the first time, and a load hook, called for each module that it has loaded.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _finder: Final = AliasFinder()
 
 
 def install() -> None:
-    """Make ``amplifier_core`` importable and give our models the published form; twice is once.
+    """Make ``amplifier_core`` importable and give our models the published form; repeating it does nothing.
 
     Raises:
         ModuleConflictError: The published package is already imported. Its classes are in use then, and ours would be
@@ -36,7 +35,7 @@ def install() -> None:
     """
     _prepare()
     try:
-        # At once, because a finder that comes later stands before ours: pytest's would give an installed wheel. Not under
+        # At once, because a finder that is inserted later comes before ours: pytest's would give an installed wheel. Not under
         # the lock: a thread that imports the name holds Python's own lock for it while it waits for ours.
         importlib.import_module(ALIAS)
     except BaseException:
@@ -45,10 +44,10 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Take back what `install` did: the name, the modules imported under it, the form of the models.
+    """Undo `install`: the name, the modules imported under it, the form of the models.
 
-    Objects made meanwhile stay what they are: our own. Classes that inherited from our models keep their fields. The next
-    module that a loader imports may bring it all back.
+    Objects made meanwhile stay instances of our own classes. Classes that inherited from our models keep their fields. The
+    next module that a loader imports may install the alias again.
     """
     with _lock:
         if _last_resort in sys.meta_path:
@@ -61,7 +60,7 @@ def uninstall() -> None:
         sys.meta_path.remove(_finder)
         for name in alias_modules():
             del sys.modules[name]
-        _face().detach()
+        _models().detach()
 
 
 def is_installed() -> bool:
@@ -72,17 +71,17 @@ def is_installed() -> bool:
 def _prepare() -> None:
     with _lock:
         if not is_installed():
-            _refuse_the_published_one()
-            _face().attach()
+            _refuse_published_package()
+            _models().attach()
             sys.meta_path.insert(0, _finder)
 
 
-def _face() -> ModuleType:
+def _models() -> ModuleType:
     # Imported when it is needed, so that `import amplifier` does not pay for what most applications never install.
     return importlib.import_module("amplifier.compat._pydantic")
 
 
-def _refuse_the_published_one() -> None:
+def _refuse_published_package() -> None:
     present = sys.modules.get(ALIAS)
     if present is not None and not is_alias(present):
         where = getattr(present, "__file__", None) or repr(present)
@@ -95,7 +94,7 @@ def _refuse_the_published_one() -> None:
 
 
 class _LastResort:
-    """Stands behind all other finders and is asked for ``amplifier_core`` only when nobody has it."""
+    """The last finder: it is called for ``amplifier_core`` only when no other finder has it."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -109,11 +108,11 @@ class _LastResort:
 _last_resort: Final = _LastResort()
 
 
-def be_ready(package: str) -> None:
-    """Be there when a module asks for ``amplifier_core``, at its import or later: some import inside functions.
+def prepare_import(package: str) -> None:
+    """Install the alias as soon as a module imports ``amplifier_core``, at its own import or later inside a function.
 
     Args:
-        package: What a loader is about to import for the first time; any may turn out to ask.
+        package: What a loader is about to import for the first time; not used, since any package may import it later.
     """
     if _last_resort not in sys.meta_path:
         sys.meta_path.append(_last_resort)
@@ -130,11 +129,11 @@ def adapt(module_id: str, blueprint: Blueprint) -> Blueprint:
     """
     if ALIAS not in sys.modules:
         return blueprint
-    # Asked at every load, and the import system takes its time even for what is imported already.
+    # Called at every load, and the import system is slow even for what is imported already.
     adapting = sys.modules.get(_ADAPTING) or importlib.import_module(_ADAPTING)
     adapted: Blueprint = adapting.adapted(module_id, blueprint)
     return adapted
 
 
-ModuleLoader.import_hook = staticmethod(be_ready)
+ModuleLoader.import_hook = staticmethod(prepare_import)
 ModuleLoader.load_hook = staticmethod(adapt)

@@ -1,7 +1,7 @@
 """Published modules in our sessions: what they mount and register is adapted in place.
 
-On asyncio a published loop is cancelled the published way (`_turns`) and the processes of published tools are ended with their calls
-(`_processes`); on trio failures for want of asyncio are translated (`_on_trio`). A native loader passes every module that it has
+On asyncio a published loop is cancelled the published way (`turns`) and the processes of published tools are ended with their calls
+(`processes`); on trio failures for want of asyncio are translated (`on_trio`). A native loader passes every module that it has
 loaded to `adapted`; the mirror's loader mounts through `mount_published`.
 """
 

@@ -1,8 +1,8 @@
-"""Published modules that need asyncio, told apart before they fail in the middle of a turn.
+"""Recognizing published modules, and those among them that need asyncio, by their source.
 
-About half of the published modules speak AnyIO or nothing; they run on trio as they are. The others call asyncio by name, or
-use a library that does, and on trio such a call finds no loop. What they call is read from their source, so that the refusal
-can name it. Above: the mirror's loader, and `_adapting` for native ones.
+About half of the published modules use AnyIO or neither library; they run on trio as they are. The others call asyncio by name, or
+use a library that does, and on trio such a call finds no loop. Their source shows the call, so a module is refused when it is
+loaded, before it can fail in the middle of a turn, and the error names the call.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HARMLESS: Final = frozenset(
         "run",
     }
 )
-"""Names that need no running loop: types, questions, and ``asyncio.run``, which brings its own."""
+"""Names that need no running loop: types, predicates, and ``asyncio.run``, which starts one."""
 
 _NEED_ASYNCIO: Final = frozenset({"aiohttp", "litellm"})
 """Libraries whose coroutines run on asyncio only, among those that published modules use."""
@@ -43,10 +43,10 @@ _ANNOTATIONS: Final = frozenset({"annotation", "returns"})
 
 
 def refuse_asyncio_on_trio(package: str, module_id: str) -> None:
-    """Refuse a module that calls asyncio if trio is what runs.
+    """Refuse a module that calls asyncio while trio runs.
 
     Raises:
-        ModuleLoadError: Names the first such call and where it stands.
+        ModuleLoadError: Names the first such call, its file and line.
     """
     if running_asyncio_loop() is not None or not _is_on_trio():
         return
@@ -67,11 +67,11 @@ def cannot_run_on_trio(module_id: str, call: str) -> ModuleLoadError:
 
 
 def _source_of(package: str) -> str | None:
-    """The file to look at, or the package's first file for all of it; None for what is our own or has no file."""
+    """The file to read, or the ``__init__.py`` of a package to read all of it; None for our own code and for what has no file."""
     if is_built_in(package):
         return None
     root = package.partition(".")[0]
-    # A published module is a package of its own; of anything else only the file that has the mount is looked at.
+    # A published module is a package of its own; of anything else only the file with the mount function is read.
     where = getattr(sys.modules.get(root if root.startswith("amplifier_module_") else package), "__file__", None)
     return where if isinstance(where, str) else None
 
@@ -106,7 +106,7 @@ def mentions_alias(file: str) -> bool:
 
 @lru_cache(maxsize=256)
 def first_asyncio_call(file: str) -> str | None:
-    """The first thing a package asks of asyncio that needs a running loop, such as ``asyncio.gather (x.py, line 3)``."""
+    """The first use of asyncio in a package that needs a running loop, such as ``asyncio.gather (x.py, line 3)``."""
     for path, tree in _trees(file):
         needed = [(line, f"asyncio.{name}") for line, name in _uses(tree) if name not in _HARMLESS]
         needed += [(line, f"{name}, which needs asyncio") for line, name in _imported(tree) if name in _NEED_ASYNCIO]

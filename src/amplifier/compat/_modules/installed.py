@@ -1,4 +1,4 @@
-"""Installed modules as the published loader sees them: those of others first, ours where there is no other."""
+"""Installed modules for the published loader: third-party ones first, built-in ones where there is no other."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .asyncio_use import refuse_asyncio_on_trio
 
 
 def third_party_entries() -> list[Any]:
-    """What installed distributions declare as published modules; ours are declared elsewhere, except by older metadata."""
+    """Entry points of third-party modules; ours are in another group, except in older metadata."""
     found = importlib.metadata.entry_points(group="amplifier.modules")
     return [entry for entry in found if not str(getattr(entry, "value", "")).startswith("amplifier.modules.")]
 
 
 def built_in_claim(module_id: str) -> Any:
-    """Our own module of an id; None if there is none."""
+    """The built-in module of an id; None if there is none."""
     return next((claim for claim in entry_points().get(module_id, ()) if claim.is_built_in), None)
 
 
@@ -27,7 +27,7 @@ def mount_of(claim: Any) -> tuple[Any, Any]:
     """The mount function of an installed module, and the Python module it is in.
 
     Raises:
-        ModuleLoadError: It cannot be imported, or not be used on trio.
+        ModuleLoadError: It cannot be imported, or cannot run on trio.
     """
     try:
         module = importlib.import_module(claim.module)

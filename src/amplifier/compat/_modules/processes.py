@@ -1,11 +1,10 @@
 """Processes that a published tool starts and leaves behind when its call is cancelled.
 
 The published kernel never cancels a tool, so published tools end their commands on their own timeout only. From the first call of
-such a tool until the alias is uninstalled, ``subprocess.Popen`` notes what is started in the context of a call, by asyncio, in place or
-in a worker thread. A call that is
-cancelled ends those that are still alive, with their process groups and descendants, before its cancellation goes on; a call that
-returns leaves them alone, because a tool may mean to. What has left both its group and its parents (a daemon) is not reached, and
-neither is what is started without ``subprocess``.
+such a tool until the alias is uninstalled, ``subprocess.Popen`` records the processes that are started in the context of a call, by
+asyncio, directly or in a worker thread. A cancelled call ends those that are still alive, with their process groups and descendants,
+before its cancellation goes on; a call that returns leaves them alone, because the tool may intend that. Processes that have left
+both their group and their parents (daemons) are not reached, and neither are those started without ``subprocess``.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ from .methods import put_around
 logger = logging.getLogger("amplifier_core.tools")
 
 GRACE: Final = 0.3
-"""Seconds between asking the processes to end and killing them."""
+"""Seconds between SIGTERM and SIGKILL."""
 _KILLING: Final = 2.0
-"""Seconds after which a process that does not even die of SIGKILL is given up."""
+"""Seconds to wait for a process that was sent SIGKILL."""
 _REAPING: Final = 2.0
 """Seconds for an event loop to notice that a process of its own has ended."""
 _TURNS: Final = 5
-"""Turns of the loop that it then takes to close the pipes."""
+"""Iterations of the event loop that it then takes to close the pipes."""
 _KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
 _LOOK: Final = 0.01
 _MOST_SHOWN: Final = 120
@@ -89,12 +88,12 @@ class _Seen:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can still do anything; a zombie cannot."""
+        """Whether it still runs; a zombie does not."""
         return self.state not in ("Z", "X", "x")
 
 
 def _look_at(pid: int) -> _Seen | None:
-    """What ``/proc`` says about a process; where there is none, a process that can be signalled runs."""
+    """The entry of a process in ``/proc``; where there is no ``/proc``, a process that can be signalled runs."""
     try:
         text = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -105,7 +104,7 @@ def _look_at(pid: int) -> _Seen | None:
         except OSError:
             return None
         return _Seen(pid, "", "R", 0)
-    # The program's name stands in brackets and may hold spaces and brackets itself.
+    # The program's name is in brackets and may contain spaces and brackets itself.
     fields = text[text.rindex(b")") + 2 :].split()
     return _Seen(pid, fields[19].decode(), fields[0].decode(), int(fields[1]))
 
@@ -127,7 +126,7 @@ class _Process:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it, or what was seen to descend from it, still runs. Nobody is reaped here: its owner waits for it."""
+        """Whether it, or what was seen to descend from it, still runs. Nothing is reaped here: the owner of the process waits for it."""
         known = {self._first, *self._family} - {None}
         return any((now := _look_at(one.pid)) == one and now.is_alive for one in known if one is not None)
 
@@ -135,7 +134,7 @@ class _Process:
         """Signal its group, unless that is our own, and whatever descends from it."""
         self._family |= _descendants(self.popen.pid)
         if self._group != os.getpgrp():
-            with contextlib.suppress(OSError):  # nobody is in it any more
+            with contextlib.suppress(OSError):  # the group is empty
                 os.killpg(self._group, number)
         for one in [self._first, *self._family]:
             if one is not None and _look_at(one.pid) == one:
@@ -143,7 +142,7 @@ class _Process:
                     os.kill(one.pid, number)
 
     def is_reaped(self) -> bool:
-        """Whether somebody has waited for its end; the event loop does that for its own, nobody may for others."""
+        """Whether its end was waited for: by the event loop for its own processes, by us for others."""
         return (self.popen.returncode if self._is_of_the_loop else self.popen.poll()) is not None
 
     def __str__(self) -> str:
@@ -183,7 +182,7 @@ class _Call:
         self.is_cancelled = False
 
     def note(self, popen: subprocess.Popen[Any], starter: str) -> None:
-        """Remember a process, and whether the event loop started it, by the name of the Python module that did."""
+        """Record a process; the name of the Python module that started it shows whether it belongs to the event loop."""
         if self.is_over and not self.is_cancelled:
             return
         process = _Process(popen, is_of_the_loop=starter.startswith(("asyncio.", "trio.", "uvloop")))
@@ -193,7 +192,7 @@ class _Call:
             process.signal(_KILL)
 
     def signal(self, number: signal.Signals) -> list[_Process]:
-        """Signal those that are alive; gives them."""
+        """Signal those that are alive; returns them."""
         alive = [process for process in self._processes if process.is_alive]
         for process in alive:
             process.signal(number)
@@ -221,7 +220,7 @@ class _Call:
 
 async def _until(is_so: Callable[[], bool], seconds: float) -> None:
     with anyio.move_on_after(seconds):
-        while not is_so():  # noqa: ASYNC110 — the system tells of no end but that of its own children
+        while not is_so():  # noqa: ASYNC110 — the system reports the end of direct children only
             await anyio.sleep(_LOOK)
 
 
@@ -237,13 +236,13 @@ def _noted_start(self: subprocess.Popen[Any], *args: Any, **kwargs: Any) -> None
     if call is not None:
         try:
             call.note(self, str(sys._getframe(1).f_globals.get("__name__")))
-        except Exception:  # the process runs; what we want to know of it is no reason to fail whoever started it
-            logger.exception("a process of a tool could not be noted")
+        except Exception:  # the process runs; a failure to record it must not fail the tool
+            logger.exception("a process of a tool could not be recorded")
 
 
 @contextmanager
 def _noting(call: _Call) -> Iterator[None]:
-    """Note what is started in this context, and in the threads that work for it even when the call is over."""
+    """Record what is started in this context, and in its worker threads even when the call is over."""
     if subprocess.Popen.__init__ is _original:
         subprocess.Popen.__init__ = _noted_start  # type: ignore[method-assign]  # taken back by `stop_noting`
     token = _call.set(call)
@@ -254,6 +253,6 @@ def _noting(call: _Call) -> Iterator[None]:
 
 
 def stop_noting() -> None:
-    """Have ``Popen`` as it always was; part of uninstalling the alias."""
+    """Restore ``Popen``; part of uninstalling the alias."""
     if subprocess.Popen.__init__ is _noted_start:
         subprocess.Popen.__init__ = _original  # type: ignore[method-assign]

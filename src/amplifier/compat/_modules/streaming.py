@@ -1,8 +1,8 @@
 """Published loops and providers that stream.
 
 No published provider streams. The published streaming loop has a path for one that does, and that path reads text only: its
-``_has_pending_tools`` is a stub that answers no, so the calls of an answer would be lost without a word. Where there are tools,
-such a loop is therefore shown our providers without their ``stream`` and asks them for whole answers, as it asks the published ones.
+``_has_pending_tools`` is a stub that returns False, so the tool calls of an answer would be lost silently. Where there are tools,
+such a loop therefore gets our providers without their ``stream`` and calls ``complete``, as it does with published ones.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ _STUBS: Final = ("_has_pending_tools", "_process_tools")
 
 
 def providers_for(orchestrator: Any, providers: Any, tools: Any) -> Any:
-    """The providers that an orchestrator is to be called with: the very ones, unless it would lose the calls of their streams."""
+    """The providers to call an orchestrator with: the same ones, unless it would lose the tool calls of their streams."""
     if not tools or not isinstance(providers, Mapping) or not all(hasattr(orchestrator, name) for name in _STUBS):
         return providers
     hidden = [name for name, provider in providers.items() if _streams_natively(provider)]
     if not hidden:
         return providers
-    logger.info("%s does not read tool calls from streams: %s asked for whole answers", orchestrator, ", ".join(hidden))
+    logger.info(
+        "%s does not read tool calls from streams: it gets %s without stream()", orchestrator, ", ".join(hidden)
+    )
     return {name: _WholeAnswers(provider) if name in hidden else provider for name, provider in providers.items()}
 
 
@@ -43,7 +45,7 @@ class _WholeAnswers:
 
     def __getattr__(self, name: str) -> Any:
         if name == "stream":
-            raise AttributeError(f"{self._provider!r} is asked for whole answers by this loop", name=name, obj=self)
+            raise AttributeError(f"{self._provider!r} is used without stream() by this loop", name=name, obj=self)
         return getattr(self._provider, name)
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -1,11 +1,10 @@
-"""Running published code so that a cancellation reaches it once and its unwinding is left in peace.
+"""Running published code so that a cancellation reaches it once and does not interrupt its unwinding.
 
-Published loops are written for asyncio's way of cancelling: the exception arrives once, they catch it, and then *await*:
-they store the results of cut-off tools, emit ``cancel:*``, add a closing message, and raise it again. Inside a cancelled AnyIO
-scope each of these awaits would be cancelled anew. Here the code runs in a task of its own that is told to stop by exactly
-one ``Task.cancel()``, wherever the wish came from; whoever waits, waits until the task has ended. On trio there is no such
-edge: there a plain scope is cancelled. Above: `_session`, and `_adapting` for loops in native sessions. Below:
-`amplifier.kernel`.
+Published loops are written for asyncio's edge cancellation: the exception arrives once, they catch it, and then *await*:
+they store the results of cancelled tools, emit ``cancel:*``, add a closing message, and raise it again. Inside a cancelled AnyIO
+scope each of these awaits would be cancelled again. Here the code runs in a task of its own, which is cancelled by exactly one
+``Task.cancel()``, whatever the source of the cancellation, and the caller waits until the task has ended. Trio has no edge
+cancellation: there a plain scope is cancelled.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from .streaming import providers_for
 
 
 class PublishedTurn:
-    """One piece of published code under way.
+    """One run of published code.
 
     Args:
         is_shielded: A cancelled scope around it does not reach it; a cancelled task does, as with published code.
 
     Attributes:
         was_stopped: `stop` was called before the code ended, or its caller was cancelled.
-        why_stopped: What `stop` was given, for the words of the error.
+        why_stopped: The reason that `stop` was given, for the text of the error.
     """
 
     __slots__ = ("_is_shielded", "_scope", "_task", "was_stopped", "why_stopped")
@@ -79,7 +78,7 @@ class PublishedTurn:
         try:
             while not task.done():
                 try:
-                    # Once it has been told to stop, a cancelled scope around us would never let us wait for it.
+                    # Once it is cancelled, a cancelled scope around us would not let us wait for it.
                     with anyio.CancelScope(shield=self._is_shielded or held is not None):
                         await _until_done(task, loop)
                 except asyncio.CancelledError as exc:
@@ -105,7 +104,7 @@ class PublishedTurn:
 
 
 def run_in_a_turn(orchestrator: Any) -> None:
-    """Have an orchestrator that our sessions run be cancelled the published way, too; done once."""
+    """Run the turns of an orchestrator in a native session as `PublishedTurn`; repeating it does nothing."""
 
     async def execute(call: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
         if "providers" in kwargs:
@@ -131,7 +130,7 @@ async def _until_done(task: asyncio.Task[None], loop: asyncio.AbstractEventLoop)
 
 
 class _Outcome:
-    """What became of the code; carried to the waiting caller, never raised in the task."""
+    """The outcome of the code, handed to the waiting caller and never raised in the task."""
 
     __slots__ = ("error", "value")
 

@@ -1,9 +1,9 @@
 """The published form of our models: what pydantic gives the published ones, attached while compat is installed.
 
-    methods          the members themselves, and who gets them
+    methods          the members, and the classes that get them
     dump          model_dump and model_dump_json
     subclasses    classes that inherit from a model with nothing but annotations
-    errors        pydantic's ValidationError where foreign code builds a model
+    errors        pydantic's ValidationError where third-party code builds a model
     schema        model_json_schema and model_fields
 
 Without `attach` our classes have none of it. pydantic itself is not needed; where it is there, its errors are used.

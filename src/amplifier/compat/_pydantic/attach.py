@@ -1,6 +1,6 @@
 """Putting the face on our base classes and taking it off again, with nothing left behind.
 
-Above: `amplifier.compat._install`. Below: `_face` and what it is made of. The generated constructors and readers are made
+The generated constructors and readers are made
 anew both times, because they are written for classes with or without rules for assignments.
 """
 

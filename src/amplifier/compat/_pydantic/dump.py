@@ -220,7 +220,7 @@ _JSON_WRITERS: Final[tuple[tuple[Any, Callable[[Any], Any]], ...]] = (
 
 
 class _Choice:
-    """What ``include`` and ``exclude`` say about the members of one value: sets of names, or dicts that go deeper."""
+    """``include`` or ``exclude`` for the members of one value: a set of names, or a dict with rules for their members."""
 
     __slots__ = ("_exclude", "_include")
 
@@ -250,7 +250,7 @@ class _Choice:
 
 
 def _said(chosen: Any, names: tuple[Any, ...]) -> Iterator[Any]:
-    """What is said about a member: None for all of it, or what is said about its members."""
+    """The rule for a member: None for all of it, or the rules for its members."""
     if chosen is None:
         return
     for name in names:

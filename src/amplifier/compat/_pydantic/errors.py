@@ -2,7 +2,7 @@
 
 Published code catches pydantic's error, which cannot be inherited from; our own code catches `ModelError`. So it depends
 on who called the constructor: code of the package ``amplifier`` gets ours, all other code gets pydantic's. Without pydantic
-everybody gets ours. Both are ValueErrors. Everything that can be wrong with a model leaves through `Building.finish`, so
+all other code gets ours. Both are ValueErrors. Everything that can be wrong with a model leaves through `Building.finish`, so
 that is the one place to step in, and a model that is right pays nothing.
 """
 
@@ -44,7 +44,7 @@ def _finish_for_caller(self: Building, subject: str) -> None:
 
 
 def is_called_by_us(frame: FrameType | None) -> bool:
-    """Whether the code that built the model, assigned to it or asked it something is our own."""
+    """Whether the code that built, changed or read the model is our own."""
     while frame is not None and _belongs_to_the_model(frame):
         frame = frame.f_back
     name = "" if frame is None else str(frame.f_globals.get("__name__", _OUR_CODE))

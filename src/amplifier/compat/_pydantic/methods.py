@@ -1,7 +1,7 @@
 """The members that make our models look like the published ones, and the classes that get them.
 
 Functions with ``self`` or ``cls`` in front become methods of `Model`, `OpenModel` or `ToolResult` by the table at the end.
-Arguments of pydantic's that nobody uses are accepted and do nothing. Members that published modules test for by their
+Arguments of pydantic's that no published code uses are accepted and do nothing. Members that published modules test for by their
 absence (``to_dict``, ``text``, ``content_blocks``) must not appear here.
 """
 
@@ -208,7 +208,7 @@ def get_serialized_output(self: ToolResult) -> str:
     """The output as the model should read it.
 
     Raises:
-        TypeError: Foreign code asks, and the output holds what JSON cannot say; loops catch it and tell the model.
+        TypeError: Third-party code calls it, and the output cannot be written as JSON; loops catch it and report it to the model.
     """
     if isinstance(self.output, (dict, list)) and not is_called_by_us(sys._getframe(1)):
         json.dumps(self.output, default=json_default)
@@ -277,7 +277,7 @@ def _model_extra(self: Model) -> dict[str, Any] | None:
 
 
 def _model_fields_set(self: Model) -> set[str]:
-    """Nobody remembers what was passed, so: what differs from the default."""
+    """The fields that differ from their default, since what was passed is not recorded."""
     return set(model_dump(self, exclude_defaults=True))
 
 

@@ -1,4 +1,4 @@
-"""`model_fields` and `model_json_schema`: what a model's fields are, for those who ask pydantic's way."""
+"""`model_fields` and `model_json_schema`: a model's fields as pydantic describes them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _SCALARS: Final[dict[type[Shape], dict[str, Any]]] = {
 
 @attrs.frozen
 class FieldView:
-    """One field as pydantic describes it, as far as anyone has asked.
+    """One field as pydantic describes it, with the attributes that published code reads.
 
     Attributes:
         annotation: The resolved type.
@@ -108,7 +108,7 @@ def schema_for_pydantic(cls: type[Model], handler: Any) -> dict[str, Any]:
     def reference(nested: type[Model]) -> dict[str, Any]:
         if nested is cls:
             return {"title": cls.__name__, "type": "object"}
-        # Inside a list, because the handler itself looks at the outermost schema only, without what a class says of itself.
+        # Inside a list, because the handler itself looks at the outermost schema only, without the schema of the class itself.
         made: dict[str, Any] = handler(core_schema.list_schema(TypeAdapter(nested).core_schema))["items"]
         return made
 
@@ -127,7 +127,7 @@ class _Writer:
     """Writes the schema of one model.
 
     Attributes:
-        reference: Gives what stands for a nested model.
+        reference: Returns the reference to a nested model.
         is_output: The schema is of what a dump holds, not of what the constructor takes.
     """
 

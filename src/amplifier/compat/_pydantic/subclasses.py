@@ -68,7 +68,7 @@ class _UnknownField:
 
 
 def _keep_fields_as_unknown(cls: type[Model]) -> None:
-    """Nobody but its constructor knows what such a class takes, and the one it calls knows the inherited fields only."""
+    """Only its constructor knows what such a class takes, and the inherited constructor knows the inherited fields only."""
     for name in inspect.get_annotations(cls) if issubclass(cls, OpenModel) else ():
         default = cls.__dict__.get(name, _ABSENT)
         if _is_field(name) and default is not _ABSENT and not isinstance(default, _UnknownField):
@@ -76,7 +76,7 @@ def _keep_fields_as_unknown(cls: type[Model]) -> None:
 
 
 def prepare(cls: type[Model]) -> None:
-    """Make a class that was noticed into a model, unless somebody has by now."""
+    """Make a recorded class into a model, unless that has happened."""
     with _lock:
         if not _is_waiting(cls):
             return
@@ -106,7 +106,7 @@ def _is_field(name: str) -> bool:
 
 
 def _default(given: Any) -> Any:
-    """A default, or what pydantic's ``Field(...)`` says about it."""
+    """A default, or the one in pydantic's ``Field(...)``."""
     fields = sys.modules.get("pydantic.fields")
     if fields is None or not isinstance(given, fields.FieldInfo):
         return given

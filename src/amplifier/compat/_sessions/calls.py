@@ -36,7 +36,7 @@ class PublishedCalls(DeadlineGroup):
     Args:
         watch: As for `DeadlineGroup`.
         limit: As for `DeadlineGroup`.
-        passes: Which exceptions leave as they are although they are the code's own.
+        passes: Which exceptions leave as they are although the code itself raised them.
     """
 
     __slots__ = ("_passes",)

@@ -1,9 +1,8 @@
 """The coordinator in its published form.
 
-Mount points, capabilities, channels and the token are the kernel's own. The hook registry is the published one (`_hooks`), and
+Mount points, capabilities, channels and the token are the kernel's own. The hook registry is the published one (`hooks`), and
 what a coordinator does with the result of hooks and at its cleanup follows the published kernel. The constructor's arguments
-are consumed in ``__new__``, because published subclasses override that and define any ``__init__`` they like. Above:
-`_session` and the mirror.
+are consumed in ``__new__``, because published subclasses override that and define any ``__init__`` they like.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _SHOWN = 200
 
 
 class RustCoordinator(KernelCoordinator):
-    """What holds the modules of one session together, as ``amplifier_core.ModuleCoordinator``."""
+    """The modules of one session, as ``amplifier_core.ModuleCoordinator``."""
 
     # Each instance has its own; those of the class are for doubles that are made after it.
     loader: Any = None
@@ -66,7 +65,7 @@ class RustCoordinator(KernelCoordinator):
         return self
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Everything has happened in ``__new__``."""
+        """Do nothing: ``__new__`` builds the object."""
 
     # ── attributes ──
 
@@ -81,7 +80,7 @@ class RustCoordinator(KernelCoordinator):
 
     @property
     def session_state(self) -> dict[str, Any]:
-        """A dict for modules to leave things in."""
+        """A dict for modules to share values."""
         return self._session_state
 
     @session_state.setter
@@ -97,7 +96,7 @@ class RustCoordinator(KernelCoordinator):
     _set_session = show_session
 
     def request_cancel(self, immediate: bool = False) -> Done:  # type: ignore[override]  # published as a coroutine
-        """Ask the running turn to stop; it is asked when the call returns, awaiting the result is optional."""
+        """Request that the running turn stops; the request is made when the call returns, awaiting the result is optional."""
         super().request_cancel(immediate)
         return DONE
 
@@ -110,7 +109,7 @@ class RustCoordinator(KernelCoordinator):
         return super().mount(mount_point, module, name)
 
     async def collect_contributions(self, channel: str) -> list[Any]:
-        """What the contributors of ``channel`` return, in order, without None; one that makes up a cancellation ends it."""
+        """What the contributors of ``channel`` return, in order, without None; one that raises a cancellation of its own ends it."""
         collected: list[Any] = []
         calls = PublishedCalls(self.watch, self.deadlines.collection, passes=is_fatal)
         try:
@@ -120,7 +119,7 @@ class RustCoordinator(KernelCoordinator):
                     value = contributor["callback"]()
                     if iscoroutine(value):
                         value = await calls.run(value, self.deadlines.contribution, f"contributor {name!r}")
-                except BaseException as exc:  # noqa: BLE001 — foreign code; judge() lets through what is not its own
+                except BaseException as exc:  # noqa: BLE001 — third-party code; judge() raises what is not its failure
                     failure = calls.judge(exc)
                     logger.warning("Contributor '%s' on channel '%s' failed: %s", name, channel, failure)
                     if isinstance(failure, SpuriousCancellation):
@@ -135,7 +134,7 @@ class RustCoordinator(KernelCoordinator):
     # ── hook results ──
 
     async def process_hook_result(self, result: Any, event: str, hook_name: str = "unknown") -> HookResult:
-        """Carry out what hooks asked for.
+        """Carry out the result of hooks.
 
         Returns:
             ``continue`` or ``deny`` after a question, ``inject_context`` with the ephemeral items that are left,
@@ -152,7 +151,7 @@ class RustCoordinator(KernelCoordinator):
         if message and action != "ask_user":
             await self._show(result, hook_name)
         if result.suppress_output:
-            logger.debug("hook %r asks to suppress output on %r", hook_name, event)
+            logger.debug("hook %r requests to suppress output on %r", hook_name, event)
         if action == "ask_user":
             return await self._asked(result, hook_name)
         return processed
@@ -191,7 +190,7 @@ class RustCoordinator(KernelCoordinator):
         prompt = "Allow this operation?" if result.approval_prompt is None else result.approval_prompt
         options = ["Allow", "Deny"] if result.approval_options is None else result.approval_options
         if self.approval_system is None:
-            logger.error("hook %r asks for approval and there is no approval system: denied", hook_name)
+            logger.error("hook %r requests approval and there is no approval system: denied", hook_name)
             return HookResult(action="deny", reason="No approval system available")
         timeout = result.approval_timeout
         calls = PublishedCalls(self.watch, passes=is_no_exception)
@@ -215,7 +214,7 @@ class RustCoordinator(KernelCoordinator):
             logger.warning("the approval system answered %r, which allows nothing: denied", answer)
         return HookResult(action="deny", reason=f"User denied: {_shorten(prompt)}")
 
-    # ── modules that live in tasks of their own ──
+    # ── modules in tasks of their own ──
 
     async def host_as(
         self, owner: str | None, context_manager: AbstractAsyncContextManager[Any], *, name: str | None = None
@@ -261,10 +260,10 @@ class RustCoordinator(KernelCoordinator):
             raise fatal
 
     async def run_cleanups(self) -> BaseException | None:
-        """Run all cleanups and what else lives in the session.
+        """Run all cleanups and end the background work of the session.
 
         Returns:
-            The first thing raised that is no Exception.
+            The first exception raised that is no Exception.
         """
         fatal: BaseException | None = None
         for cleanup in reversed([step for step in self._cleanup_fns if callable(step)]):
@@ -273,7 +272,7 @@ class RustCoordinator(KernelCoordinator):
                 answer = cleanup()
                 if isawaitable(answer):
                     await calls.run(answer, self.deadlines.cleanup, f"cleanup {cleanup!r}")
-            except BaseException as exc:  # foreign code; nothing may keep the rest from running
+            except BaseException as exc:  # third-party code; the remaining cleanups must run
                 failure = _failure_of_cleanup(exc)
                 logger.error("Error during cleanup: %s (%r)", failure or repr(exc), cleanup, exc_info=failure)
                 if failure is None:
@@ -291,7 +290,7 @@ def _budget(seconds: float | None) -> TimeBudget:
 
 
 ModuleCoordinator = RustCoordinator
-"""The name that everybody uses; suites ask for the other."""
+"""The published name; suites also import the other one."""
 
 
 def _check_session(session: Any) -> None:

@@ -1,8 +1,7 @@
 """A task that owns a session's task group, for sessions that are opened and closed by hand.
 
 A task group must be entered and left by one task, and published code calls ``initialize()`` and ``cleanup()`` from any two.
-So the group lives in a task of its own, which is started when the first module needs it (a structured mount, background work).
-Above: `_coordinator`. Below: `amplifier.kernel`.
+The group therefore lives in a task of its own, which is started when the first module needs it (a structured mount, background work).
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class Owner:
         """Leave the group, in which nothing runs any more, and wait until it is left.
 
         Raises:
-            BaseException: What background work that asked to end the session crashed with.
+            BaseException: The error of background work that was started as fatal.
         """
         if self._stop is None or self._ended is None:
             return
@@ -86,7 +85,7 @@ class Owner:
                     self._waiting.pop(0)()
                 self._started.set()
                 await self._stop.wait()
-        except BaseException as exc:  # noqa: BLE001 — raised again by whoever ends the session
+        except BaseException as exc:  # noqa: BLE001 — raised again by `end`
             self._failure = exc
         finally:
             self._hosting.use_group(None)

@@ -1,8 +1,7 @@
 """The hook registry in its published form: payloads are JSON, a modification comes back as ``continue``.
 
-Registration, order, deadlines and the containment of failing handlers are the kernel's own; what an event looks like to a
-handler and how answers are merged is the published kernel's. Sits on `_payload`, `_verdict` and `amplifier.kernel`; the
-mirror's ``hooks.py`` exports it.
+Registration, order, deadlines and the containment of failing handlers are the kernel's own; the form of a payload and the
+merging of results are the published kernel's.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from amplifier.models import HookResult
 
 from .._modules.on_trio import running_module, translated
 from .calls import PublishedCalls, is_exit
-from .isolated_context import Apart
-from .merge import PublishedVerdict, parse_answer
+from .isolated_context import IsolatedHandler
+from .merge import PublishedMerge, parse_answer
 from .payload import json_shaped
 
 logger = logging.getLogger("amplifier_core.hooks")
@@ -36,7 +35,7 @@ TERMINAL_SECONDS = 30.0
 _CORRELATED = frozenset({"llm:request", "llm:response", "provider:error", "provider:retry", "provider:throttle"})
 
 
-class RustHookRegistry(KernelHookRegistry):  # type: ignore[misc]  # final for everybody else
+class RustHookRegistry(KernelHookRegistry):  # type: ignore[misc]  # final for all other code
     """Handlers by event, as ``amplifier_core.HookRegistry``."""
 
     _lists_empty_events = True
@@ -47,20 +46,20 @@ class RustHookRegistry(KernelHookRegistry):  # type: ignore[misc]  # final for e
             handler = _Uncallable(handler)
         if (module_id := running_module.get()) is not None:
             handler = translated(module_id, handler)
-        return super().register(event, Apart(handler), priority, name, **options)
+        return super().register(event, IsolatedHandler(handler), priority, name, **options)
 
     def on(self, event: str, handler: Any, priority: int = 0, name: str | None = None, **options: Any) -> Any:
         """Add a handler; the same as `register`."""
         return self.register(event, handler, priority, name, **options)
 
     def _look_at_unknown(self, event: str) -> None:
-        """The published kernel says nothing about the names of events."""
+        """The published kernel does not check the names of events."""
 
     async def emit(self, event: str, data: Any) -> HookResult:  # type: ignore[override]  # data is not optional there
-        """Tell every handler of ``event`` and merge what they say.
+        """Call every handler of ``event`` and merge their results.
 
         Raises:
-            RuntimeError: The payload holds what JSON cannot say.
+            RuntimeError: The payload cannot be written as JSON.
             TypeError: The event is not a str, or a key of the payload neither text nor a scalar.
             ValueError: The payload contains itself.
         """
@@ -76,8 +75,8 @@ class RustHookRegistry(KernelHookRegistry):  # type: ignore[misc]  # final for e
             )
         return await self._dispatch(event, payload, handlers, False)
 
-    async def tell_end(self, event: str, data: dict[str, Any]) -> None:
-        """Tell the handlers of a terminal event; a cancellation reaches the one that runs, and the others are not told."""
+    async def emit_end(self, event: str, data: dict[str, Any]) -> None:
+        """Call the handlers of a terminal event; a cancellation reaches the one that runs, and the others are not called."""
         handlers = self._ready.get(event) or self._ready_for(event)
         if handlers:
             await self._dispatch(event, json_shaped(data), handlers, True)
@@ -110,9 +109,9 @@ class RustHookRegistry(KernelHookRegistry):  # type: ignore[misc]  # final for e
     async def emit_and_collect(  # type: ignore[override]  # data is not optional there
         self, event: str, data: Any, timeout: float = 1.0
     ) -> list[dict[str, Any]]:
-        """Ask the handlers of ``event`` one after another and return the data of their results.
+        """Call the handlers of ``event`` one after another and return the data of their results.
 
-        Those that fail, or give no answer within ``timeout`` seconds each, are logged and left out.
+        Those that fail, or do not return within ``timeout`` seconds each, are logged and left out.
 
         Raises:
             TypeError: The timeout is not a number.
@@ -129,7 +128,7 @@ class RustHookRegistry(KernelHookRegistry):  # type: ignore[misc]  # final for e
             for registration in self._ready.get(event) or self._ready_for(event):
                 if not registration.live:
                     continue
-                result = parse_answer(await _ask(registration, event, payload, timeout, calls))
+                result = parse_answer(await _call(registration, event, payload, timeout, calls))
                 if result is not None and result.data is not None:
                     collected.append(result.data)
         finally:
@@ -138,7 +137,7 @@ class RustHookRegistry(KernelHookRegistry):  # type: ignore[misc]  # final for e
 
 
 HookRegistry = RustHookRegistry
-"""The name that everybody uses; suites ask for the other."""
+"""The published name; suites also import the other one."""
 
 
 class _PublishedDispatch(Dispatch):
@@ -149,7 +148,7 @@ class _PublishedDispatch(Dispatch):
     def __init__(self, event: str, payload: Any, owned: Any, watch: Any, limit: float | None) -> None:
         super().__init__(event, payload, owned, watch, limit)
         self._series = PublishedCalls(watch, limit, passes=is_exit)
-        self._published = PublishedVerdict(event, payload)
+        self._published = PublishedMerge(event, payload)
 
     def result(self) -> HookResult:
         return self._published.result()
@@ -172,14 +171,14 @@ class _PublishedDispatch(Dispatch):
         return denied
 
 
-async def _ask(registration: Registration, event: str, payload: Any, timeout: float, calls: PublishedCalls) -> Any:
+async def _call(registration: Registration, event: str, payload: Any, timeout: float, calls: PublishedCalls) -> Any:
     try:
         answer = registration.handler(event, json_shaped(payload))
         if isawaitable(answer):
             answer = await calls.run(answer, timeout, registration)
     except DeadlinePassed:
         logger.warning("%s gave no answer within %g s: skipped", registration, timeout)
-    except Exception as exc:  # handlers are foreign code
+    except Exception as exc:  # handlers are third-party code
         logger.error("%s failed with %s: skipped", registration, exc, exc_info=exc)
     except BaseException as exc:  # noqa: BLE001 — judge() raises what is not the handler's own
         logger.error("%s failed with %s: skipped", registration, calls.judge(exc))
@@ -189,7 +188,7 @@ async def _ask(registration: Registration, event: str, payload: Any, timeout: fl
 
 
 class _Uncallable:
-    """Something that is no handler; the published kernel finds out when the event comes."""
+    """A handler that is not callable; the published kernel fails when the event is emitted."""
 
     __slots__ = ("_thing",)
 
@@ -201,7 +200,7 @@ class _Uncallable:
 
 
 def _with_request_id(event: str, payload: dict[str, Any]) -> dict[str, Any]:
-    """Stamp the events of one call of a language model with one id; the mirror keeps which call is under way."""
+    """Stamp the events of one call of a language model with one id; the mirror records the current call."""
     correlation = importlib.import_module("amplifier_core.correlation")
     field = correlation.REQUEST_ID_FIELD
     explicit = payload.get(field)

@@ -1,7 +1,7 @@
-"""A handler in a copy of its caller's context variables: it sees them, and what it sets is its own.
+"""Running a handler in a copy of its caller's context variables: it reads them, and what it sets does not leak.
 
-The published kernel runs every handler in a task of its own. Here it runs in the caller's, which is what lets a cancellation
-reach it; its variables are kept apart all the same, because tracing modules attach and detach theirs in handlers. Above: `_hooks`.
+The published kernel runs every handler in a task of its own. Here a handler runs in the caller's task, so that a cancellation
+reaches it; its context variables are isolated all the same, because tracing modules attach and detach theirs in handlers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from amplifier.contracts import contained_failure
 
 
-class Apart:
+class IsolatedHandler:
     """A handler whose calls do not leak context variables."""
 
     __slots__ = ("handler",)
@@ -26,7 +26,7 @@ class Apart:
         context = copy_context()
         try:
             answer = context.run(self.handler, event, data)
-        except SystemExit as exc:  # published, only an async handler's exit ends the program
+        except SystemExit as exc:  # in the published kernel only an async handler's exit ends the program
             raise contained_failure(exc) from exc
         return _Driven(answer, context) if type(answer) is CoroutineType else answer
 

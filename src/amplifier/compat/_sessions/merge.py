@@ -1,7 +1,7 @@
-"""How the published kernel makes one result of many: what published loops are written against.
+"""Merging the results of several handlers into one, by the rules of the published kernel.
 
-It loses more than our own merging does (`amplifier.kernel`): a modification comes back as ``continue`` with the new payload,
-the first question is returned as its handler wrote it, messages of other handlers are dropped. Above: `_hooks`.
+It keeps less than our own merging (`amplifier.kernel`): a modification comes back as ``continue`` with the new payload, the
+first approval request is returned as its handler wrote it, messages of other handlers are dropped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ACTIONS = frozenset({"continue", "deny", "modify", "inject_context", "ask_user"
 
 
 def parse_answer(answer: Any) -> HookResult | None:
-    """What a handler returned; None stands for a plain continue, anything strange for a denial."""
+    """The result that a handler returned; None for a plain continue, a denial for anything invalid."""
     if answer is None:
         return None
     try:
@@ -29,16 +29,16 @@ def parse_answer(answer: Any) -> HookResult | None:
             fields = answer if isinstance(answer, Mapping) else None if dump is None else dump()
             if isinstance(fields, Mapping):
                 return HookResult(**fields) if fields else None
-    except Exception:  # noqa: BLE001 — the answer is a foreign object
+    except Exception:  # noqa: BLE001 — the answer is a third-party object
         return HookResult(action="deny", reason=INVALID_RESPONSE)
     return HookResult(action="deny", reason=INVALID_RESPONSE)
 
 
-class PublishedVerdict:
+class PublishedMerge:
     """The merged result of one dispatch so far.
 
     Attributes:
-        payload: What the next handler will see.
+        payload: What the next handler receives.
     """
 
     __slots__ = ("_denial", "_event", "_injecting", "_items", "_question", "payload")
@@ -68,7 +68,7 @@ class PublishedVerdict:
         return False
 
     def result(self) -> HookResult:
-        """The one result that stands for all."""
+        """The merged result."""
         if self._denial is not None:
             return self._denial
         if self._question is not None:

@@ -1,8 +1,7 @@
 """Event payloads as published handlers know them: JSON, with everything else turned into text.
 
-The published kernel writes every payload as JSON and reads it back, so handlers never see an object of the emitter's: a
-`Usage` arrives as its text, a tuple as a list, keys in alphabetical order. Published loops and loggers count on that. Above:
-`_hooks`. Below: nothing of ours.
+The published kernel writes every payload as JSON and reads it back, so handlers never get an object of the emitter: a
+`Usage` arrives as its text, a tuple as a list, keys in alphabetical order. Published loops and loggers rely on that.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ def json_shaped(data: Any) -> Any:
     Raises:
         TypeError: A key is neither text nor a scalar.
         ValueError: The payload contains itself.
-        RuntimeError: It holds something that JSON has no words for: NaN, an infinity, half a character.
+        RuntimeError: It holds what JSON cannot represent: NaN, an infinity, a lone surrogate.
     """
     text = json.dumps(_plain(data), default=str)
     return json.loads(text, object_pairs_hook=_sorted, parse_int=_integer, parse_constant=_refuse)
@@ -34,7 +33,7 @@ def _plain(data: Any) -> Any:
         return data
     try:
         return dump(mode="json")
-    except TypeError:  # somebody else's model_dump, without the keyword
+    except TypeError:  # a third-party model_dump, without the keyword
         return dump()
 
 

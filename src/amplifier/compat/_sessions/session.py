@@ -1,10 +1,9 @@
-"""The session in its published form: what ``amplifier_core.AmplifierSession`` is.
+"""The session in its published form, ``amplifier_core.AmplifierSession``.
 
-Opened and closed by hand or by ``async with``; errors of a turn leave as ``RuntimeError`` with the original as their cause; the
-token asks, and stops the turn itself only when nobody listened. What the kernel promises stays: nothing is left running behind
-a closed session, cleanups are shielded and bounded, a cancelled turn unwinds before `execute` returns. Native sessions
-(`amplifier.AmplifierSession`) know nothing of this file. The mirror's ``_session_init`` and ``_session_exec`` are looked up at
-each call: published tests patch them.
+It is opened and closed by hand or by ``async with``; errors of a turn leave as ``RuntimeError`` with the original as their cause; a
+request to the token cancels the turn only if the loop does not end it by itself. The guarantees of the kernel hold: nothing is left
+running behind a closed session, cleanups are shielded and bounded, a cancelled turn unwinds before `execute` returns. The mirror's
+``_session_init`` and ``_session_exec`` are looked up at each call, because published tests patch them.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class RustSession:
         loader: Ignored, as published; set ``coordinator.loader`` instead.
         session_id: Generated if absent.
         parent_id: The session this one was forked from.
-        approval_system: Answers hooks that ask the user.
+        approval_system: Answers approval requests of hooks.
         display_system: Shows messages of hooks.
         is_resumed: Announce ``session:resume`` instead of ``session:start``.
     """
@@ -58,12 +57,12 @@ class RustSession:
         "_closing",
         "_config",
         "_coordinator",
+        "_emitted_end",
         "_initialized",
         "_is_resumed",
         "_metadata",
         "_opening",
         "_own_loader",
-        "_said_end",
         "_stop_timer",
         "_turn",
         "_turn_over",
@@ -96,7 +95,7 @@ class RustSession:
         self._coordinator = ModuleCoordinator(face, approval_system, display_system)
         self._initialized = False
         self._claimed_start = False
-        self._said_end = False
+        self._emitted_end = False
         self._own_loader: Any = None
         self._opening: anyio.Event | None = None
         self._closing: anyio.Event | None = None
@@ -119,7 +118,7 @@ class RustSession:
 
     @property
     def coordinator(self) -> ModuleCoordinator:
-        """What holds the modules together."""
+        """The coordinator of the session."""
         return self._coordinator
 
     @property
@@ -143,7 +142,7 @@ class RustSession:
         """Load and mount the plan's modules; does nothing when that has happened.
 
         Raises:
-            RuntimeError: Something fatal went wrong; the cause says what. What was mounted stays until `cleanup`.
+            RuntimeError: Something fatal went wrong; see the cause. What was mounted stays until `cleanup`.
         """
         while self._opening is not None:
             await self._opening.wait()
@@ -176,14 +175,14 @@ class RustSession:
             if not had_loader:
                 self._own_loader = coordinator.loader
         coordinator.cancellation.attach(loop := Loop(), loop.spawn_timer, self._note_request)
-        self._said_end = False
+        self._emitted_end = False
         self._initialized = True
 
     async def __aenter__(self) -> Self:
         try:
             await importlib.import_module("amplifier_core._session_init")._session_aenter(self)
         except BaseException:
-            await self._coordinator.cleanup()  # nobody else will: the block is never left
+            await self._coordinator.cleanup()  # the block is never left, so `__aexit__` does not run
             raise
         return self
 
@@ -191,7 +190,7 @@ class RustSession:
         try:
             await self.cleanup()
         except BaseException as exc:
-            if self._initialized and is_cancellation_type(exc):  # nobody will call it again
+            if self._initialized and is_cancellation_type(exc):  # no caller has the session any more
                 await run_section(self._close, name=f"amplifier close {self.session_id}", shield=True)
             raise
 
@@ -221,7 +220,7 @@ class RustSession:
         turn = self._turn = PublishedTurn()
         inside = _inside.set((*_inside.get(), id(self)))
         try:
-            await self._say_start()
+            await self._emit_start()
             self._watch_token()
             answer = await self._run(turn, prompt)
         finally:
@@ -244,7 +243,7 @@ class RustSession:
         except BaseException as exc:
             stopped = turn.why_stopped is not None and is_cancellation_type(exc)
             if token.is_cancelled:
-                await self._say_cancelled(_words(exc, turn.why_stopped))
+                await self._emit_cancelled(_words(exc, turn.why_stopped))
             failure = _as_failure("Execution failed", exc, turn.why_stopped)
             if failure is None:
                 raise
@@ -252,17 +251,17 @@ class RustSession:
         if answer is None and turn.why_stopped is not None:  # trio: the scope took the cancellation in
             text = f"CancelledError: {turn.why_stopped}"
             if token.is_cancelled:
-                await self._say_cancelled(text)
+                await self._emit_cancelled(text)
             raise RuntimeError(f"Execution failed: {text}") from self._stopped(turn)
         if token.is_cancelled:
-            await self._say_cancelled(None)
+            await self._emit_cancelled(None)
         return answer
 
     def _stopped(self, turn: PublishedTurn) -> ExecutionCancelled:
         text = f"the turn of session {self.session_id!r} was stopped: {turn.why_stopped}"
         return ExecutionCancelled(text, session_id=self.session_id)
 
-    async def _say_start(self) -> None:
+    async def _emit_start(self) -> None:
         if not self._claimed_start:
             self._claimed_start = True
             details: dict[str, Any] = {"session_id": self.session_id, "parent_id": self.parent_id}
@@ -273,13 +272,13 @@ class RustSession:
         event = SESSION_RESUME if self._is_resumed else SESSION_START
         await execution.emit_raw_field_if_configured(self._coordinator, self._config, self.session_id, event)
 
-    async def _say_cancelled(self, error: str | None) -> None:
+    async def _emit_cancelled(self, error: str | None) -> None:
         details: dict[str, Any] = {"was_immediate": self._coordinator.cancellation.is_immediate}
         if error is not None:
             details["error"] = error
         await self._coordinator.hooks.emit(CANCEL_COMPLETED, details)
 
-    # ── an immediate request that nobody answers ──
+    # ── an immediate request that the loop does not answer ──
 
     def _note_request(self) -> None:
         """On the loop: something was requested of the token."""
@@ -308,7 +307,7 @@ class RustSession:
         """Close the session: ``session:end`` while hooks are live, then all cleanups in reverse.
 
         A second caller waits for the first. A task that is cancelled while the handlers of ``session:end`` run ends them, and
-        what is mounted stays until the next call, which does not announce the end again. From then on nothing stops it: the
+        what is mounted stays until the next call, which does not emit the event again. From then on nothing stops it: the
         cleanups are shielded, each is bounded.
 
         Raises:
@@ -324,10 +323,10 @@ class RustSession:
         try:
             if self._turn is not None:
                 await run_section(self._end_turn, name=f"amplifier stop {self.session_id}", shield=True)
-            if self._initialized and not self._said_end:
-                self._said_end = True
+            if self._initialized and not self._emitted_end:
+                self._emitted_end = True
                 try:
-                    await self._say_end()
+                    await self._emit_end()
                 except (KeyboardInterrupt, SystemExit) as exc:  # raised below, when all is closed
                     ending = exc
             fatal = await run_section(self._close, name=f"amplifier close {self.session_id}", shield=True)
@@ -345,15 +344,15 @@ class RustSession:
             await self._turn_over.wait()
             self._turn_over = None
 
-    async def _say_end(self) -> None:
+    async def _emit_end(self) -> None:
         hooks = cast("RustHookRegistry", self._coordinator.hooks)
         details = {"session_id": self.session_id}
         try:
             await PublishedTurn(is_shielded=True).run(
-                hooks.tell_end, SESSION_END, details, name=f"amplifier end {self.session_id}"
+                hooks.emit_end, SESSION_END, details, name=f"amplifier end {self.session_id}"
             )
-        except Exception:  # hooks are foreign code; the rest must run
-            logger.exception("session %r could not announce its end", self.session_id)
+        except Exception:  # hooks are third-party code; the rest must run
+            logger.exception("session %r could not emit session:end", self.session_id)
 
     async def _close(self) -> BaseException | None:
         coordinator = self._coordinator
@@ -368,18 +367,18 @@ class RustSession:
         return fatal
 
     def _release_loader(self) -> None:
-        """Give back the sys.path entries of a loader that nobody else can be using."""
+        """Release the sys.path entries of a loader that only this session uses."""
         loader, self._own_loader = self._own_loader, None
         release = None if loader is None else getattr(loader, "cleanup", None)
         if release is not None:
             try:
                 release()
-            except Exception:  # tests put doubles here
+            except Exception:  # suites put doubles here
                 logger.exception("the loader of session %r failed to clean up", self.session_id)
 
 
 AmplifierSession = RustSession
-"""The name that everybody uses; suites ask for the other."""
+"""The published name; suites also import the other one."""
 
 
 def _checked_section(config: Any) -> dict[str, Any]:
@@ -428,5 +427,5 @@ def _cause(exc: BaseException) -> BaseException:
 def _text(exc: BaseException) -> str:
     try:
         return str(exc)
-    except Exception:  # noqa: BLE001 — the text of an exception is foreign code as well
+    except Exception:  # noqa: BLE001 — the text of an exception is third-party code as well
         return repr(type(exc))

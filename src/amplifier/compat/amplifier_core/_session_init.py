@@ -55,7 +55,7 @@ async def _session_aenter(session: Any) -> Any:
 async def _emit_module_load_failed(
     coordinator: Any, module_type: str, module_id: str, error: BaseException, *, instance_id: str | None = None
 ) -> None:
-    """Tell observers that a module is missing; what goes wrong in telling is not worth more than a line in the log."""
+    """Emit ``module:load_failed``; a failure to emit is only logged."""
     from .loader import module_failure_reason  # noqa: PLC0415 — the loader imports the validators, and they this file's neighbours
 
     details = {
@@ -136,7 +136,7 @@ class _Opening:
                 await decide(coordinator, deepcopy(spec), exc)
 
     async def make_ready(self) -> None:
-        """Tell every mounted module that all of them are there."""
+        """Call the ``on_session_ready`` of every mounted module."""
         queue = self._ready
         if hasattr(self._loader, "get_on_session_ready_queue"):
             queue = self._loader.get_on_session_ready_queue()

@@ -72,7 +72,7 @@ def _declared(manifest: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def wasm_mount(module_path: Path) -> Mount:
-    """Have the engine mount a WebAssembly component; ours cannot, and says so."""
+    """Have the engine mount a WebAssembly component; ours raises an error."""
     load = importlib.import_module("amplifier_core._engine").load_and_mount_wasm  # tests put doubles there
 
     async def mount(coordinator: Any) -> None:

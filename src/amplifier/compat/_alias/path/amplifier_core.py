@@ -1,7 +1,6 @@
-"""What a Python process finds under this name that a program with the alias has started: it installs the alias there, too.
+"""``amplifier_core`` in a process whose path has this directory: importing it installs the alias, which replaces this file.
 
-The directory is on such a process's path; see `amplifier.compat._alias.child_processes` and `amplifier.compat._alias.environment`. Importing this file
-puts the mirror in its place.
+See `amplifier.compat._alias.child_processes` and `amplifier.compat._alias.environment`.
 """
 
 import sys

@@ -184,7 +184,7 @@ class ModuleValidator:
 
 
 async def _clean_up(cleanup: Any) -> None:
-    """Close what a validated module opened; what goes wrong in that is not what was asked."""
+    """Close what a validated module opened; errors of that are not part of the validation."""
     if not callable(cleanup):
         return
     try:
