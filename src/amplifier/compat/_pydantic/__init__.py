@@ -6,7 +6,7 @@
     errors        pydantic's ValidationError where third-party code builds a model
     schema        model_json_schema and model_fields
 
-Without `attach` our classes have none of it. pydantic itself is not needed; where it is there, its errors are used.
+Without `attach` our classes have none of it. pydantic itself is not needed; where it is installed, its errors are used.
 """
 
 from .attach import attach, detach

@@ -1,8 +1,8 @@
-"""pydantic's `ValidationError` where foreign code builds a model, our `ModelError` inside this package.
+"""pydantic's `ValidationError` where third-party code builds a model, our `ModelError` inside this package.
 
 Published code catches pydantic's error, which cannot be inherited from; our own code catches `ModelError`. So it depends
 on who called the constructor: code of the package ``amplifier`` gets ours, all other code gets pydantic's. Without pydantic
-all other code gets ours. Both are ValueErrors. Everything that can be wrong with a model leaves through `Building.finish`, so
+all code gets ours. Both are ValueErrors. Everything that can be wrong with a model leaves through `Building.finish`, so
 that is the one place to step in, and a model that is right pays nothing.
 """
 

@@ -21,7 +21,7 @@ def is_exit(exc: BaseException) -> bool:
 
 
 def is_fatal(exc: BaseException) -> bool:
-    """For contributors and cleanups: everything leaves that is neither an Exception nor an invented cancellation."""
+    """For contributors and cleanups: everything leaves that is neither an Exception nor a cancellation that the code raised by itself."""
     return not isinstance(exc, Exception) and not is_cancellation_type(exc)
 
 

@@ -253,7 +253,7 @@ class RustCoordinator(KernelCoordinator):
 
         Raises:
             BaseException: The first one among them that is no Exception (Ctrl-C, exit), after all ran. A cancellation that a
-                cleanup invents is its failure and is logged.
+                cleanup raises by itself is its failure and is logged.
         """
         fatal = await run_section(self.run_cleanups, name="amplifier cleanup", shield=True)
         if fatal is not None:

@@ -29,7 +29,7 @@ async def collect_contributions(channels: dict[str, list[dict[str, Any]]], chann
                 raise  # the caller was cancelled
             logger.warning("Collection cancelled during contributor '%s' on channel '%s'", contributor["name"], channel)
             break
-        except Exception as exc:  # noqa: BLE001 — contributors are foreign code
+        except Exception as exc:  # noqa: BLE001 — contributors are third-party code
             logger.warning("Contributor '%s' on channel '%s' failed: %s", contributor["name"], channel, exc)
         else:
             if value is not None:

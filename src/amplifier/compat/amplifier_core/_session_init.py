@@ -1,7 +1,7 @@
 """Loading and mounting a plan in the published order, as published tests call and patch it.
 
 Orchestrator, context, providers, tools, hooks, then every module's ``on_session_ready``, then ``session:fork``. Works with any
-coordinator and any loader that look like the published ones. Above: both session classes.
+coordinator and any loader that look like the published ones.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ async def _emit_module_load_failed(
         details["instance_id"] = instance_id
     try:
         await coordinator.hooks.emit(MODULE_LOAD_FAILED, details)
-    except Exception:  # handlers are foreign code
+    except Exception:  # handlers are third-party code
         logger.debug("module:load_failed could not be announced", exc_info=True)
 
 
@@ -112,7 +112,7 @@ class _Opening:
         module = spec["module"]
         try:
             self._enqueue(await self._mount(module, spec.get("config", {}), spec.get("source")), module)
-        except Exception as exc:  # foreign code, contained here
+        except Exception as exc:  # third-party code, contained here
             logger.warning("Failed to load %s '%s': %s", kind, module, _safe_exception_str(exc), exc_info=True)
             await _emit_module_load_failed(self._coordinator, kind, module, exc)
 
@@ -127,7 +127,7 @@ class _Opening:
             mount = await self._mount(module, spec.get("config", {}), spec.get("source"))
             await self._place_instance(module, instance, before)
             self._enqueue(mount, module)
-        except Exception as exc:  # foreign code, contained here
+        except Exception as exc:  # third-party code, contained here
             logger.warning("Failed to load provider '%s': %s", module, _safe_exception_str(exc), exc_info=True)
             await self._restore_providers(before)
             await _emit_module_load_failed(coordinator, "provider", module, exc, instance_id=instance)
@@ -145,14 +145,14 @@ class _Opening:
                 answer = translated(module, function)(self._coordinator)
                 if inspect.isawaitable(answer):
                     await answer
-            except Exception as exc:  # foreign code; not fatal by contract
+            except Exception as exc:  # third-party code; not fatal by contract
                 text = _safe_exception_str(exc)
                 logger.warning("on_session_ready for '%s' raised: %s", module, text, exc_info=True)
                 try:
                     await self._coordinator.hooks.emit(
                         MODULE_ON_SESSION_READY_FAILED, {"module_id": module, "error": text}
                     )
-                except Exception:  # handlers are foreign code
+                except Exception:  # handlers are third-party code
                     logger.debug("module:on_session_ready_failed could not be announced", exc_info=True)
         if hasattr(self._loader, "clear_on_session_ready_queue"):
             self._loader.clear_on_session_ready_queue()

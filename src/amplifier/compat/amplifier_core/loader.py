@@ -90,7 +90,7 @@ class _ModuleDiscoveryError(ValueError):
 
 
 def module_failure_reason(error: BaseException) -> str:
-    """Why a module could not be loaded, in one of `MODULE_FAILURE_REASONS`; foreign errors are ``unknown``."""
+    """Why a module could not be loaded, in one of `MODULE_FAILURE_REASONS`; other errors are ``unknown``."""
     if isinstance(error, SourceNotFoundError):
         return "missing_source"
     if isinstance(error, ModuleValidationError | _ModuleDiscoveryError | ModuleLoadError):
@@ -234,11 +234,11 @@ class ModuleLoader:
             module_path = source.resolve()
             logger.info("[module:mount] %s from %s", module_id, source)
             self._add_path(str(module_path))
-            foreign = (
+            other = (
                 None if coordinator is None else await self._load_foreign(module_path, module_id, config, coordinator)
             )
-            if foreign is not None:
-                return foreign
+            if other is not None:
+                return other
             package = await self._validate_module(module_id, module_path, config=config)
         except SourceNotFoundError:
             mount = await self._load_direct(module_id, config)
@@ -308,7 +308,7 @@ class ModuleLoader:
                 return mount
         except ModuleLoadError:
             raise
-        except Exception:  # what is installed is foreign code
+        except Exception:  # what is installed is third-party code
             logger.exception("Could not load '%s' via entry point", module_id)
         return None
 
@@ -438,7 +438,7 @@ class ModuleLoader:
             raise
 
     def cleanup(self) -> None:
-        """Take back the sys.path entries of this loader."""
+        """Remove the sys.path entries of this loader."""
         while self._added_paths:
             with suppress(ValueError):
                 sys.path.remove(self._added_paths.pop())

@@ -180,7 +180,7 @@ class AmplifierSession:
                     await self.coordinator.hooks.emit(
                         SESSION_END, {"session_id": self.session_id, "status": self.status.status}
                     )
-                except Exception:  # hooks are foreign code; the rest must run
+                except Exception:  # hooks are third-party code; the rest must run
                     logger.debug("session:end could not be announced", exc_info=True)
             await self.coordinator.cleanup()
         finally:

@@ -35,7 +35,7 @@ class RetryConfig:
     Args:
         max_retries: Tries after the first one.
         initial_delay: Seconds before the second try.
-        max_delay: What the growing delay is cut to; neither a server's wish nor an error's multiplier is cut.
+        max_delay: The limit of the growing delay; it limits neither a delay that a server requests nor the multiplier of an error.
         backoff_factor: By how much the delay grows from try to try.
         jitter: Whether the delay is multiplied by a random number from 0.5 up to 1.5; on unless switched off.
         honor_retry_after: Whether to wait at least as long as the server requests.

@@ -58,7 +58,7 @@ class ModuleValidator:
             module = import_module_from_path(path)
         except ImportError as exc:
             result.note("module_importable", False, f"Failed to import module: {exc}")
-        except Exception as exc:  # noqa: BLE001 — the module is foreign code
+        except Exception as exc:  # noqa: BLE001 — the module is third-party code
             result.note("module_importable", False, f"Error loading module: {exc}")
         else:
             result.note("module_importable", True, f"Module loaded from {path}")
@@ -89,7 +89,7 @@ class ModuleValidator:
     async def _check_protocol_compliance(
         self, result: ValidationResult, mount_fn: Any, config: dict[str, Any] | None = None
     ) -> None:
-        """Mount the module on a coordinator of its own, look at what is there, and clean up."""
+        """Mount the module on a coordinator of its own, check what is mounted, and clean up."""
         from ..testing import MockCoordinator  # noqa: PLC0415 — tests patch the name there
 
         coordinator = MockCoordinator()
@@ -99,7 +99,7 @@ class ModuleValidator:
         try:
             answer = await mount(coordinator, config if config is not None else {})
             self._check_mounted(result, coordinator, answer)
-        except Exception as exc:  # noqa: BLE001 — the module is foreign code
+        except Exception as exc:  # noqa: BLE001 — the module is third-party code
             result.note("protocol_compliance", False, f"Error during protocol compliance check: {exc}")
         finally:
             for cleanup in (answer, *reversed(coordinator._cleanup_fns)):
@@ -147,7 +147,7 @@ class ModuleValidator:
         check = f"{self.KIND}_{attribute}"
         try:
             value = getattr(instance, attribute)
-        except Exception as exc:  # noqa: BLE001 — the module is foreign code
+        except Exception as exc:  # noqa: BLE001 — the module is third-party code
             result.note(check, False, f"Error accessing {self.CONTRACT}.{attribute}: {exc}")
             return
         if isinstance(value, str) and value:
