@@ -158,7 +158,7 @@ async def mount(coordinator: ModuleCoordinator, config=None):
 
 
 class StreamingLoop:
-    """Answers go through a queue, tools know their task, and what is left is told at the end of every path."""
+    """Answers go through a queue, tools know their task, and what is left is reported at the end of every path."""
 
     def __init__(self, config):
         self.delay = float(config.get("stream_delay", 0))

@@ -1,6 +1,6 @@
-"""Who runs on trio: backend-neutral published modules do, those that call asyncio are refused by the name of the call.
+"""On trio backend-neutral published modules run; those that call asyncio are refused, and the error names the call.
 
-Native modules say themselves what they run on.
+Native modules declare their backends.
 """
 
 from __future__ import annotations
@@ -260,11 +260,11 @@ class PlainProvider:
         ("def broken(:\n", None),
     ],
 )
-def test_a_call_is_what_needs_a_running_loop(tmp_path: Path, source: str, call: str | None):
+def test_only_a_use_that_needs_a_running_loop_counts(tmp_path: Path, source: str, call: str | None):
     assert first_asyncio_call(package(tmp_path, "pack", source)) == call
 
 
-def test_all_files_of_a_package_are_looked_at_but_its_tests_are_not(tmp_path: Path):
+def test_all_files_of_a_package_except_its_tests_are_read(tmp_path: Path):
     file = package(tmp_path, "pack", "")
     (tmp_path / "pack" / "tests").mkdir()
     (tmp_path / "pack" / "tests" / "test_x.py").write_text("import asyncio\nasyncio.sleep(1)\n")
@@ -326,12 +326,12 @@ async def test_a_declaration_that_names_no_backends_is_refused_everywhere(declar
     assert caught.value.reason_code == "invalid_module_metadata"
 
 
-def test_where_nothing_runs_nothing_is_refused():
+def test_without_a_running_backend_nothing_is_refused():
     loader = ModuleLoader(modules={"tool-own": own_module(__amplifier_backends__=("trio",))})
     assert loader.find("tool-own").mount is not None
 
 
-async def test_a_session_on_trio_says_why_it_has_no_such_module(anyio_backend_name: str):
+async def test_a_session_on_trio_reports_why_it_lacks_a_module(anyio_backend_name: str):
     loader = ModuleLoader(modules={"tool-own": own_module(__amplifier_backends__=("asyncio",))})
     plan = {
         "session": {"orchestrator": "loop-basic", "context": "context-simple"},
@@ -378,7 +378,7 @@ async def test_a_loop_is_changed_once_and_keeps_its_signature(directory: Path):
 
 async def test_a_structured_mount_is_left_alone(directory: Path):
     def mount(coordinator: Any, config: Any) -> Any:
-        raise AssertionError("nobody mounts it")
+        raise AssertionError("must not be mounted")
 
     loader = ModuleLoader(modules={"tool-x": mount})
     assert (await loader.load("tool-x")).mount is mount
@@ -490,21 +490,21 @@ FUNCTIONS = {
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("kind", ["published session", "native session"])
 @pytest.mark.filterwarnings("ignore:coroutine 'work' was never awaited:RuntimeWarning")
-async def test_a_lazy_call_of_asyncio_on_trio_is_named_like_the_refusal(
+async def test_a_lazy_call_of_asyncio_on_trio_is_reported_like_the_refusal(
     helper: Path, kind: str, function: str, anyio_backend_name: str
 ):
     if (anyio_backend_name, function) == ("asyncio", "wait"):
         return  # it waits for what never comes, as it would anywhere
     lazy(helper, function)
     async with await opened(kind, helper) as session:
-        said = await session.execute("go")
+        answer = await session.execute("go")
         messages = await session.coordinator.get("context").get_messages()
         tool = session.coordinator.get("tools")["lazy"]
         if anyio_backend_name == "trio":
             with pytest.raises(ModuleLoadError) as caught:
                 await tool.execute({})
 
-    assert said == "done"
+    assert answer == "done"
     (result,) = [message["content"] for message in messages if message["role"] == "tool"]
     if anyio_backend_name == "asyncio":
         assert "done" in str(result)
@@ -518,7 +518,7 @@ async def test_a_lazy_call_of_asyncio_on_trio_is_named_like_the_refusal(
 
 
 @pytest.mark.parametrize("kind", ["published session", "native session"])
-async def test_a_handler_is_named_too(
+async def test_a_handler_that_calls_asyncio_on_trio_reports_module_and_call(
     helper: Path, kind: str, anyio_backend_name: str, caplog: pytest.LogCaptureFixture
 ):
     lazy(helper, "lock", watch="from helper_of_asyncio import work; await work()")
@@ -530,7 +530,7 @@ async def test_a_handler_is_named_too(
 
 
 @pytest.mark.parametrize("kind", ["published session", "native session"])
-async def test_a_mount_that_turns_out_to_need_asyncio_is_named_too(
+async def test_a_mount_that_calls_asyncio_on_trio_reports_module_and_call(
     helper: Path, kind: str, anyio_backend_name: str, caplog: pytest.LogCaptureFixture
 ):
     lazy(helper, "lock")
@@ -549,7 +549,7 @@ async def test_a_mount_that_turns_out_to_need_asyncio_is_named_too(
     assert [expected in error for error in errors] == ([] if anyio_backend_name == "asyncio" else [True])
 
 
-async def test_other_errors_stay_what_they_are(helper: Path):
+async def test_other_errors_are_not_translated(helper: Path):
     lazy(helper, "lock")
     file = helper / "amplifier-module-tool-lazy" / "amplifier_module_tool_lazy" / "__init__.py"
     file.write_text(

@@ -111,7 +111,7 @@ def test_of_a_group_the_last_one_counts(wire: Any):
     assert wire.decode(both, "Message") == {"block_content": {"blocks": []}}
 
 
-def test_modules_in_other_languages_are_told_apart(alias: None, tmp_path: Any):
+def test_modules_in_other_languages_are_recognized(alias: None, tmp_path: Any):
     from amplifier_core._engine import load_and_mount_wasm, resolve_module
 
     (tmp_path / "x.wasm").write_bytes(b"")

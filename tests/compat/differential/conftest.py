@@ -32,7 +32,7 @@ collect_ignore_glob = ["test_*.py"] if HINDRANCE else []
 
 
 def pytest_report_collectionfinish() -> str:
-    """Say whether the comparison takes place."""
+    """Report whether the comparison takes place."""
     if HINDRANCE:
         return f"NOT COLLECTED: tests/compat/differential, because {HINDRANCE}"
     return f"published kernel: {REFERENCE_PYTHON}"

@@ -19,7 +19,7 @@ import pytest
 SERVER = Path(__file__).with_name("_surface_server.py")
 
 DECIDED = {
-    "*Error: retryable=None instead of *": "None stands for the default of the class",
+    "*Error: retryable=None instead of *": "None means the default of the class",
     "*utils.retry.LLMError: retryable=*": "the same",
     "*Tool.input_schema: missing": "optional for tools, so not a member of ours",
     "*_engine.Wasm*: missing": "there are no modules in WebAssembly here; the classes cannot be made",

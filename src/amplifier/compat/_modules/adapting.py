@@ -78,8 +78,10 @@ class PublishedView(ModuleView):
         core = view._core
         hooks = _PublishedHooks(core.hooks, view._owner, view._on_failure, core.ledger, view._generation)
         hooks.named = module_id
-        object.__setattr__(self, "_named", module_id)
-        object.__setattr__(self, "_hooks_view", hooks)
+        own = object.__setattr__
+        own(self, "_generation", view._generation)
+        own(self, "_named", module_id)
+        own(self, "_hooks_view", hooks)
 
     def mount(self, mount_point: str, module: Any, name: str | None = None) -> Done:
         """Adapt a thing and mount it; see `ModuleCoordinator.mount`."""

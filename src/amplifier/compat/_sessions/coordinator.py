@@ -11,6 +11,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from copy import copy
 from functools import partial
 from inspect import isawaitable, iscoroutine
 from typing import Any, Self
@@ -160,7 +161,11 @@ class RustCoordinator(KernelCoordinator):
         given: list[ContextInjection] = list(result.context_injections)
         if not given and result.context_injection:
             given = [scalar_item(result, hook_name, event)]
-        items = [_with_content(item, text) for item in given if (text := sanitize_text(item.content))]
+        items: list[ContextInjection] = []
+        for item in map(copy, given):
+            item.content = sanitize_text(item.content)
+            if item.content:
+                items.append(item)
         ephemeral: list[ContextInjection] = []
         if items:
             self._meter.charge(items, size_limit=self.injection_size_limit, budget=self.injection_budget_per_turn)
@@ -280,13 +285,10 @@ class RustCoordinator(KernelCoordinator):
             finally:
                 calls.close()
         await self._owner.settle()
-        _, interrupt = await self.unwind(_budget(self.deadlines.teardown))
+        seconds = self.deadlines.teardown
+        _, interrupt = await self.unwind(TimeBudget(math.inf if seconds is None else loop_clock()() + seconds))
         await self._owner.end()
         return fatal or interrupt
-
-
-def _budget(seconds: float | None) -> TimeBudget:
-    return TimeBudget(math.inf if seconds is None else loop_clock()() + seconds)
 
 
 ModuleCoordinator = RustCoordinator
@@ -324,19 +326,6 @@ def _copy_without_injections(result: Any) -> HookResult:
         user_message=result.user_message,
         user_message_level=result.user_message_level,
         user_message_source=result.user_message_source,
-    )
-
-
-def _with_content(item: ContextInjection, content: str) -> ContextInjection:
-    if content == item.content:
-        return item
-    return ContextInjection(
-        content=content,
-        role=item.role,
-        ephemeral=item.ephemeral,
-        append_to_last_tool_result=item.append_to_last_tool_result,
-        hook_name=item.hook_name,
-        event=item.event,
     )
 
 

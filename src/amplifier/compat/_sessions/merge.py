@@ -7,6 +7,7 @@ first approval request is returned as its handler wrote it, messages of other ha
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from typing import Any
 
 from amplifier.models import ContextInjection, HookResult
@@ -94,20 +95,12 @@ def write_items(result: HookResult, items: list[ContextInjection]) -> None:
 
 def _items_of(result: HookResult, hook_name: str, event: str) -> list[ContextInjection]:
     """The injections of one result, under the name and event they really came from."""
-    given = list(result.context_injections)
-    if not given and result.context_injection is not None:
-        given = [scalar_item(result, hook_name, event)]
-    return [
-        ContextInjection(
-            content=item.content,
-            role=item.role,
-            ephemeral=item.ephemeral,
-            append_to_last_tool_result=item.append_to_last_tool_result,
-            hook_name=hook_name,
-            event=event,
-        )
-        for item in given
-    ]
+    items = [copy(item) for item in result.context_injections]
+    if not items and result.context_injection is not None:
+        items = [scalar_item(result, hook_name, event)]
+    for item in items:
+        item.hook_name, item.event = hook_name, event
+    return items
 
 
 def scalar_item(result: HookResult, hook_name: str, event: str) -> ContextInjection:

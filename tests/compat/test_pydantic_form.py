@@ -267,7 +267,7 @@ def test_json_text_is_compact_or_indented_and_not_escaped():
     assert call.model_dump_json(ensure_ascii=True) == '{"id":"1","name":"\\u00e4","arguments":{}}'
 
 
-def test_an_unknown_block_comes_back_as_it_was():
+def test_an_unknown_block_round_trips_unchanged():
     given = {"a": 1, "type": "hologram", "b": [2]}
     message: Any = Message(role="user", content=[given])
     assert isinstance(message.content[0], UnknownBlock)
@@ -382,7 +382,7 @@ def test_construction_by_foreign_code_fails_with_the_error_of_pydantic():
         (lambda: ToolResult(content=[{"type": "video"}]), "invalid tool result content"),
     ],
 )
-def test_messages_have_the_words_that_suites_look_for(build, words):
+def test_error_messages_have_the_text_that_suites_match(build, words):
     with pytest.raises(pydantic.ValidationError, match=words):
         build()
 
@@ -557,7 +557,7 @@ def test_a_subclass_of_a_subclass_has_the_fields_of_both():
     assert parent(content=[]).text is None
 
 
-def test_a_subclass_may_say_its_defaults_with_pydantic():
+def test_a_subclass_may_declare_its_defaults_with_pydantic():
     class Filled(ChatResponse):
         needed: int = pydantic.Field(...)
         fresh: list[int] = pydantic.Field(default_factory=list)
@@ -569,7 +569,7 @@ def test_a_subclass_may_say_its_defaults_with_pydantic():
         Filled(content=[])
 
 
-def test_a_subclass_may_look_at_itself_once_it_is_built():
+def test_a_subclass_may_check_itself_in_model_post_init():
     class Seen(Usage):
         seen: int = 0
 

@@ -25,7 +25,7 @@ def _environment_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONPATH")
 
 
-def test_a_child_has_the_alias_while_children_are_let_in():
+def test_a_child_process_has_the_alias_while_it_is_exported():
     export_alias()
     export_alias()
     with_alias = ask([sys.executable])
@@ -39,7 +39,7 @@ def test_a_child_has_the_alias_while_children_are_let_in():
     assert "amplifier_core" in ask([sys.executable])  # No module named …, or the published one's name in an error
 
 
-def test_other_entries_stay(monkeypatch: pytest.MonkeyPatch):
+def test_other_entries_of_the_path_are_kept(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PYTHONPATH", "/somewhere")
     export_alias()
     assert os.environ["PYTHONPATH"] == f"{PLACE}{os.pathsep}/somewhere"
@@ -47,7 +47,7 @@ def test_other_entries_stay(monkeypatch: pytest.MonkeyPatch):
     assert os.environ["PYTHONPATH"] == "/somewhere"
 
 
-def test_a_program_run_by_the_command_hands_it_on(tmp_path: Path):
+def test_a_program_run_by_the_command_exports_the_alias_to_its_children(tmp_path: Path):
     outer = tmp_path / "outer.py"
     outer.write_text(f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {ASK!r}], check=True)\n")
     ran = subprocess.run(
