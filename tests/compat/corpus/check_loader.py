@@ -490,20 +490,6 @@ def test_webassembly_goes_to_the_engine(tmp_path):
     assert run(main) == (None, {"echo": str(tmp_path)})
 
 
-def test_grpc_goes_to_its_loader(tmp_path):
-    (tmp_path / "amplifier.toml").write_text(
-        '[module]\nname = "t"\ntype = "tool"\ntransport = "grpc"\n[grpc]\nendpoint = "localhost:7"\n'
-    )
-
-    async def main():
-        coordinator, _ = with_engine(tmp_path)
-        with patch("amplifier_core.loader_grpc.load_grpc_module", AsyncMock(return_value="mount")) as load:
-            mount = await ModuleLoader(coordinator).load("t", {"a": 1}, coordinator=coordinator)
-        return mount, load.await_args.args[:2], load.await_args.args[2]["grpc"]
-
-    assert run(main) == ("mount", ("t", {"a": 1}), {"endpoint": "localhost:7"})
-
-
 def test_a_sidecar_must_be_there(tmp_path):
     (tmp_path / "amplifier.toml").write_text(
         '[module]\nname = "t"\ntype = "tool"\ntransport = "rust"\ncrate = "absent"\n'

@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_report_collectionfinish() -> str:
-    """Say whether the comparison takes place."""
+    """Report whether the comparison takes place."""
     if HINDRANCE:
         return f"NOT COLLECTED: tests/compat/differential, because {HINDRANCE}"
     return f"published kernel: {REFERENCE_PYTHON}"
