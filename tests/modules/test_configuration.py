@@ -146,13 +146,36 @@ async def test_an_unknown_key_is_a_warning_in_the_log(name, state, caplog):
 
 @pytest.mark.parametrize("name", CONFIGURABLE)
 async def test_a_misspelt_key_is_a_warning_with_the_nearest_known_key(name, state, caplog):
-    key = max(options_of(CASES[name].options), key=len)
+    known = options_of(CASES[name].options)
+    key = max((each for each in known if not known[each].restricts), key=len)
     misspelt = f"{key[:-2]}{key[-1]}{key[-2]}"
     with pytest.warns(MisspellingWarning) as caught:
         await mount(name, {misspelt: Unacceptable()})
     (message,) = [str(each.message) for each in caught]
     assert message == f"{name}: $.{misspelt}: unknown key, ignored; did you mean {key!r}?"
     assert message in caplog.text
+
+
+RESTRICTING = [
+    (name, key)
+    for name, case in CASES.items()
+    for key, declared in options_of(case.options).items()
+    if declared.restricts
+]
+
+
+@pytest.mark.parametrize(("name", "key"), RESTRICTING)
+async def test_a_misspelling_of_a_key_that_restricts_the_module_is_an_error(name, key, state):
+    misspelt = f"{key[:-2]}{key[-1]}{key[-2]}"
+    with pytest.raises(PlanError) as caught:
+        await mount(name, {misspelt: Unacceptable()})
+    assert caught.value.problems == [(f"$.{misspelt}", f"unknown key; did you mean {key!r}?")]
+
+
+def test_the_keys_that_keep_tools_in_their_bounds_restrict():
+    assert {("tool-filesystem", "allowed_paths"), ("tool-filesystem", "read_only"), ("tool-web", "allow_hosts")} <= {
+        *RESTRICTING
+    }
 
 
 async def test_no_configuration_is_the_defaults(name, state, caplog):
