@@ -33,6 +33,7 @@ def test_the_version_costs_neither_rich_nor_the_commands():
     unwanted = {
         "rich",
         "platformdirs",
+        "prompt_toolkit",
         "yaml",
         "trio",
         "asyncio",

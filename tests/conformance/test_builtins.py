@@ -39,6 +39,8 @@ CHECKED: dict[str, dict[str, Any]] = {
     "tool-web": {},
 }
 """Every module and its options: a fake service for providers that need one, an agent for tool-task."""
+ONE_OF_EACH_TYPE = {"context-simple", "hooks-approval", "loop-basic", "provider-mock", "tool-todo"}
+"""What `make test` checks; `make test-slow` checks the others."""
 BACKENDS = ("asyncio", "trio")
 DECLINES = {"provider-local"}
 """Modules that mount nothing without a model file of some hundred megabytes; only their mount is examined."""
@@ -65,7 +67,10 @@ def test_no_module_is_forgotten():
 
 @pytest.mark.timeout(3600 if THOROUGH else 600)
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("module_id", CHECKED)
+@pytest.mark.parametrize(
+    "module_id",
+    [pytest.param(each, marks=[] if each in ONE_OF_EACH_TYPE else pytest.mark.slow) for each in CHECKED],
+)
 def test_a_built_in_module_conforms(module_id, seed):
     report = examined(module_id, seed)
     assert report.ok, str(report)

@@ -39,11 +39,12 @@ def run_suite(folder: Path, options: str = "", *arguments: str) -> subprocess.Co
         env=environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
 
 
+@pytest.mark.slow
 def test_a_sound_module_has_one_passing_test_per_clause_and_backend(tmp_path):
     write_module(tmp_path, SOUND_TOOL)
     done = run_suite(tmp_path)
@@ -87,7 +88,7 @@ def test_the_fixture_reports_on_the_module_of_the_configuration(tmp_path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
     assert "1 passed" in done.stdout, done.stdout
@@ -125,7 +126,7 @@ def run_file(folder: Path, text: str, *arguments: str, cwd: Path | None = None) 
         env={**os.environ, "PYTEST_ADDOPTS": "", "HYPOTHESIS_STORAGE_DIRECTORY": str(folder), "COLUMNS": "300"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
 
@@ -136,7 +137,10 @@ IMPORTS = "import pytest\nfrom amplifier.conformance.suites import ToolConforman
 @pytest.mark.parametrize(
     "form", ["class TestTodo(ToolConformance):\n    module = 'tool-todo'", "test_todo = {one_line}"]
 )
-@pytest.mark.parametrize("package", ["jsonschema_rs", "hypothesis", "trio"])
+@pytest.mark.parametrize(
+    "package",
+    ["jsonschema_rs", pytest.param("hypothesis", marks=pytest.mark.slow), pytest.param("trio", marks=pytest.mark.slow)],
+)
 def test_without_the_extra_no_test_passes_and_the_missing_package_is_named(tmp_path, form, package):
     (tmp_path / "conftest.py").write_text(f"import sys\n\nsys.modules[{package!r}] = None\n", encoding="utf-8")
     done = run_file(
@@ -223,9 +227,15 @@ def test_a_mark_of_the_class_holds_for_its_clauses(tmp_path):
             "TestTodo.only is no option of a conformance class; expected one of module, module_type, config",
         ),
         ("confg = {}", "TestTodo.confg is no option of a conformance class; did you mean 'config'?"),
-        ("Backends = []", "TestTodo.Backends is no option of a conformance class; did you mean 'backends'?"),
-        ("xfail = ['T5']", "xfail of TestTodo is ['T5']; expected a dict"),
-        ("backends = ['curio']", "backends holds 'curio'; expected 'asyncio' or 'trio'"),
+        pytest.param(
+            "Backends = []",
+            "TestTodo.Backends is no option of a conformance class; did you mean 'backends'?",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("xfail = ['T5']", "xfail of TestTodo is ['T5']; expected a dict", marks=pytest.mark.slow),
+        pytest.param(
+            "backends = ['curio']", "backends holds 'curio'; expected 'asyncio' or 'trio'", marks=pytest.mark.slow
+        ),
         ("module = 7", "TestTodo.module is 7; set it to a folder"),
     ],
 )
@@ -245,7 +255,14 @@ def test_conformance_tests_rejects_an_unknown_option():
 @pytest.mark.parametrize(
     "form", ["test_echo = conformance_tests({path!r})", "class TestEcho(ToolConformance):\n    module = {path!r}"]
 )
-@pytest.mark.parametrize("path", ["tool_echo.py", "./tool_echo.py", "../{folder}/tool_echo.py"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "tool_echo.py",
+        pytest.param("./tool_echo.py", marks=pytest.mark.slow),
+        pytest.param("../{folder}/tool_echo.py", marks=pytest.mark.slow),
+    ],
+)
 def test_a_path_is_looked_for_beside_the_file_that_names_it(tmp_path, form, path):
     own, elsewhere = tmp_path / "own", tmp_path / "elsewhere"
     own.mkdir()
@@ -282,7 +299,7 @@ def test_the_module_of_the_configuration_is_looked_for_beside_the_configuration(
         cwd=tmp_path / "inner",
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
     assert "1 passed" in done.stdout, done.stdout

@@ -69,12 +69,13 @@ def with_a_key(service: Aimock, *command: str, desk: Path) -> str:
         check=False,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
     )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
 
 
+@pytest.mark.slow
 def test_watch_program_uses_the_provider_whose_key_is_set(service, desk):
     output = with_a_key(service, "watch.py", desk=desk)
     assert output.splitlines() == [

@@ -124,7 +124,7 @@ def test_other_threads_wait_for_a_package_that_is_half_way_in(tmp_path):
     seen = []
 
     def look():
-        half_way.wait(10)
+        half_way.wait(60)
         going_on.set()
         seen.append(hasattr(importlib.import_module("amplifier_module_tool_x"), "complete"))
 
@@ -141,7 +141,7 @@ going_on = threading.Event()
 
 def meet():
     half_way.set()
-    assert going_on.wait(10)
+    assert going_on.wait(60)
 
 
 # ── failures ─────────────────────────────────────────────────────────────────────────────────────

@@ -77,7 +77,7 @@ async def perform(context: Any, operation: str, argument: Any, expected: list[An
             return list(before)
         case "refuse to set":
             with pytest.raises(ValueError, match="role"):
-                await context.set_messages([argument, {"content": "nobody says this"}])
+                await context.set_messages([argument, {"content": "without a role"}])
         case "clear":
             await context.clear()
             return []
@@ -183,7 +183,7 @@ async def test_counters_begin_anew_when_everything_is_replaced():
 
 
 class Window:
-    """A provider that only tells how large it is."""
+    """A provider that only reports its context window."""
 
     def __init__(self, **defaults: Any) -> None:
         self.defaults: Any = defaults
@@ -297,7 +297,7 @@ async def test_handlers_of_a_compaction_may_use_the_context():
     context = SimpleContext(hooks=Hooks(meanwhile))  # type: ignore[arg-type]
     for number in range(40):
         await context.add_message({"role": "user", "content": f"{number} " * 10})
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         view = await context.get_messages_for_request(200)
     assert view[-1]["content"] == "added meanwhile"
 
@@ -369,7 +369,7 @@ async def test_wrong_options_are_all_reported_at_once():
         "compaction_target": "half",
         "safety_margin": -1,
         "chars_per_token": 0,
-        "somebody else's": 1,
+        "key of an application": 1,
     }
     with pytest.raises(ModuleLoadError) as caught:
         async with session([], plan(wrong)):

@@ -16,7 +16,7 @@ from amplifier import ChatResponse, ExecutionCancelled, HookResult, TextBlock, T
 from amplifier.errors import ContainedError, LLMTimeoutError, SpuriousCancellation
 from amplifier.models import StreamChunk
 from amplifier.modules._agent_loop import read_options
-from amplifier.modules._agent_loop._containment import run_together
+from amplifier.modules._agent_loop.containment import run_together
 from amplifier.testing import MockContextManager, MockProvider, MockTool
 from tests._support.child_process import run_child
 from tests._support.escapes import ESCAPES, cancel_spuriously, exit_process
@@ -40,7 +40,7 @@ def tools_of(agent: Agent) -> list[Any]:
 
 
 class Neighbour:
-    """A pair of tools: ``bad`` does what it is told while ``good`` is running, and ``good`` ends last."""
+    """A pair of tools: ``bad`` does what it is given while ``good`` is running, and ``good`` ends last."""
 
     def __init__(self, fail: Any) -> None:
         self._running = anyio.Event()
@@ -83,7 +83,7 @@ async def test_a_tool_that_raises_no_exception_but_something_else_is_an_error_fo
 async def test_the_same_outcome_with_a_neighbour_which_finishes(loop, words):
     pair = Neighbour(ESCAPES[words])
     agent = Agent(loop, [[("bad", {}), ("good", {})], "I see"], *pair.tools())
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         assert await agent.run() == "I see"
     bad, good = tools_of(agent)
     assert "tool 'bad' raised" in bad
@@ -110,7 +110,7 @@ async def test_an_exit_in_one_session_leaves_another_session_of_the_loop_alone(w
         finally:
             over.set()
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             group.start_soon(good.run)
             await anyio.wait_all_tasks_blocked()
@@ -297,7 +297,7 @@ async def test_ctrl_c_in_a_tool_leaves_as_itself_and_the_loop_lives(loop, calls)
     pair = Neighbour(fail)
     pair.alone = calls == 1
     agent = Agent(loop, [[("bad", {}), ("good", {})][:calls], "later"], *pair.tools())
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         async with agent.session as session:
             with pytest.raises(KeyboardInterrupt) as caught:
                 await session.execute("go")
@@ -599,7 +599,7 @@ async def test_a_provider_that_answers_its_deadline_with_a_cancellation_of_its_o
 
 
 class Fragile:
-    """A context that fails at one of its methods, if the condition says so."""
+    """A context that fails at one of its methods, if the condition holds."""
 
     def __init__(self, method: str, fail: Any, when: Any = lambda message: True) -> None:
         self._inner = MockContextManager()

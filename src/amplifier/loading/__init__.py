@@ -8,17 +8,17 @@ from ._discovery import Listing, entry_points
 from ._failure_reason import module_failure_reason
 from ._loaded_module import TYPE_TO_MOUNT_POINT, LoadedModule, is_module_id, type_from_id
 from ._loader import AmplifierModuleLoader, LoaderStatistics, ModuleLoader
-from ._module_definition import ModuleDefinition
+from ._module_definition import Blueprint
 from ._precedence import Pin, choose, find_pinned, is_built_in, read_pin
 
 __all__ = [
     "TYPE_TO_MOUNT_POINT",
     "AmplifierModuleLoader",
+    "Blueprint",
     "CatalogueEntry",
     "Listing",
     "LoadedModule",
     "LoaderStatistics",
-    "ModuleDefinition",
     "ModuleLoader",
     "Pin",
     "choose",

@@ -23,6 +23,7 @@ import anyio
 from amplifier.errors import ModuleConflictError, ModuleLoadError
 
 from . import _sys_path
+from ._alias_advice import advise_on_alias
 
 # One import of a module at a time, so that undoing a failed one cannot tear down a neighbour's.
 import_lock: Final = threading.RLock()
@@ -49,7 +50,7 @@ def foreign_code(module_id: str, doing: str) -> Iterator[None]:
         missing = exc.name if isinstance(exc, ModuleNotFoundError) else None
         advice = f"; it needs {missing!r}, which cannot be found" if missing else ""
         raise ModuleLoadError(
-            f"module {module_id!r}: {doing} failed with {type(exc).__name__}: {exc}{advice}",
+            advise_on_alias(f"module {module_id!r}: {doing} failed with {type(exc).__name__}: {exc}{advice}", exc),
             module_id=module_id,
             reason_code="validation_failed",
         ) from exc

@@ -51,7 +51,7 @@ from ._loaded_module import (
     package_name,
     refuse_other_backend,
 )
-from ._module_definition import ModuleDefinition, examine_imported, examine_registered, find_target
+from ._module_definition import Blueprint, examine_imported, examine_registered, find_target
 from ._precedence import choose, find_pinned, read_pin
 from ._sources import (
     find_package,
@@ -71,7 +71,7 @@ class _KnownEntryPoint:
 
     module: ModuleType
     target: object
-    definition: ModuleDefinition
+    definition: Blueprint
 
 
 _known_entry_points: Final[dict[EntryPoint, _KnownEntryPoint]] = {}
@@ -120,14 +120,14 @@ class ModuleLoader:
     Attributes:
         import_hook: Called with the name of each package about to be imported for the first time, so that a layer
             above can make other names importable first. To set it for all loaders, assign a ``staticmethod``.
-        load_hook: Called with the id and the mount function of each loaded module that does not declare its
-            backends, so that a layer above can refuse it on the running one by raising `ModuleLoadError`; returns
-            the mount function to use.
+        load_hook: Called with the id and the blueprint of each loaded module that does not declare its backends, so
+            that a layer above can refuse it on the running one by raising `ModuleLoadError`; returns the blueprint
+            to use.
     """
 
     TYPE_TO_MOUNT_POINT: ClassVar[Mapping[str, str]] = TYPE_TO_MOUNT_POINT
     import_hook: Callable[[str], None] | None = None
-    load_hook: Callable[[str, Callable[..., Any]], Callable[..., Any]] | None = None
+    load_hook: Callable[[str, Blueprint], Blueprint] | None = None
     _former: weakref.ref[Any] | None = None
 
     def __init__(
@@ -140,7 +140,7 @@ class ModuleLoader:
         self.coordinator: Any = coordinator
         self._search_paths = list(search_paths or ())
         self._registered: dict[str, _Registration] = {}
-        self._registered_definitions: dict[str, ModuleDefinition] = {}
+        self._registered_definitions: dict[str, Blueprint] = {}
         self._loaded: dict[str, None] = {}  # of five ids, a set takes four times the memory
         self._roots = HeldRoots()
         for module_id, module in (modules or {}).items():
@@ -230,7 +230,7 @@ class ModuleLoader:
 
     def find(
         self, module_id: str, source_hint: object = None, listing: Listing | None = None, *, user: object = None
-    ) -> ModuleDefinition:
+    ) -> Blueprint:
         """As `load`, for those who know that no resolver is to be asked: then there is nothing to await.
 
         Args:
@@ -240,16 +240,14 @@ class ModuleLoader:
             user: As in `load`.
         """
         if source_hint is not None:
-            found: ModuleDefinition | None = self._find_at_source(module_id, source_hint, listing, user)
+            found: Blueprint | None = self._find_at_source(module_id, source_hint, listing, user)
         else:
             found = self._find_directly(module_id, listing, user)
         if found is None:
             raise self._not_found(module_id)
         return self._usable(module_id, found)
 
-    def _find_at_source(
-        self, module_id: str, source: object, listing: Listing | None, user: object
-    ) -> ModuleDefinition:
+    def _find_at_source(self, module_id: str, source: object, listing: Listing | None, user: object) -> Blueprint:
         pin = read_pin(source)
         if pin is None:
             return self._definition_from(path_from_hint(source, module_id), module_id, user)
@@ -306,9 +304,7 @@ class ModuleLoader:
         definition = self._definition_from_filesystem(module_id)
         return None if definition is None else self._finish(module_id, definition, _settings(module_id, config))
 
-    def _find_directly(
-        self, module_id: str, listing: Listing | None = None, user: object = None
-    ) -> ModuleDefinition | None:
+    def _find_directly(self, module_id: str, listing: Listing | None = None, user: object = None) -> Blueprint | None:
         return (
             self._definition_from_registry(module_id)
             or self._definition_from_entry_point(module_id, listing, user)
@@ -319,24 +315,21 @@ class ModuleLoader:
         if module_id not in self._loaded:
             logger.info('module %r: %s is used, not %s; "source": "builtin" pins that one', module_id, used, built_in)
 
-    def _finish(self, module_id: str, definition: ModuleDefinition, config: dict[str, Any]) -> LoadedModule:
+    def _finish(self, module_id: str, definition: Blueprint, config: dict[str, Any]) -> LoadedModule:
         return self._usable(module_id, definition).loaded(module_id, config)
 
-    def _usable(self, module_id: str, definition: ModuleDefinition) -> ModuleDefinition:
+    def _usable(self, module_id: str, definition: Blueprint) -> Blueprint:
         """What is found once may be loaded often, and each time on another backend."""
         if definition.complaint is not None:
             logger.warning("%s", definition.complaint)
         if definition.backends is not None:
             refuse_other_backend(definition.backends, module_id, definition.origin)
-        elif (
-            self.load_hook is not None
-            and (mount := self.load_hook(module_id, definition.mount)) is not definition.mount
-        ):
-            definition = attrs.evolve(definition, mount=mount)
+        elif self.load_hook is not None:
+            definition = self.load_hook(module_id, definition)
         self._loaded[module_id] = None
         return definition
 
-    def _definition_from_registry(self, module_id: str) -> ModuleDefinition | None:
+    def _definition_from_registry(self, module_id: str) -> Blueprint | None:
         definition = self._registered_definitions.get(module_id)
         registration = self._registered.get(module_id)
         if definition is not None or registration is None:
@@ -347,7 +340,7 @@ class ModuleLoader:
 
     def _definition_from_entry_point(
         self, module_id: str, listing: Listing | None = None, user: object = None
-    ) -> ModuleDefinition | None:
+    ) -> Blueprint | None:
         claims = (listing or Listing()).claims(module_id)
         if claims is None:
             return None
@@ -362,7 +355,7 @@ class ModuleLoader:
                 return self._definition_from(root, module_id, user)
         return self._definition_from_claim(claim)
 
-    def _definition_from_claim(self, claim: EntryPoint) -> ModuleDefinition:
+    def _definition_from_claim(self, claim: EntryPoint) -> Blueprint:
         module_id = claim.module_id
         known = _known_entry_points.get(claim)
         if (
@@ -378,7 +371,7 @@ class ModuleLoader:
         _known_entry_points[claim] = _KnownEntryPoint(module, find_target(module, claim.attribute), definition)
         return definition
 
-    def _definition_from_filesystem(self, module_id: str, user: object = None) -> ModuleDefinition | None:
+    def _definition_from_filesystem(self, module_id: str, user: object = None) -> Blueprint | None:
         root = find_directory(module_id, effective_search_paths(self._search_paths))
         if root is not None:
             return self._definition_from(root, module_id, user)
@@ -398,7 +391,7 @@ class ModuleLoader:
 
     async def _resolve(
         self, resolver: Any, module_id: str, source_hint: object, profile_hint: object, user: object
-    ) -> ModuleDefinition:
+    ) -> Blueprint:
         try:
             path = await resolve_with(resolver, module_id, source_hint, profile_hint)
         except Exception as exc:  # the application's resolver may raise anything; all but one meaning is passed on
@@ -415,7 +408,7 @@ class ModuleLoader:
             return definition
         return self._definition_from(path, module_id, user)
 
-    def _definition_from(self, path: Path, module_id: str, user: object) -> ModuleDefinition:
+    def _definition_from(self, path: Path, module_id: str, user: object) -> Blueprint:
         root = Path(os.path.realpath(path))
         name, directory = find_package(root, module_id)
         self._announce_import(name)

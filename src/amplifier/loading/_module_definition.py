@@ -23,7 +23,7 @@ _MISSING: Final = object()
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class ModuleDefinition:
+class Blueprint:
     """All of a `LoadedModule` that does not depend on the loader and the config, so that a second load costs one small record.
 
     Attributes:
@@ -51,7 +51,7 @@ class ModuleDefinition:
         )
 
 
-def examine_registered(module_id: str, source: object, module_type: str | None) -> ModuleDefinition:
+def examine_registered(module_id: str, source: object, module_type: str | None) -> Blueprint:
     """Examine what was registered in process: a mount function, or something that has one.
 
     A bare function is taken by itself: the Python module it is defined in may define many.
@@ -69,7 +69,7 @@ def examine_registered(module_id: str, source: object, module_type: str | None) 
 
 def examine_imported(
     module_id: str, module: ModuleType, attribute: str = "", *, origin: str, path: Path | None = None
-) -> ModuleDefinition:
+) -> Blueprint:
     """Examine what was imported: the Python module itself, or the (dotted) attribute of it that was named.
 
     Raises:
@@ -120,7 +120,7 @@ def _checked(
     *,
     origin: str,
     path: Path | None = None,
-) -> ModuleDefinition:
+) -> Blueprint:
     if not callable(mount):
         raise ModuleLoadError(
             f"module {module_id!r} ({origin}): mount is {mount!r}, which is not callable; "
@@ -136,7 +136,7 @@ def _checked(
             reason_code="invalid_entry_point",
         )
     ready, complaint = _ready_callback(ready, module_id, origin)
-    return ModuleDefinition(
+    return Blueprint(
         mount=mount,
         module_type=type_from_id(module_id) if declared is None else check_declared_type(declared, module_id, origin),
         on_session_ready=ready,

@@ -14,9 +14,9 @@ __amplifier_module_type__ = "orchestrator"
 
 
 class StreamingLoop(TurnOrchestrator):
-    """The agent loop for people who watch; providers that cannot stream are asked as usual."""
+    """The agent loop that streams answers; a provider that cannot stream is called as usual."""
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
-    """Mount the loop; see `TurnOptions` for what the config may say."""
+    """Mount the loop; see `TurnOptions` for its configuration."""
     await coordinator.mount("orchestrator", StreamingLoop(read_options("loop-streaming", config, streaming=True)))

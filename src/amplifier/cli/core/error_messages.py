@@ -19,6 +19,7 @@ from amplifier.errors import (
     ProviderUnavailableError,
     RateLimitError,
 )
+from amplifier.loading._alias_advice import advise_on_alias
 
 from .exit_codes import CommandError, Exit
 from .nearest_module import is_near
@@ -30,7 +31,7 @@ _CLOSED_BY_READER = frozenset({errno.EPIPE, errno.ESHUTDOWN})
 
 def complaint(error: BaseException) -> str:
     """What went wrong and what to do, as text that is safe to show; no traceback."""
-    return visible_text(redact_text(_words(error)))
+    return visible_text(redact_text(advise_on_alias(_words(error), error)))
 
 
 def exit_code_of(error: BaseException) -> int:

@@ -23,6 +23,7 @@ from amplifier.conformance.harness.mounted_module import Fault
 from amplifier.conformance.harness.resource_snapshot import mark_descendants
 from amplifier.conformance.report.model import Finding
 from amplifier.conformance.target.load import load
+from amplifier.loading._alias_advice import advise_on_alias
 from amplifier.models import from_json
 
 from .findings import IMPORT, make_finding
@@ -59,12 +60,15 @@ def main() -> int:
     except BaseException as error:  # noqa: BLE001 — third-party code: importing may raise anything, exit included
         fault = Fault(
             clause="A1",
-            what=f"it cannot be imported: {type(error).__name__}: {error}",
+            what=advise_on_alias(f"it cannot be imported: {type(error).__name__}: {error}", error),
             location=job.target.location_of(error),
         )
         finding = make_finding(fault, job, module_type=job.target.module_type, check=IMPORT, backend=None)
         emit({"finding": attrs.asdict(finding)})
     else:
+        if "amplifier_core" in sys.modules:
+            place = sys.modules["amplifier_core"].__file__
+            emit({"note": f"it imports amplifier_core, here an alias of this kernel ({place})"})
         runner = Runner(loaded, job, emit, abandon)
         steps = [step.name for step in runner.steps()]
         emit({"module_type": loaded.module_type, "backends": list(loaded.backends), "steps": steps})

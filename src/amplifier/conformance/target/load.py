@@ -14,6 +14,7 @@ import attrs
 
 from amplifier.contracts import CONTRACTS
 from amplifier.errors import ModuleLoadError
+from amplifier.loading import ModuleLoader
 
 from .locate import BACKENDS, Target
 
@@ -52,6 +53,8 @@ def load(target: Target, config: dict[str, Any], plan: dict[str, Any]) -> Loaded
         ModuleLoadError: It has no mount, or its type is not known.
         BaseException: Whatever importing it raised.
     """
+    if ModuleLoader.import_hook is not None:  # makes `amplifier_core` importable for published modules
+        ModuleLoader.import_hook(target.import_name)
     module = _import(target)
     entry: Any = module
     for name in target.attribute.split("."):

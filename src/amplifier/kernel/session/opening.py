@@ -20,7 +20,7 @@ from amplifier._json import redact_text
 from amplifier.contracts import ContextManager, Orchestrator, Provider, Tool
 from amplifier.errors import AmplifierError, DeadlineExceeded, ModuleLoadError
 from amplifier.events import MODULE_LOAD_FAILED, MODULE_ON_SESSION_READY_FAILED
-from amplifier.loading import Listing, LoadedModule, ModuleDefinition, ModuleLoader, module_failure_reason
+from amplifier.loading import Blueprint, Listing, LoadedModule, ModuleLoader, module_failure_reason
 from amplifier.plan import ModuleSpec, MountPlan
 
 from ..coordinator.coordinator import ModuleCoordinator
@@ -204,13 +204,13 @@ class Opening:
             return await self._calls.run(loading, coordinator.deadlines.mount, f"loading of {spec.module!r}")
         return loading
 
-    def _load_at_once(self, spec: ModuleSpec) -> ModuleDefinition:
+    def _load_at_once(self, spec: ModuleSpec) -> Blueprint:
         """Load without awaiting, as most modules are; an import cannot be interrupted, only reported late."""
         seconds = self._coordinator.deadlines.mount
         clock = self._calls.clock
         started = clock()
         find = partial(self._loader.find, spec.module, spec.source, self._listing, user=self._coordinator)
-        found: ModuleDefinition = call_foreign(find)
+        found: Blueprint = call_foreign(find)
         if seconds is not None and clock() - started >= seconds:
             raise DeadlinePassed(seconds)
         return found
@@ -222,7 +222,7 @@ class Opening:
         if spec.instance_id is not None:
             self._coordinator.mounts.instances |= {owner}
         ready: Callable[..., Any] | None = None
-        if isinstance(loaded, ModuleDefinition):
+        if isinstance(loaded, Blueprint):
             answer = call_foreign(loaded.mount, view, dict(spec.config))
             ready = loaded.on_session_ready
         elif isinstance(loaded, LoadedModule):
