@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 NOTICE = "<!-- Written by docs/_generate from the code. Change the code and run `make docs`; do not edit this page. -->"
 
 _SECTIONS = ("Attributes:", "Args:", "Returns:", "Yields:", "Raises:")
-# Sentences of a docstring about neighbouring files are for readers of the source, not of the page.
-_NEIGHBOURS = re.compile(r"\s*(?:\bAbove(?: this file| it)?(?::| stands?\b| sits?\b)|\bThis file imports\b|\bBelow:).*")
 
 
 @dataclass
@@ -36,7 +34,7 @@ class Doc:
 
 
 def read_doc(docstring: str | None) -> Doc:
-    """Parse a docstring; sentences about neighbouring files are left out."""
+    """Parse a docstring."""
     doc = Doc()
     for block in re.split(r"\n\s*\n", inspect.cleandoc(docstring or "")):
         title, _, body = block.partition("\n")
@@ -46,9 +44,8 @@ def read_doc(docstring: str | None) -> Doc:
         if block.startswith("    "):  # a drawing, or code
             doc.paragraphs.append(f"```text\n{textwrap.dedent(block)}\n```")
             continue
-        prose = _NEIGHBOURS.sub("", one_line(block))
-        if prose:
-            doc.paragraphs.append(prose)
+        if block:
+            doc.paragraphs.append(one_line(block))
     return doc
 
 

@@ -79,7 +79,8 @@ def test_countable_figures_are_correct():
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"), [("faulty", "modules with a planted fault"), ("sound", "correct modules that must get no finding")]
+    ("kind", "words"),
+    [("faulty", "modules with a planted fault"), ("sound", "correct modules that must get no finding")],
 )
 def test_corpus_is_at_least_as_large_as_the_page_states(kind, words):
     text = (EXPLANATION / "how-it-is-tested.md").read_text(encoding="utf-8")
