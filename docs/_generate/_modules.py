@@ -26,7 +26,7 @@ def modules_index() -> str:
     ids = sorted(project["entry-points"]["amplifier.builtin_modules"])
     return page(
         "Built-in modules",
-        "A plan names them by id. They come with the package and use only the contracts, as third-party modules do. "
+        "These modules come with the package. A plan names them by id. They use only the contracts, as third-party modules do. "
         "Some need an extra: `pip install 'amplifier[NAME]'`.",
         "The `config` of a module is checked when the module is mounted. A bad value is an error that names the key, what was expected "
         "and what was found; all problems are reported at once. An unknown key is ignored with a warning in the log that names the "
