@@ -13,14 +13,14 @@ from typing import Any
 
 import attrs
 
+from amplifier.conformance.harness.cpu_clock import process_cpu_wait
+from amplifier.conformance.harness.mounted_module import CheckContext, Fault, MountedModule
+from amplifier.conformance.harness.resources.leftovers import Leftovers, temporary_files_left
+from amplifier.conformance.harness.time_budget import Budget
+from amplifier.conformance.harness.typical_use import Operation, typical_operations
 from amplifier.testing import cancel_at
 
-from .calls import Outcome
-from .cpu_clock import process_cpu_wait
-from .leftovers import Leftovers, temporary_files_left
-from .mounted_module import CheckContext, Fault, MountedModule
-from .time_budget import Budget
-from .typical_use import Operation, typical_operations
+from .outcome import Outcome
 
 NEVER = 1_000_000_000
 """A suspension that no call reaches."""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import anyio
 import attrs
 
-from .cpu_clock import slowdown, unstalled_time
+from amplifier.conformance.harness.cpu_clock import slowdown, unstalled_time
 
 CALL_SECONDS = 5.0
 

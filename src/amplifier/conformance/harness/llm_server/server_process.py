@@ -22,7 +22,7 @@ _kept: list[subprocess.Popen[bytes]] = []
 @cache
 def service_address() -> str:
     """The address of the server, which is started the first time."""
-    script = Path(__file__).with_name("fake_llm_server.py")
+    script = Path(__file__).with_name("fake_server.py")
     process = subprocess.Popen(
         [sys.executable, "-I", str(script)],
         stdin=subprocess.PIPE,  # it ends when this pipe is closed, at the latest when this process ends

@@ -6,11 +6,11 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
+from amplifier.conformance.harness.time_budget import Budget
 from amplifier.conformance.inputs.json_schema import fingerprint
 
-from .calls import Outcome
-from .mounted_module import CheckContext, MountedModule
-from .time_budget import Budget
+from .outcome import Outcome
 
 SECONDS_PER_CALL = 1.5
 _MAX_LATE_CALLS = 2

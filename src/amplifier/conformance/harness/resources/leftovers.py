@@ -5,8 +5,9 @@ from __future__ import annotations
 import anyio
 import anyio.lowlevel
 
-from .mounted_module import MountedModule
-from .resource_snapshot import PATIENCE, Resources
+from amplifier.conformance.harness.mounted_module import MountedModule
+
+from .snapshot import PATIENCE, Resources
 
 _SETTLING_STEPS = 5
 _PAUSE = 0.02

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 import anyio
 import anyio.lowlevel
 
-from .calls import Outcome
-from .mounted_module import CANCEL_GRACE, CheckContext
+from amplifier.conformance.harness.mounted_module import CANCEL_GRACE, CheckContext
+
+from .outcome import Outcome
 
 MARKS = ("alphamark", "bravomark")
 HEAD_STARTS = (0, 1, 3)

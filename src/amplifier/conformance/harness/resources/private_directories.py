@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .llm_server_process import SERVICE, service_address
+from amplifier.conformance.harness.llm_server.server_process import SERVICE, service_address
 
 CANARY = "canary.txt"
 """A user's file in the working directory; it must be there, unchanged, to the end."""
