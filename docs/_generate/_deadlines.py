@@ -5,7 +5,7 @@ from __future__ import annotations
 from amplifier.kernel.hooks import dispatch, registry
 from amplifier.kernel.runtime import cancellation, cleanup_stack, deadlines, watchdog
 from amplifier.models import ApprovalGate
-from amplifier.modules._agent_loop._options import TurnOptions
+from amplifier.modules._agent_loop.options import TurnOptions
 from amplifier.plan import plan_schema
 from amplifier.plan._spec import DEADLINE_NAMES, DEFAULT_DEADLINES
 

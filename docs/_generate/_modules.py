@@ -28,6 +28,10 @@ def modules_index() -> str:
         "Built-in modules",
         "A plan names them by id. They come with the package and see only the contracts, as anyone's modules do. "
         "Some need an extra: `pip install 'amplifier[NAME]'`.",
+        "The `config` of a module is checked when the module is mounted. A bad value is an error that names the key, what was expected "
+        "and what was found; all problems are reported at once. An unknown key is ignored with a warning in the log that names the "
+        "nearest known key; a misspelt one also emits a [`MisspellingWarning`](../errors.md#misspellingwarning), which "
+        "`python -W error::amplifier.errors.MisspellingWarning` turns into an error.",
         *(_kind(prefix, [module for module in ids if module.startswith(f"{prefix}-")]) for prefix in _KINDS),
     )
 

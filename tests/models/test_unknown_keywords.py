@@ -22,7 +22,7 @@ from amplifier.models import (
     from_json,
     to_json,
 )
-from amplifier.modules._agent_loop._transcript import as_request_messages
+from amplifier.modules._agent_loop.transcript import as_request_messages
 
 
 @pytest.fixture(autouse=True)

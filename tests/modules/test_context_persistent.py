@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from amplifier import AmplifierSession, ContextManager, ModelError, ModuleLoadError, PlanError, SessionStateError
 from amplifier.modules import context_persistent
 from amplifier.modules.context_persistent import LogDamagedError, LogLockedError, PersistentContext
-from amplifier.modules.context_persistent._log import MessageLog
+from amplifier.modules.context_persistent._message_log import MessageLog
 from amplifier.modules.context_persistent._options import read_persistent_options
 from tests.modules.test_context_simple import perform, programs, session
 
@@ -281,7 +281,7 @@ async def test_a_file_that_somebody_else_lengthened_or_removed_is_not_written_to
         await context.add_message(USER)
         with file.open("ab") as other:
             other.write(b"x")
-        with pytest.raises(LogDamagedError, match="somebody else changed it"):
+        with pytest.raises(LogDamagedError, match="another process changed it"):
             await context.add_message(USER)
         file.unlink()
         with pytest.raises(LogDamagedError, match="it was removed while this session had it open"):

@@ -11,8 +11,8 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from amplifier.modules.context_persistent import LogDamagedError
-from amplifier.modules.context_persistent._log import MessageLog
-from amplifier.modules.context_persistent._records import encode_header, encode_message, scan
+from amplifier.modules.context_persistent._log_records import encode_header, encode_message, scan
+from amplifier.modules.context_persistent._message_log import MessageLog
 
 MESSAGES: list[dict[str, Any]] = [
     {"role": "user", "content": "first {\n}"},
@@ -95,13 +95,13 @@ def test_a_last_record_that_somebody_edited_is_reported_and_not_cut(tmp_path):
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"hello\n", "not the beginning of a conversation of ours"),
-        (b"\0" * 50, "not the beginning of a conversation of ours"),
-        (LINES[0][:-1], "not the beginning of a conversation of ours"),
-        (LINES[1], "not the beginning of a conversation of ours"),
+        (b"hello\n", "not the beginning of a conversation file"),
+        (b"\0" * 50, "not the beginning of a conversation file"),
+        (LINES[0][:-1], "not the beginning of a conversation file"),
+        (LINES[1], "not the beginning of a conversation file"),
         (encode_header("other", 1), "it is the conversation of session 'other', not of 's'"),
         (encode_message({"format": "amplifier-context", "version": 2, "generation": 1})[0], "version 2 of the format"),
-        (LINES[0] + encode_message({"content": "nobody's"})[0], "line 2: the record is no message"),
+        (LINES[0] + encode_message({"content": "without a role"})[0], "line 2: the record is no message"),
     ],
 )
 def test_a_file_that_is_not_this_conversation_is_refused_and_left_alone(data, reason, tmp_path):
@@ -142,6 +142,6 @@ def test_whatever_happened_to_a_file_what_is_read_from_it_was_written_in_this_or
         event("refused")
         return
     event(f"{len(found)} messages")
-    # A whole record repeated is a message said twice, as far as any checksum can tell.
+    # A whole record repeated is a message stored twice, as far as any checksum shows.
     assert found[: len(MESSAGES)] == MESSAGES[: len(found)]
     assert all(message in MESSAGES for message in found)

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import pytest
 
-from amplifier.modules.context_persistent import PersistentContext, _log
+from amplifier.modules.context_persistent import PersistentContext, _message_log
 from amplifier.modules.context_persistent._options import read_persistent_options
 from tests._support.child_process import run_child
 from tests.modules.test_context_persistent import stored
@@ -26,12 +26,12 @@ class Dead(BaseException):
 
 
 class System:
-    """Stands where `os` stands in the log, counts what is asked of the disk and lets one call go wrong.
+    """Replaces `os` in the log, counts what is asked of the disk and lets one call go wrong.
 
     Args:
         at: Which call goes wrong, counted from 1; none if 0.
         how: ``"refuse"``: an error once. ``"refuse for ever"``: from there on. ``"half"``: a write stores half, then an
-            error. ``"short"``: a write stores half and says so. ``"die"``: half of it happens and nothing after it.
+            error. ``"short"``: a write stores half and returns the number. ``"die"``: half of it happens and nothing after it.
         error: Which error.
     """
 
@@ -101,7 +101,7 @@ def make(root: Path) -> PersistentContext:
 async def calls_in_all(root: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     """How many calls there are when nothing goes wrong."""
     system = System()
-    monkeypatch.setattr(_log, "os", system)
+    monkeypatch.setattr(_message_log, "os", system)
     context = make(root / "undisturbed")
     await context.open()
     for step in STEPS:
@@ -149,7 +149,7 @@ async def test_memory_shows_what_the_file_holds_whichever_call_fails(how, error,
     count = await calls_in_all(tmp_path, monkeypatch)
     assert count > 20
     for at in range(1, count + 1):
-        monkeypatch.setattr(_log, "os", System(at, how, error))
+        monkeypatch.setattr(_message_log, "os", System(at, how, error))
         trial = Trial(tmp_path / str(at))
         if await trial.open():
             for step in STEPS:
@@ -158,7 +158,7 @@ async def test_memory_shows_what_the_file_holds_whichever_call_fails(how, error,
             await trial.context.close()
         assert not trial.context._log.is_open
         assert {caught.errno for caught in trial.errors} <= {error}
-        monkeypatch.setattr(_log, "os", os)
+        monkeypatch.setattr(_message_log, "os", os)
         found = stored(trial.root)
         if how == "refuse for ever":  # nothing could be taken back any more: a refused record may be in the file
             assert found[: len(trial.expected)] == trial.expected
@@ -172,7 +172,7 @@ async def test_a_process_that_dies_at_any_call_has_stored_what_it_acknowledged(t
     count = await calls_in_all(tmp_path, monkeypatch)
     for at in range(1, count + 1):
         system = System(at, "die")
-        monkeypatch.setattr(_log, "os", system)
+        monkeypatch.setattr(_message_log, "os", system)
         trial = Trial(tmp_path / str(at))
         with suppress(Dead, BaseExceptionGroup):
             await trial.open()
@@ -180,14 +180,14 @@ async def test_a_process_that_dies_at_any_call_has_stored_what_it_acknowledged(t
                 await trial.take(step)
         trial.context._log.close()
         assert system.dead
-        monkeypatch.setattr(_log, "os", os)
+        monkeypatch.setattr(_message_log, "os", os)
         assert stored(trial.root) in (trial.expected, trial.doing), f"died at call {at}"
         assert "messages.log.new" not in os.listdir(trial.root / "s")
 
 
 async def test_the_disk_has_it_before_it_is_acknowledged(tmp_path, monkeypatch):
     system = System()
-    monkeypatch.setattr(_log, "os", system)
+    monkeypatch.setattr(_message_log, "os", system)
     context = make(tmp_path)
     await context.open()
     assert system.calls[-5:] == ["open", "write", "fsync", "rename", "fsync"]
@@ -210,12 +210,12 @@ async def test_a_full_device_refuses_and_the_conversation_goes_on_when_there_is_
     context = make(tmp_path)
     await context.open()
     await context.add_message(STEPS[0][1])
-    monkeypatch.setattr(_log, "os", Full())
+    monkeypatch.setattr(_message_log, "os", Full())
     with pytest.raises(OSError, match="No space left on device"):
         await context.add_message(STEPS[1][1])
     with pytest.raises(OSError, match="No space left on device"):
         await context.clear()
-    monkeypatch.setattr(_log, "os", os)
+    monkeypatch.setattr(_message_log, "os", os)
     await context.add_message(STEPS[3][1])
     await context.close()
     os.close(full)

@@ -77,7 +77,7 @@ async def perform(context: Any, operation: str, argument: Any, expected: list[An
             return list(before)
         case "refuse to set":
             with pytest.raises(ValueError, match="role"):
-                await context.set_messages([argument, {"content": "nobody says this"}])
+                await context.set_messages([argument, {"content": "without a role"}])
         case "clear":
             await context.clear()
             return []
@@ -183,7 +183,7 @@ async def test_counters_begin_anew_when_everything_is_replaced():
 
 
 class Window:
-    """A provider that only tells how large it is."""
+    """A provider that only reports its context window."""
 
     def __init__(self, **defaults: Any) -> None:
         self.defaults: Any = defaults
@@ -369,7 +369,7 @@ async def test_wrong_options_are_all_reported_at_once():
         "compaction_target": "half",
         "safety_margin": -1,
         "chars_per_token": 0,
-        "somebody else's": 1,
+        "key of an application": 1,
     }
     with pytest.raises(ModuleLoadError) as caught:
         async with session([], plan(wrong)):

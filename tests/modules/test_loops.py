@@ -230,7 +230,7 @@ async def test_a_tool_cannot_change_the_transcript_through_its_input(loop):
     assert agent.context.messages[1]["tool_calls"][0]["arguments"] == {"path": ["a"]}
 
 
-# ── verdicts ──
+# ── hook_results ──
 
 
 def answering(result: HookResult):
@@ -444,7 +444,7 @@ async def test_a_graceful_stop_while_hooks_decide_about_a_request_does_not_send_
     async def stop(event: str, data: dict[str, Any]) -> None:
         agent.session.coordinator.cancellation.request_graceful()
 
-    agent = Agent(loop, ["never said"], hooks={"provider:request": stop})
+    agent = Agent(loop, ["never sent"], hooks={"provider:request": stop})
     await agent.run()
     assert agent.provider.call_count == 0
     assert agent.data("execution:end")[0]["status"] == "cancelled"

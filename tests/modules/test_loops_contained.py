@@ -16,7 +16,7 @@ from amplifier import ChatResponse, ExecutionCancelled, HookResult, TextBlock, T
 from amplifier.errors import ContainedError, LLMTimeoutError, SpuriousCancellation
 from amplifier.models import StreamChunk
 from amplifier.modules._agent_loop import read_options
-from amplifier.modules._agent_loop._containment import run_together
+from amplifier.modules._agent_loop.containment import run_together
 from amplifier.testing import MockContextManager, MockProvider, MockTool
 from tests._support.child_process import run_child
 from tests._support.escapes import ESCAPES, cancel_spuriously, exit_process
@@ -40,7 +40,7 @@ def tools_of(agent: Agent) -> list[Any]:
 
 
 class Neighbour:
-    """A pair of tools: ``bad`` does what it is told while ``good`` is running, and ``good`` ends last."""
+    """A pair of tools: ``bad`` does what it is given while ``good`` is running, and ``good`` ends last."""
 
     def __init__(self, fail: Any) -> None:
         self._running = anyio.Event()
@@ -599,7 +599,7 @@ async def test_a_provider_that_answers_its_deadline_with_a_cancellation_of_its_o
 
 
 class Fragile:
-    """A context that fails at one of its methods, if the condition says so."""
+    """A context that fails at one of its methods, if the condition holds."""
 
     def __init__(self, method: str, fail: Any, when: Any = lambda message: True) -> None:
         self._inner = MockContextManager()

@@ -19,7 +19,7 @@ from amplifier import (
 )
 from amplifier.modules import context_persistent, loop_basic
 from amplifier.modules._agent_loop import read_options
-from amplifier.modules._agent_loop._transcript import INTERRUPTED, UNANSWERED
+from amplifier.modules._agent_loop.transcript import INTERRUPTED, UNANSWERED
 from amplifier.testing import MODES, Delayed, MockContextManager, MockProvider, MockTool, cancel_everywhere
 from tests.modules.test_loops import LOOPS, Agent
 from tests.modules.test_loops_cancelled import Slow

@@ -21,7 +21,7 @@ from amplifier.errors import ModuleLoadError, PlanError
 from amplifier.modules import tool_bash
 from amplifier.modules.tool_bash._capture import Capture
 from amplifier.modules.tool_bash._environment import PASSED_ON
-from amplifier.modules.tool_bash._family import MARK, chained
+from amplifier.modules.tool_bash._process_tree import MARK, chained
 from amplifier.testing import TestCoordinator, wait_for
 from tests._support.child_process import run_child
 from tests.modules.test_tool_filesystem import Desk
@@ -57,11 +57,10 @@ async def test_all_config_problems_are_named_at_once():
             pass_env=["A=B"],
             shell="bash",
             working_dir="no such directory",
-            safety_profile="strict",
         )
     assert {path for path, _ in caught.value.problems} == {
         *("$.timeout", "$.max_timeout", "$.max_output_bytes", "$.max_parallel", "$.kill_grace"),
-        *("$.env", "$.pass_env", "$.shell", "$.working_dir", "$.safety_profile"),
+        *("$.env", "$.pass_env", "$.shell", "$.working_dir"),
     }
     assert "secret" not in str(caught.value)
 
@@ -398,18 +397,18 @@ async def test_parallel_commands_do_not_mix_and_are_bounded_in_number(tmp_path):
 
 
 def test_commands_run_in_an_event_loop_outside_the_main_thread():
-    said: list[Any] = []
+    outputs: list[Any] = []
 
     async def main() -> None:
         coordinator = TestCoordinator()
         await tool_bash.mount(coordinator, {})
-        said.append((await coordinator.get("tools", "bash").execute({"command": "echo thread"})).output["stdout"])
+        outputs.append((await coordinator.get("tools", "bash").execute({"command": "echo thread"})).output["stdout"])
 
     for backend in ("asyncio", "trio"):
         thread = threading.Thread(target=anyio.run, args=(main,), kwargs={"backend": backend})
         thread.start()
         thread.join(20)
-    assert said == ["thread\n", "thread\n"]
+    assert outputs == ["thread\n", "thread\n"]
 
 
 async def test_the_event_loop_goes_on_while_a_command_floods():
@@ -427,7 +426,7 @@ async def test_the_event_loop_goes_on_while_a_command_floods():
         group.start_soon(watch)
         await desk.get("bash", command="head -c 50000000 /dev/zero")
         group.cancel_scope.cancel()
-    assert len(gaps) >= 2  # it was not stood still for the whole of it
+    assert len(gaps) >= 2  # the loop was not blocked for the whole time
 
 
 async def test_a_failure_is_logged_without_the_environment(caplog):

@@ -16,7 +16,7 @@ import pytest
 
 from amplifier import AmplifierSession, ModuleLoader
 from amplifier.modules import loop_basic, tool_bash
-from amplifier.modules.tool_bash import _command, _family
+from amplifier.modules.tool_bash import _command, _process_tree
 from amplifier.testing import MODES, MockContextManager, MockProvider, TestCoordinator, cancel_everywhere, wait_for
 from tests.modules.test_tool_filesystem import Desk
 
@@ -62,7 +62,7 @@ HIDING: dict[str, str] = {
     "closed streams": f"{SLEEP} <&- >&- 2>&- & wait",
     "a subshell that left": f"( {SLEEP} & ); sleep 600",
 }
-LEAVING: dict[str, str] = {  # the session; only Linux tells where they went
+LEAVING: dict[str, str] = {  # the session; only Linux shows where they went
     "setsid": f"setsid {SLEEP} & sleep 600",
     "setsid, waited for": f"setsid --wait {SLEEP}",
     "setsid twice": f"setsid setsid {SLEEP} & sleep 600",
@@ -150,9 +150,9 @@ async def test_cancelled_after_any_while_no_process_of_a_tree_is_left():
 
 
 async def test_where_there_is_no_proc_the_whole_group_is_ended_still(monkeypatch):
-    monkeypatch.setattr(_family, "HAS_PROC", False)
-    monkeypatch.setattr(_family.Family.__init__, "__kwdefaults__", {"has_proc": False})
-    monkeypatch.setattr(_command, "_KILLING", 0.2)  # a zombie that init is slow to reap counts as somebody here
+    monkeypatch.setattr(_process_tree, "HAS_PROC", False)
+    monkeypatch.setattr(_process_tree.ProcessTree.__init__, "__kwdefaults__", {"has_proc": False})
+    monkeypatch.setattr(_command, "_KILLING", 0.2)  # a zombie that init is slow to reap counts as a member here
     desk = await Desk.open(None, tool_bash, timeout=0.4, kill_grace=0.2)
     for way in ("a pipeline", "ignored signals"):
         command, token = marked(HIDING[way])
@@ -165,36 +165,36 @@ async def test_where_there_is_no_proc_the_whole_group_is_ended_still(monkeypatch
 
 
 def test_a_process_that_leaves_the_group_after_it_was_seen_there_is_still_reached():
-    if not _family.HAS_PROC:  # elsewhere nobody tells where it went, see the module's limits
+    if not _process_tree.HAS_PROC:  # other systems do not show where it went, see the module's limits
         assert not LINUX
         return
     leaver = f"{PYTHON} -c 'import os, time; input(); os.setsid(); print(1, flush=True); time.sleep(600)' <&0 & wait"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(["bash", "-c", leaver], start_new_session=True, **pipes) as shell:  # type: ignore[call-overload]
-        family = _family.Family(shell, "no mark at all")
-        while len(family.members()) < 2:
+        tree = _process_tree.ProcessTree(shell, "no mark at all")
+        while len(tree.members()) < 2:
             time.sleep(0.01)
         shell.stdin.write(b"go\n")
         shell.stdin.flush()
         shell.stdout.readline()
         until = time.monotonic() + 10
-        while family.send(signal.SIGKILL) and time.monotonic() < until:
+        while tree.send(signal.SIGKILL) and time.monotonic() < until:
             time.sleep(0.01)
-        assert family.members() == []
+        assert tree.members() == []
 
 
 def test_a_process_that_got_the_id_of_another_is_never_signalled():
     """`send` signals by id and start time; a member that is not the one that was seen stays alone."""
-    with subprocess.Popen(["sleep", "600"], start_new_session=True) as stranger:
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as unrelated:
         try:
-            seen = _family.look_at(stranger.pid)
+            seen = _process_tree.look_at(unrelated.pid)
             if seen is not None:  # there is no /proc elsewhere
-                older = _family.Process(stranger.pid, seen.started - 1, 1, 1, 1, "S")
-                _family._send(older, signal.SIGKILL)
+                older = _process_tree.Process(unrelated.pid, seen.started - 1, 1, 1, 1, "S")
+                _process_tree._send(older, signal.SIGKILL)
             with pytest.raises(subprocess.TimeoutExpired):
-                stranger.wait(0.1)
+                unrelated.wait(0.1)
         finally:
-            stranger.kill()
+            unrelated.kill()
 
 
 @pytest.mark.parametrize("mode", ["trio", "asyncio-scope", "asyncio-native"])

@@ -97,18 +97,14 @@ async def test_glob_is_mounted_once_when_both_modules_offer_it(tmp_path, caplog)
 
 async def test_all_config_problems_are_named_at_once(tmp_path):
     with pytest.raises(PlanError) as caught:
-        await Desk.open(
-            None, allowed_paths="x", max_read_bytes=0, timeout=-1, images=1, tools=["bash"], alowed_paths=[]
-        )
+        await Desk.open(None, allowed_paths="x", max_read_bytes=0, timeout=-1, images=1, tools=["bash"])
     assert {path for path, _ in caught.value.problems} == {
         "$.allowed_paths",
         "$.max_read_bytes",
         "$.timeout",
         "$.images",
         "$.tools",
-        "$.alowed_paths",
     }
-    assert "did you mean 'allowed_paths'" in str(caught.value)
 
 
 @pytest.mark.parametrize("path", ["missing", "file", "a\0b"])
@@ -464,9 +460,9 @@ async def test_what_was_read_and_written_is_told(tmp_path):
     await desk.get("read_file", file_path="f")
     await desk.get("edit_file", file_path="f", old_string="b", new_string="")
     await desk.fail("read_file", file_path="none")
-    told = [(event, data["path"], data["bytes"]) for event, data in desk.recorder.events]
+    emitted = [(event, data["path"], data["bytes"]) for event, data in desk.recorder.events]
     path = str(tmp_path / "f")
-    assert told == [("artifact:write", path, 3), ("artifact:read", path, 3), ("artifact:write", path, 2)]
+    assert emitted == [("artifact:write", path, 3), ("artifact:read", path, 3), ("artifact:write", path, 2)]
 
 
 async def test_a_hook_that_refuses_does_not_undo_what_was_done(tmp_path):
@@ -488,7 +484,7 @@ async def test_a_hook_that_writes_in_a_circle_is_an_entry_in_the_log_and_no_fail
 
     desk.coordinator.hooks.register("artifact:write", write_again)
     assert await desk.get("write_file", file_path="f", content="abc")
-    assert any("artifact:write could not be told" in record.message for record in caplog.records)
+    assert any("artifact:write could not be emitted" in record.message for record in caplog.records)
 
 
 # ── the contract ─────────────────────────────────────────────────────────────────────────────────
@@ -541,14 +537,14 @@ async def desk_with_everything(root: Path) -> Desk:
 
 
 @pytest.mark.parametrize("tool", [name for name in TOOLS if name != "grep"])
-@given(given=inputs, strangers=st.booleans())
-async def test_any_json_gets_a_result_and_the_schema_tells_the_truth(tmp_path_factory, tool, given, strangers):
+@given(given=inputs, unknown_keys=st.booleans())
+async def test_any_json_gets_a_result_and_the_schema_is_correct(tmp_path_factory, tool, given, unknown_keys):
     root = tmp_path_factory.getbasetemp() / "contract"
     root.mkdir(exist_ok=True)
     desk = await desk_with_everything(root)
     schema = tool_schema(desk.tools[tool])
     assert schema is not None
-    given = {key: value for key, value in given.items() if strangers or key in schema["properties"]}
+    given = {key: value for key, value in given.items() if unknown_keys or key in schema["properties"]}
     result = await desk.call(tool, **given)
     if not any("\ud800" <= character <= "\udfff" for character in str(given)):  # which the judge cannot read
         assert jsonschema_rs.is_valid(schema, given) == ((result.error or {}).get("type") != "InvalidInput")

@@ -23,7 +23,7 @@ import pytest
 from amplifier._json import canonical_dumps
 from amplifier.models import ToolResult
 from amplifier.modules import tool_search
-from amplifier.modules._confined_paths import Place
+from amplifier.modules._confined_paths import ConfinedPath
 from amplifier.modules._tool_base import ToolFailure
 from tests.modules.test_tool_filesystem import Desk
 
@@ -86,7 +86,9 @@ class Scene:
             (self.root / name).symlink_to(target)
         (self.root / "a" / "deep").symlink_to("../../out/a")
         os.mkfifo(self.root / "fifo")
-        with socket.socket(socket.AF_UNIX) as server:  # its path must be short, so it is made where we stand
+        with socket.socket(
+            socket.AF_UNIX
+        ) as server:  # its path must be short, so it is relative to the current directory
             folder = os.open(self.root, os.O_RDONLY)
             try:
                 server.bind(f"/proc/self/fd/{folder}/socket")
@@ -270,7 +272,7 @@ async def test_a_link_that_goes_up_to_the_top_and_comes_back_inside_is_followed(
 
 def test_a_place_never_goes_up():
     with pytest.raises(ToolFailure, match=r"'\.\.' is not the name of a place"):
-        Place("/root-of-all", ("a", "..", "b"))
+        ConfinedPath("/root-of-all", ("a", "..", "b"))
 
 
 @pytest.mark.parametrize("name", ["zero", "null", "full", "random", "tty", "stdin"])
@@ -327,7 +329,7 @@ OURS = ("amplifier.modules._confined_paths", "amplifier.modules.tool_", __name__
 
 
 class Attacker:
-    """Acts right before the n-th system call of our code, and takes it back some calls later if told so."""
+    """Acts right before the n-th system call of our code, and takes it back some calls later if asked to."""
 
     def __init__(self, attack: Callable[[Scene], None], scene: Scene, when: int, undo_after: int | None = None) -> None:
         self._attack, self._scene, self._when, self._undo_after = attack, scene, when, undo_after
@@ -437,10 +439,10 @@ WRITES: dict[str, dict[str, Any]] = {
 
 
 def is_escape(scene: Scene, before: dict[str, bytes], result: ToolResult) -> bool:
-    told = canonical_dumps([result.output, result.error])
+    answered = canonical_dumps([result.output, result.error])
     if result.output and result.success and result.output.get("content", "inside") != "inside":
         return True  # what was read is not the file that was asked for
-    return SECRET in told or ONLY_OUTSIDE in told or scene.contents_outside() != before
+    return SECRET in answered or ONLY_OUTSIDE in answered or scene.contents_outside() != before
 
 
 async def attack_everywhere(
@@ -555,7 +557,7 @@ async def test_the_same_attacks_succeed_against_a_tool_that_checks_and_then_open
     assert all(found.values()), found
 
 
-# ── a system that says no, or nothing ────────────────────────────────────────────────────────────
+# ── a system that refuses or hangs ────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("tool", ["read_file", "write_file", "edit_file", "list_directory", "glob"])

@@ -55,11 +55,11 @@ def test_a_call_cancelled_anywhere_leaves_the_file_whole(tmp_path, tool, mode):
 
         def check() -> list[str]:
             problems = broken(folder)
-            told = [event for event, _ in desks[0].recorder.events] if desks else []
-            if tool in ("write_file", "edit_file") and ("artifact:write" in told) != (
+            emitted = [event for event, _ in desks[0].recorder.events] if desks else []
+            if tool in ("write_file", "edit_file") and ("artifact:write" in emitted) != (
                 (folder / "d" / "f").read_text() == NEW
             ):
-                problems.append(f"what was told ({told}) is not what was done")
+                problems.append(f"the events ({emitted}) do not match the files")
             return problems
 
         return scenario, check
@@ -169,6 +169,6 @@ async def test_a_call_cancelled_before_its_turn_never_begins(tmp_path, monkeypat
             await desk.call("read_file", file_path="d/f")
         assert scope.cancelled_caught
         assert len(begun) == 1
-        assert not caplog.records  # nothing hangs, and nobody waited for what never began
+        assert not caplog.records  # nothing hangs, and no call waited for work that never began
         release.set()
     assert len(begun) > 1  # the first one went on to its end

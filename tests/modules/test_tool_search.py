@@ -1,4 +1,4 @@
-"""tool-search: grep finds what there is, says what it left out, and always ends; ripgrep only helps."""
+"""tool-search: grep finds what there is, reports what it left out, and always ends; ripgrep only helps."""
 
 from __future__ import annotations
 
@@ -304,8 +304,8 @@ def test_a_program_below_a_root_or_on_a_relative_path_is_not_taken_for_ripgrep(t
 
 async def test_all_config_problems_are_named_at_once(tmp_path):
     with pytest.raises(PlanError) as caught:
-        await Desk.open(None, tool_search, ripgrep="rg", max_matches=0, ignore="x", writable_paths=[])
-    assert {path for path, _ in caught.value.problems} == {"$.ripgrep", "$.max_matches", "$.ignore", "$.writable_paths"}
+        await Desk.open(None, tool_search, ripgrep="rg", max_matches=0, ignore="x")
+    assert {path for path, _ in caught.value.problems} == {"$.ripgrep", "$.max_matches", "$.ignore"}
 
 
 async def test_without_a_python_to_run_patterns_in_it_does_not_mount(tmp_path, monkeypatch):

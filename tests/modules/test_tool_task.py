@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from amplifier import AmplifierSession, ModuleLoader
 from amplifier.contracts import Tool, tool_schema
-from amplifier.errors import AuthenticationError, ExecutionCancelled, ExecutionTimeout, PlanError
+from amplifier.errors import AuthenticationError, ExecutionCancelled, ExecutionTimeout, MisspellingWarning, PlanError
 from amplifier.models import ChatResponse, HookResult, TextBlock, ToolCallBlock, ToolResult, Usage
 from amplifier.modules import context_simple, loop_basic, tool_task
-from amplifier.modules.tool_task._usage import Budget, Consumed, Tally
+from amplifier.modules.tool_task._token_usage import Budget, TokenUsage, UsageCounter
 from amplifier.testing import (
     MODES,
     EventRecorder,
@@ -392,7 +392,7 @@ def test_a_family_cancelled_at_any_suspension_leaves_no_child_and_forgets_no_usa
                 problems.append("more ends than beginnings")
             begun = {session.session_id for session in family.sessions[1:]}
             if not begun <= {data["sub_session_id"] for data in completed}:
-                problems.append("a child that had begun was not told to have ended")
+                problems.append("no event reported the end of a child that had begun")
             return problems
 
         async def scenario() -> None:
@@ -491,12 +491,12 @@ async def test_approvals_and_displays_are_the_parents():
         async def mount(self, coordinator: Any, config: Any) -> None:
             if coordinator.parent_id is not None:
                 coordinator.hooks.register("tool:pre", self.ask, name="ask")
-                coordinator.hooks.register("prompt:submit", self.say, name="say")
+                coordinator.hooks.register("prompt:submit", self.emit_text, name="emit_text")
 
         async def ask(self, event: str, data: dict[str, Any]) -> HookResult:
             return HookResult(action="ask_user", approval_prompt="May the child look?")
 
-        async def say(self, event: str, data: dict[str, Any]) -> HookResult:
+        async def emit_text(self, event: str, data: dict[str, Any]) -> HookResult:
             return HookResult(user_message="from below")
 
     for reply, expected in (("Allow", True), ("Deny", False)):
@@ -561,10 +561,10 @@ async def test_other_modules_find_the_agents_as_capabilities():
         assert overlay == {"providers": ["provider-helper"]}
         overlay["providers"].clear()
         assert await get("agents.get")("helper") == {"providers": ["provider-helper"]}
-        assert await get("agents.get")("nobody") == {}
+        assert await get("agents.get")("unknown") == {}
         assert await get("agents.spawn")("helper", "a task") == "from afar"
-        with pytest.raises(Exception, match="there is no agent 'nobody'"):
-            await get("agents.spawn")("nobody", "a task")
+        with pytest.raises(Exception, match="there is no agent 'unknown'"):
+            await get("agents.spawn")("unknown", "a task")
 
 
 @pytest.mark.parametrize("agents", [None, {}, "all", {"dirs": ["x"]}, {1: {}}])
@@ -573,6 +573,19 @@ async def test_without_agents_the_tool_is_not_offered(agents):
     family.plan["agents"] = agents
     assert await family.run() == "alone"
     assert family.providers["parent"].requests[0].tools is None
+
+
+async def test_a_misspelt_section_of_an_agent_is_a_warning_with_the_nearest_known_name(caplog):
+    family = Family(["alone"], {})
+    family.plan["agents"] = {"helper": {"toools": [], "owner": "me", "tool": [], "tools": []}}
+    with pytest.warns(MisspellingWarning) as caught:
+        await family.run()
+    assert sorted(str(each.message) for each in caught) == [
+        "tool-task: $.agents.helper.tool: unknown key, ignored; did you mean 'tools'?",
+        "tool-task: $.agents.helper.toools: unknown key, ignored; did you mean 'tools'?",
+    ]
+    assert all(str(each.message) in caplog.text for each in caught)
+    assert "owner" not in caplog.text
 
 
 # ── the tool contract ────────────────────────────────────────────────────────────────────────────
@@ -586,7 +599,6 @@ async def test_all_config_problems_are_named_at_once():
         "max_response_chars": 0,
         "timeout": -1,
         "inherit_capabilities": "x",
-        "agents": {},
     }
     with pytest.raises(PlanError) as caught:
         await tool_task.mount(Family([], {}).open().coordinator, wrong)
@@ -631,16 +643,18 @@ usages = st.fixed_dictionaries(
 )
 def test_a_call_that_is_told_twice_is_counted_once_and_one_told_once_is_not_lost(calls):
     budget = Budget(None)
-    tally = Tally(budget)
-    told: dict[tuple[str, str], int] = {}
+    counter = UsageCounter(budget)
+    reported: dict[tuple[str, str], int] = {}
     for provider, usage, how in calls:
         for event in ("llm:response", "provider:response") if how == "both" else (how,):
-            tally.take(event, {"provider": provider, "usage": usage})
-            told[provider, event] = told.get((provider, event), 0) + usage["input_tokens"] + usage["output_tokens"]
+            counter.take(event, {"provider": provider, "usage": usage})
+            reported[provider, event] = (
+                reported.get((provider, event), 0) + usage["input_tokens"] + usage["output_tokens"]
+            )
     expected = sum(
-        max(told.get((provider, event), 0) for event in ("llm:response", "provider:response")) for provider in "ab"
+        max(reported.get((provider, event), 0) for event in ("llm:response", "provider:response")) for provider in "ab"
     )
-    assert tally.consumed().total == expected == budget.consumed
+    assert counter.consumed().total == expected == budget.consumed
 
 
 @pytest.mark.parametrize(
@@ -648,14 +662,14 @@ def test_a_call_that_is_told_twice_is_counted_once_and_one_told_once_is_not_lost
     [{}, {"usage": None}, {"usage": "x"}, {"usage": {"input_tokens": "x", "output_tokens": -3, "cost_usd": "NaN"}}],
 )
 def test_whatever_a_provider_says_counting_does_not_fail(data):
-    tally = Tally(Budget(5))
-    tally.take("llm:response", data)
-    tally.take_child(data)
-    assert tally.consumed().total == 0
+    counter = UsageCounter(Budget(5))
+    counter.take("llm:response", data)
+    counter.take_child(data)
+    assert counter.consumed().total == 0
 
 
 def test_a_cost_is_shown_only_if_all_of_it_is_known():
-    consumed = Consumed()
+    consumed = TokenUsage()
     consumed.add({"cost_usd": "0.1"})
     consumed.add({"cost_usd": "0.2"})
     assert consumed.shown()["cost_usd"] == "0.3"

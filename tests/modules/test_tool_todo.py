@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier.errors import PlanError
 from amplifier.modules import tool_todo
 from tests.modules.test_tool_filesystem import Desk
 
@@ -90,12 +89,10 @@ async def test_nothing_the_caller_holds_is_the_list_itself():
     assert (await desk.get("todo", action="list"))["todos"][0]["content"] == "write"
 
 
-async def test_nothing_is_emitted_and_nothing_can_be_configured():
+async def test_nothing_is_emitted():
     desk = await opened()
     await desk.get("todo", action="create", todos=[FIRST])
     assert desk.recorder.events == []
-    with pytest.raises(PlanError, match=r"\$\.max: unknown key"):
-        await Desk.open(None, tool_todo, max=3)
 
 
 texts = st.text(min_size=1, max_size=8)

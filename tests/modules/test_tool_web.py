@@ -26,7 +26,7 @@ from amplifier.contracts import Tool, tool_schema
 from amplifier.errors import MissingExtraError, PlanError
 from amplifier.modules import context_simple, loop_basic, tool_web
 from amplifier.modules.tool_web._body import Body
-from amplifier.modules.tool_web._readable import readable
+from amplifier.modules.tool_web._html_to_text import readable
 from amplifier.testing import MODES, MockProvider, cancel_everywhere
 from tests.modules.test_tool_filesystem import Desk
 
@@ -138,7 +138,6 @@ async def test_all_config_problems_are_named_at_once(tmp_path):
         "max_parallel": 0,
         "user_agent": "a\nb",
         "ca_file": str(tmp_path),
-        "proxy": "http://x",
     }
     with pytest.raises(PlanError) as caught:
         await Desk.open(None, tool_web, **wrong)
@@ -154,7 +153,7 @@ async def test_a_file_without_certificates_is_a_config_problem(tmp_path):
 async def test_without_the_client_the_extra_is_named(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("amplifier.modules.tool_web._")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delattr(tool_web, "_fetching", raising=False)
+    monkeypatch.delattr(tool_web, "_fetcher", raising=False)
     monkeypatch.delattr(tool_web, "_urls", raising=False)
     monkeypatch.setitem(sys.modules, "h11", None)
     with pytest.raises(MissingExtraError, match=r"amplifier\[web\]"):
@@ -490,7 +489,7 @@ async def test_a_certificate_of_the_name_is_accepted(authority, tmp_path):
     [
         pytest.param(["elsewhere.example"], True, id="another name"),
         pytest.param(["127.0.0.1"], True, id="the address instead of the name"),
-        pytest.param(["localhost"], False, id="an authority nobody trusts"),
+        pytest.param(["localhost"], False, id="an untrusted authority"),
     ],
 )
 async def test_a_certificate_that_does_not_fit_is_refused(authority, tmp_path, names, trust):
@@ -603,7 +602,7 @@ WORST = (
 
 @pytest.mark.parametrize("unit", WORST)
 def test_no_page_takes_long(unit):
-    """Counted in looks at the page, for clocks tell lies: a quadratic reader never ends with these."""
+    """Counted in looks at the page, because wall time depends on the machine: a quadratic reader never ends with these."""
     readable(unit * (200_000 // len(unit)), "http://h/", lambda: None)
     readable("<a " + "x-" * 100_000 + unit, "http://h/", lambda: None)
     assert readable("<p>" + unit * 10, "http://h/", lambda: None) is not None

@@ -17,15 +17,16 @@ from amplifier.models import ToolResult
 from amplifier.modules import tool_web
 from amplifier.modules._tool_base import ToolFailure
 from amplifier.modules.tool_web import WebFetchTool
-from amplifier.modules.tool_web._addresses import objection, read_address
-from amplifier.modules.tool_web._fetching import Fetcher, FetchOptions
+from amplifier.modules.tool_web._fetcher import Fetcher
+from amplifier.modules.tool_web._options import WebOptions
+from amplifier.modules.tool_web._public_addresses import read_address, reason_to_refuse
 from amplifier.modules.tool_web._urls import Policy, read_url
 from tests.modules.test_tool_filesystem import Desk
 from tests.modules.test_tool_web import Site
 
 PUBLIC = "93.184.215.14"
 
-# What a name server may say; every other name is public.
+# What a name server may answer; every other name is public.
 NAMES: dict[str, Sequence[str]] = {
     "localhost": ["127.0.0.1", "::1"],
     "localtest.me": ["127.0.0.1"],
@@ -195,14 +196,14 @@ URLS = [
 
 
 class Guarded:
-    """A fetcher whose network says `NAMES`, and which notes every connection instead of making it."""
+    """A fetcher whose network answers with `NAMES`, and which notes every connection instead of making it."""
 
     def __init__(self, policy: Policy | None = None, answers: Any = None, **options: Any) -> None:
         self.dialled: list[tuple[str, int]] = []
         self.asked: list[str] = []
         self._answers = answers
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        fetcher = Fetcher(policy or Policy(), FetchOptions(**options), context, resolver=self.resolve, dial=self.dial)
+        fetcher = Fetcher(policy or Policy(), WebOptions(**options), context, resolver=self.resolve, dial=self.dial)
         self.tool = WebFetchTool(fetcher)
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:
@@ -336,7 +337,7 @@ async def test_every_hop_of_a_chain_is_checked_anew():
             return ["127.0.0.1"]
 
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        fetcher = Fetcher(policy, FetchOptions(max_redirects=10), context, resolver=resolve, dial=dial)
+        fetcher = Fetcher(policy, WebOptions(max_redirects=10), context, resolver=resolve, dial=dial)
         result = await WebFetchTool(fetcher).execute({"url": f"http://hop0.example:{port}/0"})
     assert result.error is not None
     assert result.error["type"] == "ForbiddenPort"
@@ -405,14 +406,14 @@ def flags_of(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> list[str
 @given(number=st.integers(0, 2**32 - 1))
 def test_what_is_called_public_is_not_what_python_calls_private(number):
     address = ipaddress.IPv4Address(number)
-    if objection(address) is None:
+    if reason_to_refuse(address) is None:
         assert flags_of(address) == []
 
 
 @given(number=st.integers(0, 2**128 - 1) | st.integers(0, 2**32 - 1).map(lambda n: n | 0xFFFF << 32))
 def test_no_ipv6_address_that_holds_another_is_public(number):
     address = ipaddress.IPv6Address(number)
-    if objection(address) is None:
+    if reason_to_refuse(address) is None:
         assert address.ipv4_mapped is None
         assert address.sixtofour is None
         assert address.teredo is None

@@ -1,7 +1,7 @@
 """context-simple: the conversation in memory, shown to the model as far as it fits.
 
 Everything given is kept until `clear` or `set_messages`; compaction is a view of it and changes nothing. What both
-built-in contexts share is in `_memory`.
+built-in contexts share is in `_chat_history`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ._chat_history import (
     announce_events,
     checked_copy,
     messages_for_request,
-    read_options,
 )
+from ._shared.configuration import read_options
 
 __all__ = ["SimpleContext", "mount"]
 
@@ -29,12 +29,12 @@ __amplifier_module_type__ = "context"
 class SimpleContext:
     """Keeps messages in memory.
 
-    No method but `get_messages_for_request` suspends, and that one only to tell hooks of a compaction; so calls from
+    No method but `get_messages_for_request` suspends, and that one only to emit the events of a compaction; so calls from
     many tasks of one event loop neither lose nor mix anything, and a cancelled call has happened or has not.
 
     Args:
         options: How much a request may hold.
-        hooks: Who is told of compactions; nobody if absent.
+        hooks: Where compactions are emitted.
     """
 
     def __init__(self, options: ContextOptions | None = None, hooks: Hooks | None = None) -> None:
@@ -61,7 +61,7 @@ class SimpleContext:
 
         Args:
             token_budget: What it must fit; without one the provider is asked, then the config decides.
-            provider: Whose ``get_info().defaults`` tell the window and the longest answer.
+            provider: Its ``get_info().defaults`` have the context window and the longest answer.
         """
         return await messages_for_request(self._conversation, self._options, self._hooks, token_budget, provider)
 
@@ -78,7 +78,7 @@ class SimpleContext:
         self._conversation.replace([checked_copy(message) for message in messages])
 
     async def clear(self) -> None:
-        """Forget everything stored."""
+        """Remove everything stored."""
         self._conversation.replace(())
 
     def statistics(self) -> Statistics:
@@ -87,7 +87,7 @@ class SimpleContext:
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
-    """Mount the context; see `ContextOptions` for what the config may say."""
-    context = SimpleContext(read_options("context-simple", config), coordinator.hooks)
+    """Mount the context; see `ContextOptions` for its configuration."""
+    context = SimpleContext(read_options(ContextOptions, "context-simple", config), coordinator.hooks)
     await coordinator.mount("context", context)
     announce_events(coordinator, "context-simple")

@@ -18,5 +18,5 @@ class BasicLoop(TurnOrchestrator):
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
-    """Mount the loop; see `TurnOptions` for what the config may say."""
+    """Mount the loop; see `TurnOptions` for its configuration."""
     await coordinator.mount("orchestrator", BasicLoop(read_options("loop-basic", config)))

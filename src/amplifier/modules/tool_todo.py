@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import attrs
+
 from amplifier.contracts import Coordinator
 from amplifier.models import ToolResult
 
-from ._tool_base import BuiltinTool, ToolFailure, read_config, shown
+from ._shared.configuration import read_options
+from ._tool_base import BuiltinTool, ToolFailure, shown
 
 __all__ = ["TodoTool", "mount"]
 
@@ -21,11 +24,16 @@ _KEY = "todos"
 _STATUSES = ("pending", "in_progress", "completed")
 
 
+@attrs.frozen
+class TodoOptions:
+    """There is nothing to configure; reading it reports the keys of a configuration."""
+
+
 class TodoTool(BuiltinTool):
     """Keeps a list of todos; every change gives the whole list, so that nothing is changed by half.
 
     Args:
-        coordinator: Whose session keeps the list.
+        coordinator: Its session state holds the list.
     """
 
     _name = "todo"
@@ -73,7 +81,7 @@ class TodoTool(BuiltinTool):
     async def _run(self, values: dict[str, Any]) -> ToolResult:
         todos: list[dict[str, str]] = self._coordinator.session_state.setdefault(_KEY, [])
         if values["action"] != "list" and "todos" in values:
-            # No await between the check and the change, and one assignment: nobody sees half a list.
+            # No await between the check and the change, and one assignment: no reader sees half a list.
             todos[:] = _accepted(values["todos"])
         counts = {status: sum(todo["status"] == status for todo in todos) for status in _STATUSES}
         return ToolResult(output={"todos": [dict(todo) for todo in todos], "count": len(todos), **counts})
@@ -83,7 +91,7 @@ def _accepted(given: list[dict[str, str]]) -> list[dict[str, str]]:
     """The todos with the form to show filled in.
 
     Raises:
-        ToolFailure: They break a rule that the schema cannot say.
+        ToolFailure: They break a rule that the schema cannot express.
     """
     active = [shown(todo["content"], 80) for todo in given if todo["status"] == "in_progress"]
     if len(active) > 1:
@@ -99,12 +107,8 @@ def _accepted(given: list[dict[str, str]]) -> list[dict[str, str]]:
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
-    """Mount the tool; it has nothing to configure.
-
-    Raises:
-        PlanError: The config has any key at all.
-    """
-    read_config("tool-todo", config, {})
+    """Mount the tool."""
+    read_options(TodoOptions, "tool-todo", config)
     todos = coordinator.session_state.setdefault(_KEY, [])
     coordinator.todo_state = todos  # type: ignore[attr-defined]  # free attributes are for modules; see Coordinator
     await coordinator.mount("tools", TodoTool(coordinator))

@@ -1,7 +1,7 @@
-"""The one agent turn that all loops share: ask the model, run the tools it wants, until it answers in words."""
+"""The one agent turn that all loops share: call the model, run its tools, repeat until it answers without tool calls."""
 
-from ._loop import Turn
-from ._options import TurnOptions, read_options
-from ._orchestrator import TurnOrchestrator
+from .options import TurnOptions, read_options
+from .orchestrator import TurnOrchestrator
+from .turn import Turn
 
 __all__ = ["Turn", "TurnOptions", "TurnOrchestrator", "read_options"]

@@ -1,12 +1,12 @@
 """What the built-in contexts share: the conversation in memory, and the view of it that fits a model's window."""
 
-from ._conversation import Conversation, Entry, Statistics, checked_copy, require_role
-from ._options import ContextOptions, option_problems, read_options
-from ._pairs import call_ids, owed_calls, result_ids
-from ._requests import announce_events, messages_for_request
-from ._shorten import shorten
-from ._tokens import count_tokens
-from ._view import choose
+from .conversation import Conversation, Entry, Statistics, checked_copy, require_role
+from .message_selection import select_messages
+from .options import ContextOptions
+from .request_messages import announce_events, messages_for_request
+from .shortening import shorten
+from .token_estimate import count_tokens
+from .tool_call_pairs import call_ids, owed_calls, result_ids
 
 __all__ = [
     "ContextOptions",
@@ -16,13 +16,11 @@ __all__ = [
     "announce_events",
     "call_ids",
     "checked_copy",
-    "choose",
     "count_tokens",
     "messages_for_request",
-    "option_problems",
     "owed_calls",
-    "read_options",
     "require_role",
     "result_ids",
+    "select_messages",
     "shorten",
 ]

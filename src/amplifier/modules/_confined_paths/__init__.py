@@ -1,23 +1,23 @@
 """The part of the file system that tools may see: roots, opening beneath them without races, walking, glob patterns."""
 
-from ._beneath import Entry, entries_of, open_directory, open_file, open_file_in, open_parent, refuse_unless_regular
-from ._glob_tool import GlobTool
-from ._patterns import GlobPattern
-from ._roots import WORKSPACE_CHECKS, Place, PlatformUnfit, Territory, Workspace
-from ._walking import DEFAULT_IGNORED, Found, Walk
+from .glob_patterns import GlobPattern
+from .glob_tool import GlobTool
+from .open_beneath import Entry, entries_of, open_directory, open_file, open_file_in, open_parent, refuse_unless_regular
+from .tree_walk import DEFAULT_IGNORED, Found, Walk, directory_names
+from .workspace import AccessRoots, ConfinedPath, UnsupportedPlatform, Workspace
 
 __all__ = [
     "DEFAULT_IGNORED",
-    "WORKSPACE_CHECKS",
+    "AccessRoots",
+    "ConfinedPath",
     "Entry",
     "Found",
     "GlobPattern",
     "GlobTool",
-    "Place",
-    "PlatformUnfit",
-    "Territory",
+    "UnsupportedPlatform",
     "Walk",
     "Workspace",
+    "directory_names",
     "entries_of",
     "open_directory",
     "open_file",

@@ -1,10 +1,10 @@
-"""What built-in tools share: one shape, checked input and config, and worker threads that can be told to stop."""
+"""What built-in tools share: a base class, checked input, and worker threads that can be asked to stop."""
 
 from ._config import count, flag, one_of, read_config, seconds, texts
-from ._failure import ToolFailure, failure_from_os, shown
-from ._inputs import check_input
-from ._tool import BuiltinTool
-from ._worker import Stop, Stopped, Workers
+from .failure import ToolFailure, failure_from_os, shown
+from .input_schema import check_input
+from .tool import BuiltinTool
+from .worker_threads import Stop, Stopped, Workers
 
 __all__ = [
     "BuiltinTool",

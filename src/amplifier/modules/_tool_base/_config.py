@@ -1,4 +1,4 @@
-"""Reading a tool module's part of the mount plan: every problem at once, and no key that nobody reads.
+"""Reading a tool module's part of the mount plan: every problem at once, and no unknown key.
 
 Unlike the loops, tools refuse keys they do not know: a misspelt ``allowed_paths`` would otherwise mean the default.
 """

@@ -1,6 +1,6 @@
 """context-persistent: as context-simple, and every message is on disk before `add_message` returns.
 
-`_context` is the module, `_log` the file it keeps, `_records` the lines of that file, `_options` the config.
+`_context` is the module, `_message_log` the file it keeps, `_log_records` the lines of that file, `_options` the config.
 """
 
 from ._context import PersistentContext

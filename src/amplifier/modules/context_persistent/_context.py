@@ -7,7 +7,6 @@ call has happened completely or not at all.
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, final
@@ -15,7 +14,7 @@ from typing import Any, TypeVar, final
 import anyio
 import anyio.to_thread
 
-from amplifier.contracts import Hooks
+from amplifier.contracts import Coordinator, Hooks
 from amplifier.errors import SessionStateError
 from amplifier.modules._chat_history import (
     Conversation,
@@ -25,11 +24,11 @@ from amplifier.modules._chat_history import (
     owed_calls,
     require_role,
 )
+from amplifier.modules._shared.shielded import run_shielded
 
-from ._log import MessageLog
+from ._log_records import encode_message
+from ._message_log import MessageLog
 from ._options import PersistentOptions
-from ._records import encode_message
-from ._unbroken import unbroken
 
 logger = logging.getLogger("amplifier.modules.context-persistent")
 
@@ -44,13 +43,17 @@ class PersistentContext:
 
     Args:
         options: Where, and how much a request may hold.
-        hooks: Who is told of compactions; nobody if absent.
+        hooks: Where compactions are emitted.
+        coordinator: Runs writes where the end of an event loop does not cut them off.
     """
 
-    def __init__(self, options: PersistentOptions, hooks: Hooks | None = None) -> None:
+    def __init__(
+        self, options: PersistentOptions, hooks: Hooks | None = None, coordinator: Coordinator | None = None
+    ) -> None:
         self._options = options
         self._hooks = hooks
-        self._conversation = Conversation(options.context.chars_per_token)
+        self._coordinator = coordinator
+        self._conversation = Conversation(options.chars_per_token)
         self._log = MessageLog(options.folder, options.session_id)
         self._writing = anyio.Lock()
         self._thread: anyio.CapacityLimiter | None = None
@@ -63,7 +66,7 @@ class PersistentContext:
     # ── life ──
 
     async def open(self) -> None:
-        """Take the conversation and load it; tool calls that a crash left without a result get one that says so.
+        """Take the conversation and load it; tool calls that a crash left without a result get one that states it.
 
         Raises:
             LogLockedError: Another session has it open.
@@ -73,7 +76,7 @@ class PersistentContext:
         # Its own one, so that busy tools do not keep messages from being stored.
         self._thread = anyio.CapacityLimiter(1)
         async with self._writing:
-            await unbroken(self._open)
+            await run_shielded(self._coordinator, self._open, name="open a conversation")
 
     async def _open(self) -> None:
         loaded, was_there = await self._in_thread(self._load)
@@ -83,7 +86,7 @@ class PersistentContext:
     def _load(self) -> tuple[Conversation, bool]:
         found = self._log.open()
         try:
-            # Provider and tools of the last session are gone, so nobody will answer these any more.
+            # Provider and tools of the last session are gone, so these calls get no other result.
             notes: list[dict[str, Any]] = [
                 {"role": "tool", "tool_call_id": call, **({"name": name} if name else {}), "content": INTERRUPTED}
                 for call, name in owed_calls(found)
@@ -96,13 +99,13 @@ class PersistentContext:
         return self._conversation_of([*found, *notes]), bool(found)
 
     def _conversation_of(self, messages: Iterable[dict[str, Any]]) -> Conversation:
-        conversation = Conversation(self._options.context.chars_per_token)
+        conversation = Conversation(self._options.chars_per_token)
         conversation.replace(messages)
         return conversation
 
     async def close(self) -> None:
-        """Let go of the file when nobody writes any more; nothing is removed. May be called again."""
-        await unbroken(self._close)
+        """Close the file when no write is under way; nothing is removed. May be called again."""
+        await run_shielded(self._coordinator, self._close, name="close a conversation")
 
     async def _close(self) -> None:
         async with self._writing:
@@ -115,7 +118,7 @@ class PersistentContext:
 
         Raises:
             ValueError: It has no role, or no JSON form (`ModelError`); nothing was stored.
-            LogDamagedError: Somebody else changed or removed the file; nothing was stored.
+            LogDamagedError: Another process changed or removed the file; nothing was stored.
             OSError: The system refuses, for example because the disk is full; nothing was stored.
             SessionStateError: The context is closed; nothing was stored.
         """
@@ -133,11 +136,9 @@ class PersistentContext:
 
         Args:
             token_budget: What it must fit; without one the provider is asked, then the config decides.
-            provider: Whose ``get_info().defaults`` tell the window and the longest answer.
+            provider: Its ``get_info().defaults`` have the context window and the longest answer.
         """
-        return await messages_for_request(
-            self._conversation, self._options.context, self._hooks, token_budget, provider
-        )
+        return await messages_for_request(self._conversation, self._options, self._hooks, token_budget, provider)
 
     async def get_messages(self) -> list[dict[str, Any]]:
         """Everything stored, never compacted."""
@@ -161,7 +162,7 @@ class PersistentContext:
         await self._replace(given)
 
     async def clear(self) -> None:
-        """Forget everything stored, on disk, too; the file stays, empty.
+        """Remove everything stored, on disk, too; the file stays, empty.
 
         Raises:
             OSError: The system refuses; nothing was forgotten, see `MessageLog.replace`.
@@ -196,14 +197,14 @@ class PersistentContext:
                     f"the conversation in {self._log.path} is not open, so nothing more can be stored in it; "
                     "a context is open from mount until its session is closed"
                 )
-            await unbroken(functools.partial(self._change_both, on_disk, in_memory))
+            await run_shielded(self._coordinator, self._change_both, on_disk, in_memory, name="store messages")
 
     async def _change_both(self, on_disk: Callable[[], None], in_memory: Callable[[], None]) -> None:
         before = self._log.generation
         try:
             await self._in_thread(on_disk)
         except BaseException:
-            if self._log.generation != before:  # in place, if perhaps not for ever: memory shows what the file says
+            if self._log.generation != before:  # in place, if perhaps not for ever: memory shows what the file holds
                 in_memory()
             raise
         in_memory()

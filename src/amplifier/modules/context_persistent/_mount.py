@@ -1,4 +1,4 @@
-"""How a persistent context comes into a session, and leaves it."""
+"""Mounts a persistent context, and closes it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ._options import read_persistent_options
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], Awaitable[None]]:
-    """Open the session's conversation and mount it; see `PersistentOptions` for what the config may say.
+    """Open the session's conversation and mount it; see `PersistentOptions` for its configuration.
 
     Returns:
-        What closes it.
+        The function that closes it.
     """
     options = read_persistent_options(coordinator.session_id, config)
-    context = PersistentContext(options, coordinator.hooks)
+    context = PersistentContext(options, coordinator.hooks, coordinator)
     try:
         await context.open()
         await coordinator.mount("context", context)

@@ -1,4 +1,4 @@
-"""A bounded part of a stream: its beginning and its end. What lies between is counted and dropped as it comes."""
+"""A bounded part of a stream: its beginning and its end. What is between is counted and dropped as it comes."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Capture:
     def add(self, data: bytes) -> None:
         """Take the next bytes."""
         self.total += len(data)
-        room = self._for_head - len(self._head)
-        self._head += data[:room]
-        self._tail += data[room:]
+        free = self._for_head - len(self._head)
+        self._head += data[:free]
+        self._tail += data[free:]
         # Cut only now and then, so that a stream of small pieces does not move the tail for each.
         if len(self._tail) > 2 * self._for_tail:
             del self._tail[: len(self._tail) - self._for_tail]

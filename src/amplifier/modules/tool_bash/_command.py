@@ -19,8 +19,8 @@ import attrs
 from amplifier.modules._tool_base import Stop, ToolFailure
 
 from ._capture import Capture
-from ._ear import Ear
-from ._family import Family, has_ended
+from ._output_reader import OutputReader
+from ._process_tree import ProcessTree, has_ended
 
 logger = logging.getLogger("amplifier.modules.tools")
 
@@ -86,23 +86,23 @@ class Command:
         """Run it to its end, but at most so long.
 
         Raises:
-            Stopped: It was ended because somebody asked for it.
+            Stopped: It was ended because a stop was requested.
             ToolFailure: It could not be started.
         """
         self._stop.check()
         process = self._started()
-        family = Family(process, self._mark)
+        tree = ProcessTree(process, self._mark)
         in_time, left = False, 0
         try:
-            with Ear(process, self._captures, self._stop) as ear:
-                ear.listen(seconds, lambda: has_ended(process))
+            with OutputReader(process, self._captures, self._stop) as reader:
+                reader.read_until(seconds, lambda: has_ended(process))
                 in_time = has_ended(process)
                 if in_time:
-                    ear.listen(_LINGER, lambda: ear.is_deaf)
-                    ear.listen(_LAST_BREATH, lambda: not family.members(), look=_SHORT_LOOK)
-                left = self._end(family, ear)
+                    reader.read_until(_LINGER, lambda: reader.is_at_end)
+                    reader.read_until(_LAST_BREATH, lambda: not tree.members(), look=_SHORT_LOOK)
+                left = self._end(tree, reader)
         finally:
-            self._bury(family, process)
+            self._kill(tree, process)
         self._stop.check()
         return Outcome(
             returncode=process.returncode if in_time else None,
@@ -134,19 +134,21 @@ class Command:
         except UnicodeEncodeError as error:
             raise ToolFailure("InvalidInput", f"command: lone surrogate at character {error.start}") from None
 
-    def _end(self, family: Family, ear: Ear) -> int:
+    def _end(self, tree: ProcessTree, reader: OutputReader) -> int:
         """Ask whatever is there to end, listening meanwhile; return how many there were."""
-        found = len(family.send(signal.SIGTERM))
+        found = len(tree.send(signal.SIGTERM))
         if found:
             grace = min(self._grace, _MOST_GRACE_WHEN_CANCELLED) if self._stop.requested else self._grace
-            ear.listen(grace, lambda: not family.members(), look=_LOOK, heed_stop=False)
-            ear.listen(_LAST_BREATH, lambda: ear.is_deaf, heed_stop=False)  # what they said last may lie unread
+            reader.read_until(grace, lambda: not tree.members(), look=_LOOK, obey_stop=False)
+            reader.read_until(
+                _LAST_BREATH, lambda: reader.is_at_end, obey_stop=False
+            )  # their last output may not be read yet
         return found
 
-    def _bury(self, family: Family, process: subprocess.Popen[bytes]) -> None:
+    def _kill(self, tree: ProcessTree, process: subprocess.Popen[bytes]) -> None:
         """Kill what is left, and wait until it is gone."""
         give_up = time.monotonic() + _KILLING
-        while left := family.send(signal.SIGKILL):
+        while left := tree.send(signal.SIGKILL):
             if time.monotonic() > give_up:
                 logger.warning("tool bash: processes %s do not end although they were killed", left[:20])
                 break

@@ -1,11 +1,11 @@
-"""What a command sees of our environment: an allow-list, since what is left out is where API keys are."""
+"""The environment of a command: an allow-list of the variables of this process, since others may hold API keys."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
 
-from ._family import MARK, chained
+from ._process_tree import MARK, chained
 
 PASSED_ON = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "TZ", "TERM", "LANG", "LANGUAGE"),
@@ -19,7 +19,7 @@ def clean_environment(passed: Iterable[str], added: Mapping[str, str], mark: str
 
     Args:
         passed: Further variables to pass on, if they are set.
-        added: Variables of the plan; they go before ours.
+        added: Variables of the plan; they override those of this process.
         mark: Names the command, so that its processes can be recognised.
     """
     environment = {name: os.environ[name] for name in (*PASSED_ON, *passed) if name in os.environ}

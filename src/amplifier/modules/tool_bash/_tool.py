@@ -4,40 +4,16 @@ from __future__ import annotations
 
 import signal
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
-
-import attrs
 
 from amplifier.models import ToolResult
 from amplifier.modules._tool_base import BuiltinTool, Stop, Stopped, ToolFailure, Workers, shown
 
 from ._command import Command, Outcome
 from ._environment import clean_environment
-
-
-@attrs.frozen(kw_only=True)
-class BashOptions:
-    """How commands are run.
-
-    Attributes:
-        shell: The program and the arguments that go before the command.
-        timeout: Seconds for a command that asks for nothing else.
-        max_timeout: Seconds a command may ask for.
-        max_output_bytes: Kept of each of the two streams.
-        kill_grace: Seconds between asking processes to end and killing them.
-        env: Variables for every command.
-        pass_env: Names of variables of ours that commands may see, beside the usual ones.
-    """
-
-    shell: tuple[str, ...]
-    timeout: float
-    max_timeout: float
-    max_output_bytes: int = 100_000
-    kill_grace: float = 1.0
-    env: Mapping[str, str] = attrs.Factory(dict)
-    pass_env: tuple[str, ...] = ()
+from ._options import DEFAULT_TIMEOUT, BashOptions
 
 
 class BashTool(BuiltinTool):
@@ -45,6 +21,7 @@ class BashTool(BuiltinTool):
 
     Args:
         options: How.
+        shell: With which program.
         directory: Where; asked for every command.
         workers: The module's threads.
     """
@@ -76,14 +53,17 @@ class BashTool(BuiltinTool):
         "additionalProperties": False,
     }
 
-    def __init__(self, options: BashOptions, directory: Callable[[], Path], workers: Workers) -> None:
+    def __init__(self, options: BashOptions, shell: str, directory: Callable[[], Path], workers: Workers) -> None:
+        # Without -- a command that begins with a dash would be taken for an option.
+        quiet = ("--noprofile", "--norc") if Path(shell).name == "bash" else ()
+        self._shell = (shell, *quiet, "-c", "--")
         self._options = options
         self._directory = directory
         self._workers = workers
         self._running: set[Stop] = set()
 
     async def _run(self, values: dict[str, Any]) -> ToolResult:
-        seconds = min(values.get("timeout", self._options.timeout), self._options.max_timeout)
+        seconds = min(values.get("timeout", self._options.timeout or DEFAULT_TIMEOUT), self._options.max_timeout)
         directory = str(self._directory())
         try:
             outcome = await self._workers.run(
@@ -99,7 +79,7 @@ class BashTool(BuiltinTool):
         self._running.add(stop)
         try:
             return Command(
-                [*self._options.shell, command],
+                [*self._shell, command],
                 directory=directory,
                 environment=clean_environment(self._options.pass_env, self._options.env, mark),
                 mark=mark,

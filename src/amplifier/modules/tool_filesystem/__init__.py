@@ -1,11 +1,11 @@
 """tool-filesystem: read, write, edit, list and find files, inside the allowed directories only.
 
-The tools stand in `_tools` and `_write_tools`, what they do to files in `_reading` and `_writing`; how a path is opened
-without races is the business of the shared part ``_workspace``.
+The tools are in `_read_tools` and `_write_tools`, what they do to files in `_reading` and `_writing`; how a path is opened
+without races is in the shared package `_confined_paths`.
 """
 
 from ._mount import mount
-from ._tools import ListDirectoryTool, ReadFileTool
+from ._read_tools import ListDirectoryTool, ReadFileTool
 from ._write_tools import EditFileTool, WriteFileTool
 
 __all__ = ["EditFileTool", "ListDirectoryTool", "ReadFileTool", "WriteFileTool", "mount"]

@@ -1,4 +1,4 @@
-"""Reads the plan and mounts the tools."""
+"""Reads the configuration and mounts the tools."""
 
 from __future__ import annotations
 
@@ -7,32 +7,17 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
-import attrs
 
 from amplifier.contracts import Coordinator
-from amplifier.modules._confined_paths import DEFAULT_IGNORED, WORKSPACE_CHECKS, GlobTool, Workspace
-from amplifier.modules._tool_base import BuiltinTool, Workers, count, flag, one_of, read_config, seconds, texts
+from amplifier.modules._confined_paths import GlobTool, Workspace
+from amplifier.modules._shared.configuration import read_options
+from amplifier.modules._tool_base import BuiltinTool, Workers
 
-from ._tools import Limits, ListDirectoryTool, ReadFileTool
+from ._options import READING_TOOLS, WRITING_TOOLS, FilesystemOptions
+from ._read_tools import ListDirectoryTool, ReadFileTool
 from ._write_tools import EditFileTool, WriteFileTool
 
 _MODULE = "tool-filesystem"
-_READING = ("read_file", "list_directory", "glob")
-_WRITING = ("write_file", "edit_file")
-
-_CHECKS = {
-    **WORKSPACE_CHECKS,
-    "tools": one_of(_READING + _WRITING, several=True),
-    "max_read_bytes": count(1),
-    "max_write_bytes": count(1),
-    "max_entries": count(1),
-    "max_results": count(1),
-    "images": flag,
-    "max_image_bytes": count(1),
-    "ignore": texts(),
-    "timeout": seconds,
-    "threads": count(1),
-}
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
@@ -45,28 +30,24 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     Raises:
         PlanError: The config is wrong.
     """
-    options = read_config(_MODULE, config, _CHECKS)
-    workspace = await anyio.to_thread.run_sync(Workspace, _MODULE, coordinator, options)
-    workers = Workers(threads=options.get("threads", 4), timeout=options.get("timeout", 30.0))
-    limits = Limits(**{field.name: options[field.name] for field in attrs.fields(Limits) if field.name in options})
-    common = (coordinator, workspace, workers, limits)
+    options = read_options(FilesystemOptions, _MODULE, config)
+    workspace = await anyio.to_thread.run_sync(
+        Workspace, _MODULE, coordinator, options.allowed_paths, options.writable_paths, options.read_only
+    )
+    workers = Workers(threads=options.threads, timeout=options.timeout)
+    common = (coordinator, workspace, workers, options)
     lock = anyio.Lock()
     tools: dict[str, Callable[[], BuiltinTool]] = {
         "read_file": lambda: ReadFileTool(*common),
         "list_directory": lambda: ListDirectoryTool(*common),
-        "glob": lambda: GlobTool(
-            workspace,
-            workers,
-            ignored=frozenset(options.get("ignore", DEFAULT_IGNORED)),
-            max_results=options.get("max_results", 1000),
-        ),
+        "glob": lambda: GlobTool(workspace, workers, ignored=options.ignore, max_results=options.max_results),
         "write_file": lambda: WriteFileTool(*common, lock),
         "edit_file": lambda: EditFileTool(*common, lock),
     }
-    for name in options.get("tools", _READING + _WRITING):
-        if name in _WRITING and not workspace.is_writable:
+    for name in READING_TOOLS + WRITING_TOOLS if options.tools is None else options.tools:
+        if name in WRITING_TOOLS and not workspace.is_writable:
             continue
-        # tool-search offers the same glob; whoever was asked for it first has mounted it.
-        if name == "glob" and "tools" not in options and coordinator.get("tools", "glob") is not None:
+        # tool-search offers the same glob; the module that is mounted first provides it.
+        if name == "glob" and options.tools is None and coordinator.get("tools", "glob") is not None:
             continue
         await coordinator.mount("tools", tools[name]())

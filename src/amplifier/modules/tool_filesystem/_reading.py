@@ -1,6 +1,6 @@
 """Reading from an open file: a range of lines as text, or everything as bytes; bounded, and able to stop.
 
-Blocking; runs in a worker thread. Above stand the tools, below is nothing but the descriptor they opened.
+Blocking; runs in a worker thread.
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ class Lines:
         return self.is_cut or self._line >= self.first + self.limit
 
     def _keep(self, piece: bytes) -> None:
-        room = self.max_bytes - len(self.data)
-        self.is_cut = len(piece) > room
-        self.data += piece[:room]
+        free = self.max_bytes - len(self.data)
+        self.is_cut = len(piece) > free
+        self.data += piece[:free]
 
     def text(self) -> tuple[str, bool]:
         """The lines as text, and whether bytes that are no UTF-8 were replaced; half a character at a cut is left out."""

@@ -14,8 +14,9 @@ from amplifier.models import ToolResult
 from amplifier.modules._confined_paths import Workspace, open_file
 from amplifier.modules._tool_base import Stop, ToolFailure, Workers, shown
 
+from ._options import FilesystemOptions
+from ._read_tools import FILE_PATH, FileTool
 from ._reading import is_binary, read_all
-from ._tools import FILE_PATH, FileTool, Limits
 from ._writing import Version, Written, replace_file
 
 _LATE_PATIENCE = 0.5
@@ -30,9 +31,14 @@ class WritingTool(FileTool):
     """
 
     def __init__(
-        self, coordinator: Coordinator, workspace: Workspace, workers: Workers, limits: Limits, lock: anyio.Lock
+        self,
+        coordinator: Coordinator,
+        workspace: Workspace,
+        workers: Workers,
+        options: FilesystemOptions,
+        lock: anyio.Lock,
     ) -> None:
-        super().__init__(coordinator, workspace, workers, limits)
+        super().__init__(coordinator, workspace, workers, options)
         self._lock = lock
 
     async def _write(self, work: Callable[[Stop], Written], values: dict[str, Any]) -> Written:
@@ -46,11 +52,11 @@ class WritingTool(FileTool):
             async with self._lock:
                 written = await self._work(noted, values)
         except anyio.get_cancelled_exc_class():
-            if done:  # cancelled too late: the file has changed, and those who keep account must hear of it
+            if done:  # cancelled too late: the file has changed, and observers must get the event
                 with anyio.move_on_after(_LATE_PATIENCE, shield=True):
-                    await self._tell(ARTIFACT_WRITE, done[0].place, done[0].size)
+                    await self._emit(ARTIFACT_WRITE, done[0].place, done[0].size)
             raise
-        await self._tell(ARTIFACT_WRITE, written.place, written.size)
+        await self._emit(ARTIFACT_WRITE, written.place, written.size)
         return written
 
     def _encoded(self, text: str, field: str) -> bytes:
@@ -59,8 +65,8 @@ class WritingTool(FileTool):
         except UnicodeEncodeError as error:
             problem = f"a lone surrogate at character {error.start} cannot be written as UTF-8"
             raise ToolFailure("InvalidText", f"{field}: {problem}") from None
-        if len(data) > self._limits.max_write_bytes:
-            problem = f"{len(data)} bytes, more than the {self._limits.max_write_bytes} this tool may write"
+        if len(data) > self._options.max_write_bytes:
+            problem = f"{len(data)} bytes, more than the {self._options.max_write_bytes} this tool may write"
             raise ToolFailure("TooLarge", f"{field}: {problem}")
         return data
 
@@ -87,8 +93,8 @@ class WriteFileTool(WritingTool):
         data = self._encoded(values["content"], "content")
 
         def work(stop: Stop) -> Written:
-            territory = self._workspace.writable()
-            return replace_file(territory, territory.locate(values["file_path"]), data, stop=stop)
+            access = self._workspace.writable()
+            return replace_file(access, access.locate(values["file_path"]), data, stop=stop)
 
         written = await self._write(work, values)
         path = self._workspace.shown(written.place)
@@ -100,7 +106,7 @@ class EditFileTool(WritingTool):
 
     _name = "edit_file"
     _description = (
-        "Replace text in a file. `old_string` must stand in the file exactly as given, white space included, and only "
+        "Replace text in a file. `old_string` must be in the file exactly as given, white space included, and only "
         "once: add lines around it until it is unique, or set `replace_all`."
     )
     _schema: ClassVar[dict[str, Any]] = {
@@ -123,18 +129,18 @@ class EditFileTool(WritingTool):
         replaced: list[int] = []
 
         def work(stop: Stop) -> Written:
-            territory = self._workspace.writable()
-            place = territory.locate(values["file_path"])
-            file, place = open_file(territory, place)
+            access = self._workspace.writable()
+            place = access.locate(values["file_path"])
+            file, place = open_file(access, place)
             try:
                 version = Version.of(os.fstat(file))
-                data = read_all(file, max_bytes=self._limits.max_write_bytes, stop=stop, subject=shown(place.path))
+                data = read_all(file, max_bytes=self._options.max_write_bytes, stop=stop, subject=shown(place.path))
             finally:
                 os.close(file)
             text, count = _edited(_decoded(data, shown(place.path)), values, self._workspace.shown(place))
             replaced.append(count)
             encoded = self._encoded(text, "the edited file")
-            return replace_file(territory, place, encoded, stop=stop, expected=version)
+            return replace_file(access, place, encoded, stop=stop, expected=version)
 
         written = await self._write(work, values)
         path = self._workspace.shown(written.place)

@@ -1,6 +1,6 @@
 """Replacing a file as a whole: either the old content stays or the new one is there, also when cancelled half-way.
 
-The new content goes into a file beside it, under a name nobody can have prepared, and is renamed into place by directory
+The new content goes into a file in the same directory, under a name that cannot be predicted, and is renamed into place by directory
 descriptor, so nothing is ever written through a link. Blocking; runs in a worker thread.
 
 Limits: permission bits and, where allowed, owner are kept; access lists and extended attributes are not. A process that
@@ -16,7 +16,7 @@ import stat
 
 import attrs
 
-from amplifier.modules._confined_paths import Place, Territory, open_parent, refuse_unless_regular
+from amplifier.modules._confined_paths import AccessRoots, ConfinedPath, open_parent, refuse_unless_regular
 from amplifier.modules._tool_base import Stop, ToolFailure, shown
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -48,28 +48,28 @@ class Written:
         created: Whether it is new.
     """
 
-    place: Place
+    place: ConfinedPath
     size: int
     created: bool
 
 
 def replace_file(
-    territory: Territory, place: Place, data: bytes, *, stop: Stop, expected: Version | None = None
+    access: AccessRoots, place: ConfinedPath, data: bytes, *, stop: Stop, expected: Version | None = None
 ) -> Written:
     """Give a file new content, and make it and its directories if they are missing.
 
     Args:
-        territory: Where it may lie.
+        access: Where it may lie.
         place: The file.
         data: Its whole content.
         stop: Looked at until the last moment before the file changes, and not afterwards.
         expected: What the content was made from; another version is not overwritten.
 
     Raises:
-        ToolFailure: It is no regular file, has a second name, changed meanwhile, or lies outside.
+        ToolFailure: It is no regular file, has a second name, changed meanwhile, or is outside.
         OSError: It cannot be written.
     """
-    directory, place = open_parent(territory, place, make=expected is None)
+    directory, place = open_parent(access, place, make=expected is None)
     with contextlib.ExitStack() as stack:
         stack.callback(os.close, directory)
         name = place.names[-1]
@@ -95,7 +95,7 @@ def replace_file(
         return Written(place, len(data), created=old is None)
 
 
-def _replaceable(directory: int, place: Place) -> os.stat_result | None:
+def _replaceable(directory: int, place: ConfinedPath) -> os.stat_result | None:
     """What is there now; None for nothing."""
     try:
         info = os.stat(place.names[-1], dir_fd=directory, follow_symlinks=False)
@@ -117,21 +117,21 @@ def _fill(file: int, data: bytes, old: os.stat_result | None, stop: Stop) -> Non
         rest = rest[os.write(file, rest[:_PIECE]) :]
     if old is not None:
         if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
-            with contextlib.suppress(OSError):  # only root may give files away; otherwise the file becomes ours
+            with contextlib.suppress(OSError):  # only root may give files away; otherwise this process owns the file
                 os.fchown(file, old.st_uid, old.st_gid)
         os.fchmod(file, stat.S_IMODE(old.st_mode) & 0o777)
     os.fsync(file)
 
 
 def _refuse_if_changed(
-    directory: int, place: Place, temporary: str, written: os.stat_result, expected: Version | None
+    directory: int, place: ConfinedPath, temporary: str, written: os.stat_result, expected: Version | None
 ) -> None:
-    ours = os.stat(temporary, dir_fd=directory, follow_symlinks=False)
-    if not os.path.samestat(ours, written):
+    found = os.stat(temporary, dir_fd=directory, follow_symlinks=False)
+    if not os.path.samestat(found, written):
         raise ToolFailure("Changed", f"{shown(place.path)}: its directory is being tampered with; nothing was changed")
     now = _replaceable(directory, place)
     if expected is not None and (now is None or Version.of(now) != expected):
-        raise ToolFailure("Changed", f"{shown(place.path)} was changed by somebody else meanwhile; read it again")
+        raise ToolFailure("Changed", f"{shown(place.path)} was changed by another process meanwhile; read it again")
 
 
 def _sync_directory(directory: int) -> None:

@@ -1,6 +1,6 @@
 """tool-search: find text in files, and files by name, inside the allowed directories only.
 
-`_grep_tool` is the tool, `_searching` the search itself, `_matcher` runs the pattern in a process of its own and
+`_grep_tool` is the tool, `_search` the search itself, `_matcher` runs the pattern in a process of its own and
 `_ripgrep` asks ripgrep which files are worth looking at; how files are found and opened is the shared ``_workspace``'s.
 """
 

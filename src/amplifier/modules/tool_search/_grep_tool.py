@@ -8,7 +8,8 @@ from amplifier.models import ToolResult
 from amplifier.modules._confined_paths import Workspace
 from amplifier.modules._tool_base import BuiltinTool, Workers, shown
 
-from ._searching import Search, SearchOptions
+from ._options import SearchOptions
+from ._search import Search
 
 
 class GrepTool(BuiltinTool):
@@ -17,7 +18,7 @@ class GrepTool(BuiltinTool):
     Args:
         workspace: Where to look.
         workers: The module's threads.
-        options: How much, and with whose help.
+        options: How much, and with which program.
     """
 
     _name = "grep"

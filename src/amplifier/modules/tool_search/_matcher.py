@@ -17,9 +17,9 @@ import attrs
 
 from amplifier.modules._tool_base import Stop, ToolFailure, shown
 
-from ._child import Child
+from ._child_process import Child
 
-_SCRIPT = Path(__file__).with_name("_matcher_child.py")
+_SCRIPT = Path(__file__).with_name("_matcher_process.py")
 _MEMORY = 2 << 30
 
 
@@ -98,7 +98,7 @@ class Matcher:
             self._child.stdin.write(request)
             self._child.stdin.flush()
             answer = self._child.stdout.readline()
-        except OSError:  # a broken pipe: it ended, by our hand or not
+        except OSError:  # a broken pipe: it has ended
             answer = b""
         self._stop.check()
         if not answer:

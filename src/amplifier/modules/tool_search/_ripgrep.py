@@ -14,14 +14,14 @@ from pathlib import Path
 
 from amplifier.modules._tool_base import Stop
 
-from ._child import Child
+from ._child_process import Child
 
 _MOST_OUTPUT = 8 << 20
 _NOTHING_FOUND = 1
 
 
 def find_ripgrep(forbidden: Iterable[str]) -> str | None:
-    """The program on the search path; not one that lies where the model may write."""
+    """The program on the search path; not one that is where the model may write."""
     found = shutil.which("rg")
     if found is None or not Path(found).is_absolute():
         return None
@@ -32,7 +32,7 @@ def find_ripgrep(forbidden: Iterable[str]) -> str | None:
 def likely_files(
     program: str, directory: str, pattern: str, *, ignore_case: bool, ignored: Iterable[str], max_bytes: int, stop: Stop
 ) -> list[tuple[str, ...]] | None:
-    """Names below a directory of files that may match; None if ripgrep cannot say and all have to be looked at.
+    """Names below a directory of files that may match; None if ripgrep cannot decide and every file has to be read.
 
     Raises:
         Stopped: The call was cancelled.

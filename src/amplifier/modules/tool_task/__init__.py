@@ -1,6 +1,6 @@
 """tool-task: hand a task to an agent of the plan, which works on it in a child session.
 
-`_tool` is the tool, `_agents` reads the plan's agents, `_children` opens, runs and closes one child, `_usage` counts what
+`_tool` is the tool, `_agents` reads the plan's agents, `_child_sessions` opens, runs and closes one child, `_token_usage` counts what
 children consume, those of children included.
 """
 

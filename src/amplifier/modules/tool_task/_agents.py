@@ -9,21 +9,23 @@ from typing import Any
 import attrs
 
 from amplifier._spelling import did_you_mean
+from amplifier.modules._shared.configuration import warn_of_misspelt_key
 from amplifier.modules._tool_base import ToolFailure, shown
 
 logger = logging.getLogger("amplifier.modules.tools")
 
+_KEYS = ("name", "description", "instruction", "system")
 _SECTIONS = ("session", "orchestrator", "context", "providers", "tools", "hooks", "agents")
 _MOST_SHOWN = 50
 
 
 @attrs.frozen
 class Agent:
-    """Somebody a task can be given to.
+    """An agent of the plan.
 
     Attributes:
         overlay: Laid over the plan of the session: mappings merge, lists are replaced.
-        instruction: What the agent is told before its task.
+        instruction: The system message before its task.
     """
 
     name: str
@@ -49,6 +51,9 @@ def read_agents(section: Any) -> dict[str, Agent]:
 
 
 def _read_agent(name: str, given: Mapping[str, Any]) -> Agent:
+    for key in given.keys() - {*_KEYS, *_SECTIONS}:
+        # Applications keep data of their own here, so a key that resembles no other is not reported.
+        warn_of_misspelt_key("tool-task", f"$.agents.{name}.{key}", key, (*_KEYS, *_SECTIONS))
     system = given.get("system")
     instruction = given.get("instruction") or (system.get("instruction") if isinstance(system, Mapping) else None)
     description = given.get("description")
@@ -61,7 +66,7 @@ def _read_agent(name: str, given: Mapping[str, Any]) -> Agent:
 
 
 def describe(agents: Mapping[str, Agent]) -> str:
-    """The agents in words for the model, one per line."""
+    """The agents as text for the model, one per line."""
     lines = [
         f"- {shown(agent.name, 200)}" + (f": {shown(agent.description)}" if agent.description else "")
         for agent in list(agents.values())[:_MOST_SHOWN]

@@ -6,32 +6,42 @@ import copy
 import logging
 from typing import Any
 
+import attrs
+
 from amplifier.contracts import Coordinator
-from amplifier.modules._tool_base import count, read_config, seconds, texts
+from amplifier.modules._shared.configuration import no_limit_or_seconds, option, read_options, texts, whole_number
 
 from ._agents import find_agent, read_agents
-from ._children import BUDGET, COMPLETED, SPAWNED, Children, depth_of
+from ._child_sessions import BUDGET, COMPLETED, SPAWNED, ChildSessions, depth_of
+from ._token_usage import Budget
 from ._tool import TaskTool
-from ._usage import Budget
 
 logger = logging.getLogger("amplifier.modules.tools")
 
 _MODULE = "tool-task"
-_INHERITED = ("session.working_dir", "mention_resolver", "mention_deduplicator", "session.spawn")
 
 
-def _optional_seconds(value: Any) -> str | None:
-    return None if value is None else seconds(value)
+@attrs.frozen(kw_only=True)
+class TaskOptions:
+    """How tasks are delegated.
 
+    Attributes:
+        max_depth: Levels of sessions below the first one that may have agents at work.
+        max_parallel: Agents at work at the same time.
+        max_total_tokens: For all delegated tasks of the first session; None for no limit.
+        max_response_chars: Of one answer.
+        timeout: Seconds for one agent; None for no limit.
+        inherit_capabilities: Capabilities that a child session gets from its parent.
+    """
 
-_CHECKS = {
-    "max_depth": count(1),
-    "max_parallel": count(1),
-    "max_total_tokens": count(1),
-    "max_response_chars": count(1),
-    "timeout": _optional_seconds,
-    "inherit_capabilities": texts(),
-}
+    max_depth: int = option(whole_number(1), default=1)
+    max_parallel: int = option(whole_number(1), default=4)
+    max_total_tokens: int | None = option(whole_number(1), default=None)
+    max_response_chars: int = option(whole_number(1), default=100_000)
+    timeout: float | None = option(no_limit_or_seconds, default=1800.0)
+    inherit_capabilities: tuple[str, ...] = option(
+        texts(), default=("session.working_dir", "mention_resolver", "mention_deduplicator", "session.spawn")
+    )
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
@@ -44,25 +54,27 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     Raises:
         PlanError: The config is wrong.
     """
-    given = read_config(_MODULE, config, _CHECKS)
+    options = read_options(TaskOptions, _MODULE, config)
     agents = read_agents(coordinator.config.get("agents"))
     if not agents:
-        logger.info("%s: the plan has no agents, so there is nobody to hand a task to", _MODULE)
+        logger.info("%s: the plan has no agents, so there is no agent to give a task to", _MODULE)
         return
-    depth, deepest = depth_of(coordinator), given.get("max_depth", 1)
-    if depth >= deepest:
-        logger.debug("%s: not offered in a session %d below the first, max_depth is %d", _MODULE, depth, deepest)
+    depth = depth_of(coordinator)
+    if depth >= options.max_depth:
+        logger.debug(
+            "%s: not offered in a session %d below the first, max_depth is %d", _MODULE, depth, options.max_depth
+        )
         return
     shared = coordinator.get_capability(BUDGET)
-    budget = shared if isinstance(shared, Budget) else Budget(given.get("max_total_tokens"))
-    children = Children(
+    budget = shared if isinstance(shared, Budget) else Budget(options.max_total_tokens)
+    children = ChildSessions(coordinator, budget, inherited=options.inherit_capabilities, timeout=options.timeout)
+    tool = TaskTool(
         coordinator,
-        budget,
-        inherited=tuple(given.get("inherit_capabilities", _INHERITED)),
-        timeout=given.get("timeout", 1800.0),
+        agents,
+        children,
+        max_parallel=options.max_parallel,
+        max_response_chars=options.max_response_chars,
     )
-    limits = {name: given[name] for name in ("max_parallel", "max_response_chars") if name in given}
-    tool = TaskTool(coordinator, agents, children, **limits)
 
     async def list_agents() -> list[str]:
         return list(agents)

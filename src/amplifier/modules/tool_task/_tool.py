@@ -13,7 +13,7 @@ from amplifier.models import ToolResult
 from amplifier.modules._tool_base import BuiltinTool, ToolFailure, shown
 
 from ._agents import Agent, describe, find_agent
-from ._children import Children, Outcome, child_id
+from ._child_sessions import ChildSessions, Outcome, child_id
 
 SPAWN = "session.spawn"
 """The capability through which an application opens child sessions its own way."""
@@ -33,7 +33,7 @@ class TaskTool(BuiltinTool):
     _name = "task"
     _description = (
         "Hand a task to an agent, which works on it on its own and answers once. It knows nothing of this conversation and "
-        "cannot ask back: put everything it needs into the instruction, and say what to return. Several calls at once run "
+        "cannot ask back: put everything it needs into the instruction, and state what to return. Several calls at once run "
         "side by side. Agents:\n"
     )
     _schema: ClassVar[dict[str, Any]] = {
@@ -55,7 +55,7 @@ class TaskTool(BuiltinTool):
         self,
         coordinator: Coordinator,
         agents: Mapping[str, Agent],
-        children: Children,
+        children: ChildSessions,
         *,
         max_parallel: int = 4,
         max_response_chars: int = 100_000,

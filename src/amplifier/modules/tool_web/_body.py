@@ -12,7 +12,7 @@ from amplifier.modules._tool_base import ToolFailure, shown
 
 _PIECE = 1 << 16
 _WINDOWS: Final = {"gzip": 47, "x-gzip": 47, "deflate": 47}
-"""Formats we ask for, and zlib's number for "gzip or zlib, look for yourself"."""
+"""The accepted encodings, and zlib's number for "detect gzip or zlib"."""
 _RAW_DEFLATE = -15
 
 # Other codecs Python knows are no encodings of web pages, and some take quadratic time.
@@ -32,10 +32,10 @@ class Body:
         limit: Bytes kept, after decompression.
 
     Attributes:
-        is_full: There was more than that; nobody needs to read on.
+        is_full: There was more than that; the rest is not read.
 
     Raises:
-        ToolFailure: The body is compressed in a way we did not ask for.
+        ToolFailure: The body is compressed in a way that was not asked for.
     """
 
     def __init__(self, encoding: str, limit: int) -> None:
@@ -52,7 +52,7 @@ class Body:
         """Take the next bytes from the network.
 
         Raises:
-            ToolFailure: They are not what the header says.
+            ToolFailure: They do not fit the header.
         """
         for piece in self._pieces(received):
             self.data += piece
@@ -89,7 +89,7 @@ class Body:
         if not declared and (found := _DECLARED.search(self.data[:4096])):
             declared = found[1].decode("ascii")
         if _ENCODINGS.fullmatch(declared):
-            # As browsers do: who says latin-1 means the superset.
+            # As browsers do: latin-1 means the superset.
             name = (
                 "cp1252" if declared.lower() in ("iso-8859-1", "latin-1", "latin1", "us-ascii", "ascii") else declared
             )

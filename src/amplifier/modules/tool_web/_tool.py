@@ -9,10 +9,10 @@ import anyio
 from amplifier.models import ToolResult
 from amplifier.modules._tool_base import BuiltinTool, Stop, ToolFailure, Workers, shown
 
-from ._readable import readable
+from ._html_to_text import readable
 
 if TYPE_CHECKING:
-    from ._fetching import Fetched, Fetcher  # imports an extra
+    from ._fetcher import Fetched, Fetcher  # imports an extra
 
 _SNIFFED = 1024
 _SHOWN_OF_AN_ERROR = 2000

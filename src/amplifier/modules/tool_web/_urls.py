@@ -1,7 +1,7 @@
-"""Reads a URL of the model or of a redirect, and says whether it may be fetched as far as its text can tell.
+"""Parses a URL of the model or of a redirect, and checks whether it may be fetched as far as its text shows.
 
 One parser serves the check and the request, so there is no second opinion on where a URL leads. What a name resolves to is
-checked by `_fetching`, right before it connects.
+checked by `_fetcher`, right before it connects.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import idna
 
 from amplifier.modules._tool_base import ToolFailure, shown
 
-from ._addresses import Address, is_never_meant, objection, read_address
+from ._public_addresses import Address, is_never_allowed, read_address, reason_to_refuse
 
 _LONGEST = 8192
 _PORTS = {"http": 80, "https": 443}
@@ -81,18 +81,18 @@ class Policy:
             raise ToolFailure("ForbiddenPort", f"port {target.port} is none of those that may be fetched from: {ports}")
 
     def check_addresses(self, target: Target, addresses: Collection[Address]) -> None:
-        """Refuse a host if any one of its addresses is not public: which one would be used is not ours to choose.
+        """Refuse a host if any one of its addresses is not public: which one would be used cannot be chosen here.
 
         Raises:
             ToolFailure: With the kind of address, but not the address, which the model need not know.
         """
         if target.place in self.allow_private:
-            refused = [address for address in addresses if is_never_meant(address) and address != target.literal]
+            refused = [address for address in addresses if is_never_allowed(address) and address != target.literal]
         else:
-            refused = [address for address in addresses if objection(address)]
+            refused = [address for address in addresses if reason_to_refuse(address)]
         if refused:
             verb = "is" if target.literal is not None else "leads to"
-            raise ToolFailure("ForbiddenAddress", f"{shown(target.host)} {verb} {objection(refused[0])}")
+            raise ToolFailure("ForbiddenAddress", f"{shown(target.host)} {verb} {reason_to_refuse(refused[0])}")
 
 
 def read_url(text: str, *, base: str | None = None) -> Target:
@@ -105,23 +105,25 @@ def read_url(text: str, *, base: str | None = None) -> Target:
     Raises:
         ToolFailure: It is no URL of the web, or one that tries to look like another.
     """
-    said = shown(ascii(text)[1:-1], 200)
+    subject = shown(ascii(text)[1:-1], 200)
     if not text or len(text) > _LONGEST or _UNUSABLE.search(text):
-        raise ToolFailure("InvalidURL", f"{said}: empty, very long, or with spaces, backslashes or control characters")
+        raise ToolFailure(
+            "InvalidURL", f"{subject}: empty, very long, or with spaces, backslashes or control characters"
+        )
     try:
         url = urlsplit(text if base is None else urljoin(base, text))
         given_port = url.port
     except ValueError as error:
-        raise ToolFailure("InvalidURL", f"{said}: {shown(str(error), 200)}") from None
+        raise ToolFailure("InvalidURL", f"{subject}: {shown(str(error), 200)}") from None
     if url.scheme not in _PORTS:
-        raise ToolFailure("InvalidURL", f"{said}: expected http:// or https://, got {shown(url.scheme, 40)!r}")
+        raise ToolFailure("InvalidURL", f"{subject}: expected http:// or https://, got {shown(url.scheme, 40)!r}")
     if "@" in url.netloc:
-        raise ToolFailure("InvalidURL", f"{said}: a user name or password before the host is not accepted")
-    host, literal = _read_host(url.hostname or "", said, in_brackets=url.netloc.startswith("["))
+        raise ToolFailure("InvalidURL", f"{subject}: a user name or password before the host is not accepted")
+    host, literal = _read_host(url.hostname or "", subject, in_brackets=url.netloc.startswith("["))
     port = _PORTS[url.scheme] if given_port is None else given_port
     if port == 0:
-        raise ToolFailure("InvalidURL", f"{said}: there is no port 0")
-    # From here on the host is spelled as we read it: what was checked and what is asked for must be the same.
+        raise ToolFailure("InvalidURL", f"{subject}: there is no port 0")
+    # From here on the host is spelled as it was parsed: what was checked and what is asked for must be the same.
     authority = f"[{host}]" if ":" in host else host
     authority = authority if port == _PORTS[url.scheme] else f"{authority}:{port}"
     path = quote(url.path, safe=_IN_PATH) or "/"
@@ -137,29 +139,29 @@ def read_url(text: str, *, base: str | None = None) -> Target:
     )
 
 
-def _read_host(given: str, said: str, *, in_brackets: bool) -> tuple[str, Address | None]:
+def _read_host(given: str, subject: str, *, in_brackets: bool) -> tuple[str, Address | None]:
     host = given.lower().removesuffix(".")
     literal = read_address(host)
     if in_brackets or (literal is not None and literal.version == 6):
         if literal is None or literal.version != 6 or not in_brackets:
-            raise ToolFailure("InvalidURL", f"{said}: only an IPv6 address stands in brackets, and always does")
+            raise ToolFailure("InvalidURL", f"{subject}: only an IPv6 address is written in brackets, and always is")
         return str(literal), literal
     if literal is None:
         try:
             host = host if host.isascii() else idna.encode(host).decode("ascii")
         except idna.IDNAError as error:
-            raise ToolFailure("InvalidURL", f"{said}: {shown(str(error), 200)}") from None
-        _check_name(host, said)
+            raise ToolFailure("InvalidURL", f"{subject}: {shown(str(error), 200)}") from None
+        _check_name(host, subject)
     return host, literal
 
 
-def _check_name(host: str, said: str) -> None:
+def _check_name(host: str, subject: str) -> None:
     labels = host.split(".")
     if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
-        raise ToolFailure("InvalidURL", f"{said}: {shown(host, 80)!r} is not the name of a host")
+        raise ToolFailure("InvalidURL", f"{subject}: {shown(host, 80)!r} is not the name of a host")
     if _NUMBER.fullmatch(labels[-1]):
         # 2130706433, 0x7f.1 and 0177.0.0.1 are 127.0.0.1 to some resolvers and nothing to others.
-        raise ToolFailure("InvalidURL", f"{said}: write an address as four decimal numbers")
+        raise ToolFailure("InvalidURL", f"{subject}: write an address as four decimal numbers")
 
 
 def _matches(host: str, pattern: str) -> bool:

@@ -1,0 +1,46 @@
+"""The orchestrator of all loops: runs the shared turn with the options of the loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amplifier.contracts import ContextManager, Coordinator, Hooks, Provider, Tool
+
+from .options import TurnOptions
+from .turn import Turn
+
+
+class TurnOrchestrator:
+    """An orchestrator whose turns are `Turn`s; the loops differ in their options only."""
+
+    def __init__(self, options: TurnOptions) -> None:
+        self._options = options
+        # The conversation of the latest turn, if that ended with an answer: the next one need not read it to find out.
+        self._answered: ContextManager | None = None
+
+    async def execute(
+        self,
+        prompt: str,
+        context: ContextManager,
+        providers: dict[str, Provider],
+        tools: dict[str, Tool],
+        hooks: Hooks,
+        coordinator: Coordinator | None = None,
+        **_: Any,
+    ) -> str:
+        """Run one turn and return the text of the model's last answer."""
+        turn = Turn(
+            self._options,
+            context=context,
+            providers=providers,
+            tools=tools,
+            hooks=hooks,
+            coordinator=coordinator,
+            is_answered=self._answered is context,
+        )
+        self._answered = None
+        try:
+            return await turn.run(prompt)
+        finally:
+            if turn.is_answered:
+                self._answered = context

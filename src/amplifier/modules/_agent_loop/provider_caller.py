@@ -1,0 +1,189 @@
+"""Calls one provider: the request, the answer piece by piece or at once, retries where they may help."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
+
+from amplifier.contracts import Hooks, Provider
+from amplifier.errors import ContractError, LLMError, LLMTimeoutError, ProviderUnavailableError
+from amplifier.events import (
+    CONTENT_BLOCK_DELTA,
+    CONTENT_BLOCK_END,
+    CONTENT_BLOCK_START,
+    PROVIDER_ERROR,
+    PROVIDER_RETRY,
+    THINKING_DELTA,
+    THINKING_FINAL,
+)
+from amplifier.models import ChatRequest, ChatResponse, StreamChunk, ThinkingBlock, ToolCall, to_dict
+
+from .containment import Contained, Overran, call_within, text_of
+from .options import TurnOptions
+
+
+def choose_provider(providers: Mapping[str, Provider], wanted: str | None) -> tuple[str, Provider]:
+    """The provider to ask.
+
+    Raises:
+        ProviderUnavailableError: There is none, or none of that name.
+    """
+    if wanted is not None:
+        if wanted in providers:
+            return wanted, providers[wanted]
+        raise ProviderUnavailableError(
+            f"no provider named {wanted!r} is mounted; mounted: {', '.join(providers) or 'none'}",
+            provider=wanted,
+            retryable=False,
+        )
+    for name, provider in providers.items():
+        return name, provider
+    raise ProviderUnavailableError(
+        "no provider is mounted; add one to the plan's providers section, or check why it declined (logs)",
+        retryable=False,
+    )
+
+
+class ProviderCaller:
+    """Asks one provider on behalf of a turn."""
+
+    def __init__(self, name: str, provider: Provider, hooks: Hooks, options: TurnOptions) -> None:
+        self.name = name
+        self.provider = provider
+        self._hooks = hooks
+        self._options = options
+        self._who = f"provider {name!r}"
+
+    async def ask(self, request: ChatRequest) -> ChatResponse:
+        """Get an answer, retrying errors that are marked as retryable.
+
+        Raises:
+            LLMError: What the provider raised, unchanged, when retries are used up or pointless.
+            ContainedError: It raised something that is no ``Exception``.
+        """
+        attempt = 0
+        while True:
+            try:
+                return await self._ask_once(request)
+            except LLMError as exc:
+                attempt += 1
+                if not exc.retryable or attempt > self._options.max_retries or self._is_too_long(exc):
+                    await self._emit_error(exc)
+                    raise
+                delay = self._delay(attempt, exc)
+                await self._hooks.emit(
+                    PROVIDER_RETRY,
+                    {
+                        "provider": self.name,
+                        "attempt": attempt,
+                        "max_retries": self._options.max_retries,
+                        "delay": delay,
+                        "error_type": type(exc).__name__,
+                        "error_message": str(exc),
+                    },
+                )
+                await anyio.sleep(delay)
+            except Exception as exc:
+                await self._emit_error(exc)
+                raise
+
+    async def calls_of(self, response: ChatResponse) -> list[ToolCall]:
+        """The tool calls of an answer.
+
+        Raises:
+            ContractError: The provider parsed something else.
+            ContainedError: It raised something that is no ``Exception``.
+        """
+        try:
+            with Contained(self._who):
+                calls: Any = self.provider.parse_tool_calls(response)
+            if isinstance(calls, list) and all(isinstance(call, ToolCall) for call in calls):
+                return calls
+            raise ContractError(
+                f"{self._who} parsed {calls!r:.80} as tool calls; expected a list of ToolCall", module=self.name
+            )
+        except Exception as exc:
+            await self._emit_error(exc)
+            raise
+
+    def _is_too_long(self, exc: LLMError) -> bool:
+        return (exc.retry_after or 0.0) > self._options.max_retry_after
+
+    async def _emit_error(self, exc: Exception) -> None:
+        details = {"provider": self.name, "error": {"type": type(exc).__name__, "message": text_of(exc)}}
+        await self._hooks.emit(PROVIDER_ERROR, details)
+
+    def _delay(self, attempt: int, exc: LLMError) -> float:
+        delay = min(self._options.initial_delay * 2.0 ** (attempt - 1), self._options.max_delay)
+        if exc.delay_multiplier > 0:
+            delay *= exc.delay_multiplier
+        delay *= random.uniform(0.5, 1.5)
+        return max(delay, exc.retry_after or 0.0)
+
+    async def _ask_once(self, request: ChatRequest) -> ChatResponse:
+        seconds = self._options.provider_timeout
+        try:
+            response: ChatResponse = await call_within(seconds, self._who, self._answer, request)
+        except Overran as exc:
+            raise LLMTimeoutError(
+                f"{self._who} gave no answer within {seconds:g} s", provider=self.name
+            ) from exc.__cause__
+        return response
+
+    async def _answer(self, request: ChatRequest) -> ChatResponse:
+        if self._options.streaming and hasattr(self.provider, "stream"):
+            return await self._stream(request)
+        return await self._complete(request)
+
+    async def _complete(self, request: ChatRequest) -> ChatResponse:
+        response: Any = await self.provider.complete(request)
+        if not isinstance(response, ChatResponse):
+            raise ContractError(
+                f"provider {self.name!r} returned {type(response).__name__}; expected a ChatResponse",
+                module=self.name,
+            )
+        usage = None if response.usage is None else to_dict(response.usage)
+        total = len(response.content)
+        for index, block in enumerate(response.content):
+            start = {"block_index": index, "block_type": block.type, "total_blocks": total}
+            await self._hooks.emit(CONTENT_BLOCK_START, start)
+            details = {"block_index": index, "block": to_dict(block), "total_blocks": total, "usage": usage}
+            await self._hooks.emit(CONTENT_BLOCK_END, details)
+            if isinstance(block, ThinkingBlock):
+                await self._hooks.emit(THINKING_FINAL, {"block_index": index, "text": block.thinking})
+        return response
+
+    async def _stream(self, request: ChatRequest) -> ChatResponse:
+        """Pass the pieces on as events; the answer itself comes last."""
+        stream: Any = self.provider.stream  # type: ignore[attr-defined]  # optional member of the contract
+        response: ChatResponse | None = None
+        async with stream(request) as chunks:
+            # To the very end, past the response: no one closes an async generator that is left half-way.
+            async for chunk in chunks:
+                if chunk.kind == "response":
+                    response = chunk.response
+                else:
+                    await self._pass_on(chunk)
+        if response is not None:
+            return response
+        raise ContractError(
+            f"provider {self.name!r} ended its stream without a response; expected a last chunk of kind 'response'",
+            module=self.name,
+        )
+
+    async def _pass_on(self, chunk: StreamChunk) -> None:
+        emit = self._hooks.emit
+        if chunk.kind == "block_start":
+            await emit(CONTENT_BLOCK_START, {"block_index": chunk.index, "block_type": chunk.block_type})
+        elif chunk.kind == "block_delta":
+            details = {"block_index": chunk.index, "block_type": chunk.block_type, "delta": chunk.text}
+            await emit(CONTENT_BLOCK_DELTA, details)
+            if chunk.block_type in ("thinking", "reasoning"):
+                await emit(THINKING_DELTA, {"block_index": chunk.index, "delta": chunk.text})
+        elif chunk.kind == "block_end" and chunk.block is not None:
+            await emit(CONTENT_BLOCK_END, {"block_index": chunk.index, "block": to_dict(chunk.block)})
+            if isinstance(chunk.block, ThinkingBlock):
+                await emit(THINKING_FINAL, {"block_index": chunk.index, "text": chunk.block.thinking})

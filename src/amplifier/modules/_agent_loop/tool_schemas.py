@@ -1,0 +1,79 @@
+"""Checking a tool's input against the schema the tool itself publishes."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from amplifier.contracts import Tool, contained_failure, tool_schema
+from amplifier.errors import ContractError
+from amplifier.models import ToolSpec
+
+jsonschema: Any
+try:
+    import jsonschema_rs as jsonschema
+except ImportError:  # comes with an extra; without it the tool's own checks must do
+    jsonschema = None
+
+logger = logging.getLogger("amplifier.modules.turn")
+
+_ANYTHING: dict[str, Any] = {"type": "object", "properties": {}}
+
+
+class ToolSchemas:
+    """The schemas of the tools of one turn, read once."""
+
+    def __init__(self, tools: dict[str, Tool]) -> None:
+        self._tools = tools
+        self._schemas: dict[str, dict[str, Any]] = {}
+        self._validators: dict[str, Any] = {}
+
+    def specs(self) -> list[ToolSpec]:
+        """The tools as the request lists them; a tool that cannot describe itself is left out and logged."""
+        specs = []
+        for name, tool in self._tools.items():
+            try:
+                schema = self._schema(name, tool)
+                specs.append(ToolSpec(name=name, description=tool.description, parameters=schema))
+            except BaseException as exc:  # a tool's properties are foreign code
+                failure = contained_failure(exc)
+                logger.error("tool %r cannot describe itself and is not offered to the model", name, exc_info=failure)
+        return specs
+
+    def problem(self, name: str, given: dict[str, Any]) -> str | None:
+        """What is wrong with an input, as text for the model; None if nothing is, or if it cannot be checked."""
+        if jsonschema is None or name not in self._schemas:
+            return None
+        try:
+            return self._problem(name, given)
+        except BaseException as exc:  # noqa: BLE001 — a Rust extension; its panics are no Exception
+            failure = contained_failure(exc)
+            logger.warning("the input of tool %r cannot be checked against its schema: %s", name, failure)
+            return None
+
+    def _problem(self, name: str, given: dict[str, Any]) -> str | None:
+        validator: Any = self._validators.get(name)
+        if validator is None:
+            try:
+                validator = jsonschema.validator_for(self._schemas[name])
+            except ValueError as exc:
+                logger.warning("the schema of tool %r is not valid JSON Schema and is not checked: %s", name, exc)
+                validator = False
+            self._validators[name] = validator
+        if validator is False:
+            return None
+        problems = [f"{_path(error)}: {error.message}" for error in validator.iter_errors(given)]
+        return "; ".join(problems[:5]) or None
+
+    def _schema(self, name: str, tool: Tool) -> dict[str, Any]:
+        if name not in self._schemas:
+            try:
+                self._schemas[name] = tool_schema(tool) or _ANYTHING
+            except ContractError as exc:
+                logger.warning("%s", exc)
+                self._schemas[name] = _ANYTHING
+        return self._schemas[name]
+
+
+def _path(error: Any) -> str:
+    return "input" + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in error.instance_path)

@@ -1,0 +1,153 @@
+"""What a turn writes into the context, and how it stays valid when the turn is cut short (L5).
+
+The assistant's message comes before its tool results; results follow in the order of the calls, one for each, whatever happens.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+
+from amplifier.contracts import ContextManager, Coordinator, Provider
+from amplifier.models import ChatResponse, Message, TextBlock, ToolCall, ToolCallBlock, ToolResult, to_dict
+from amplifier.modules._chat_history import owed_calls
+from amplifier.modules._shared.shielded import run_shielded
+
+from .containment import Contained
+
+INTERRUPTED = "[interrupted: the turn ended before this call returned]"
+UNANSWERED = "[interrupted: the turn ended before there was an answer]"
+
+_SETTLING_SECONDS = 10.0
+
+
+def text_of(response: ChatResponse) -> str:
+    """The text of an answer."""
+    return "".join(block.text for block in response.content if isinstance(block, TextBlock))
+
+
+def assistant_message(response: ChatResponse, calls: list[ToolCall]) -> dict[str, Any]:
+    """An answer as the context keeps it: plain text where it is nothing but text, else every block as it came."""
+    plain = all(
+        isinstance(block, TextBlock) and not block.extra and block.visibility is None for block in response.content
+    )
+    content: Any = text_of(response) if plain else [to_dict(block) for block in response.content]
+    message: dict[str, Any] = {"role": "assistant", "content": content}
+    if calls:
+        if plain:
+            blocks = [to_dict(block) for block in response.content]
+            message["content"] = [*blocks, *(_call_block(call) for call in calls)]
+        else:
+            shown = {block.id for block in response.content if isinstance(block, ToolCallBlock)}
+            message["content"] += [_call_block(call) for call in calls if call.id not in shown]
+        # Contexts of every make keep calls and results together by these ids.
+        message["tool_calls"] = [
+            {"id": call.id, "name": call.name, "tool": call.name, "arguments": call.arguments} for call in calls
+        ]
+    return message
+
+
+def _call_block(call: ToolCall) -> dict[str, Any]:
+    return to_dict(ToolCallBlock(id=call.id, name=call.name, input=call.arguments))
+
+
+def result_message(call: ToolCall, result: ToolResult) -> dict[str, Any]:
+    """A tool's result as the context keeps it."""
+    content: Any = result.get_serialized_output()
+    if result.content:
+        content = [to_dict(block) for block in result.content]
+    return {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": content}
+
+
+def as_request_messages(messages: list[dict[str, Any]]) -> list[Message]:
+    """Context messages as the provider gets them."""
+    return [Message(**(m if m.get("content") is not None else {**m, "content": ""})) for m in messages]
+
+
+def closing_messages(stored: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What closes a turn that ended without an answer of the model: results for open calls, and a note in place of the answer.
+
+    Instructions and injections of hooks do not show whether there was an answer; the last message before them does.
+    """
+    last: dict[str, Any] = next((message for message in reversed(stored) if not _is_aside(message)), {})
+    role = last.get("role")
+    owed = owed_calls(stored) if role in ("assistant", "tool") else []
+    if not owed and role not in ("user", "tool", "function"):
+        return []
+    closing: list[dict[str, Any]] = [
+        {"role": "tool", "tool_call_id": call, **({"name": name} if name else {}), "content": INTERRUPTED}
+        for call, name in owed
+    ]
+    return [*closing, {"role": "assistant", "content": UNANSWERED}]
+
+
+def _is_aside(message: dict[str, Any]) -> bool:
+    role, metadata = message.get("role"), message.get("metadata")
+    if role == "user":
+        return isinstance(metadata, dict) and metadata.get("source") == "hook"
+    return role in ("system", "developer")
+
+
+class Transcript:
+    """The part of the conversation that one turn is responsible for; everything that it reads and writes goes through here."""
+
+    def __init__(self, context: ContextManager, coordinator: Coordinator | None) -> None:
+        self._context = context
+        self._coordinator = coordinator
+        self._contained = Contained(f"context {type(context).__name__}")
+        self._open: list[ToolCall] = []
+
+    async def stored(self) -> list[dict[str, Any]]:
+        """The whole conversation."""
+        with self._contained:
+            return await self._context.get_messages()
+
+    async def close_unanswered(self, stored: list[dict[str, Any]]) -> None:
+        """Close what an earlier turn left without an answer.
+
+        A turn that was stopped, a process that died and the iteration limit leave such an end. The next prompt would make
+        two user messages in a row, which some services refuse.
+        """
+        for message in closing_messages(stored):
+            await self.add(message)
+
+    async def for_request(self, provider: Provider) -> list[dict[str, Any]]:
+        """What the model is to be shown."""
+        with self._contained:
+            return await self._context.get_messages_for_request(provider=provider)
+
+    async def add(self, message: dict[str, Any]) -> None:
+        """Store a message that is neither an answer nor a result."""
+        with self._contained:
+            await self._context.add_message(message)
+
+    async def add_answer(self, response: ChatResponse, calls: list[ToolCall]) -> None:
+        """Store the assistant's message; from here on its calls are owed results."""
+        self._open = list(calls)
+        await self.add(assistant_message(response, calls))
+
+    async def add_results(self, calls: list[ToolCall], results: list[ToolResult]) -> None:
+        """Store one result for each call, in the order of the calls."""
+        for call, result in zip(calls, results, strict=True):
+            await self.add(result_message(call, result))
+            self._open.remove(call)
+
+    async def settle(self, results: dict[str, ToolResult]) -> None:
+        """The turn is being left: give every call that is still owed a result what is known, or a note.
+
+        What a cancelled write has stored is not known, so the context itself is asked first.
+        """
+        if self._open:
+            await run_shielded(self._coordinator, self._settle, results, name="store the results of a turn")
+
+    async def _settle(self, results: dict[str, ToolResult]) -> None:
+        with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _SETTLING_SECONDS):
+            stored = await self.stored()
+            asked = {c.get("id") for m in stored if m.get("role") == "assistant" for c in m.get("tool_calls") or ()}
+            answered = {m.get("tool_call_id") for m in stored if m.get("role") == "tool"}
+            for call in self._open:
+                if call.id in asked and call.id not in answered:
+                    interrupted = ToolResult(success=False, error={"message": INTERRUPTED, "type": "Interrupted"})
+                    await self.add(result_message(call, results.get(call.id, interrupted)))
+            self._open = []

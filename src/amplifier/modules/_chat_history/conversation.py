@@ -1,0 +1,163 @@
+"""The conversation in memory: messages in order, with what the view needs to know of each, worked out once.
+
+A message in here is never changed and never handed out; what goes in and out are copies. No method awaits, so that
+on one event loop every method is one step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, final
+
+import attrs
+
+from amplifier._json import copy_json
+
+from .token_estimate import count_tokens
+from .tool_call_pairs import CallId, call_ids, result_ids
+
+SYSTEM_ROLES = frozenset({"system", "developer"})
+
+
+@final
+@attrs.frozen(eq=False)
+class Entry:
+    """One stored message, with what every view asks of it.
+
+    Attributes:
+        message: The message; belongs to the conversation.
+        tokens: What it takes of a budget, roughly.
+        answers: Positions of the messages whose tool calls it answers.
+        is_orphan: It answers calls that no message made, so that no provider would accept it.
+        is_system: It is an instruction, which no view leaves out.
+        is_prompt: It is text of a user; results in a user's message are not.
+    """
+
+    message: dict[str, Any]
+    tokens: int
+    answers: tuple[int, ...]
+    is_orphan: bool
+    is_system: bool
+    is_prompt: bool
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Statistics:
+    """A context at one moment.
+
+    Attributes:
+        messages: How many are stored.
+        tokens: What they take together, roughly.
+        compactions: How many views were compacted since the conversation began or was replaced.
+    """
+
+    messages: int
+    tokens: int
+    compactions: int
+
+
+@final
+class Conversation:
+    """Messages in order.
+
+    Args:
+        chars_per_token: See `ContextOptions`.
+
+    Attributes:
+        entries: What is stored; a new list whenever everything is replaced, so that a reader may hold on to the old.
+        tokens: What can be shown of it takes, roughly.
+        compactions: How many views were compacted; counted by those who make them.
+    """
+
+    def __init__(self, chars_per_token: float) -> None:
+        self._chars_per_token = chars_per_token
+        self._call_positions: dict[CallId, int] = {}
+        self.entries: list[Entry] = []
+        self.tokens = 0
+        self.compactions = 0
+
+    def append(self, message: dict[str, Any]) -> None:
+        """Store a message, which belongs to the conversation from here on."""
+        position = len(self.entries)
+        results = result_ids(message)
+        # Ids should be unique over a conversation. Where they are not, a result belongs to the latest call of its id.
+        answers = tuple(dict.fromkeys(self._call_positions[call] for call in results if call in self._call_positions))
+        role = message["role"]
+        is_orphan = bool(results) and not answers and _says_nothing_else(message)
+        entry = Entry(
+            message=message,
+            tokens=count_tokens(message, self._chars_per_token),
+            answers=answers,
+            is_orphan=is_orphan,
+            is_system=role in SYSTEM_ROLES,
+            is_prompt=role == "user" and not answers and not is_orphan,
+        )
+        self._call_positions.update(dict.fromkeys(call_ids(message), position))
+        self.entries.append(entry)
+        if not entry.is_orphan:
+            self.tokens += entry.tokens
+
+    def replace(self, messages: Iterable[dict[str, Any]]) -> None:
+        """Replace everything by these messages, which belong to the conversation from here on."""
+        self.entries, self.tokens, self.compactions = [], 0, 0
+        self._call_positions = {}
+        for message in messages:
+            self.append(message)
+
+    def adopt(self, other: Conversation) -> None:
+        """Replace everything by another conversation, which must not be used any more.
+
+        Thousands of messages take time to go through; this way they can be in a worker thread.
+        """
+        self.entries, self.tokens, self.compactions = other.entries, other.tokens, other.compactions
+        self._call_positions = other._call_positions
+
+    def copy(self) -> list[dict[str, Any]]:
+        """Everything that was stored."""
+        return copies(self.entries)
+
+    def statistics(self) -> Statistics:
+        """The conversation now."""
+        tokens = sum(entry.tokens for entry in self.entries)
+        return Statistics(messages=len(self.entries), tokens=tokens, compactions=self.compactions)
+
+
+def copies(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """The messages of some entries, for others to keep."""
+    copied: list[dict[str, Any]] = copy_json([entry.message for entry in entries])
+    return copied
+
+
+def require_role(message: Any) -> None:
+    """Refuse what is no message.
+
+    Raises:
+        ValueError: It is no dict, or has no role.
+    """
+    if not isinstance(message, dict):
+        raise ValueError(f"expected a message as a dict with a 'role' such as 'user', got a {type(message).__name__}")
+    if not isinstance(message.get("role"), str):
+        found = f"the role {message['role']!r}" if "role" in message else f"the keys {sorted(map(str, message))[:20]!r}"
+        raise ValueError(f"a message needs a 'role' such as 'user', as text; got {found}")
+
+
+def checked_copy(message: Any) -> dict[str, Any]:
+    """A message for the conversation to keep.
+
+    Raises:
+        ValueError: It is no message, or cannot be copied (`ModelError`).
+    """
+    require_role(message)
+    copied: dict[str, Any] = copy_json(message)
+    return copied
+
+
+def _says_nothing_else(message: dict[str, Any]) -> bool:
+    """Whether a message that answers calls is only that."""
+    if message["role"] == "tool":
+        return True
+    content = message.get("content")
+    return isinstance(content, list) and all(
+        isinstance(block, dict) and block.get("type") == "tool_result" for block in content
+    )

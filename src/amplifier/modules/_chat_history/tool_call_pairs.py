@@ -1,0 +1,83 @@
+"""Which messages belong together: the ids of the tool calls a message makes and of those it answers.
+
+Calls are in ``tool_calls`` or in content blocks, results in messages of the role ``tool`` or in content blocks; both
+spellings of block and id that providers use are known. Anything malformed simply has no ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeGuard
+
+CallId = str | int
+"""Providers use text; numbers are let through."""
+
+CALL_BLOCKS = frozenset({"tool_call", "tool_use"})
+RESULT_BLOCKS = frozenset({"tool_result"})
+
+
+def blocks_of(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The content blocks that are dicts."""
+    content = message.get("content")
+    if isinstance(content, list):
+        yield from (block for block in content if isinstance(block, dict))
+
+
+def call_ids(message: Mapping[str, Any]) -> list[CallId]:
+    """The ids of the tool calls an assistant's message makes, in order, each once."""
+    return list(_named_calls(message))
+
+
+def _named_calls(message: Mapping[str, Any]) -> dict[CallId, str | None]:
+    if message.get("role") != "assistant":
+        return {}
+    found: dict[CallId, str | None] = {}
+    listed = message.get("tool_calls")
+    for call in listed if isinstance(listed, list | tuple) else ():
+        if isinstance(call, dict) and _is_id(call.get("id")):
+            function = call.get("function")
+            inner = function.get("name") if isinstance(function, dict) else None
+            found.setdefault(call["id"], _text(call.get("name") or call.get("tool") or inner))
+    for block in blocks_of(message):
+        if _kind(block) in CALL_BLOCKS and _is_id(block.get("id")):
+            found.setdefault(block["id"], _text(block.get("name")))
+    return found
+
+
+def result_ids(message: Mapping[str, Any]) -> list[CallId]:
+    """The ids of the tool calls a message answers, in order, each once."""
+    found: dict[CallId, None] = {}
+    if message.get("role") == "tool" and _is_id(answered := message.get("tool_call_id")):
+        found[answered] = None
+    for block in blocks_of(message):
+        if _kind(block) in RESULT_BLOCKS:
+            named = block.get("tool_call_id", block.get("tool_use_id"))
+            if _is_id(named):
+                found[named] = None
+    return list(found)
+
+
+def owed_calls(messages: Sequence[Mapping[str, Any]]) -> list[tuple[CallId, str | None]]:
+    """Calls of the last assistant's message without a result, as (id, tool name), in the order of the calls.
+
+    What came after that message may be anything but another answer of the assistant: results and what hooks injected.
+    """
+    answered: set[CallId] = set()
+    for message in reversed(messages):
+        if message.get("role") == "assistant":
+            return [(call, name) for call, name in _named_calls(message).items() if call not in answered]
+        answered.update(result_ids(message))
+    return []
+
+
+def _kind(block: Mapping[str, Any]) -> Any:
+    kind = block.get("type")
+    return kind if isinstance(kind, str) else None
+
+
+def _is_id(value: Any) -> TypeGuard[CallId]:
+    return isinstance(value, str | int) and value != ""
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,0 +1,1 @@
+"""What built-in modules of every kind share."""

@@ -1,0 +1,72 @@
+"""The options of tool-bash."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from amplifier.errors import PlanError
+from amplifier.modules._shared.configuration import (
+    Kind,
+    existing_directory,
+    list_of,
+    mapping_of_secrets,
+    option,
+    seconds,
+    whole_number,
+)
+
+DEFAULT_TIMEOUT = 120.0
+_DEFAULT_MAX_TIMEOUT = 600.0
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
+
+
+_shell = Kind(
+    "the absolute path of a shell",
+    lambda value: isinstance(value, str) and Path(value).is_absolute() and Path(value).is_file(),
+)
+_variables = mapping_of_secrets(
+    "a mapping from names of environment variables to texts", _is_name, lambda text: "\0" not in text
+)
+
+
+@attrs.frozen(kw_only=True)
+class BashOptions:
+    """How commands are run.
+
+    Attributes:
+        working_dir: Where commands run; the session's working directory if absent.
+        shell: The shell; the bash on the search path if absent.
+        timeout: Seconds for a command that sets no timeout; `DEFAULT_TIMEOUT`, or `max_timeout` if that is shorter.
+        max_timeout: The longest timeout that a command may set.
+        max_output_bytes: Kept of each of the two streams.
+        max_parallel: Commands at the same time.
+        kill_grace: Seconds between asking processes to end and killing them.
+        env: Variables for every command.
+        pass_env: Names of variables of this process that commands may see, in addition to the usual ones.
+    """
+
+    working_dir: Path | None = option(existing_directory, default=None)
+    shell: str | None = option(_shell, default=None)
+    timeout: float | None = option(seconds, default=None)
+    max_timeout: float = option(
+        seconds, default=attrs.Factory(lambda self: max(_DEFAULT_MAX_TIMEOUT, self.timeout or 0), takes_self=True)
+    )
+    max_output_bytes: int = option(whole_number(2), default=100_000)
+    max_parallel: int = option(whole_number(1), default=8)
+    kill_grace: float = option(seconds, default=1.0)
+    env: Mapping[str, str] = option(_variables, default=attrs.Factory(dict))
+    pass_env: tuple[str, ...] = option(list_of("names of environment variables", _is_name), default=())
+
+    def __attrs_post_init__(self) -> None:
+        if self.timeout is not None and self.timeout > self.max_timeout:
+            problem = f"expected at most max_timeout, {self.max_timeout:g}, got {self.timeout:g}"
+            raise PlanError([("$.timeout", problem)])

@@ -1,0 +1,175 @@
+"""Every process that one command started, and how to end them all.
+
+A command leads a session and process group of its own, which one signal reaches. Some processes leave it (``setsid``, a
+double fork, a daemon). On Linux they are found in ``/proc``: by the session, by descent from what is known already, and by
+a mark in the environment that all of them inherit. Elsewhere only the group is known. What clears its environment *and*
+leaves the session *and* loses its parent before the next look is not found.
+
+Blocking; runs in a worker thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+
+MARK = "AMPLIFIER_BASH_CALL"
+"""The variable that holds the marks of the commands a process belongs to, outermost first."""
+
+_MOST_MARKS = 16
+_MOST_ENVIRONMENT = 1 << 22
+HAS_PROC = Path("/proc/self/stat").is_file()
+
+
+def chained(outer: str | None, mark: str) -> str:
+    """The variable's value inside a command that itself runs inside others."""
+    return ":".join([*(outer.split(":") if outer else ()), mark][-_MOST_MARKS:])
+
+
+@attrs.frozen
+class Process:
+    """A process at the time it was looked at; id and start time together belong to no other."""
+
+    pid: int
+    started: int
+    parent: int = attrs.field(eq=False)
+    group: int = attrs.field(eq=False)
+    session: int = attrs.field(eq=False)
+    state: str = attrs.field(eq=False)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can still do anything; a zombie cannot."""
+        return self.state not in "ZXx"
+
+
+def _read(path: str, size: int) -> bytes:
+    """A file of ``/proc``, empty if its process is gone or another user's; four times as fast as a Path would be."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(descriptor, size)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
+
+
+def look_at(pid: int) -> Process | None:
+    """A process as ``/proc`` describes it, if it is there."""
+    text = _read(f"/proc/{pid}/stat", 1024)
+    if not text:
+        return None
+    # The program's name is in brackets and may hold spaces and brackets itself.
+    fields = text[text.rindex(b")") + 2 :].split()
+    state, parent, group, session = fields[0].decode(), *map(int, fields[1:4])
+    return Process(pid, int(fields[19]), parent, group, session, state)
+
+
+def has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether a child has ended; it is left unreaped where that can be asked for, see `ProcessTree`."""
+    if process.returncode is not None:
+        return True
+    if not HAS_PROC:
+        return process.poll() is not None
+    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+
+
+class ProcessTree:
+    """The processes of one command.
+
+    Args:
+        shell: Leads the session. On Linux it is not reaped while this is in use, so that its id stays its own.
+        mark: In the environment of all of them.
+        has_proc: Whether to look into ``/proc``.
+    """
+
+    def __init__(self, shell: subprocess.Popen[bytes], mark: str, *, has_proc: bool = HAS_PROC) -> None:
+        self._shell = shell
+        self._leader = shell.pid
+        self._mark = mark.encode()
+        self._has_proc = has_proc
+        self._known: set[Process] = set()
+        first = look_at(shell.pid) if has_proc else None
+        self._since = 0 if first is None else first.started
+
+    def members(self) -> list[int]:
+        """Ids of those that are alive. Without ``/proc`` it is the group's alone, for as long as it has members."""
+        if not self._has_proc:
+            self._shell.poll()  # a zombie shell would count as a member
+            return [self._leader] if _send_to_group(self._leader, 0) else []
+        seen = {process.pid: process for process in self._younger()}
+        # As they are now: a process may have left the group since the last look.
+        self._known = {seen[process.pid] for process in self._known if seen.get(process.pid) == process}
+        pending = [process for process in seen.values() if self._is_member(process)]
+        self._known.update(pending)
+        by_parent: dict[int, list[Process]] = {}
+        for process in seen.values():
+            by_parent.setdefault(process.parent, []).append(process)
+        while pending:  # a descendant of a member is one, whatever it did to its session and environment
+            for child in by_parent.get(pending.pop().pid, ()):
+                if child not in self._known:
+                    self._known.add(child)
+                    pending.append(child)
+        return sorted(process.pid for process in self._known if seen[process.pid].is_alive)
+
+    def send(self, number: signal.Signals) -> list[int]:
+        """Signal them all and return who was there to be signalled."""
+        members = self.members()
+        # First the group, in one step, in which no process can escape by forking.
+        _send_to_group(self._leader, number)
+        for process in self._known:
+            if process.group != self._leader:
+                _send(process, number)
+        return members
+
+    def _younger(self) -> Iterator[Process]:
+        """Processes that began after the command did; no older one can belong to it."""
+        with os.scandir("/proc") as entries:
+            for entry in entries:
+                if entry.name.isdigit() and (process := look_at(int(entry.name))) and process.started >= self._since:
+                    yield process
+
+    def _is_member(self, process: Process) -> bool:
+        if process in self._known or self._leader in (process.pid, process.group, process.session):
+            return True
+        if not process.is_alive:
+            return False
+        environment = _read(f"/proc/{process.pid}/environ", _MOST_ENVIRONMENT)
+        start = environment.find(MARK.encode() + b"=")
+        return start >= 0 and self._mark in environment[start : environment.find(b"\0", start)]
+
+
+def _send_to_group(group: int, number: int) -> bool:
+    """Signal a group; whether it has members."""
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # on macOS: only zombies are left, or only processes of another user
+        return False
+    return True
+
+
+def _send(process: Process, number: signal.Signals) -> None:
+    """Signal exactly this process, never one that got its id later."""
+    with contextlib.suppress(OSError):  # gone, or another user's
+        try:
+            descriptor = os.pidfd_open(process.pid)
+        except AttributeError:  # no such call in this Python; then it takes two steps
+            if look_at(process.pid) == process:
+                os.kill(process.pid, number)
+            return
+        try:
+            if look_at(process.pid) == process:
+                signal.pidfd_send_signal(descriptor, number)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,214 @@
+"""read_file and list_directory, and what all tools of this module share."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import logging
+import os
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+from amplifier.contracts import Coordinator
+from amplifier.errors import AmplifierError
+from amplifier.events import ARTIFACT_READ
+from amplifier.models import ImageBlock, TextBlock, ToolResult
+from amplifier.modules._confined_paths import ConfinedPath, Entry, Workspace, entries_of, open_directory, open_file
+from amplifier.modules._tool_base import BuiltinTool, Stop, ToolFailure, Workers, shown
+
+from ._options import FilesystemOptions
+from ._reading import CHUNK, Lines, is_binary, media_type, read_all
+
+logger = logging.getLogger("amplifier.modules.tool_filesystem")
+
+_Result = TypeVar("_Result")
+
+FILE_PATH: dict[str, Any] = {
+    "type": "string",
+    "description": "The file; relative to the workspace, or absolute inside it. Without '..'.",
+    "minLength": 1,
+    "maxLength": 4096,
+}
+
+
+class FileTool(BuiltinTool):
+    """A tool of this module.
+
+    Args:
+        coordinator: For events.
+        workspace: What may be touched.
+        workers: The module's threads.
+        options: How much.
+    """
+
+    def __init__(
+        self, coordinator: Coordinator, workspace: Workspace, workers: Workers, options: FilesystemOptions
+    ) -> None:
+        self._coordinator = coordinator
+        self._workspace = workspace
+        self._workers = workers
+        self._options = options
+
+    async def _work(self, work: Callable[[Stop], _Result], values: dict[str, Any]) -> _Result:
+        return await self._workers.run(work, what=f"{self._name} {self._subject(values)}")
+
+    async def _emit(self, event: str, place: ConfinedPath, size: int) -> None:
+        try:
+            await self._coordinator.hooks.emit(event, {"path": shown(place.path, 5000), "bytes": size})
+        except AmplifierError:
+            # The file is read or written already; a failing observer does not change that.
+            logger.exception("%s: %s could not be emitted", self._name, event)
+
+
+class ReadFileTool(FileTool):
+    """Reads a text file, or a range of its lines."""
+
+    _name = "read_file"
+    _description = (
+        "Read a text file. Gives the lines from `offset` (1 is the first) on, at most `limit` of them. "
+        "The answer states whether there is more and where to continue. Binary files are refused."
+    )
+    _schema: ClassVar[dict[str, Any]] = {
+        "type": "object",
+        "properties": {
+            "file_path": FILE_PATH,
+            "offset": {
+                "type": "integer",
+                "description": "The first line wanted, counted from 1.",
+                "minimum": 1,
+                "maximum": 1_000_000_000,
+                "default": 1,
+            },
+            "limit": {
+                "type": "integer",
+                "description": "How many lines are wanted.",
+                "minimum": 1,
+                "maximum": 100_000,
+                "default": 2000,
+            },
+        },
+        "required": ["file_path"],
+        "additionalProperties": False,
+    }
+
+    async def _run(self, values: dict[str, Any]) -> ToolResult:
+        place, result, size = await self._work(lambda stop: self._read(values, stop), values)
+        await self._emit(ARTIFACT_READ, place, size)
+        return result
+
+    def _read(self, values: dict[str, Any], stop: Stop) -> tuple[ConfinedPath, ToolResult, int]:
+        access = self._workspace.readable()
+        file, place = open_file(access, access.locate(values["file_path"]))
+        try:
+            head = os.read(file, CHUNK)
+            if is_binary(head) or (self._options.images and media_type(head)):
+                return place, *self._binary(file, head, place, stop)
+            lines = Lines(values["offset"], values["limit"], self._options.max_read_bytes)
+            lines.read(file, head, stop)
+        finally:
+            os.close(file)
+        return place, ToolResult(output=self._output(lines, place)), lines.scanned
+
+    def _output(self, lines: Lines, place: ConfinedPath) -> dict[str, Any]:
+        text, replaced = lines.text()
+        count = text.count("\n") + (not text.endswith("\n") and bool(text))
+        last = lines.first + count - 1
+        output: dict[str, Any] = {
+            "file_path": self._workspace.shown(place),
+            "content": text,
+            "first_line": lines.first,
+            "lines": count,
+            "total_lines": lines.total,
+            "truncated": lines.is_cut or lines.total is None or last < lines.total,
+        }
+        notes = []
+        if lines.is_cut:
+            onward = f"go on with offset {last}" if count > 1 else "the rest of this line cannot be shown"
+            notes.append(f"cut after {self._options.max_read_bytes} bytes, in line {last}; {onward}")
+        elif lines.total is None:
+            notes.append(f"the file is longer than {lines.scanned} bytes; the rest was not looked at")
+        elif not count:
+            notes.append("the file is empty" if not lines.total else f"the file has only {lines.total} lines")
+        elif last < lines.total:
+            notes.append(f"lines {lines.first} to {last} of {lines.total}; go on with offset {last + 1}")
+        if replaced:
+            notes.append("bytes that are not UTF-8 are shown as U+FFFD; edit_file will refuse this file")
+        if notes:
+            output["note"] = "; ".join(notes)
+        return output
+
+    def _binary(self, file: int, head: bytes, place: ConfinedPath, stop: Stop) -> tuple[ToolResult, int]:
+        kind, size = media_type(head), os.fstat(file).st_size
+        path = self._workspace.shown(place)
+        if kind is None or not self._options.images:
+            looks = f", {kind}" if kind else ""
+            raise ToolFailure("BinaryFile", f"{path}: a binary file ({size} bytes{looks}), expected text")
+        os.lseek(file, 0, os.SEEK_SET)
+        data = read_all(file, max_bytes=self._options.max_image_bytes, stop=stop, subject=path)
+        block = ImageBlock(
+            source={"type": "base64", "media_type": kind, "data": base64.b64encode(data).decode("ascii")}
+        )
+        output = {"file_path": path, "media_type": kind, "bytes": len(data)}
+        return ToolResult(output=output, content=[TextBlock(text=f"{path} ({kind})"), block]), len(data)
+
+
+class ListDirectoryTool(FileTool):
+    """Lists a directory, one level."""
+
+    _name = "list_directory"
+    _description = (
+        "List what is in a directory: name, type (file, directory, link, other) and size in bytes of files. "
+        "One level only; use glob to look deeper."
+    )
+    _schema: ClassVar[dict[str, Any]] = {
+        "type": "object",
+        "properties": {
+            "path": {
+                "type": "string",
+                "description": "The directory; the workspace if left out.",
+                "minLength": 1,
+                "maxLength": 4096,
+                "default": ".",
+            },
+        },
+        "additionalProperties": False,
+    }
+
+    async def _run(self, values: dict[str, Any]) -> ToolResult:
+        return ToolResult(output=await self._work(lambda stop: self._list(values["path"], stop), values))
+
+    def _list(self, path: str, stop: Stop) -> dict[str, Any]:
+        access = self._workspace.readable()
+        directory, place = open_directory(access, access.locate(path))
+        most = self._options.max_entries
+        more = False
+        entries: list[dict[str, Any]] = []
+        try:
+            for entry in entries_of(directory):
+                stop.check()
+                if len(entries) == most:
+                    more = True
+                    break
+                entries.append(_described(entry, directory))
+        finally:
+            os.close(directory)
+        entries.sort(key=lambda entry: entry["name"])
+        output: dict[str, Any] = {
+            "path": self._workspace.shown(place),
+            "entries": entries,
+            "count": len(entries),
+            "truncated": more,
+        }
+        if more:
+            output["note"] = (
+                f"the directory has more than {most} entries; these are some of them, use glob for the rest"
+            )
+        return output
+
+
+def _described(entry: Entry, directory: int) -> dict[str, Any]:
+    described: dict[str, Any] = {"name": shown(entry.name, 1000), "type": entry.kind}
+    if entry.kind == "file":
+        with contextlib.suppress(OSError):  # gone since it was listed
+            described["size"] = os.stat(entry.name, dir_fd=directory, follow_symlinks=False).st_size
+    return described

@@ -1,0 +1,337 @@
+"""The one policy for the configuration of built-in modules: bad values are errors, unknown keys are warnings."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+import attrs
+import pytest
+
+from amplifier.errors import MisspellingWarning, PlanError
+from amplifier.modules import (
+    context_persistent,
+    context_simple,
+    loop_basic,
+    loop_events,
+    loop_streaming,
+    tool_bash,
+    tool_filesystem,
+    tool_search,
+    tool_task,
+    tool_todo,
+    tool_web,
+)
+from amplifier.modules._agent_loop import TurnOptions
+from amplifier.modules._chat_history import ContextOptions
+from amplifier.modules._shared.configuration import (
+    Kind,
+    any_text,
+    choice,
+    choices,
+    delay,
+    directory_name,
+    existing_directory,
+    existing_file,
+    file_name,
+    flag,
+    list_of,
+    mapping,
+    mapping_of_secrets,
+    no_limit_or_seconds,
+    number,
+    option,
+    optional,
+    options_of,
+    read_options,
+    seconds,
+    secret,
+    text,
+    texts,
+    url,
+    whole_number,
+)
+from amplifier.modules.context_persistent._options import PersistentOptions
+from amplifier.modules.tool_bash._options import BashOptions
+from amplifier.modules.tool_filesystem._options import FilesystemOptions
+from amplifier.modules.tool_search._options import SearchOptions
+from amplifier.modules.tool_task._mount import TaskOptions
+from amplifier.modules.tool_todo import TodoOptions
+from amplifier.modules.tool_web._options import WebOptions
+from amplifier.testing import TestCoordinator
+from tests._support.tree import ROOT
+
+# ── the policy over all modules ──────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen
+class Case:
+    """A built-in module with its options.
+
+    Attributes:
+        pages: The reference pages that name the keys, if not only the module's own.
+    """
+
+    module: ModuleType
+    options: type[attrs.AttrsInstance]
+    pages: tuple[str, ...] = ()
+
+
+CASES: Mapping[str, Case] = {
+    "context-persistent": Case(context_persistent, PersistentOptions, ("context-persistent", "context-simple")),
+    "context-simple": Case(context_simple, ContextOptions),
+    "loop-basic": Case(loop_basic, TurnOptions, ("loops",)),
+    "loop-events": Case(loop_events, TurnOptions, ("loops",)),
+    "loop-streaming": Case(loop_streaming, TurnOptions, ("loops",)),
+    "tool-bash": Case(tool_bash, BashOptions),
+    "tool-filesystem": Case(tool_filesystem, FilesystemOptions),
+    "tool-search": Case(tool_search, SearchOptions),
+    "tool-task": Case(tool_task, TaskOptions),
+    "tool-todo": Case(tool_todo, TodoOptions),
+    "tool-web": Case(tool_web, WebOptions),
+}
+CONFIGURABLE = [name for name, case in CASES.items() if options_of(case.options)]
+
+
+@pytest.fixture(params=CASES)
+def name(request):
+    return request.param
+
+
+@pytest.fixture
+def state(tmp_path, monkeypatch):
+    """Keeps the files of modules out of the user's directory."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+class Unacceptable:
+    """A value that no option accepts."""
+
+    def __repr__(self) -> str:
+        return "<unacceptable>"
+
+
+async def mount(name: str, config: dict[str, Any]) -> None:
+    """Mount a module and close it again."""
+    coordinator = TestCoordinator()
+    cleanup = await CASES[name].module.mount(coordinator, config)
+    if cleanup is not None:
+        await cleanup()
+
+
+@pytest.mark.parametrize("name", CONFIGURABLE)
+async def test_every_key_with_a_bad_value_is_reported_with_what_was_expected_and_found(name, state):
+    known = options_of(CASES[name].options)
+    aliases = {alias for declared in known.values() for alias in declared.aliases}
+    keys = [key for key in known if key not in aliases]
+    with pytest.raises(PlanError) as caught:
+        await mount(name, dict.fromkeys(keys, Unacceptable()))
+    assert f"invalid config of {name}" in str(caught.value)
+    assert [path for path, _ in caught.value.problems] == [f"$.{key}" for key in keys]
+    for (_, problem), key in zip(caught.value.problems, keys, strict=True):
+        found = "Unacceptable" if known[key].kind.is_secret else "<unacceptable>"
+        assert problem == f"expected {known[key].kind.expected}, got {found}"
+
+
+async def test_an_unknown_key_is_a_warning_in_the_log(name, state, caplog):
+    await mount(name, {"zzzzzz": 1})
+    (record,) = [each for each in caplog.records if "unknown key" in each.getMessage()]
+    assert record.levelno == logging.WARNING
+    assert record.getMessage().startswith(f"{name}: $.zzzzzz: unknown key, ignored; ")
+
+
+@pytest.mark.parametrize("name", CONFIGURABLE)
+async def test_a_misspelt_key_is_a_warning_with_the_nearest_known_key(name, state, caplog):
+    key = max(options_of(CASES[name].options), key=len)
+    misspelt = f"{key[:-2]}{key[-1]}{key[-2]}"
+    with pytest.warns(MisspellingWarning) as caught:
+        await mount(name, {misspelt: Unacceptable()})
+    (message,) = [str(each.message) for each in caught]
+    assert message == f"{name}: $.{misspelt}: unknown key, ignored; did you mean {key!r}?"
+    assert message in caplog.text
+
+
+async def test_no_configuration_is_the_defaults(name, state, caplog):
+    await mount(name, {})
+    assert "unknown key" not in caplog.text
+
+
+def test_the_reference_pages_name_every_key(name):
+    folder = ROOT / "docs" / "reference" / "modules"
+    pages = CASES[name].pages or (name,)
+    content = "".join((folder / f"{page}.md").read_text(encoding="utf-8") for page in pages)
+    assert [key for key in options_of(CASES[name].options) if f"`{key}`" not in content] == []
+
+
+# ── the reader ───────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen(kw_only=True)
+class Options:
+    owner: str
+    limit: int = option(whole_number(1), default=3, aliases=("most",))
+    raw: bool = option(flag, key="debug", default=False)
+    api_key: str | None = option(optional(secret), default=None)
+    model: str = option(text, default="small")
+    items: tuple[str, ...] = option(texts(), default=())
+
+    def __attrs_post_init__(self) -> None:
+        if len(self.items) > self.limit:
+            raise PlanError([("$.items", f"expected at most limit ({self.limit}) items, got {len(self.items)}")])
+
+
+def read(config: Mapping[Any, Any] | None, **values: Any) -> Options:
+    return read_options(Options, "tool-x", config, **{"owner": "me", **values})
+
+
+def test_values_are_read_into_their_fields():
+    assert read({"most": 5, "debug": True, "items": ["a"]}) == Options(owner="me", limit=5, raw=True, items=("a",))
+    assert read(None) == Options(owner="me")
+
+
+def test_a_field_that_is_not_an_option_is_an_unknown_key(caplog):
+    with pytest.warns(MisspellingWarning, match=r"\$\.limits: unknown key, ignored; did you mean 'limit'\?"):
+        assert read({"owner": "you", "limits": 5}).owner == "me"
+    assert "tool-x: $.owner: unknown key, ignored; known keys: limit, most, debug" in caplog.text
+
+
+def test_a_key_that_resembles_no_other_emits_no_misspelling_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", MisspellingWarning)
+        read({"colour": 1, 7: 1, "": 1})
+
+
+def test_a_module_may_have_defaults_of_its_own():
+    assert read({}, model="large").model == "large"
+    assert read({"model": "medium"}, model="large").model == "medium"
+
+
+def test_two_keys_of_one_meaning_are_an_error():
+    with pytest.raises(PlanError, match=r"\$\.most: has the same meaning as \$\.limit; expected one of the two"):
+        read({"limit": 1, "most": 1})
+
+
+def test_fields_that_do_not_fit_together_are_an_error_of_the_module():
+    with pytest.raises(PlanError, match=r"invalid config of tool-x.*\$\.items: expected at most limit \(1\)"):
+        read({"items": ["a", "b"], "limit": 1})
+
+
+def test_a_variable_of_the_environment_replaces_a_missing_or_empty_value(monkeypatch):
+    monkeypatch.setenv("A_KEY", " from the environment ")
+    environment = {"api_key": "A_KEY"}
+    assert read({}, environment=environment).api_key == "from the environment"
+    assert read({"api_key": ""}, environment=environment).api_key == "from the environment"
+    assert read({"api_key": "own"}, environment=environment).api_key == "own"
+    monkeypatch.setenv("A_KEY", " ")
+    assert read({}, environment=environment).api_key is None
+
+
+def test_a_bad_variable_of_the_environment_is_named(monkeypatch):
+    monkeypatch.setenv("A_LIMIT", "many")
+    with pytest.raises(PlanError, match=r"\$\.limit: environment variable A_LIMIT: expected a whole number .* 'many'"):
+        read({}, environment={"limit": "A_LIMIT"})
+
+
+def test_a_secret_is_shown_neither_in_messages_nor_in_the_repr():
+    assert "hush" not in repr(read({"api_key": "hush"}))
+    with pytest.raises(PlanError) as caught:
+        read({"api_key": ["hush"]})
+    assert caught.value.problems == [("$.api_key", "expected text, or null, got list")]
+
+
+def test_a_problem_inside_a_value_has_its_own_path():
+    def refuse(value: Any) -> None:
+        raise PlanError([("$[0].name", "is missing"), ("$", "is short")])
+
+    @attrs.frozen
+    class Nested:
+        rules: Any = option(Kind("rules", bool, refuse), default=None)
+
+    with pytest.raises(PlanError) as caught:
+        read_options(Nested, "hooks-x", {"rules": [1]})
+    assert caught.value.problems == [("$.rules[0].name", "is missing"), ("$.rules", "is short")]
+
+
+def test_a_long_value_is_shown_in_part():
+    with pytest.raises(PlanError) as caught:
+        read({"limit": "x" * 10_000})
+    assert len(str(caught.value)) < 400
+
+
+# ── kinds of values ──────────────────────────────────────────────────────────────────────────────
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("kind", "accepted", "refused"),
+    [
+        (flag, [True, False], [0, "true", None]),
+        (whole_number(2), [2, 10**30], [1, True, 2.0, "2", None]),
+        (whole_number(), [-5, 0], [True, 0.5]),
+        (number(0, 1), [0, 1, 0.5], [-0.1, 1.1, NAN, INF, True, "1", None]),
+        (number(0, 1, above=True), [1, 0.5], [0, -1]),
+        (number(), [-1e300, 0], [INF, -INF, NAN]),
+        (seconds, [0.001, 5], [0, -1, INF, NAN, True, None]),
+        (delay, [0, 0.5], [-1, INF, None]),
+        (no_limit_or_seconds, [None, 1], [0, False]),
+        (optional(flag), [None, True], [0]),
+        (text, ["a"], ["", "  ", None, 1]),
+        (any_text, ["", "a"], [None, b"a"]),
+        (secret, ["", "a"], [None, 1]),
+        (choice("a", "b"), ["a", "b"], ["c", ["a"], None]),
+        (mapping, [{}, {"a": 1}], [{1: 1}, [], None]),
+        (mapping_of_secrets("headers"), [{}, {"a": "b"}], [{"": "b"}, {"a": 1}, {1: "a"}, []]),
+        (directory_name, ["a"], ["", "a\0b", 1, None]),
+        (file_name, ["a"], ["", "a\0b", 1, None]),
+        (existing_directory, ["/"], ["/no such directory", "", "/\0", 1, None]),
+        (existing_file, [__file__], ["/", "", "/\0", 1, None]),
+        (url, ["http://a", "https://a/b@c"], ["a", "ftp://a", "http://me:hush@a/", None]),
+    ],
+)
+def test_a_kind_accepts_what_it_states(kind, accepted, refused):
+    for value in accepted:
+        kind.read(value)
+    for value in refused:
+        with pytest.raises(PlanError, match="expected") as caught:
+            kind.read(value)
+        assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "accepted", "refused"),
+    [
+        (texts(), [[], ["a"], ("a", "b")], ["a", [1], [""], None]),
+        (texts(least=1), [["a"]], [[]]),
+        (choices("a", "b"), [["a", "b"], []], [["c"], "a", [["a"]]]),
+        (list_of("ones", lambda item: item == 1), [[1, 1]], [[2], 1]),
+    ],
+)
+def test_a_list_is_read_as_a_tuple(kind, accepted, refused):
+    for value in accepted:
+        assert kind.read(value) == tuple(value)
+    for value in refused:
+        with pytest.raises(PlanError, match="expected a list of"):
+            kind.read(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (whole_number(), "a whole number"),
+        (whole_number(3), "a whole number of at least 3"),
+        (number(), "a number"),
+        (number(0), "a number of at least 0"),
+        (number(0, 1, above=True, what="a share"), "a share above 0 and at most 1"),
+        (texts(least=2), "a list of at least 2 non-empty texts"),
+        (choices("a", "b"), "a list of 'a', 'b'"),
+        (no_limit_or_seconds, "a positive number of seconds, or null for no limit"),
+        (optional(flag), "true or false, or null"),
+    ],
+)
+def test_a_kind_states_what_it_expects(kind, expected):
+    assert kind.expected == expected
