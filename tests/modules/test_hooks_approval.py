@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from amplifier import ApprovalResponse, HookResult, PlanError
 from amplifier.conformance import strategies
 from amplifier.modules import hooks_approval, tool_bash, tool_filesystem, tool_search, tool_todo
-from amplifier.modules.hooks_approval._asking import _key
 from amplifier.modules.hooks_approval._options import ApprovalOptions, read_approval_options
+from amplifier.modules.hooks_approval._registered_provider import _key
 from amplifier.testing import EventRecorder, MockApprovalSystem, MockTool, TestCoordinator
 from tests.modules.test_hooks_together import Watched
 

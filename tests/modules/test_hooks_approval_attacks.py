@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from amplifier.modules.hooks_approval._commands import parse_command
+from amplifier.modules.hooks_approval._command_parser import parse_command
 from amplifier.modules.hooks_approval._prompt import render_prompt
 from tests.modules.test_hooks_approval import Gate
 

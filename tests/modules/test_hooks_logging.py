@@ -18,8 +18,8 @@ from amplifier import PlanError
 from amplifier.conformance import strategies
 from amplifier.events import ALL_EVENTS, OUR_EVENTS
 from amplifier.modules import hooks_logging
+from amplifier.modules.hooks_logging._log_record import level_of, write_line
 from amplifier.modules.hooks_logging._options import LogOptions
-from amplifier.modules.hooks_logging._record import level_of, write_line
 from amplifier.testing import MockTool, TestCoordinator
 from tests.modules.test_hooks_together import KEY, Watched, lines
 

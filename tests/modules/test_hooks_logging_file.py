@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from amplifier.modules import hooks_logging
-from amplifier.modules.hooks_logging import _file
-from amplifier.modules.hooks_logging._file import EventFile
+from amplifier.modules.hooks_logging import _log_file
+from amplifier.modules.hooks_logging._log_file import EventFile
 from amplifier.testing import TestCoordinator, cancel_everywhere
 from tests._support.child_process import run_child
 from tests._support.tree import ROOT
@@ -82,7 +82,7 @@ def test_a_line_that_the_disk_took_in_part_is_taken_back(tmp_path, monkeypatch):
     file = EventFile(path)
     file.open()
     file.append(LINE)
-    monkeypatch.setattr(_file, "os", HalfOf(2))
+    monkeypatch.setattr(_log_file, "os", HalfOf(2))
     for _ in range(2):
         with pytest.raises(OSError, match="only part of a line"):
             file.append(LINE)
@@ -97,7 +97,7 @@ def test_a_line_taken_in_part_is_not_taken_back_with_somebody_elses_behind_it(tm
     file = EventFile(path)
     file.open()
     other = path.open("ab", buffering=0)
-    monkeypatch.setattr(_file, "os", HalfOf(1, then=lambda: other.write(b"\n" + LINE)))
+    monkeypatch.setattr(_log_file, "os", HalfOf(1, then=lambda: other.write(b"\n" + LINE)))
     with pytest.raises(OSError, match="only part of a line"):
         file.append(LINE)
     file.append(LINE)
@@ -112,7 +112,7 @@ async def test_a_disk_that_refuses_is_told_once_counted_and_recovered_from(tmp_p
     coordinator = TestCoordinator("s-1")
     close = await hooks_logging.mount(coordinator, {"path": str(tmp_path / "e.jsonl")})
     log = coordinator.session_state["hooks-logging"][0]
-    monkeypatch.setattr(_file, "os", HalfOf(3, error=error))
+    monkeypatch.setattr(_log_file, "os", HalfOf(3, error=error))
     for number in range(5):
         assert (await coordinator.hooks.emit("tool:pre", {"n": number})).action == "continue"
     assert (log.statistics().written, log.statistics().lost) == (2, 3)

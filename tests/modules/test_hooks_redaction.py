@@ -20,7 +20,7 @@ from amplifier.events import ALL_EVENTS, CATALOGUE
 from amplifier.modules import hooks_redaction
 from amplifier.modules.hooks_redaction import RedactionHook, Redactor
 from amplifier.modules.hooks_redaction._options import path_steps, read_redaction_options
-from amplifier.modules.hooks_redaction._personal import PERSONAL, redact_personal
+from amplifier.modules.hooks_redaction._personal_data import PERSONAL, redact_personal
 from amplifier.testing import EventRecorder, TestCoordinator, cancel_everywhere
 
 RANDOM = "aB3dE5gH7jK9mN1pQ2sT4vW6xY8zA0cD2fG4hJ6k"

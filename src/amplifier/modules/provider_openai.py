@@ -16,18 +16,18 @@ from ._llm_provider import (
     Prices,
     ProviderOptions,
     Sdk,
-    Service,
+    ServiceDefinition,
     choice,
     client_options,
-    common_fields,
-    decline,
+    config_fields_of,
+    log_not_mounted,
     make_info,
-    mount_service,
+    mount_provider,
     optional,
     read_options,
     text,
 )
-from ._openai_wire import DEFAULT_MODEL, ChatDialect, ChatStyle, OpenAIModels, ResponsesDialect, ResponsesStyle
+from ._openai_wire import DEFAULT_MODEL, ChatCompletions, ChatStyle, OpenAIModels, ResponsesApi, ResponsesStyle
 from ._tool_base import flag
 
 __all__ = ["mount"]
@@ -57,7 +57,7 @@ _CHECKS = {
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], Awaitable[None]] | None:
-    """Mount the provider, or decline where there is no key.
+    """Mount the provider, or log_not_mounted where there is no key.
 
     Raises:
         PlanError: The config is wrong.
@@ -67,13 +67,13 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     defaults = {"default_model": DEFAULT_MODEL}
     options = read_options(_Options, _MODULE, config, _CHECKS, environment=environment, defaults=defaults)
     if not options.api_key:
-        decline(_MODULE, "API key", f"set {_KEY} or api_key in the plan")
+        log_not_mounted(_MODULE, "API key", f"set {_KEY} or api_key in the plan")
         return None
     catalogue = OpenAIModels()
     parallel = options.parallel_tool_calls
     chat = ChatStyle(max_tokens_field="max_completion_tokens", has_developer=True, parallel_tool_calls=parallel)
     responses = ResponsesStyle(reasoning_summary=options.reasoning_summary, parallel_tool_calls=parallel)
-    service = Service(
+    service = ServiceDefinition(
         module=_MODULE,
         package="openai",
         extra="openai",
@@ -84,13 +84,13 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
             options,
             catalogue,
             env_vars=[_KEY],
-            fields=common_fields(_KEY, _URL, default_model=DEFAULT_MODEL, needs_url=False),
+            fields=config_fields_of(_KEY, _URL, default_model=DEFAULT_MODEL, needs_url=False),
         ),
-        dialect=ChatDialect(chat) if options.api == "chat" else ResponsesDialect(responses),
+        wire_format=ChatCompletions(chat) if options.api == "chat" else ResponsesApi(responses),
         catalogue=catalogue,
         prices=Prices("openai"),
     )
-    return await mount_service(coordinator, service, options)
+    return await mount_provider(coordinator, service, options)
 
 
 def _client(sdk: Sdk, options: _Options) -> Any:

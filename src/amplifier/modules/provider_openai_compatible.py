@@ -16,17 +16,17 @@ from ._llm_provider import (
     Prices,
     ProviderOptions,
     Sdk,
-    Service,
+    ServiceDefinition,
     choice,
     client_options,
-    common_fields,
-    decline,
+    config_fields_of,
+    log_not_mounted,
     make_info,
-    mount_service,
+    mount_provider,
     optional,
     read_options,
 )
-from ._openai_wire import AnyModels, ChatDialect, ChatStyle
+from ._openai_wire import ChatCompletions, ChatStyle, ConfiguredModels
 from ._tool_base import count, flag
 
 __all__ = ["mount"]
@@ -59,7 +59,7 @@ _CHECKS = {
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], Awaitable[None]] | None:
-    """Mount the provider, or decline where there is no address.
+    """Mount the provider, or log_not_mounted where there is no address.
 
     Raises:
         PlanError: The config is wrong.
@@ -68,15 +68,15 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     environment = {"api_key": _KEY, "base_url": _URL}
     options = read_options(_Options, _MODULE, config, _CHECKS, environment=environment, defaults=_DEFAULTS)
     if not options.base_url:
-        decline(_MODULE, "address", f"set {_URL} or base_url in the plan, such as http://127.0.0.1:8080/v1")
+        log_not_mounted(_MODULE, "address", f"set {_URL} or base_url in the plan, such as http://127.0.0.1:8080/v1")
         return None
-    catalogue = AnyModels(options.default_model, options.context_window or 32_768, options.max_tokens or 4096)
+    catalogue = ConfiguredModels(options.default_model, options.context_window or 32_768, options.max_tokens or 4096)
     style = ChatStyle(
         max_tokens_field=options.max_tokens_field,
         parallel_tool_calls=options.parallel_tool_calls,
         seed=options.seed,
     )
-    service = Service(
+    service = ServiceDefinition(
         module=_MODULE,
         package="openai",
         extra="openai",
@@ -87,13 +87,13 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
             options,
             catalogue,
             env_vars=[_KEY],
-            fields=common_fields(_KEY, _URL, default_model="default", needs_url=True),
+            fields=config_fields_of(_KEY, _URL, default_model="default", needs_url=True),
         ),
-        dialect=ChatDialect(style),
+        wire_format=ChatCompletions(style),
         catalogue=catalogue,
         prices=Prices(None, options.base_url),
     )
-    return await mount_service(coordinator, service, options)
+    return await mount_provider(coordinator, service, options)
 
 
 def _client(sdk: Sdk, options: _Options) -> Any:

@@ -15,7 +15,7 @@ from amplifier.modules import provider_anthropic, provider_openai, provider_open
 from amplifier.testing import EventRecorder, TestCoordinator
 from tests.modules.providers.wire_server import END, EVENT_STREAM, Step, WireServer, event, reply
 
-Call = tuple[str, str, str]
+CallOptions = tuple[str, str, str]
 """A tool call as the service sends it: id, name, arguments as JSON text."""
 
 KEY = "sk-test-0123456789"
@@ -32,12 +32,14 @@ class Spoken:
     prefix: str = "/v1"
 
     def pieces(
-        self, texts: Sequence[str] = (), calls: Sequence[Call] = (), thoughts: Sequence[str] = ()
+        self, texts: Sequence[str] = (), calls: Sequence[CallOptions] = (), thoughts: Sequence[str] = ()
     ) -> list[bytes]:
         """The events of an answer, one chunk each."""
         return _PIECES[self.path](texts, calls, thoughts)
 
-    def answer(self, texts: Sequence[str] = (), calls: Sequence[Call] = (), thoughts: Sequence[str] = ()) -> list[Step]:
+    def answer(
+        self, texts: Sequence[str] = (), calls: Sequence[CallOptions] = (), thoughts: Sequence[str] = ()
+    ) -> list[Step]:
         """A whole streamed answer."""
         return [EVENT_STREAM, *self.pieces(texts, calls, thoughts), END]
 
@@ -51,7 +53,7 @@ class Spoken:
         return f"provider-{self.name}"
 
 
-def _anthropic(texts: Sequence[str], calls: Sequence[Call], thoughts: Sequence[str]) -> list[bytes]:
+def _anthropic(texts: Sequence[str], calls: Sequence[CallOptions], thoughts: Sequence[str]) -> list[bytes]:
     usage = {"input_tokens": 10, "cache_read_input_tokens": 5, "cache_creation_input_tokens": 2, "output_tokens": 1}
     message: dict[str, Any] = {
         "id": "msg_1",
@@ -83,7 +85,7 @@ def _anthropic(texts: Sequence[str], calls: Sequence[Call], thoughts: Sequence[s
     return [event(item, item["type"]) for item in said]
 
 
-def _chat(texts: Sequence[str], calls: Sequence[Call], thoughts: Sequence[str]) -> list[bytes]:
+def _chat(texts: Sequence[str], calls: Sequence[CallOptions], thoughts: Sequence[str]) -> list[bytes]:
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
     deltas += [{"reasoning_content": text} for text in thoughts]
     deltas += [{"content": text} for text in texts]
@@ -102,7 +104,7 @@ def _chat(texts: Sequence[str], calls: Sequence[Call], thoughts: Sequence[str]) 
     return [*(event(item) for item in said), event("[DONE]")]
 
 
-def _responses(texts: Sequence[str], calls: Sequence[Call], thoughts: Sequence[str]) -> list[bytes]:
+def _responses(texts: Sequence[str], calls: Sequence[CallOptions], thoughts: Sequence[str]) -> list[bytes]:
     said: list[dict[str, Any]] = [{"type": "response.created", "response": {"id": "resp_1"}}]
     items: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
     if thoughts:

@@ -17,18 +17,18 @@ from amplifier.models import (
     Usage,
     to_dict,
 )
-from amplifier.modules._llm_provider import AnswerReader, ServerEvent
-from amplifier.modules._openai_wire._chat_decode import ChatReader
-from amplifier.modules._openai_wire._responses_decode import ResponseReader
-from amplifier.modules.provider_anthropic._decode import MessageReader
+from amplifier.modules._llm_provider import ResponseReader, SseEvent
+from amplifier.modules._openai_wire.chat_completions_reader import ChatCompletionsReader
+from amplifier.modules._openai_wire.responses_api_reader import ResponsesApiReader
+from amplifier.modules.provider_anthropic._messages_api_reader import MessagesApiReader
 
 NOTHING = Usage(input_tokens=0, output_tokens=0, total_tokens=0)
 
 
-def read(reader: AnswerReader, *events: Any) -> tuple[list[StreamChunk], ChatResponse]:
+def read(reader: ResponseReader, *events: Any) -> tuple[list[StreamChunk], ChatResponse]:
     chunks: list[StreamChunk] = []
     for event in events:
-        chunks += reader.read_event(ServerEvent(None, event if isinstance(event, str) else json.dumps(event)))
+        chunks += reader.read_event(SseEvent(None, event if isinstance(event, str) else json.dumps(event)))
     if not reader.is_over:
         chunks += reader.end_of_stream()
     return chunks, reader.response(NOTHING, None)
@@ -91,7 +91,7 @@ LIBERTIES: dict[str, list[list[dict[str, Any]]]] = {
 def test_calls_are_put_together_however_a_server_sends_them(how, end):
     events = [delta(tool_calls=pieces) for pieces in LIBERTIES[how]]
     ends = [delta(finish="tool_calls"), *([end] if end else [])]
-    chunks, response = read(ChatReader(), delta(content="so"), *events, *ends)
+    chunks, response = read(ChatCompletionsReader(), delta(content="so"), *events, *ends)
     assert response.tool_calls == [
         ToolCall(id="a", name="look", arguments={"x": 1}),
         ToolCall(id="b", name="count", arguments={"y": 2}),
@@ -103,28 +103,28 @@ def test_calls_are_put_together_however_a_server_sends_them(how, end):
 
 def test_thoughts_words_and_thoughts_again_are_blocks_of_their_own():
     events = [delta(reasoning="a"), delta(reasoning="b"), delta(content="c"), delta(reasoning="d"), delta("stop")]
-    _, response = read(ChatReader(), *events)
+    _, response = read(ChatCompletionsReader(), *events)
     assert [block.type for block in response.content] == ["thinking", "text", "thinking"]
     assert [getattr(block, "thinking", None) for block in response.content] == ["ab", None, "d"]
 
 
 def test_a_stream_without_a_reason_for_its_end_broke_off():
     with pytest.raises(StreamError):
-        read(ChatReader(), delta(content="a"))
+        read(ChatCompletionsReader(), delta(content="a"))
     with pytest.raises(StreamError):
-        read(ChatReader(), delta(content="a"), "[DONE]")
+        read(ChatCompletionsReader(), delta(content="a"), "[DONE]")
 
 
 def test_a_refusal_is_words_unless_there_are_none():
-    _, response = read(ChatReader(), delta(refusal="I will not."), delta("stop"))
+    _, response = read(ChatCompletionsReader(), delta(refusal="I will not."), delta("stop"))
     assert to_dict(response.content[0]) == {"type": "text", "text": "I will not.", "refusal": True}
     with pytest.raises(ContentFilterError):
-        read(ChatReader(), delta("content_filter"))
+        read(ChatCompletionsReader(), delta("content_filter"))
 
 
 def test_only_the_first_choice_counts():
     two = {"choices": [{"delta": {"content": "a"}}, {"index": 1, "delta": {"content": "b"}}]}
-    assert read(ChatReader(), two, delta("stop"))[1].content == [TextBlock(text="a")]
+    assert read(ChatCompletionsReader(), two, delta("stop"))[1].content == [TextBlock(text="a")]
 
 
 # ── Anthropic ────────────────────────────────────────────────────────────────────────────────────
@@ -152,7 +152,7 @@ def test_blocks_of_unknown_kinds_come_through_as_they_came():
     search = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {}}
     found = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": [{"url": "https://e", "new": {"a": 1}}]}
     words = [{"type": "input_json_delta", "partial_json": part} for part in ('{"query"', ': "x"}')]
-    _, response = read(MessageReader(), *message(block(search, *words), block(found, index=1)))
+    _, response = read(MessagesApiReader(), *message(block(search, *words), block(found, index=1)))
     assert [to_dict(item) for item in response.content] == [{**search, "input": {"query": "x"}}, found]
 
 
@@ -165,7 +165,7 @@ def test_sealed_thoughts_and_citations_are_kept():
         {"type": "citations_delta", "citation": {"n": 2}},
         index=1,
     )
-    _, response = read(MessageReader(), *message(sealed, cited))
+    _, response = read(MessagesApiReader(), *message(sealed, cited))
     assert response.content[0] == RedactedThinkingBlock(data="zz")
     assert response.content[1].extra["citations"] == [{"n": 1}, {"n": 2}]
 
@@ -173,14 +173,14 @@ def test_sealed_thoughts_and_citations_are_kept():
 def test_events_and_deltas_of_the_future_are_passed_over():
     future = {"type": "something_new", "index": 0}
     words = block({"type": "text", "text": ""}, {"type": "new_delta", "x": 1}, {"type": "text_delta", "text": "so"})
-    _, response = read(MessageReader(), future, *message(words), future)
+    _, response = read(MessagesApiReader(), future, *message(words), future)
     assert response.content == [TextBlock(text="so")]
 
 
 def test_counts_of_the_end_replace_those_of_the_beginning():
-    reader = MessageReader()
+    reader = MessagesApiReader()
     read(reader, *message())
-    assert (reader.consumed.input_tokens, reader.consumed.output_tokens) == (1, 5)
+    assert (reader.token_counts.input_tokens, reader.token_counts.output_tokens) == (1, 5)
 
 
 def test_a_call_that_was_cut_off_is_told_from_nonsense():
@@ -188,7 +188,7 @@ def test_a_call_that_was_cut_off_is_told_from_nonsense():
     events = block(start, {"type": "input_json_delta", "partial_json": '{"x": "unfin'})
     for reason, retryable in (("max_tokens", False), ("tool_use", True)):
         with pytest.raises(InvalidToolCallError) as caught:
-            read(MessageReader(), *message(events, reason=reason))
+            read(MessagesApiReader(), *message(events, reason=reason))
         assert caught.value.retryable is retryable
 
 
@@ -204,7 +204,7 @@ COMPLETED = {"type": "response.completed", "response": {"status": "completed", "
 
 def test_items_of_unknown_kinds_come_through_as_they_came():
     search = {"type": "web_search_call", "id": "ws", "status": "completed", "action": {"type": "search"}}
-    _, response = read(ResponseReader(), done(0, search), COMPLETED)
+    _, response = read(ResponsesApiReader(), done(0, search), COMPLETED)
     assert [to_dict(item) for item in response.content] == [search]
 
 
@@ -213,7 +213,7 @@ def test_finished_items_are_the_truth():
     parts = [{"type": "output_text", "text": "whole"}, {"type": "refusal", "refusal": "no"}]
     item = {"type": "message", "id": "m", "phase": "final_answer", "content": parts}
     lost = {"type": "response.output_text.delta", "output_index": 0, "content_index": 0, "delta": "who"}
-    chunks, response = read(ResponseReader(), lost, done(0, item), COMPLETED)
+    chunks, response = read(ResponsesApiReader(), lost, done(0, item), COMPLETED)
     assert [getattr(b, "text", None) for b in response.content] == ["whole", "no"]
     assert response.content[0].extra == {"phase": "final_answer"}
     assert [(c.kind, c.index) for c in chunks] == [
@@ -229,6 +229,6 @@ def test_an_incomplete_response_says_why():
     incomplete = {"type": "response.incomplete", "response": {"incomplete_details": {"reason": "max_output_tokens"}}}
     item = {"type": "function_call", "id": "f", "call_id": "c", "name": "look", "arguments": '{"x'}
     with pytest.raises(InvalidToolCallError, match="more output tokens"):
-        read(ResponseReader(), done(0, item), incomplete)
+        read(ResponsesApiReader(), done(0, item), incomplete)
     words = {"type": "message", "content": [{"type": "output_text", "text": "half"}]}
-    assert read(ResponseReader(), done(0, words), incomplete)[1].finish_reason == "max_output_tokens"
+    assert read(ResponsesApiReader(), done(0, words), incomplete)[1].finish_reason == "max_output_tokens"

@@ -28,12 +28,17 @@ from amplifier.errors import (
     StreamError,
 )
 from amplifier.models import ToolSpec
-from amplifier.modules._llm_provider._errors import Blame, from_status, from_stream, retry_after
-from amplifier.modules._llm_provider._wire import MAX_ERROR_BYTES
+from amplifier.modules._llm_provider.error_mapping import (
+    ErrorContext,
+    error_from_status,
+    error_from_stream_event,
+    retry_after,
+)
+from amplifier.modules._llm_provider.sdk_http_client import MAX_ERROR_BYTES
 from tests.modules.providers.services import KEY, SERVICES, ask, line
 from tests.modules.providers.wire_server import CLOSE, END, EVENT_STREAM, RESET, STALL, chunk, event, reply
 
-BLAME = Blame("svc", "model-x", KEY)
+BLAME = ErrorContext("svc", "model-x", KEY)
 
 STATUSES: list[tuple[int, dict, type[LLMError], bool]] = [
     (400, {"message": "bad field"}, InvalidRequestError, False),
@@ -62,7 +67,7 @@ STATUSES: list[tuple[int, dict, type[LLMError], bool]] = [
 
 @pytest.mark.parametrize(("status", "error", "kind", "retryable"), STATUSES)
 def test_a_status_and_its_words_become_one_of_our_errors(status, error, kind, retryable):
-    found = from_status(BLAME, status, {}, {"error": error})
+    found = error_from_status(BLAME, status, {}, {"error": error})
     assert type(found) is kind
     assert (found.retryable, found.status_code) == (retryable, status)
     assert (found.provider, found.model) == ("svc", "model-x")
@@ -74,8 +79,8 @@ def test_a_status_and_its_words_become_one_of_our_errors(status, error, kind, re
     "body", [None, "", "<html>busy</html>", [1], {"error": "text"}, {"detail": "text"}, {"error": None}, {"x": {}}]
 )
 def test_an_error_may_have_any_body(body):
-    assert isinstance(from_status(BLAME, 500, {}, body), ProviderUnavailableError)
-    assert isinstance(from_stream(BLAME, body), StreamError)
+    assert isinstance(error_from_status(BLAME, 500, {}, body), ProviderUnavailableError)
+    assert isinstance(error_from_stream_event(BLAME, body), StreamError)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +95,7 @@ def test_an_error_may_have_any_body(body):
     ],
 )
 def test_an_error_inside_a_stream_is_known_by_its_name(word, kind):
-    assert type(from_stream(BLAME, {"error": {"type": word, "message": "m"}})) is kind
+    assert type(error_from_stream_event(BLAME, {"error": {"type": word, "message": "m"}})) is kind
 
 
 NOW = 1_700_000_000.0

@@ -12,7 +12,7 @@ import pytest
 from amplifier import AmplifierSession, ModuleLoader
 from amplifier.errors import MissingExtraError, PlanError
 from amplifier.modules import loop_basic, provider_anthropic, provider_openai, provider_openai_compatible
-from amplifier.modules._llm_provider import EVENTS, Consumed, Prices
+from amplifier.modules._llm_provider import EVENTS, Prices, TokenCounts
 from amplifier.testing import MockContextManager, TestCoordinator
 from tests.modules.providers.services import KEY, SERVICES, ask, line
 
@@ -159,7 +159,7 @@ def test_prices_may_be_known_by_the_address():
     known, unknown = Prices(None, "https://api.deepseek.com"), Prices(None, "http://127.0.0.1:1/v1")
     known.load()
     unknown.load()
-    used = Consumed(input_tokens=1000, output_tokens=1000)
+    used = TokenCounts(input_tokens=1000, output_tokens=1000)
     assert known.cost("deepseek-chat", used)
     assert unknown.cost("deepseek-chat", used) is None
     assert Prices("openai").cost("gpt-4o", used) is None  # not loaded

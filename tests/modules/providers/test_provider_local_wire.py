@@ -44,9 +44,9 @@ from amplifier.models import (
     ToolSpec,
 )
 from amplifier.modules import provider_local
-from amplifier.modules.provider_local import _server
-from amplifier.modules.provider_local._decode import Decoder, Lines
-from amplifier.modules.provider_local._encode import NO_RESULT, encode
+from amplifier.modules.provider_local import _server_process
+from amplifier.modules.provider_local._chat_request import NO_RESULT, encode
+from amplifier.modules.provider_local._chat_response import Decoder, Lines
 from amplifier.modules.provider_local._options import Options, read_options
 from amplifier.testing import MODES, TestCoordinator, cancel_everywhere
 from tests._support.tree import ROOT
@@ -59,7 +59,7 @@ OPTIONS = Options(model_path=Path("m.gguf"))
 
 @pytest.fixture(autouse=True)
 def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_server, "_SCRIPT", STAND_IN)
+    monkeypatch.setattr(_server_process, "_SCRIPT", STAND_IN)
 
 
 def event(**members: Any) -> str:
@@ -242,14 +242,14 @@ async def test_keys_of_other_services_do_not_reach_the_process(tmp_path, monkeyp
 def test_a_request_cancelled_anywhere_leaves_no_process(tmp_path, mode, where, monkeypatch):
     """Alone without a second native cancel: while a module unwinds, that one is the kernel's to hold back."""
     pids: list[int] = []
-    spawn = _server._spawn
+    spawn = _server_process._spawn
 
     def noted(job: Any) -> Any:
         process = spawn(job)
         pids.append(process.pid)
         return process
 
-    monkeypatch.setattr(_server, "_spawn", noted)
+    monkeypatch.setattr(_server_process, "_spawn", noted)
 
     def make() -> Any:
         pids.clear()

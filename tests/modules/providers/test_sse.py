@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier.modules._llm_provider._answer import Blocks, whole_characters
-from amplifier.modules._llm_provider._sse import EventParser, ServerEvent, read_json
+from amplifier.modules._llm_provider.response_reader import ContentBlocks, join_surrogates
+from amplifier.modules._llm_provider.server_sent_events import SseEvent, SseParser, read_json
 
 
-def parse(*pieces: bytes) -> list[ServerEvent]:
-    parser = EventParser()
+def parse(*pieces: bytes) -> list[SseEvent]:
+    parser = SseParser()
     return [event for piece in pieces for event in parser.feed(piece)] + parser.end()
 
 
@@ -23,20 +23,20 @@ def split(data: bytes, cuts: list[int]) -> list[bytes]:
 
 
 CASES = [
-    (b"data: a\n\n", [ServerEvent(None, "a")]),
-    (b"data:a\n\n", [ServerEvent(None, "a")]),
-    (b"data:  a\n\n", [ServerEvent(None, " a")]),
-    (b"event: x\ndata: a\ndata: b\n\n", [ServerEvent("x", "a\nb")]),
-    (b"event: x\n\ndata: a\n\n", [ServerEvent(None, "a")]),
-    (b": comment\nid: 3\nretry: 9\ndata: a\n\n", [ServerEvent(None, "a")]),
-    (b"data: a\r\n\r\ndata: b\r\n\r\n", [ServerEvent(None, "a"), ServerEvent(None, "b")]),
-    (b"event: x\r\ndata: a\r\ndata: b\r\n\r\n", [ServerEvent("x", "a\nb")]),
-    (b"data: a\r\rdata: b\r\r", [ServerEvent(None, "a"), ServerEvent(None, "b")]),
-    (b"\xef\xbb\xbfdata: a\n\n", [ServerEvent(None, "a")]),
-    (b"data: a", [ServerEvent(None, "a")]),
-    (b"data: a\n", [ServerEvent(None, "a")]),
-    (b"data\n\n", [ServerEvent(None, "")]),
-    ("data: grüße\u2028x\n\n".encode(), [ServerEvent(None, "grüße\u2028x")]),
+    (b"data: a\n\n", [SseEvent(None, "a")]),
+    (b"data:a\n\n", [SseEvent(None, "a")]),
+    (b"data:  a\n\n", [SseEvent(None, " a")]),
+    (b"event: x\ndata: a\ndata: b\n\n", [SseEvent("x", "a\nb")]),
+    (b"event: x\n\ndata: a\n\n", [SseEvent(None, "a")]),
+    (b": comment\nid: 3\nretry: 9\ndata: a\n\n", [SseEvent(None, "a")]),
+    (b"data: a\r\n\r\ndata: b\r\n\r\n", [SseEvent(None, "a"), SseEvent(None, "b")]),
+    (b"event: x\r\ndata: a\r\ndata: b\r\n\r\n", [SseEvent("x", "a\nb")]),
+    (b"data: a\r\rdata: b\r\r", [SseEvent(None, "a"), SseEvent(None, "b")]),
+    (b"\xef\xbb\xbfdata: a\n\n", [SseEvent(None, "a")]),
+    (b"data: a", [SseEvent(None, "a")]),
+    (b"data: a\n", [SseEvent(None, "a")]),
+    (b"data\n\n", [SseEvent(None, "")]),
+    ("data: grüße\u2028x\n\n".encode(), [SseEvent(None, "grüße\u2028x")]),
     (b"\n\n\n", []),
     (b"", []),
 ]
@@ -80,10 +80,10 @@ def test_text_in_pieces_of_utf16_is_put_together(text, cuts):
     """Services that count in UTF-16 cut characters in half; both halves arrive, and neither is ever shown alone."""
     units = text.encode("utf-16-le", "surrogatepass")
     pieces = [piece.decode("utf-16-le", "surrogatepass") for piece in split_units(units, cuts)]
-    blocks = Blocks()
+    blocks = ContentBlocks()
     blocks.start("b", "text")
     shown = [chunk.text for piece in pieces for chunk in blocks.add("b", piece)]
-    assert "".join(filter(None, shown)) == blocks.text("b") == whole_characters(text)
+    assert "".join(filter(None, shown)) == blocks.text("b") == join_surrogates(text)
 
 
 def split_units(units: bytes, cuts: list[int]) -> list[bytes]:
@@ -92,7 +92,7 @@ def split_units(units: bytes, cuts: list[int]) -> list[bytes]:
 
 
 def test_half_a_character_at_the_end_becomes_a_mark():
-    blocks = Blocks()
+    blocks = ContentBlocks()
     blocks.start("b", "text")
     assert blocks.add("b", "a\ud83d")[0].text == "a"
     assert blocks.text("b") == "a\ufffd"

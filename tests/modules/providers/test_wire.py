@@ -12,14 +12,14 @@ import pytest
 
 from amplifier.errors import LLMTimeoutError, StreamError
 from amplifier.modules._llm_provider import ProviderOptions
-from amplifier.modules._llm_provider._dialect import resolve_call
-from amplifier.modules._llm_provider._errors import Blame
-from amplifier.modules._llm_provider._wire import MAX_BODY_BYTES, Deadlines, Sdk, Wire
+from amplifier.modules._llm_provider.error_mapping import ErrorContext
+from amplifier.modules._llm_provider.sdk_http_client import MAX_BODY_BYTES, Deadlines, Sdk, SdkHttpClient
+from amplifier.modules._llm_provider.wire_format import resolve_call_options
 from tests.modules.providers.services import ask
 
 pytestmark = pytest.mark.virtual_time
 
-BLAME = Blame("svc", "model-x")
+BLAME = ErrorContext("svc", "model-x")
 
 
 class SlowClient:
@@ -47,7 +47,7 @@ class SlowClient:
 
 
 async def read(client: SlowClient, *, total: float | None, idle: float | None) -> bytes:
-    wire = Wire(Sdk(openai, httpx2), client)
+    wire = SdkHttpClient(Sdk(openai, httpx2), client)
     received = b""
     async with wire.open("post", "/x", {}, Deadlines(total, idle, BLAME), BLAME) as reply:
         while (piece := await reply.receive()) is not None:
@@ -85,7 +85,7 @@ async def test_the_whole_call_has_a_limit_of_its_own(idle):
 
 
 async def test_a_slow_reader_is_not_a_silent_server():
-    wire = Wire(Sdk(openai, httpx2), SlowClient(0, (1, b"x"), (1, b"y")))
+    wire = SdkHttpClient(Sdk(openai, httpx2), SlowClient(0, (1, b"x"), (1, b"y")))
     async with wire.open("post", "/x", {}, Deadlines(None, 5, BLAME), BLAME) as reply:
         assert await reply.receive() == b"x"
         await anyio.sleep(1000)
@@ -108,7 +108,7 @@ async def test_an_answer_beyond_all_measure_is_given_up():
 
 def test_who_decides_about_a_call():
     options = ProviderOptions(default_model="m", max_tokens=5, temperature=0.1, reasoning_effort="low", timeout=9)
-    call = resolve_call(options, ask(), {}, 100)
+    call = resolve_call_options(options, ask(), {}, 100)
     assert (call.model, call.max_tokens, call.temperature, call.reasoning_effort, call.timeout) == (
         "m",
         5,
@@ -117,7 +117,7 @@ def test_who_decides_about_a_call():
         9,
     )
     request = ask(model="n", max_output_tokens=6, temperature=0.0, reasoning_effort="high", timeout=8)
-    call = resolve_call(options, request, {}, 100)
+    call = resolve_call_options(options, request, {}, 100)
     assert (call.model, call.max_tokens, call.temperature, call.reasoning_effort, call.timeout) == (
         "n",
         6,
@@ -125,6 +125,8 @@ def test_who_decides_about_a_call():
         "high",
         8,
     )
-    call = resolve_call(options, request, {"model": "o", "max_tokens": 7, "temperature": 1.0, "timeout": 7}, 100)
+    call = resolve_call_options(
+        options, request, {"model": "o", "max_tokens": 7, "temperature": 1.0, "timeout": 7}, 100
+    )
     assert (call.model, call.max_tokens, call.temperature, call.timeout) == ("o", 7, 1.0, 7)
-    assert resolve_call(ProviderOptions(default_model="m"), ask(), {}, 100).max_tokens == 100
+    assert resolve_call_options(ProviderOptions(default_model="m"), ask(), {}, 100).max_tokens == 100

@@ -3,17 +3,17 @@
 `_chat_*` is Chat Completions, `_responses_*` is Responses, each with a file per direction; `_models` knows the models.
 """
 
-from ._chat_encode import ChatStyle
-from ._dialects import ChatDialect, ResponsesDialect
-from ._models import DEFAULT_MODEL, AnyModels, OpenAIModels
-from ._responses_encode import ResponsesStyle
+from .chat_completions import ChatStyle
+from .model_catalogue import DEFAULT_MODEL, ConfiguredModels, OpenAIModels
+from .responses_api import ResponsesStyle
+from .wire_formats import ChatCompletions, ResponsesApi
 
 __all__ = [
     "DEFAULT_MODEL",
-    "AnyModels",
-    "ChatDialect",
+    "ChatCompletions",
     "ChatStyle",
+    "ConfiguredModels",
     "OpenAIModels",
-    "ResponsesDialect",
+    "ResponsesApi",
     "ResponsesStyle",
 ]

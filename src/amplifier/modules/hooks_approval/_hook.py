@@ -13,9 +13,9 @@ from amplifier.contracts import Coordinator
 from amplifier.events import APPROVAL_DENIED, APPROVAL_GRANTED, APPROVAL_REQUIRED, TOOL_PRE
 from amplifier.models import HookResult
 
-from ._asking import ProviderDesk
 from ._options import FREE_TOOLS, MODULE, ApprovalOptions
 from ._prompt import one_line, render_prompt
+from ._registered_provider import ProviderDesk
 from ._rules import Action, Call, strictest
 
 logger = logging.getLogger("amplifier.modules.hooks-approval")

@@ -8,8 +8,8 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 
-from . import _matching as matching
-from ._commands import Command, parse_command
+from . import _pattern_matching as matching
+from ._command_parser import Command, parse_command
 
 Action: TypeAlias = Literal["allow", "ask", "deny"]
 

@@ -8,7 +8,7 @@ _mount     how it comes into a session and finds the events of other modules
 The handler writes in place: see `_file` for why, and the reference page for what it costs.
 """
 
-from ._mount import EventLog, LogStatistics, mount, on_session_ready
+from ._event_log import EventLog, LogStatistics, mount, on_session_ready
 
 __all__ = ["EventLog", "LogStatistics", "mount", "on_session_ready"]
 

@@ -10,7 +10,7 @@ from amplifier._json import REDACTED, SENSITIVE_KEYS, Frame, copy_json, rebuild,
 from amplifier.models import ToolResult
 
 from ._options import RedactionOptions, path_steps
-from ._personal import redact_personal
+from ._personal_data import redact_personal
 
 _DEEPEST = 1000
 _JSON_LEAVES = (str, int, float, bool, type(None))

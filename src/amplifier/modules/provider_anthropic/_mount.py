@@ -8,29 +8,29 @@ from typing import Any, final
 from amplifier.contracts import Coordinator
 from amplifier.models import ChatRequest
 from amplifier.modules._llm_provider import (
-    Call,
+    CallOptions,
     Conversation,
-    Encoded,
+    EncodedRequest,
     Prices,
     Sdk,
-    Service,
+    ServiceDefinition,
     client_options,
-    common_fields,
-    decline,
+    config_fields_of,
+    log_not_mounted,
     make_info,
-    mount_service,
+    mount_provider,
 )
 
-from ._decode import MessageReader
-from ._encode import encode
-from ._models import DEFAULT_MODEL, ClaudeModels
+from ._messages_api import encode
+from ._messages_api_reader import MessagesApiReader
+from ._model_catalogue import DEFAULT_MODEL, ClaudeModels
 from ._options import AnthropicOptions, read_anthropic_options
 
 _MODULE = "provider-anthropic"
 
 
 @final
-class MessagesDialect:
+class MessagesApi:
     """Anthropic's Messages API."""
 
     path = "/v1/messages"
@@ -39,17 +39,17 @@ class MessagesDialect:
     def __init__(self, options: AnthropicOptions) -> None:
         self._options = options
 
-    def encode(self, conversation: Conversation, request: ChatRequest, call: Call) -> Encoded:
+    def encode(self, conversation: Conversation, request: ChatRequest, call: CallOptions) -> EncodedRequest:
         """Write a request."""
         return encode(conversation, request, call, self._options)
 
-    def reader(self, taken_ids: Iterable[str]) -> MessageReader:
+    def reader(self, taken_ids: Iterable[str]) -> MessagesApiReader:
         """A reader for one answer."""
-        return MessageReader(taken_ids)
+        return MessagesApiReader(taken_ids)
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], Awaitable[None]] | None:
-    """Mount the provider, or decline where there is no key.
+    """Mount the provider, or log_not_mounted where there is no key.
 
     Raises:
         PlanError: The config is wrong.
@@ -57,7 +57,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     """
     options = read_anthropic_options(config)
     if not options.api_key:
-        decline(_MODULE, "API key", "set ANTHROPIC_API_KEY or api_key in the plan")
+        log_not_mounted(_MODULE, "API key", "set ANTHROPIC_API_KEY or api_key in the plan")
         return None
     catalogue = ClaudeModels()
     info = make_info(
@@ -66,19 +66,21 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         options,
         catalogue,
         env_vars=["ANTHROPIC_API_KEY"],
-        fields=common_fields("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", default_model=DEFAULT_MODEL, needs_url=False),
+        fields=config_fields_of(
+            "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", default_model=DEFAULT_MODEL, needs_url=False
+        ),
     )
-    service = Service(
+    service = ServiceDefinition(
         module=_MODULE,
         package="anthropic",
         extra="anthropic",
         client=_client,
         info=info,
-        dialect=MessagesDialect(options),
+        wire_format=MessagesApi(options),
         catalogue=catalogue,
         prices=Prices("anthropic"),
     )
-    return await mount_service(coordinator, service, options)
+    return await mount_provider(coordinator, service, options)
 
 
 def _client(sdk: Sdk, options: AnthropicOptions) -> Any:

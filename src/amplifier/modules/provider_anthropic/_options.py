@@ -10,7 +10,7 @@ import attrs
 from amplifier.modules._llm_provider import ProviderOptions, choice, optional, read_options
 from amplifier.modules._tool_base import count, flag
 
-from ._models import DEFAULT_MODEL
+from ._model_catalogue import DEFAULT_MODEL
 
 
 @attrs.frozen(kw_only=True)

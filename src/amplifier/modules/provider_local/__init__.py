@@ -2,7 +2,7 @@
 
 _options        the plan's part: which file, how large a context
 _server         the server's process: started by the first request, restarted if it died, gone with the session
-_server_child   the program of that process
+_server_main   the program of that process
 _encode         a request as the server's JSON, pure
 _decode         the server's events as chunks and a response, pure
 _failures       what went wrong, as an error of the taxonomy

@@ -49,6 +49,6 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
 def _parts() -> tuple[Any, Any]:
     """What needs the HTTP client, which is optional; its import is too slow for the event loop's thread."""
     from ._provider import LocalProvider  # noqa: PLC0415 - see above
-    from ._server import Server  # noqa: PLC0415
+    from ._server_process import Server  # noqa: PLC0415
 
     return LocalProvider, Server

@@ -26,11 +26,11 @@ from amplifier.models import (
 from amplifier.modules._llm_provider import AnswerStream, AnswerStreams, start_soon_of
 
 from .._canned import used_ids
-from ._decode import Decoder, Lines
-from ._encode import Encoded, encode
-from ._failures import TRANSPORT_ERRORS, from_body, from_error, from_transport
+from ._chat_request import Encoded, encode
+from ._chat_response import Decoder, Lines
+from ._error_mapping import TRANSPORT_ERRORS, from_body, from_error, from_transport
 from ._options import ENVIRONMENT_VARIABLE, Options
-from ._server import Server
+from ._server_process import Server
 
 _NAME = "local"
 _PATH = "/v1/chat/completions"

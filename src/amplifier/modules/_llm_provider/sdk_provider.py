@@ -1,6 +1,6 @@
-"""The provider itself, the same for every service: ask, stream, count, report. The dialect and the catalogue differ.
+"""The provider itself, the same for every service: ask, stream, count, report. The wire_format and the catalogue differ.
 
-Above: the provider modules. Below: `_wire` carries, `_dialect` translates, `_answer` collects.
+Above: the provider modules. Below: `_wire` carries, `_wire_format` translates, `_answer` collects.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from amplifier.models import (
     Usage,
 )
 
-from ._answer import AnswerReader, ServiceError
-from ._conversation import read_conversation
-from ._dialect import Call, Catalogue, Dialect, Encoded, resolve_call, with_params
-from ._errors import Blame, from_stream
-from ._options import ProviderOptions
-from ._prices import Prices
-from ._sse import EventParser, ServerEvent
-from ._streams import AnswerStream, AnswerStreams
-from ._wire import Deadlines, Reply, Wire
+from .conversation import read_conversation
+from .error_mapping import ErrorContext, error_from_stream_event
+from .options import ProviderOptions
+from .prices import Prices
+from .response_reader import ResponseReader, ServiceError
+from .sdk_http_client import Deadlines, Reply, SdkHttpClient
+from .server_sent_events import SseEvent, SseParser
+from .streams import AnswerStream, AnswerStreams
+from .wire_format import CallOptions, EncodedRequest, ModelCatalogue, WireFormat, merge_params, resolve_call_options
 
 logger = logging.getLogger("amplifier.modules.provider")
 
@@ -55,7 +55,7 @@ class SdkProvider:
         info: What the provider says of itself.
         options: Its part of the plan.
         wire: The client.
-        dialect: How the service is spoken to.
+        wire_format: How the service is spoken to.
         catalogue: What is known of its models.
         prices: What they cost.
         hooks: Who is told of calls; nobody if absent.
@@ -67,9 +67,9 @@ class SdkProvider:
         info: ProviderInfo,
         options: ProviderOptions,
         *,
-        wire: Wire,
-        dialect: Dialect,
-        catalogue: Catalogue,
+        wire: SdkHttpClient,
+        wire_format: WireFormat,
+        catalogue: ModelCatalogue,
         prices: Prices,
         hooks: Hooks | None = None,
         streams: AnswerStreams | None = None,
@@ -77,7 +77,7 @@ class SdkProvider:
         self._info = info
         self._options = options
         self._wire = wire
-        self._dialect = dialect
+        self._wire_format = wire_format
         self._catalogue = catalogue
         self._prices = prices
         self._hooks = hooks
@@ -98,10 +98,10 @@ class SdkProvider:
 
     async def list_models(self) -> list[ModelInfo]:
         """The service's own list, or what is known without it when it cannot be asked."""
-        blame = self._blame(None)
+        context = self._error_context(None)
         try:
-            deadlines = Deadlines(_LISTING_SECONDS, None, blame)
-            async with self._wire.open("get", self._catalogue.path, None, deadlines, blame) as reply:
+            deadlines = Deadlines(_LISTING_SECONDS, None, context)
+            async with self._wire.open("get", self._catalogue.path, None, deadlines, context) as reply:
                 return self._catalogue.read(await reply.receive_json())
         except (LLMError, LookupError, TypeError, AttributeError, ValueError) as exc:
             logger.warning("%s: the list of models could not be read (%s); naming those known", self.name, exc)
@@ -142,15 +142,15 @@ class SdkProvider:
         self, request: ChatRequest, kwargs: dict[str, Any]
     ) -> AsyncIterator[AsyncIterator[StreamChunk]]:
         known = self._catalogue.look_up(kwargs.get("model") or request.model or self._options.default_model)
-        usual_limit = known.max_output_tokens if self._dialect.always_limits else None
-        call = resolve_call(self._options, request, kwargs, usual_limit)
+        usual_limit = known.max_output_tokens if self._wire_format.always_limits else None
+        call = resolve_call_options(self._options, request, kwargs, usual_limit)
         conversation = read_conversation(request.messages)
         if conversation.repairs:
             repairs = {"repair_count": len(conversation.repairs), "repairs": conversation.repairs}
             await self._emit(PROVIDER_TOOL_SEQUENCE_REPAIRED, {"provider": self.name, **repairs})
-        encoded = self._dialect.encode(conversation, request, call)
-        encoded.body = with_params(encoded.body, self._options.extra_request_params)
-        answering = _Answering(self, call, encoded, self._dialect.reader(conversation.call_ids))
+        encoded = self._wire_format.encode(conversation, request, call)
+        encoded.body = merge_params(encoded.body, self._options.extra_request_params)
+        answering = _StreamingCall(self, call, encoded, self._wire_format.reader(conversation.call_ids))
         async with answering.opened(len(request.messages)):
             yield answering
 
@@ -169,16 +169,16 @@ class SdkProvider:
         await self._streams.aclose()
         await self._wire.aclose()
 
-    def _blame(self, model: str | None) -> Blame:
+    def _error_context(self, model: str | None) -> ErrorContext:
         options = self._options
-        return Blame(self.name, model, options.api_key, options.overloaded_delay_multiplier)
+        return ErrorContext(self.name, model, options.api_key, options.overloaded_delay_multiplier)
 
     async def _emit(self, event: str, data: dict[str, Any]) -> None:
         if self._hooks is not None:
             await self._hooks.emit(event, data)
 
-    def _usage(self, reader: AnswerReader, call: Call) -> Usage:
-        used = reader.consumed
+    def _usage(self, reader: ResponseReader, call: CallOptions) -> Usage:
+        used = reader.token_counts
         cost = self._prices.cost(reader.model or call.model, used) if used.is_reported else None
         return Usage(
             input_tokens=used.input_tokens,
@@ -191,17 +191,19 @@ class SdkProvider:
         )
 
 
-class _Answering:
+class _StreamingCall:
     """One call under way: an iterator over its chunks that holds no generator and no cancel scope between them."""
 
-    def __init__(self, provider: SdkProvider, call: Call, encoded: Encoded, reader: AnswerReader) -> None:
+    def __init__(
+        self, provider: SdkProvider, call: CallOptions, encoded: EncodedRequest, reader: ResponseReader
+    ) -> None:
         self._provider = provider
         self._call = call
         self._encoded = encoded
         self._reader = reader
-        self._blame = provider._blame(call.model)
+        self._error_context = provider._error_context(call.model)
         self._reply: Reply | None = None
-        self._parser = EventParser()
+        self._parser = SseParser()
         self._ready: deque[StreamChunk] = deque()
         self._raw: list[Any] = []
         self._began = 0.0
@@ -241,9 +243,11 @@ class _Answering:
 
     def _exchange(self) -> AbstractAsyncContextManager[Reply]:
         options = self._provider._options
-        deadlines = Deadlines(self._call.timeout, options.idle_timeout if self._call.stream else None, self._blame)
+        deadlines = Deadlines(
+            self._call.timeout, options.idle_timeout if self._call.stream else None, self._error_context
+        )
         return self._provider._wire.open(
-            "post", self._provider._dialect.path, self._encoded.body, deadlines, self._blame
+            "post", self._provider._wire_format.path, self._encoded.body, deadlines, self._error_context
         )
 
     async def _wait_for_retry(self, attempt: int, exc: LLMError) -> None:
@@ -288,7 +292,7 @@ class _Answering:
         if received is None or self._reader.is_over:
             await self._finish()
 
-    def _events(self, received: bytes | None) -> list[ServerEvent]:
+    def _events(self, received: bytes | None) -> list[SseEvent]:
         try:
             return self._parser.end() if received is None else self._parser.feed(received)
         except ValueError as exc:
@@ -297,11 +301,11 @@ class _Answering:
     def _take(self, read: Any, what: Any) -> None:
         """Let the reader have a piece; a service that breaks its own format is a broken stream, not a crash."""
         if self._provider._options.raw:
-            self._raw.append(what.data if isinstance(what, ServerEvent) else what)
+            self._raw.append(what.data if isinstance(what, SseEvent) else what)
         try:
             self._ready += read(what)
         except ServiceError as exc:
-            raise from_stream(self._blame, exc.body) from None
+            raise error_from_stream_event(self._error_context, exc.body) from None
         except LLMError as exc:
             self._name(exc)
             raise
@@ -309,13 +313,13 @@ class _Answering:
             raise self._garbled(exc) from exc
 
     def _garbled(self, exc: Exception) -> StreamError:
-        why = self._blame.clean(f"{type(exc).__name__}: {exc}")
-        text = f"{self._blame.provider} sent something that cannot be understood ({why})"
-        return StreamError(text, provider=self._blame.provider, model=self._blame.model)
+        why = self._error_context.clean(f"{type(exc).__name__}: {exc}")
+        text = f"{self._error_context.provider} sent something that cannot be understood ({why})"
+        return StreamError(text, provider=self._error_context.provider, model=self._error_context.model)
 
     def _name(self, exc: LLMError) -> None:
-        exc.provider = exc.provider or self._blame.provider
-        exc.model = exc.model or self._blame.model
+        exc.provider = exc.provider or self._error_context.provider
+        exc.model = exc.model or self._error_context.model
 
     async def _finish(self) -> None:
         usage = self._provider._usage(self._reader, self._call)

@@ -6,7 +6,7 @@ from typing import Any
 
 from amplifier.errors import InvalidRequestError
 from amplifier.models import ImageBlock
-from amplifier.modules._llm_provider import Consumed
+from amplifier.modules._llm_provider import TokenCounts
 
 
 def image_url(block: ImageBlock) -> str:
@@ -27,15 +27,15 @@ def image_url(block: ImageBlock) -> str:
     )
 
 
-def count_tokens(consumed: Consumed, usage: dict[str, Any] | None, *, asked: str, answered: str) -> None:
+def count_tokens(token_counts: TokenCounts, usage: dict[str, Any] | None, *, asked: str, answered: str) -> None:
     """Take the service's counts, under whichever names the API has for them."""
     if not usage:
         return
     into = usage.get(f"{asked}_tokens_details") or {}
     out = usage.get(f"{answered}_tokens_details") or {}
-    consumed.input_tokens = usage.get(f"{asked}_tokens") or 0
-    consumed.output_tokens = usage.get(f"{answered}_tokens") or 0
-    consumed.cache_read_tokens = into.get("cached_tokens", usage.get("prompt_cache_hit_tokens"))
-    consumed.cache_write_tokens = into.get("cache_write_tokens")
-    consumed.reasoning_tokens = out.get("reasoning_tokens")
-    consumed.is_reported = True
+    token_counts.input_tokens = usage.get(f"{asked}_tokens") or 0
+    token_counts.output_tokens = usage.get(f"{answered}_tokens") or 0
+    token_counts.cache_read_tokens = into.get("cached_tokens", usage.get("prompt_cache_hit_tokens"))
+    token_counts.cache_write_tokens = into.get("cache_write_tokens")
+    token_counts.reasoning_tokens = out.get("reasoning_tokens")
+    token_counts.is_reported = True

@@ -18,15 +18,24 @@ from amplifier.models import (
     UnknownBlock,
     to_dict,
 )
-from amplifier.modules._llm_provider import Call, Conversation, Encoded, Entry, Result, Words, as_text, read_schema
+from amplifier.modules._llm_provider import (
+    CallOptions,
+    Conversation,
+    EncodedRequest,
+    Entry,
+    MessageEntry,
+    ToolResultEntry,
+    as_text,
+    read_json_schema,
+)
 
-from ._parts import image_url
+from .shared_fields import image_url
 
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 """Where servers put a model's thoughts; the official API has no such field."""
 
 _USER_PARTS = ("image_url", "input_audio", "file", "video_url")
-"""Blocks that are no blocks of ours but parts of this API."""
+"""ContentBlocks that are no blocks of ours but parts of this API."""
 
 _SEE_BELOW = "[image: see the next message]"
 
@@ -48,7 +57,9 @@ class ChatStyle:
     seed: int | None = None
 
 
-def encode_chat(conversation: Conversation, request: ChatRequest, call: Call, style: ChatStyle) -> Encoded:
+def encode_chat(
+    conversation: Conversation, request: ChatRequest, call: CallOptions, style: ChatStyle
+) -> EncodedRequest:
     """Write a request."""
     body: dict[str, Any] = {"model": call.model, "messages": _messages(conversation.entries, style)}
     if request.tools:
@@ -80,7 +91,7 @@ def encode_chat(conversation: Conversation, request: ChatRequest, call: Call, st
     body |= {name: value for name, value in chosen.items() if value is not None}
     if call.stream:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
-    return Encoded(body)
+    return EncodedRequest(body)
 
 
 def _messages(entries: list[Entry], style: ChatStyle) -> list[dict[str, Any]]:
@@ -88,7 +99,7 @@ def _messages(entries: list[Entry], style: ChatStyle) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     pictures: list[dict[str, Any]] = []
     for entry in entries:
-        if isinstance(entry, Result):
+        if isinstance(entry, ToolResultEntry):
             messages.append(_result(entry, pictures))
             continue
         if pictures:
@@ -99,7 +110,7 @@ def _messages(entries: list[Entry], style: ChatStyle) -> list[dict[str, Any]]:
     return [*messages, {"role": "user", "content": pictures}] if pictures else messages
 
 
-def _result(result: Result, pictures: list[dict[str, Any]]) -> dict[str, Any]:
+def _result(result: ToolResultEntry, pictures: list[dict[str, Any]]) -> dict[str, Any]:
     texts: list[str] = []
     for part in result.parts:
         if isinstance(part, TextBlock):
@@ -112,7 +123,7 @@ def _result(result: Result, pictures: list[dict[str, Any]]) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": result.call_id, "content": "\n".join(texts)}
 
 
-def _words(words: Words, style: ChatStyle) -> dict[str, Any] | None:
+def _words(words: MessageEntry, style: ChatStyle) -> dict[str, Any] | None:
     if words.role == "assistant":
         return _assistant(words.blocks)
     role = "system" if words.role == "developer" and not style.has_developer else words.role
@@ -160,14 +171,14 @@ def _picture(block: ImageBlock) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": image_url(block), **({"detail": detail} if detail else {})}}
 
 
-def _tool_choice(call: Call) -> Any:
+def _tool_choice(call: CallOptions) -> Any:
     choice = call.tool_choice
     return {"type": "function", "function": {"name": choice[0]}} if isinstance(choice, tuple) else choice
 
 
 def _response_format(request: ChatRequest) -> dict[str, Any] | None:
     if isinstance(request.response_format, ResponseFormatJsonSchema):
-        name, schema, strict = read_schema(request.response_format)
+        name, schema, strict = read_json_schema(request.response_format)
         described: dict[str, Any] = {"name": name, "schema": schema}
         return {"type": "json_schema", "json_schema": described | ({} if strict is None else {"strict": strict})}
     return {"type": "json_object"} if isinstance(request.response_format, ResponseFormatJson) else None

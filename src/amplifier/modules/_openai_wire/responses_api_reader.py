@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from typing import Any, final
 
 from amplifier.models import ContentBlockUnion, ReasoningBlock, StreamChunk, TextBlock, from_dict
-from amplifier.modules._llm_provider import AnswerReader, ServerEvent, ServiceError, read_json
+from amplifier.modules._llm_provider import ResponseReader, ServiceError, SseEvent, read_json
 
-from ._parts import count_tokens
+from .shared_fields import count_tokens
 
 _OUR_TYPE = {"function_call": "tool_call"}
 _PIECES = (
@@ -24,14 +24,14 @@ _ENDS = ("response.completed", "response.incomplete")
 
 
 @final
-class ResponseReader(AnswerReader):
+class ResponsesApiReader(ResponseReader):
     """Reads one response."""
 
     def __init__(self, taken_ids: Iterable[str] = ()) -> None:
         super().__init__(taken_ids)
         self._over = False
 
-    def read_event(self, event: ServerEvent) -> list[StreamChunk]:
+    def read_event(self, event: SseEvent) -> list[StreamChunk]:
         """Take one event; kinds that are not known are passed over."""
         if event.data.strip() == "[DONE]":
             return []
@@ -78,7 +78,7 @@ class ResponseReader(AnswerReader):
             self.metadata["response_id"] = response["id"]
         why = response.get("incomplete_details") or {}
         self.finish_reason = why.get("reason") or response.get("status") or "completed"
-        count_tokens(self.consumed, response.get("usage"), asked="input", answered="output")
+        count_tokens(self.token_counts, response.get("usage"), asked="input", answered="output")
 
     def _start(self, index: int, item: dict[str, Any]) -> list[StreamChunk]:
         if item["type"] == "message":  # its parts are the blocks

@@ -13,14 +13,14 @@ from amplifier.models import (
     ThinkingBlock,
     from_dict,
 )
-from amplifier.modules._llm_provider import AnswerReader, ServerEvent, ServiceError, read_json
+from amplifier.modules._llm_provider import ResponseReader, ServiceError, SseEvent, read_json
 
 _OUR_TYPE = {"tool_use": "tool_call"}
 _DELTA_TEXT = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 
 
 @final
-class MessageReader(AnswerReader):
+class MessagesApiReader(ResponseReader):
     """Reads one message."""
 
     def __init__(self, taken_ids: Iterable[str] = ()) -> None:
@@ -29,7 +29,7 @@ class MessageReader(AnswerReader):
         self._usage: dict[str, Any] = {}
         self._stopped = False
 
-    def read_event(self, event: ServerEvent) -> list[StreamChunk]:
+    def read_event(self, event: SseEvent) -> list[StreamChunk]:
         """Take one event of the stream; kinds that are not known are passed over, as the service asks."""
         data = read_json(event.data)
         kind = data.get("type") or event.name
@@ -113,12 +113,12 @@ class MessageReader(AnswerReader):
         used = self._usage
         used |= {name: value for name, value in usage.items() if value is not None}
         read, written = used.get("cache_read_input_tokens"), used.get("cache_creation_input_tokens")
-        self.consumed.input_tokens = used.get("input_tokens", 0) + (read or 0) + (written or 0)
-        self.consumed.output_tokens = used.get("output_tokens", 0)
-        self.consumed.cache_read_tokens = read
-        self.consumed.cache_write_tokens = written
-        self.consumed.reasoning_tokens = (used.get("output_tokens_details") or {}).get("thinking_tokens")
-        self.consumed.is_reported = True
+        self.token_counts.input_tokens = used.get("input_tokens", 0) + (read or 0) + (written or 0)
+        self.token_counts.output_tokens = used.get("output_tokens", 0)
+        self.token_counts.cache_read_tokens = read
+        self.token_counts.cache_write_tokens = written
+        self.token_counts.reasoning_tokens = (used.get("output_tokens_details") or {}).get("thinking_tokens")
+        self.token_counts.is_reported = True
 
 
 def _block(start: dict[str, Any], text: str) -> ContentBlockUnion:

@@ -6,16 +6,16 @@ from collections.abc import Iterable
 from typing import final
 
 from amplifier.models import ChatRequest
-from amplifier.modules._llm_provider import Call, Conversation, Encoded
+from amplifier.modules._llm_provider import CallOptions, Conversation, EncodedRequest
 
-from ._chat_decode import ChatReader
-from ._chat_encode import ChatStyle, encode_chat
-from ._responses_decode import ResponseReader
-from ._responses_encode import ResponsesStyle, encode_responses
+from .chat_completions import ChatStyle, encode_chat
+from .chat_completions_reader import ChatCompletionsReader
+from .responses_api import ResponsesStyle, encode_responses
+from .responses_api_reader import ResponsesApiReader
 
 
 @final
-class ChatDialect:
+class ChatCompletions:
     """Chat Completions: the older API, spoken by many servers."""
 
     path = "/chat/completions"
@@ -24,17 +24,17 @@ class ChatDialect:
     def __init__(self, style: ChatStyle) -> None:
         self._style = style
 
-    def encode(self, conversation: Conversation, request: ChatRequest, call: Call) -> Encoded:
+    def encode(self, conversation: Conversation, request: ChatRequest, call: CallOptions) -> EncodedRequest:
         """Write a request."""
         return encode_chat(conversation, request, call, self._style)
 
-    def reader(self, taken_ids: Iterable[str]) -> ChatReader:
+    def reader(self, taken_ids: Iterable[str]) -> ChatCompletionsReader:
         """A reader for one answer."""
-        return ChatReader(taken_ids)
+        return ChatCompletionsReader(taken_ids)
 
 
 @final
-class ResponsesDialect:
+class ResponsesApi:
     """Responses: the newer API, in which thoughts can be carried on."""
 
     path = "/responses"
@@ -43,10 +43,10 @@ class ResponsesDialect:
     def __init__(self, style: ResponsesStyle) -> None:
         self._style = style
 
-    def encode(self, conversation: Conversation, request: ChatRequest, call: Call) -> Encoded:
+    def encode(self, conversation: Conversation, request: ChatRequest, call: CallOptions) -> EncodedRequest:
         """Write a request."""
         return encode_responses(conversation, request, call, self._style)
 
-    def reader(self, taken_ids: Iterable[str]) -> ResponseReader:
+    def reader(self, taken_ids: Iterable[str]) -> ResponsesApiReader:
         """A reader for one answer."""
-        return ResponseReader(taken_ids)
+        return ResponsesApiReader(taken_ids)

@@ -10,7 +10,7 @@ import logging
 from decimal import Decimal
 from typing import Any, final
 
-from ._answer import Consumed
+from .response_reader import TokenCounts
 
 logger = logging.getLogger("amplifier.modules.provider")
 
@@ -34,17 +34,17 @@ class Prices:
             self._library = importlib.import_module("genai_prices")
         except ImportError:
             return
-        self.cost("gpt-4o", Consumed(input_tokens=1, output_tokens=1))
+        self.cost("gpt-4o", TokenCounts(input_tokens=1, output_tokens=1))
 
-    def cost(self, model: str, consumed: Consumed) -> Decimal | None:
+    def cost(self, model: str, token_counts: TokenCounts) -> Decimal | None:
         """The price in US dollars; None where it is not known. Never raises."""
         if self._library is None or not model:
             return None
         counted = {
-            "input_tokens": consumed.input_tokens,
-            "output_tokens": consumed.output_tokens,
-            "cache_read_tokens": consumed.cache_read_tokens,
-            "cache_write_tokens": consumed.cache_write_tokens,
+            "input_tokens": token_counts.input_tokens,
+            "output_tokens": token_counts.output_tokens,
+            "cache_read_tokens": token_counts.cache_read_tokens,
+            "cache_write_tokens": token_counts.cache_write_tokens,
         }
         try:
             usage = self._library.Usage(**{name: count for name, count in counted.items() if count})

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from urllib.parse import urlsplit
 
-from ._commands import Command
+from ._command_parser import Command
 
 ANY_MORE = "*"
 

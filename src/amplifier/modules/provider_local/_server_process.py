@@ -27,7 +27,7 @@ from ._options import Options
 
 logger = logging.getLogger("amplifier.modules.provider_local")
 
-_SCRIPT = Path(__file__).with_name("_server_child.py")
+_SCRIPT = Path(__file__).with_name("_server_main.py")
 _PATIENCE = 5.0
 _CONNECTING = 30.0
 _DYING = 0.5

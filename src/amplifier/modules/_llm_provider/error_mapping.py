@@ -92,7 +92,7 @@ MAX_MESSAGE = 1000
 
 
 @attrs.frozen
-class Blame:
+class ErrorContext:
     """Who and what an error is about, and what its text must not contain.
 
     Attributes:
@@ -114,13 +114,13 @@ class Blame:
         return visible_text(text)[:MAX_MESSAGE]
 
 
-def from_status(blame: Blame, status: int, headers: Mapping[str, str], body: Any) -> LLMError:
+def error_from_status(context: ErrorContext, status: int, headers: Mapping[str, str], body: Any) -> LLMError:
     """The error for a response that is none."""
     words, message = _words_and_message(body)
     if 300 <= status < 400:
-        where = blame.clean(headers.get("location", "elsewhere"))
-        text = f"{blame.provider} redirects to {where}; redirects are not followed, set base_url to the right address"
-        return ConfigurationError(text, provider=blame.provider, model=blame.model, status_code=status)
+        where = context.clean(headers.get("location", "elsewhere"))
+        text = f"{context.provider} redirects to {where}; redirects are not followed, set base_url to the right address"
+        return ConfigurationError(text, provider=context.provider, model=context.model, status_code=status)
     kind = _BY_STATUS.get(status, ProviderUnavailableError if status >= 500 else LLMError)
     kind = _refined(kind, words, message)
     # 5xx and 429 keep their nature whatever the body calls itself.
@@ -129,34 +129,34 @@ def from_status(blame: Blame, status: int, headers: Mapping[str, str], body: Any
     shown = message or "no message"
     named = f" ({words[0]})" if words else ""
     error = kind(
-        f"{blame.provider} answered {status}{blame.clean(named)}: {blame.clean(shown)}",
-        provider=blame.provider,
-        model=blame.model,
+        f"{context.provider} answered {status}{context.clean(named)}: {context.clean(shown)}",
+        provider=context.provider,
+        model=context.model,
         status_code=status,
         retry_after=retry_after(headers),
-        delay_multiplier=_multiplier(blame, status, words),
+        delay_multiplier=_multiplier(context, status, words),
     )
     if headers.get("x-should-retry") == "false":
         error.retryable = False
     return error
 
 
-def from_stream(blame: Blame, body: Any) -> LLMError:
+def error_from_stream_event(context: ErrorContext, body: Any) -> LLMError:
     """The error for a report inside a stream that had begun well."""
     words, message = _words_and_message(body)
     kind = _refined(StreamError, words, message)
     named = f" ({words[0]})" if words else ""
     return kind(
-        f"{blame.provider} broke off its answer{blame.clean(named)}: {blame.clean(message or 'no message')}",
-        provider=blame.provider,
-        model=blame.model,
-        delay_multiplier=_multiplier(blame, None, words),
+        f"{context.provider} broke off its answer{context.clean(named)}: {context.clean(message or 'no message')}",
+        provider=context.provider,
+        model=context.model,
+        delay_multiplier=_multiplier(context, None, words),
     )
 
 
-def _multiplier(blame: Blame, status: int | None, words: list[str]) -> float:
+def _multiplier(context: ErrorContext, status: int | None, words: list[str]) -> float:
     overloaded = status == OVERLOADED or "overloaded_error" in words
-    return blame.overloaded_multiplier if overloaded else 1.0
+    return context.overloaded_multiplier if overloaded else 1.0
 
 
 def _words_and_message(body: Any) -> tuple[list[str], str]:

@@ -23,9 +23,17 @@ from amplifier.models import (
     UnknownBlock,
     to_dict,
 )
-from amplifier.modules._llm_provider import Call, Conversation, Encoded, Entry, Result, Words, read_schema
+from amplifier.modules._llm_provider import (
+    CallOptions,
+    Conversation,
+    EncodedRequest,
+    Entry,
+    MessageEntry,
+    ToolResultEntry,
+    read_json_schema,
+)
 
-from ._models import thinks_adaptively
+from ._model_catalogue import thinks_adaptively
 from ._options import AnthropicOptions
 
 _GOOD_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
@@ -37,14 +45,16 @@ _CONTINUED = "[the conversation continues]"
 _JSON_ONLY = "Answer with one JSON value and nothing else: no words around it, no code fence."
 
 
-def encode(conversation: Conversation, request: ChatRequest, call: Call, options: AnthropicOptions) -> Encoded:
+def encode(
+    conversation: Conversation, request: ChatRequest, call: CallOptions, options: AnthropicOptions
+) -> EncodedRequest:
     """Write a request.
 
     The service takes system words in one place, before everything. Those that open the conversation go there; later ones,
     which hooks inject, stay where they are as marked words of the user.
     """
     system, rest = _split(conversation.entries)
-    encoded = Encoded({"model": call.model, "max_tokens": call.max_tokens, "messages": _messages(rest)})
+    encoded = EncodedRequest({"model": call.model, "max_tokens": call.max_tokens, "messages": _messages(rest)})
     body = encoded.body
     if request.tools:
         body["tools"] = [_tool(spec) for spec in request.tools]
@@ -71,7 +81,7 @@ def encode(conversation: Conversation, request: ChatRequest, call: Call, options
 def _split(entries: list[Entry]) -> tuple[list[dict[str, Any]], list[Entry]]:
     system: list[dict[str, Any]] = []
     for index, entry in enumerate(entries):
-        if not (isinstance(entry, Words) and entry.role in ("system", "developer")):
+        if not (isinstance(entry, MessageEntry) and entry.role in ("system", "developer")):
             return system, entries[index:]
         system += [_text(block) for block in entry.blocks if isinstance(block, TextBlock)]
     return system, []
@@ -93,7 +103,7 @@ def _messages(entries: list[Entry]) -> list[dict[str, Any]]:
 
 
 def _turn(entry: Entry) -> tuple[str, list[dict[str, Any]]]:
-    if isinstance(entry, Result):
+    if isinstance(entry, ToolResultEntry):
         return "user", [_result(entry)]
     if entry.role in ("system", "developer"):
         texts = [block.text for block in entry.blocks if isinstance(block, TextBlock)]
@@ -113,7 +123,7 @@ def _block(block: ContentBlockUnion) -> dict[str, Any] | None:
         case RedactedThinkingBlock():
             return {"type": "redacted_thinking", "data": block.data}
         case ToolCallBlock():
-            return {"type": "tool_use", "id": good_id(block.id), "name": block.name, "input": block.input}
+            return {"type": "tool_use", "id": tool_use_id(block.id), "name": block.name, "input": block.input}
         case ImageBlock():
             return {"type": "image", "source": block.source}
         case UnknownBlock():
@@ -127,8 +137,8 @@ def _text(block: TextBlock) -> dict[str, Any]:
     return {"type": "text", "text": block.text, **kept}
 
 
-def _result(result: Result) -> dict[str, Any]:
-    shown: dict[str, Any] = {"type": "tool_result", "tool_use_id": good_id(result.call_id)}
+def _result(result: ToolResultEntry) -> dict[str, Any]:
+    shown: dict[str, Any] = {"type": "tool_result", "tool_use_id": tool_use_id(result.call_id)}
     parts = [part for given in result.parts if (part := _block(given)) is not None]
     if len(parts) == 1 and parts[0].keys() == {"type", "text"}:
         shown["content"] = parts[0]["text"]
@@ -139,7 +149,7 @@ def _result(result: Result) -> dict[str, Any]:
     return shown
 
 
-def good_id(given: str) -> str:
+def tool_use_id(given: str) -> str:
     """An id the service accepts: its own unchanged, those of other makes spelt with its letters, still told apart."""
     if _GOOD_ID.fullmatch(given):
         return given
@@ -153,16 +163,16 @@ def _tool(spec: ToolSpec) -> dict[str, Any]:
     return tool | {name: spec.extra[name] for name in ("cache_control", "strict") if name in spec.extra}
 
 
-def _tool_choice(call: Call) -> dict[str, Any]:
+def _tool_choice(call: CallOptions) -> dict[str, Any]:
     choice = call.tool_choice
     if isinstance(choice, tuple):
         return {"type": "tool", "name": choice[0]}
     return {"type": "any" if choice == "required" else choice}
 
 
-def _answer_format(encoded: Encoded, request: ChatRequest, system: list[dict[str, Any]]) -> None:
+def _answer_format(encoded: EncodedRequest, request: ChatRequest, system: list[dict[str, Any]]) -> None:
     if isinstance(request.response_format, ResponseFormatJsonSchema):
-        _, schema, _ = read_schema(request.response_format)
+        _, schema, _ = read_json_schema(request.response_format)
         encoded.body["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
     elif isinstance(request.response_format, ResponseFormatJson):
         system.append({"type": "text", "text": _JSON_ONLY})
@@ -175,7 +185,7 @@ def _answer_format(encoded: Encoded, request: ChatRequest, system: list[dict[str
         )
 
 
-def _thinking(encoded: Encoded, call: Call, options: AnthropicOptions) -> None:
+def _thinking(encoded: EncodedRequest, call: CallOptions, options: AnthropicOptions) -> None:
     """Let the model think if an effort is asked for; the newer ones take the effort, the older ones a budget."""
     body, effort = encoded.body, call.reasoning_effort
     wanted = options.extended_thinking
@@ -199,7 +209,7 @@ def _thinking(encoded: Encoded, call: Call, options: AnthropicOptions) -> None:
     body["thinking"] = {"type": "enabled", "budget_tokens": budget}
 
 
-def _without_thinking(encoded: Encoded, reason: str) -> None:
+def _without_thinking(encoded: EncodedRequest, reason: str) -> None:
     encoded.degradations.append(Degradation(requested="thinking", actual="no thinking", reason=reason))
 
 

@@ -1,7 +1,7 @@
 """A request's messages in one normal form, with every tool call answered: what all dialects are written from.
 
 Messages arrive in several styles: text or blocks, calls as blocks or beside them, results as messages or as blocks.
-Below: the models. Above: the encoders of each dialect.
+Below: the models. Above: the encoders of each wire_format.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from amplifier.models import (
     from_dict,
 )
 
-Speaker: TypeAlias = Literal["system", "developer", "user", "assistant"]
+Role: TypeAlias = Literal["system", "developer", "user", "assistant"]
 """Who speaks, once tool results are apart."""
 
-Part: TypeAlias = TextBlock | ImageBlock | UnknownBlock
+ResultPart: TypeAlias = TextBlock | ImageBlock | UnknownBlock
 """What a tool result is made of."""
 
 # What no service takes from that side of the conversation.
@@ -40,23 +40,23 @@ NO_RESULT = "[no result was recorded for this call]"
 
 
 @attrs.frozen
-class Words:
+class MessageEntry:
     """What somebody said; an assistant's calls are among the blocks."""
 
-    role: Speaker
+    role: Role
     blocks: list[ContentBlockUnion]
 
 
 @attrs.frozen
-class Result:
+class ToolResultEntry:
     """What a tool answered."""
 
     call_id: str
-    parts: list[Part]
+    parts: list[ResultPart]
     is_error: bool = False
 
 
-Entry: TypeAlias = Words | Result
+Entry: TypeAlias = MessageEntry | ToolResultEntry
 
 
 @attrs.frozen
@@ -84,10 +84,10 @@ def read_conversation(messages: Iterable[Message]) -> Conversation:
     for message in messages:
         entries += _normal(message)
     repairs: list[dict[str, Any]] = []
-    asked = {id_ for entry in entries if isinstance(entry, Words) for id_ in _calls(entry)}
-    results: dict[str, Result] = {}
+    asked = {id_ for entry in entries if isinstance(entry, MessageEntry) for id_ in _calls(entry)}
+    results: dict[str, ToolResultEntry] = {}
     for entry in entries:
-        if isinstance(entry, Result) and entry.call_id in asked:
+        if isinstance(entry, ToolResultEntry) and entry.call_id in asked:
             if entry.call_id in results:
                 repairs.append({"tool_call_id": entry.call_id, "repair": "second result left out"})
             else:
@@ -96,16 +96,16 @@ def read_conversation(messages: Iterable[Message]) -> Conversation:
 
 
 def _in_order(
-    entries: list[Entry], asked: set[str], results: dict[str, Result], repairs: list[dict[str, Any]]
+    entries: list[Entry], asked: set[str], results: dict[str, ToolResultEntry], repairs: list[dict[str, Any]]
 ) -> list[Entry]:
     ordered: list[Entry] = []
     used: set[str] = set()
     for entry in entries:
-        if isinstance(entry, Result):
+        if isinstance(entry, ToolResultEntry):
             if entry.call_id not in asked:
                 repairs.append({"tool_call_id": entry.call_id, "repair": "result without a call became text"})
                 note = TextBlock(text=f"[result of a tool call that is not in this conversation: {entry.call_id!r}]")
-                ordered.append(Words("user", [note, *entry.parts]))
+                ordered.append(MessageEntry("user", [note, *entry.parts]))
             continue
         words = _without_second_calls(entry, used, repairs)
         if words.blocks:
@@ -114,12 +114,12 @@ def _in_order(
             result = results.get(call_id)
             if result is None:
                 repairs.append({"tool_call_id": call_id, "repair": "result was missing"})
-                result = Result(call_id, [TextBlock(text=NO_RESULT)], is_error=True)
+                result = ToolResultEntry(call_id, [TextBlock(text=NO_RESULT)], is_error=True)
             ordered.append(result)
     return ordered
 
 
-def _without_second_calls(words: Words, used: set[str], repairs: list[dict[str, Any]]) -> Words:
+def _without_second_calls(words: MessageEntry, used: set[str], repairs: list[dict[str, Any]]) -> MessageEntry:
     """The words without calls whose id was used before: there is one result, and it belongs to the first."""
     kept: list[ContentBlockUnion] = []
     for block in words.blocks:
@@ -129,10 +129,10 @@ def _without_second_calls(words: Words, used: set[str], repairs: list[dict[str, 
                 continue
             used.add(block.id)
         kept.append(block)
-    return words if len(kept) == len(words.blocks) else Words(words.role, kept)
+    return words if len(kept) == len(words.blocks) else MessageEntry(words.role, kept)
 
 
-def _calls(words: Words) -> list[str]:
+def _calls(words: MessageEntry) -> list[str]:
     return [block.id for block in words.blocks if isinstance(block, ToolCallBlock)]
 
 
@@ -140,13 +140,13 @@ def _normal(message: Message) -> list[Entry]:
     if message.role in ("tool", "function"):
         return _results(message)
     blocks = _blocks(message.content)
-    role: Speaker = message.role  # type: ignore[assignment]  # the other two roles returned above
+    role: Role = message.role  # type: ignore[assignment]  # the other two roles returned above
     if role == "assistant":
         blocks += _calls_beside(message, blocks)
     results: list[Entry] = [_result(block) for block in blocks if isinstance(block, ToolResultBlock)]
     misplaced = _NOT_THE_MODELS if role == "assistant" else _ONLY_THE_MODELS
     words = [block for block in blocks if not isinstance(block, misplaced)]
-    return [*results, Words(role, words)] if words else results
+    return [*results, MessageEntry(role, words)] if words else results
 
 
 def _blocks(content: str | Sequence[ContentBlockUnion]) -> list[ContentBlockUnion]:
@@ -163,14 +163,14 @@ def _results(message: Message) -> list[Entry]:
         if within:
             return [_result(block) for block in within]
     parts = _parts(content if isinstance(content, str) else list(content))
-    return [Result(message.tool_call_id or "", parts, bool(message.extra.get("is_error")))]
+    return [ToolResultEntry(message.tool_call_id or "", parts, bool(message.extra.get("is_error")))]
 
 
-def _result(block: ToolResultBlock) -> Result:
-    return Result(block.tool_call_id, _parts(block.output), bool(block.extra.get("is_error")))
+def _result(block: ToolResultBlock) -> ToolResultEntry:
+    return ToolResultEntry(block.tool_call_id, _parts(block.output), bool(block.extra.get("is_error")))
 
 
-def _parts(output: Any) -> list[Part]:
+def _parts(output: Any) -> list[ResultPart]:
     """A tool's output as parts; what is no list of blocks is one text."""
     if isinstance(output, list) and output and all(_is_block(item) for item in output):
         return [_part(item) for item in output]
@@ -182,7 +182,7 @@ def _is_block(item: Any) -> bool:
     return (isinstance(item, dict) and isinstance(item.get("type"), str)) or hasattr(item, "type")
 
 
-def _part(item: Any) -> Part:
+def _part(item: Any) -> ResultPart:
     block: Any = from_dict(ContentBlockUnion, item) if isinstance(item, dict) else item
     if isinstance(block, TextBlock | ImageBlock | UnknownBlock):
         return block

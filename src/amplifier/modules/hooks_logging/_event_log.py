@@ -13,9 +13,9 @@ from amplifier.events import ALL_EVENTS, OUR_EVENTS
 from amplifier.models import HookResult
 from amplifier.modules._tool_base import Stop, ToolFailure, Workers
 
-from ._file import EventFile
+from ._log_file import EventFile
+from ._log_record import broken_line, level_of, write_line
 from ._options import LEVELS, LogOptions, read_log_options
-from ._record import broken_line, level_of, write_line
 
 logger = logging.getLogger("amplifier.modules.hooks-logging")
 

@@ -54,7 +54,7 @@ class OpenAIModels:
 
 
 @final
-class AnyModels:
+class ConfiguredModels:
     """The catalogue of a server nobody here knows.
 
     Args:

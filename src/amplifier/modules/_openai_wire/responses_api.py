@@ -24,18 +24,18 @@ from amplifier.models import (
     to_dict,
 )
 from amplifier.modules._llm_provider import (
-    Call,
+    CallOptions,
     Conversation,
-    Encoded,
+    EncodedRequest,
     Entry,
-    Part,
-    Result,
-    Words,
+    MessageEntry,
+    ResultPart,
+    ToolResultEntry,
     as_text,
-    read_schema,
+    read_json_schema,
 )
 
-from ._parts import image_url
+from .shared_fields import image_url
 
 _INPUT_PARTS = ("input_file", "input_audio", "input_image")
 
@@ -53,10 +53,12 @@ class ResponsesStyle:
     parallel_tool_calls: bool | None = None
 
 
-def encode_responses(conversation: Conversation, request: ChatRequest, call: Call, style: ResponsesStyle) -> Encoded:
+def encode_responses(
+    conversation: Conversation, request: ChatRequest, call: CallOptions, style: ResponsesStyle
+) -> EncodedRequest:
     """Write a request."""
     items = [item for entry in conversation.entries for item in _items(entry)]
-    encoded = Encoded({"model": call.model, "input": items, "store": False})
+    encoded = EncodedRequest({"model": call.model, "input": items, "store": False})
     body = encoded.body
     body["include"] = ["reasoning.encrypted_content"]
     if request.tools:
@@ -92,28 +94,28 @@ def encode_responses(conversation: Conversation, request: ChatRequest, call: Cal
     return encoded
 
 
-def _reasoning(call: Call, style: ResponsesStyle) -> dict[str, Any] | None:
+def _reasoning(call: CallOptions, style: ResponsesStyle) -> dict[str, Any] | None:
     wanted = {"effort": call.reasoning_effort, "summary": style.reasoning_summary}
     return {name: value for name, value in wanted.items() if value is not None} or None
 
 
 def _text_format(request: ChatRequest) -> dict[str, Any] | None:
     if isinstance(request.response_format, ResponseFormatJsonSchema):
-        name, schema, strict = read_schema(request.response_format)
+        name, schema, strict = read_json_schema(request.response_format)
         described: dict[str, Any] = {"type": "json_schema", "name": name, "schema": schema}
         return {"format": described | ({} if strict is None else {"strict": strict})}
     return {"format": {"type": "json_object"}} if isinstance(request.response_format, ResponseFormatJson) else None
 
 
 def _items(entry: Entry) -> list[dict[str, Any]]:
-    if isinstance(entry, Result):
+    if isinstance(entry, ToolResultEntry):
         return [{"type": "function_call_output", "call_id": entry.call_id, "output": _output(entry.parts)}]
     if entry.role == "assistant":
         return [item for block in entry.blocks if (item := _said(block)) is not None]
     return _heard(entry)
 
 
-def _heard(words: Words) -> list[dict[str, Any]]:
+def _heard(words: MessageEntry) -> list[dict[str, Any]]:
     parts = [part for block in words.blocks if (part := _part(block)) is not None]
     return [{"type": "message", "role": words.role, "content": parts}] if parts else []
 
@@ -156,7 +158,7 @@ def _part(block: ContentBlockUnion) -> dict[str, Any] | None:
     return None
 
 
-def _output(parts: list[Part]) -> str | list[dict[str, Any]]:
+def _output(parts: list[ResultPart]) -> str | list[dict[str, Any]]:
     if all(isinstance(part, TextBlock) for part in parts):
         return "\n".join(part.text for part in parts if isinstance(part, TextBlock))
     return [_part(part) or {"type": "input_text", "text": as_text(to_dict(part))} for part in parts]

@@ -28,9 +28,9 @@ from amplifier.errors import (
     StreamError,
 )
 
-from ._errors import Blame, from_status
-from ._options import ProviderOptions
-from ._sse import read_json
+from .error_mapping import ErrorContext, error_from_status
+from .options import ProviderOptions
+from .server_sent_events import read_json
 
 MAX_ERROR_BYTES = 64 * 2**10
 """More of an error's body is not read."""
@@ -94,7 +94,7 @@ def _certificates(http: Any) -> ssl.SSLContext:
     return context
 
 
-def settle_platform(client: Any) -> None:
+def set_platform(client: Any) -> None:
     """Tell the client its platform; asked for in the first call, it would start a thread that nobody ends."""
     if getattr(client, "_platform", "") is None:
         client._platform = {"linux": "Linux", "darwin": "MacOS"}.get(sys.platform, "Unknown")
@@ -144,11 +144,11 @@ async def exhaust(iterator: Any) -> None:
 class Deadlines:
     """How long the next wait of one call may take."""
 
-    def __init__(self, total: float | None, idle: float | None, blame: Blame) -> None:
+    def __init__(self, total: float | None, idle: float | None, context: ErrorContext) -> None:
         self._end = None if total is None else anyio.current_time() + total
         self._total = total
         self._idle = idle
-        self._blame = blame
+        self._error_context = context
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
@@ -167,11 +167,11 @@ class Deadlines:
             yield
         if scope.cancelled_caught:
             raise LLMTimeoutError(
-                f"{self._blame.provider} sent nothing for {self._idle:g} s while {what} (idle_timeout)"
+                f"{self._error_context.provider} sent nothing for {self._idle:g} s while {what} (idle_timeout)"
                 if is_idle
-                else f"{self._blame.provider} did not finish within {self._total:g} s, still {what} (timeout)",
-                provider=self._blame.provider,
-                model=self._blame.model,
+                else f"{self._error_context.provider} did not finish within {self._total:g} s, still {what} (timeout)",
+                provider=self._error_context.provider,
+                model=self._error_context.model,
             )
 
 
@@ -179,11 +179,11 @@ class Deadlines:
 class Reply:
     """An open response."""
 
-    def __init__(self, wire: Wire, response: Any, deadlines: Deadlines, blame: Blame) -> None:
+    def __init__(self, wire: SdkHttpClient, response: Any, deadlines: Deadlines, context: ErrorContext) -> None:
         self._wire = wire
         self._response = response
         self._deadlines = deadlines
-        self._blame = blame
+        self._error_context = context
         self._chunks = aiter(response.aiter_bytes())
         self._left = MAX_BODY_BYTES
 
@@ -200,7 +200,7 @@ class Reply:
             LLMTimeoutError: Nothing came in time.
             StreamError: The connection broke, or the answer is beyond all measure.
         """
-        with self._wire.errors(self._blame, StreamError), self._deadlines.waiting("answering"):
+        with self._wire.errors(self._error_context, StreamError), self._deadlines.waiting("answering"):
             try:
                 chunk: bytes = await anext(self._chunks)
             except StopAsyncIteration:
@@ -208,9 +208,9 @@ class Reply:
         self._left -= len(chunk)
         if self._left < 0:
             raise StreamError(
-                f"{self._blame.provider} sent more than {MAX_BODY_BYTES} bytes",
-                provider=self._blame.provider,
-                model=self._blame.model,
+                f"{self._error_context.provider} sent more than {MAX_BODY_BYTES} bytes",
+                provider=self._error_context.provider,
+                model=self._error_context.model,
                 retryable=False,
             )
         return chunk
@@ -228,10 +228,10 @@ class Reply:
             return read_json(bytes(body))
         except ValueError as exc:
             raise StreamError(
-                f"{self._blame.provider} answered with something that is not JSON: "
-                f"{self._blame.clean(bytes(body[:200]).decode('utf-8', 'replace'))!r}",
-                provider=self._blame.provider,
-                model=self._blame.model,
+                f"{self._error_context.provider} answered with something that is not JSON: "
+                f"{self._error_context.clean(bytes(body[:200]).decode('utf-8', 'replace'))!r}",
+                provider=self._error_context.provider,
+                model=self._error_context.model,
             ) from exc
 
     async def drain(self) -> None:
@@ -253,7 +253,7 @@ class Reply:
 
 
 @final
-class Wire:
+class SdkHttpClient:
     """A client of one SDK."""
 
     def __init__(self, sdk: Sdk, client: Any) -> None:
@@ -262,16 +262,16 @@ class Wire:
 
     @asynccontextmanager
     async def open(
-        self, method: str, path: str, body: dict[str, Any] | None, deadlines: Deadlines, blame: Blame
+        self, method: str, path: str, body: dict[str, Any] | None, deadlines: Deadlines, context: ErrorContext
     ) -> AsyncIterator[Reply]:
         """Send a request and wait for the head of its response.
 
         Raises:
             LLMError: There is none, or it reports an error.
         """
-        with self.errors(blame, NetworkError), deadlines.waiting("waiting for an answer"):
+        with self.errors(context, NetworkError), deadlines.waiting("waiting for an answer"):
             response = await self._send(method, path, body)
-        reply = Reply(self, response, deadlines, blame)
+        reply = Reply(self, response, deadlines, context)
         try:
             yield reply
         finally:
@@ -289,28 +289,30 @@ class Wire:
         return await self._client.post(path, cast_to=kind, content=content, options={"headers": headers}, stream=True)
 
     @contextmanager
-    def errors(self, blame: Blame, broken: type[LLMError]) -> Iterator[None]:
+    def errors(self, context: ErrorContext, broken: type[LLMError]) -> Iterator[None]:
         """Turn what the SDK and its HTTP library raise into our errors.
 
         Args:
-            blame: Who was asked for what.
+            context: Who was asked for what.
             broken: What a failing connection means at this point.
         """
         sdk, http = self._sdk.module, self._sdk.http
-        about: dict[str, Any] = {"provider": blame.provider, "model": blame.model}
+        about: dict[str, Any] = {"provider": context.provider, "model": context.model}
         try:
             yield
         except sdk.APIStatusError as exc:
-            _raise(from_status(blame, exc.status_code, exc.response.headers, _body(exc)), exc, blame)
+            _raise(error_from_status(context, exc.status_code, exc.response.headers, _body(exc)), exc, context)
         except (sdk.APITimeoutError, http.TimeoutException) as exc:
             _raise(
-                LLMTimeoutError(f"{blame.provider} could not be reached in time (connect_timeout)", **about), exc, blame
+                LLMTimeoutError(f"{context.provider} could not be reached in time (connect_timeout)", **about),
+                exc,
+                context,
             )
         except (sdk.APIConnectionError, http.RequestError) as exc:
             cause: BaseException = exc.__cause__ or exc
-            why = f"{type(cause).__name__}: {blame.clean(str(cause))}".rstrip(": ")
+            why = f"{type(cause).__name__}: {context.clean(str(cause))}".rstrip(": ")
             what = "could not be reached" if broken is NetworkError else "broke the connection"
-            _raise(broken(f"{blame.provider} {what} ({why})", **about), exc, blame)
+            _raise(broken(f"{context.provider} {what} ({why})", **about), exc, context)
 
     async def aclose(self) -> None:
         """Close the client and its idle connections; bounded, and harmless the second time."""
@@ -329,8 +331,8 @@ def _body(exc: Any) -> Any:
         return body
 
 
-def _raise(error: LLMError, cause: BaseException, blame: Blame) -> None:
+def _raise(error: LLMError, cause: BaseException, context: ErrorContext) -> None:
     """Raise with the cause, unless its text would give the key away."""
-    if blame.secret and blame.secret in f"{cause}{cause.__cause__}":
+    if context.secret and context.secret in f"{cause}{cause.__cause__}":
         raise error from None
     raise error from cause

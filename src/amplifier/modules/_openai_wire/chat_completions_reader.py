@@ -13,10 +13,10 @@ from typing import Any, final
 import attrs
 
 from amplifier.models import StreamChunk, TextBlock, ThinkingBlock
-from amplifier.modules._llm_provider import AnswerReader, ServerEvent, ServiceError, read_json
+from amplifier.modules._llm_provider import ResponseReader, ServiceError, SseEvent, read_json
 
-from ._chat_encode import REASONING_FIELDS
-from ._parts import count_tokens
+from .chat_completions import REASONING_FIELDS
+from .shared_fields import count_tokens
 
 _DONE = "[DONE]"
 
@@ -28,7 +28,7 @@ class _Call:
 
 
 @final
-class ChatReader(AnswerReader):
+class ChatCompletionsReader(ResponseReader):
     """Reads one completion."""
 
     def __init__(self, taken_ids: Iterable[str] = ()) -> None:
@@ -38,7 +38,7 @@ class ChatReader(AnswerReader):
         self._by_index: dict[Any, int] = {}
         self._done = False
 
-    def read_event(self, event: ServerEvent) -> list[StreamChunk]:
+    def read_event(self, event: SseEvent) -> list[StreamChunk]:
         """Take one chunk."""
         if event.data.strip() == _DONE:
             self._done = True
@@ -83,7 +83,7 @@ class ChatReader(AnswerReader):
         for name, member in (("response_id", "id"), ("system_fingerprint", "system_fingerprint")):
             if data.get(member):
                 self.metadata[name] = data[member]
-        count_tokens(self.consumed, data.get("usage"), asked="prompt", answered="completion")
+        count_tokens(self.token_counts, data.get("usage"), asked="prompt", answered="completion")
 
     def _take(self, delta: dict[str, Any]) -> list[StreamChunk]:
         chunks: list[StreamChunk] = []

@@ -19,7 +19,7 @@ _LINE_END = re.compile(rb"[\r\n]")
 
 
 @attrs.frozen
-class ServerEvent:
+class SseEvent:
     """One event: its name, if it has one, and its data as text."""
 
     name: str | None
@@ -27,7 +27,7 @@ class ServerEvent:
 
 
 @final
-class EventParser:
+class SseParser:
     """Collects bytes and gives back whole events."""
 
     def __init__(self) -> None:
@@ -38,13 +38,13 @@ class EventParser:
         self._after_cr = False
         self._first = True
 
-    def feed(self, received: bytes) -> list[ServerEvent]:
+    def feed(self, received: bytes) -> list[SseEvent]:
         """Take bytes as they came and return the events they complete.
 
         Raises:
             ValueError: The bytes are no UTF-8, or an event is larger than `MAX_EVENT_BYTES`.
         """
-        events: list[ServerEvent] = []
+        events: list[SseEvent] = []
         start = 0
         for found in _LINE_END.finditer(received):
             end = found.start()
@@ -60,15 +60,15 @@ class EventParser:
             self._check_size()
         return events
 
-    def end(self) -> list[ServerEvent]:
+    def end(self) -> list[SseEvent]:
         """The connection is at its end: an event without its closing blank line counts, as it does for the SDKs."""
-        events: list[ServerEvent] = []
+        events: list[SseEvent] = []
         if self._line:
             self._take_line(events)
         self._dispatch(events)
         return events
 
-    def _take_line(self, events: list[ServerEvent]) -> None:
+    def _take_line(self, events: list[SseEvent]) -> None:
         self._check_size()
         line = self._line.decode("utf-8")
         self._line.clear()
@@ -85,9 +85,9 @@ class EventParser:
         elif field == "event":
             self._name = value
 
-    def _dispatch(self, events: list[ServerEvent]) -> None:
+    def _dispatch(self, events: list[SseEvent]) -> None:
         if self._data:
-            events.append(ServerEvent(self._name, "\n".join(self._data)))
+            events.append(SseEvent(self._name, "\n".join(self._data)))
         self._data, self._size, self._name = [], 0, None
 
     def _check_size(self) -> None:

@@ -1,6 +1,6 @@
 """An answer as it grows: blocks in the order they began, chunks for whoever streams, the response at the end.
 
-A dialect's reader turns what a service sends into calls of these methods. No I/O. Above: `_provider`.
+A wire_format's reader turns what a service sends into calls of these methods. No I/O. Above: `_provider`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from amplifier.models import (
     Usage,
 )
 
-from ._sse import ServerEvent, read_json
+from .server_sent_events import SseEvent, read_json
 
 _HIGH_SURROGATES = range(0xD800, 0xDC00)
 
 
 @attrs.define
-class Consumed:
+class TokenCounts:
     """What an answer used, as the service counted; ``input_tokens`` includes what came from a cache."""
 
     input_tokens: int = 0
@@ -42,7 +42,7 @@ class Consumed:
 
 
 @final
-class Blocks:
+class ContentBlocks:
     """The content of one answer. A block is known by any key while it is open."""
 
     def __init__(self, taken_ids: Iterable[str] = ()) -> None:
@@ -114,7 +114,7 @@ class _OpenBlock:
         text, self._half = self._half + text, ""
         if text and ord(text[-1]) in _HIGH_SURROGATES:
             text, self._half = text[:-1], text[-1]
-        text = whole_characters(text)
+        text = join_surrogates(text)
         self._pieces.append(text)
         return text
 
@@ -122,19 +122,19 @@ class _OpenBlock:
         return "".join(self._pieces) + ("\ufffd" if self._half else "")
 
 
-def whole_characters(text: str) -> str:
+def join_surrogates(text: str) -> str:
     """Join surrogate halves, as services that count in UTF-16 may send them; a lone half becomes a replacement mark."""
     if text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-class AnswerReader(ABC):
-    """Reads what a service sends about one answer; each dialect has its own.
+class ResponseReader(ABC):
+    """Reads what a service sends about one answer; each wire_format has its own.
 
     Attributes:
         blocks: The content so far.
-        consumed: What it used.
+        token_counts: What it used.
         model: The model that answered, as the service names it.
         finish_reason: Why the answer ended, in the service's word; None while it goes on.
         metadata: For the response.
@@ -144,15 +144,15 @@ class AnswerReader(ABC):
     cut_short = frozenset({"length", "max_tokens", "max_output_tokens"})
 
     def __init__(self, taken_ids: Iterable[str] = ()) -> None:
-        self.blocks = Blocks(taken_ids)
-        self.consumed = Consumed()
+        self.blocks = ContentBlocks(taken_ids)
+        self.token_counts = TokenCounts()
         self.model: str | None = None
         self.finish_reason: str | None = None
         self.metadata: dict[str, Any] = {}
         self._unreadable: tuple[str, str] | None = None
 
     @abstractmethod
-    def read_event(self, event: ServerEvent) -> list[StreamChunk]:
+    def read_event(self, event: SseEvent) -> list[StreamChunk]:
         """Take one event of a stream.
 
         Raises:

@@ -12,18 +12,18 @@ import attrs
 from amplifier.contracts import Coordinator
 from amplifier.models import ConfigField, ProviderInfo
 
-from ._dialect import Catalogue, Dialect
-from ._options import ProviderOptions
-from ._prices import Prices
-from ._provider import EVENTS, SdkProvider
-from ._streams import AnswerStreams, start_soon_of
-from ._wire import Sdk, Wire, import_sdk, settle_platform
+from .options import ProviderOptions
+from .prices import Prices
+from .sdk_http_client import Sdk, SdkHttpClient, import_sdk, set_platform
+from .sdk_provider import EVENTS, SdkProvider
+from .streams import AnswerStreams, start_soon_of
+from .wire_format import ModelCatalogue, WireFormat
 
 logger = logging.getLogger("amplifier.modules.provider")
 
 
 @attrs.frozen(kw_only=True)
-class Service:
+class ServiceDefinition:
     """What makes one provider module different from another.
 
     Attributes:
@@ -39,18 +39,18 @@ class Service:
     extra: str
     client: Callable[[Sdk, Any], Any]
     info: ProviderInfo
-    dialect: Dialect
-    catalogue: Catalogue
+    wire_format: WireFormat
+    catalogue: ModelCatalogue
     prices: Prices
 
 
-def decline(module: str, what: str, how: str) -> None:
+def log_not_mounted(module: str, what: str, how: str) -> None:
     """Say why a provider is not there: without what it needs it declines and raises nothing."""
     logger.warning("%s is not mounted: no %s; %s", module, what, how)
 
 
-async def mount_service(
-    coordinator: Coordinator, service: Service, options: ProviderOptions
+async def mount_provider(
+    coordinator: Coordinator, service: ServiceDefinition, options: ProviderOptions
 ) -> Callable[[], Awaitable[None]]:
     """Build the client and mount the provider.
 
@@ -65,7 +65,7 @@ async def mount_service(
         service.info,
         options,
         wire=wire,
-        dialect=service.dialect,
+        wire_format=service.wire_format,
         catalogue=service.catalogue,
         prices=service.prices,
         hooks=coordinator.hooks,
@@ -76,20 +76,20 @@ async def mount_service(
     return provider.aclose
 
 
-def _connect(service: Service, options: ProviderOptions) -> Wire:
+def _connect(service: ServiceDefinition, options: ProviderOptions) -> SdkHttpClient:
     """Everything that takes long: importing the SDK, reading certificates and prices."""
     sdk = import_sdk(service.package, feature=service.module, extra=service.extra)
     client = service.client(sdk, options)
-    settle_platform(client)
+    set_platform(client)
     service.prices.load()
-    return Wire(sdk, client)
+    return SdkHttpClient(sdk, client)
 
 
 def make_info(
     name: str,
     display_name: str,
     options: ProviderOptions,
-    catalogue: Catalogue,
+    catalogue: ModelCatalogue,
     *,
     env_vars: list[str],
     fields: list[ConfigField],
@@ -112,7 +112,7 @@ def make_info(
     )
 
 
-def common_fields(key_variable: str, url_variable: str, *, default_model: str, needs_url: bool) -> list[ConfigField]:
+def config_fields_of(key_variable: str, url_variable: str, *, default_model: str, needs_url: bool) -> list[ConfigField]:
     """What a person is asked to set a provider up."""
     return [
         ConfigField(

@@ -1,4 +1,4 @@
-"""What a dialect is: how a request becomes a service's JSON, and how its answer is read back. Pure."""
+"""What a wire_format is: how a request becomes a service's JSON, and how its answer is read back. Pure."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import attrs
 
 from amplifier.models import ChatRequest, Degradation, ModelInfo, ResponseFormatJsonSchema
 
-from ._answer import AnswerReader
-from ._conversation import Conversation
-from ._options import EFFORTS, ProviderOptions
+from .conversation import Conversation
+from .options import EFFORTS, ProviderOptions
+from .response_reader import ResponseReader
 
 ToolChoice: TypeAlias = str | tuple[str]
 """``"auto"``, ``"none"``, ``"required"``, or the name of the one tool to call, in a tuple."""
 
 
 @attrs.frozen(kw_only=True)
-class Call:
+class CallOptions:
     """What one call asks for, once the request, the keywords and the config have had their say.
 
     Attributes:
@@ -37,7 +37,7 @@ class Call:
 
 
 @attrs.define
-class Encoded:
+class EncodedRequest:
     """A request in a service's words, and what it could not say."""
 
     body: dict[str, Any]
@@ -55,7 +55,7 @@ class Encoded:
         return Degradation(**joined)
 
 
-class Dialect(Protocol):
+class WireFormat(Protocol):
     """One API of a service."""
 
     @property
@@ -68,16 +68,16 @@ class Dialect(Protocol):
         """Whether a request must say how long the answer may be."""
         ...
 
-    def encode(self, conversation: Conversation, request: ChatRequest, call: Call) -> Encoded:
+    def encode(self, conversation: Conversation, request: ChatRequest, call: CallOptions) -> EncodedRequest:
         """Write a request."""
         ...
 
-    def reader(self, taken_ids: Iterable[str]) -> AnswerReader:
+    def reader(self, taken_ids: Iterable[str]) -> ResponseReader:
         """A reader for one answer."""
         ...
 
 
-class Catalogue(Protocol):
+class ModelCatalogue(Protocol):
     """What is known of a service's models without asking it, and how to read what it says when asked."""
 
     @property
@@ -98,9 +98,9 @@ class Catalogue(Protocol):
         ...
 
 
-def resolve_call(
+def resolve_call_options(
     options: ProviderOptions, request: ChatRequest, keywords: Mapping[str, Any], default_max: int | None
-) -> Call:
+) -> CallOptions:
     """Who wins: the keywords of the call, then the request, then the config."""
 
     def first(*values: Any) -> Any:
@@ -108,7 +108,7 @@ def resolve_call(
 
     asked = first(keywords.get("max_tokens"), keywords.get("max_output_tokens"), request.max_output_tokens)
     effort = first(keywords.get("reasoning_effort"), request.reasoning_effort, options.reasoning_effort)
-    return Call(
+    return CallOptions(
         model=first(keywords.get("model"), request.model, options.default_model),
         max_tokens=first(asked, options.max_tokens, default_max),
         temperature=first(keywords.get("temperature"), request.temperature, options.temperature),
@@ -121,7 +121,7 @@ def resolve_call(
 
 
 def read_tool_choice(given: Any) -> ToolChoice | None:
-    """A tool choice in any dialect's form; a word that is none of the usual ones names a tool."""
+    """A tool choice in any wire_format's form; a word that is none of the usual ones names a tool."""
     if given is None:
         return None
     if isinstance(given, dict):
@@ -135,7 +135,7 @@ def read_tool_choice(given: Any) -> ToolChoice | None:
     return "required" if given == "any" else given if given in ("auto", "none", "required") else (given,)
 
 
-def read_schema(format_: ResponseFormatJsonSchema) -> tuple[str, dict[str, Any], bool | None]:
+def read_json_schema(format_: ResponseFormatJsonSchema) -> tuple[str, dict[str, Any], bool | None]:
     """Name, schema and strictness of a response format, whether the schema is bare or in OpenAI's envelope."""
     given = format_.json_schema
     inner = given.get("schema")
@@ -145,7 +145,7 @@ def read_schema(format_: ResponseFormatJsonSchema) -> tuple[str, dict[str, Any],
     return str(given.get("title") or "answer").replace(" ", "_"), given, format_.strict
 
 
-def with_params(body: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+def merge_params(body: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
     """The body with the config's own parameters: null takes one out, an object is merged, anything else replaces."""
     merged = dict(body)
     for name, value in extra.items():
@@ -153,7 +153,7 @@ def with_params(body: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any
         if value is None:
             merged.pop(name, None)
         elif isinstance(value, Mapping) and isinstance(before, dict):
-            merged[name] = with_params(before, value)
+            merged[name] = merge_params(before, value)
         else:
             merged[name] = value
     return merged
