@@ -18,8 +18,8 @@ import pytest
 from amplifier import AmplifierSession
 from amplifier.loading import ModuleLoader
 from amplifier.models import StreamChunk
+from tests.modules.providers.scripted_http_server import EVENT_STREAM, STALL, ScriptedHttpServer
 from tests.modules.providers.services import SERVICES
-from tests.modules.providers.wire_server import EVENT_STREAM, STALL, WireServer
 
 from .published_modules import write_package
 from .published_streaming import LOOP, PROVIDER
@@ -43,8 +43,8 @@ def directory(alias: None, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def server() -> Iterator[WireServer]:
-    running = WireServer()
+def server() -> Iterator[ScriptedHttpServer]:
+    running = ScriptedHttpServer()
     yield running
     running.close()
 
@@ -128,7 +128,7 @@ def _stop_by_task(session: Any, task: asyncio.Task[Any]) -> None:
 @pytest.mark.parametrize("stop", [_stop_by_token, _stop_by_task])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_stopped_turn_closes_the_connection(
-    directory: Path, server: WireServer, kind: str, stop: Callable[..., None]
+    directory: Path, server: ScriptedHttpServer, kind: str, stop: Callable[..., None]
 ):
     spoken = SERVICES["anthropic"]
     server.answers([EVENT_STREAM, *spoken.pieces(["one", "two"])[:6], STALL])
@@ -148,7 +148,9 @@ async def test_a_stopped_turn_closes_the_connection(
             await anyio.to_thread.run_sync(server.wait_gone)
 
 
-async def test_a_loop_that_returns_between_two_pieces_closes_the_connection(directory: Path, server: WireServer):
+async def test_a_loop_that_returns_between_two_pieces_closes_the_connection(
+    directory: Path, server: ScriptedHttpServer
+):
     """The loop asks the token after each piece, and returns: nobody tells the iterator."""
     spoken = SERVICES["anthropic"]
     server.answers([EVENT_STREAM, *spoken.pieces(["one", "two"]), STALL])

@@ -13,7 +13,7 @@ import attrs
 from amplifier.models import ChatRequest, Message, StreamChunk
 from amplifier.modules import provider_anthropic, provider_openai, provider_openai_compatible
 from amplifier.testing import EventRecorder, TestCoordinator
-from tests.modules.providers.wire_server import END, EVENT_STREAM, Step, WireServer, event, reply
+from tests.modules.providers.scripted_http_server import END, EVENT_STREAM, ScriptedHttpServer, Step, event, reply
 
 CallOptions = tuple[str, str, str]
 """A tool call as the service sends it: id, name, arguments as JSON text."""
@@ -150,7 +150,7 @@ class Line:
     """A mounted provider, the server behind it, and the events it emitted."""
 
     def __init__(
-        self, coordinator: TestCoordinator, provider: Any, recorder: EventRecorder, server: WireServer
+        self, coordinator: TestCoordinator, provider: Any, recorder: EventRecorder, server: ScriptedHttpServer
     ) -> None:
         self.coordinator = coordinator
         self.provider = provider
@@ -163,7 +163,7 @@ class Line:
 
 
 @asynccontextmanager
-async def line(spoken: Spoken, server: WireServer, **config: Any) -> AsyncIterator[Line]:
+async def line(spoken: Spoken, server: ScriptedHttpServer, **config: Any) -> AsyncIterator[Line]:
     """The provider of a service, mounted and in the end cleaned up."""
     coordinator, recorder = TestCoordinator(), EventRecorder()
     coordinator.hooks.register("*", recorder, name="recorder")

@@ -16,7 +16,7 @@ from amplifier.testing import MockTool, wait_for
 from tests._support import node_parts
 from tests._support.aimock import Aimock, running_aimock
 from tests.modules.providers.services import Spoken, ask, chunks_of, line
-from tests.modules.providers.test_turns import LOOPS, SCHEMA, messages_of, session_with
+from tests.modules.providers.test_turns_in_sessions import LOOPS, SCHEMA, messages_of, session_with
 
 
 @pytest.fixture(scope="session")

@@ -18,9 +18,9 @@ from amplifier.models import StreamChunk
 from amplifier.modules import provider_mock, provider_offline
 from amplifier.modules._llm_provider import AnswerStreams
 from amplifier.testing import TestCoordinator, cancel_everywhere
+from tests.modules.providers.scripted_http_server import EVENT_STREAM, STALL
 from tests.modules.providers.services import SERVICES, ask, chunks_of, line
-from tests.modules.providers.test_turns import session_with
-from tests.modules.providers.wire_server import EVENT_STREAM, STALL
+from tests.modules.providers.test_turns_in_sessions import session_with
 
 SHORT = ["anthropic", "openai-responses", "openai-compatible"]
 

@@ -35,8 +35,8 @@ from amplifier.modules._llm_provider.error_mapping import (
     retry_after,
 )
 from amplifier.modules._llm_provider.sdk_http_client import MAX_ERROR_BYTES
+from tests.modules.providers.scripted_http_server import CLOSE, END, EVENT_STREAM, RESET, STALL, chunk, event, reply
 from tests.modules.providers.services import KEY, SERVICES, ask, line
-from tests.modules.providers.wire_server import CLOSE, END, EVENT_STREAM, RESET, STALL, chunk, event, reply
 
 BLAME = ErrorContext("svc", "model-x", KEY)
 

@@ -42,7 +42,7 @@ class Received:
     body: Any
 
 
-class WireServer:
+class ScriptedHttpServer:
     """Answers requests with scripted steps, one script per request; the last one is used again and again."""
 
     def __init__(self) -> None:

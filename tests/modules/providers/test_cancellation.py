@@ -10,7 +10,7 @@ import pytest
 
 from amplifier.testing import MockTool, cancel_everywhere
 from tests.modules.providers.services import SERVICES, arguments, ask, line
-from tests.modules.providers.test_turns import SCHEMA, session_with
+from tests.modules.providers.test_turns_in_sessions import SCHEMA, session_with
 
 _PACE = 0.002
 """Seconds between two pieces of an answer, so that they arrive one by one and there is a suspension for each."""

@@ -21,8 +21,8 @@ from amplifier.models import (
     to_dict,
     to_json,
 )
+from tests.modules.providers.scripted_http_server import END, EVENT_STREAM, chunk, reply
 from tests.modules.providers.services import KEY, SERVICES, arguments, ask, chunks_of, line
-from tests.modules.providers.wire_server import END, EVENT_STREAM, chunk, reply
 
 
 async def test_an_answer_comes_in_pieces_and_then_whole(spoken, server):
