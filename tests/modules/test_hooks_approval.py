@@ -240,7 +240,6 @@ async def test_decisions_of_rules_are_told_unless_the_audit_is_off():
 
 async def test_every_problem_of_the_config_is_told_at_once_with_its_path():
     config: dict[str, Any] = {
-        "rulez": [],
         "timeout": -1,
         "tools": {"bash": "maybe", "x": {"require_approval": "yes"}},
         "unknown_tools": "shrug",
@@ -259,7 +258,7 @@ async def test_every_problem_of_the_config_is_told_at_once_with_its_path():
         await Gate.open(config)
     paths = {path for path, _ in caught.value.problems}
     assert paths == {
-        *("$.rulez", "$.timeout", "$.tools.bash", "$.tools.x", "$.unknown_tools", "$.audit"),
+        *("$.timeout", "$.tools.bash", "$.tools.x", "$.unknown_tools", "$.audit"),
         *("$.rules[0]", "$.rules[1].action", "$.rules[2].tool", "$.rules[3].command", "$.rules[4].command"),
         *("$.rules[5].pth", "$.rules[5].path", "$.rules[5].input", "$.rules[6].pattern"),
     }

@@ -343,7 +343,6 @@ async def test_a_session_id_that_is_a_path_is_refused(tmp_path, session_id):
 @pytest.mark.parametrize(
     ("config", "path"),
     [
-        ({"pth": "x"}, "$.pth"),
         ({"path": ""}, "$.path"),
         ({"path": "{user}"}, "$.path"),
         ({"path": "{session_id!s}"}, "$.path"),

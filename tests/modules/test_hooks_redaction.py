@@ -350,7 +350,6 @@ async def test_the_gate_is_registered_by_name_and_gone_after_cleanup_run_twice()
         ({"rules": []}, "$.rules"),
         ({"allowlist": ["a..b"]}, "$.allowlist"),
         ({"literals": ["ab"]}, "$.literals"),
-        ({"skip_event": []}, "$.skip_event"),
         ({"priority": "low"}, "$.priority"),
     ],
 )

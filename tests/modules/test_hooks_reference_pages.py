@@ -1,4 +1,4 @@
-"""The reference pages of the built-in hooks say what is so: their plans mount, their tables name every key, no other."""
+"""The reference pages of the built-in hooks: their example plans mount, and their tables name every key and no other."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from typing import Any
 import pytest
 
 from amplifier.modules import hooks_approval, hooks_logging, hooks_redaction
-from amplifier.modules.hooks_approval._options import _CHECKS as APPROVAL_KEYS
-from amplifier.modules.hooks_approval._options import _RULE_KEYS as RULE_KEYS
+from amplifier.modules._shared.configuration import options_of
+from amplifier.modules.hooks_approval._options import _RULE_MEMBERS, ApprovalOptions
 from amplifier.modules.hooks_approval._prompt import render_prompt
-from amplifier.modules.hooks_logging._options import _CHECKS as LOGGING_KEYS
-from amplifier.modules.hooks_redaction._options import _CHECKS as REDACTION_KEYS
-from amplifier.modules.hooks_redaction._options import STRUCTURAL
+from amplifier.modules.hooks_logging._options import LogOptions
+from amplifier.modules.hooks_redaction._options import STRUCTURAL, RedactionOptions
 from amplifier.testing import TestCoordinator
 from tests._support.tree import ROOT
 
 MODULES: dict[str, tuple[Any, Any]] = {
-    "hooks-approval": (hooks_approval, APPROVAL_KEYS),
-    "hooks-logging": (hooks_logging, LOGGING_KEYS),
-    "hooks-redaction": (hooks_redaction, REDACTION_KEYS),
+    "hooks-approval": (hooks_approval, ApprovalOptions),
+    "hooks-logging": (hooks_logging, LogOptions),
+    "hooks-redaction": (hooks_redaction, RedactionOptions),
 }
 
 
@@ -48,14 +47,14 @@ async def test_the_plan_on_the_page_mounts(name, tmp_path, monkeypatch):
 def test_the_table_names_every_key_and_no_other(name):
     rows = re.findall(r"^\| `([a-z_]+)` \|.*?$", section(page(name), "Config"), re.MULTILINE)
     also = re.findall(r"also `([a-z_]+_[a-z_]+)`", section(page(name), "Config"))
-    assert {*rows, *also} == MODULES[name][1].keys() - {"patterns"}
+    assert {*rows, *also} == options_of(MODULES[name][1]).keys() - {"patterns"}
 
 
 def test_the_table_of_rules_names_every_key_and_no_other():
     text = section(page("hooks-approval"), "Rules")
     rows = re.findall(r"^\| `([a-z_]+)` \|", text, re.MULTILINE)
     also = re.findall(r"Also `([a-z_]+)`", text)
-    assert {*rows, *also} == set(RULE_KEYS)
+    assert {*rows, *also} == set(_RULE_MEMBERS)
 
 
 def test_the_question_on_the_page_is_the_one_that_is_asked():

@@ -17,18 +17,14 @@ from ._llm_provider import (
     ProviderOptions,
     Sdk,
     ServiceDefinition,
-    choice,
     client_options,
     config_fields_of,
     log_not_mounted,
     make_info,
     mount_provider,
-    optional,
-    read_options,
-    text,
 )
 from ._openai_wire import DEFAULT_MODEL, ChatCompletions, ChatStyle, OpenAIModels, ResponsesApi, ResponsesStyle
-from ._tool_base import flag
+from ._shared.configuration import choice, flag, option, optional, read_options, text
 
 __all__ = ["mount"]
 
@@ -39,21 +35,14 @@ _KEY, _URL = "OPENAI_API_KEY", "OPENAI_BASE_URL"
 
 
 @attrs.frozen(kw_only=True)
-class _Options(ProviderOptions):
-    api: str = "responses"
-    reasoning_summary: str | None = None
-    parallel_tool_calls: bool | None = None
-    organization: str | None = None
-    project: str | None = None
+class OpenAIOptions(ProviderOptions):
+    """The common keys, and those of OpenAI's APIs."""
 
-
-_CHECKS = {
-    "api": choice("responses", "chat"),
-    "reasoning_summary": optional(choice("auto", "concise", "detailed")),
-    "parallel_tool_calls": optional(flag),
-    "organization": optional(text),
-    "project": optional(text),
-}
+    api: str = option(choice("responses", "chat"), default="responses")
+    reasoning_summary: str | None = option(optional(choice("auto", "concise", "detailed")), default=None)
+    parallel_tool_calls: bool | None = option(optional(flag), default=None)
+    organization: str | None = option(optional(text), default=None)
+    project: str | None = option(optional(text), default=None)
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], Awaitable[None]] | None:
@@ -64,8 +53,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         MissingExtraError: The SDK is not installed.
     """
     environment = {"api_key": _KEY, "base_url": _URL, "organization": "OPENAI_ORG_ID", "project": "OPENAI_PROJECT_ID"}
-    defaults = {"default_model": DEFAULT_MODEL}
-    options = read_options(_Options, _MODULE, config, _CHECKS, environment=environment, defaults=defaults)
+    options = read_options(OpenAIOptions, _MODULE, config, environment=environment, default_model=DEFAULT_MODEL)
     if not options.api_key:
         log_not_mounted(_MODULE, "API key", f"set {_KEY} or api_key in the plan")
         return None
@@ -93,6 +81,6 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     return await mount_provider(coordinator, service, options)
 
 
-def _client(sdk: Sdk, options: _Options) -> Any:
+def _client(sdk: Sdk, options: OpenAIOptions) -> Any:
     given = client_options(sdk, options)
     return sdk.module.AsyncOpenAI(**given, organization=options.organization, project=options.project)

@@ -17,17 +17,14 @@ from ._llm_provider import (
     ProviderOptions,
     Sdk,
     ServiceDefinition,
-    choice,
     client_options,
     config_fields_of,
     log_not_mounted,
     make_info,
     mount_provider,
-    optional,
-    read_options,
 )
 from ._openai_wire import ChatCompletions, ChatStyle, ConfiguredModels
-from ._tool_base import count, flag
+from ._shared.configuration import choice, flag, option, optional, read_options, whole_number
 
 __all__ = ["mount"]
 
@@ -36,7 +33,7 @@ __amplifier_module_type__ = "provider"
 _MODULE = "provider-openai-compatible"
 _KEY, _URL = "OPENAI_COMPATIBLE_API_KEY", "OPENAI_COMPATIBLE_BASE_URL"
 _NO_KEY = "not-needed"
-_DEFAULTS = {
+_DEFAULTS: dict[str, Any] = {
     "default_model": "default",
     "idle_timeout": 300.0,  # a processor without help reads a long prompt for minutes before its first word
     "context_window": 32_768,
@@ -45,17 +42,12 @@ _DEFAULTS = {
 
 
 @attrs.frozen(kw_only=True)
-class _Options(ProviderOptions):
-    max_tokens_field: str = "max_tokens"
-    parallel_tool_calls: bool | None = None
-    seed: int | None = None
+class CompatibleOptions(ProviderOptions):
+    """The common keys, and those in which servers of the Chat Completions API differ."""
 
-
-_CHECKS = {
-    "max_tokens_field": choice("max_tokens", "max_completion_tokens"),
-    "parallel_tool_calls": optional(flag),
-    "seed": optional(count(0)),
-}
+    max_tokens_field: str = option(choice("max_tokens", "max_completion_tokens"), default="max_tokens")
+    parallel_tool_calls: bool | None = option(optional(flag), default=None)
+    seed: int | None = option(optional(whole_number(0)), default=None)
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], Awaitable[None]] | None:
@@ -66,7 +58,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         MissingExtraError: The SDK is not installed.
     """
     environment = {"api_key": _KEY, "base_url": _URL}
-    options = read_options(_Options, _MODULE, config, _CHECKS, environment=environment, defaults=_DEFAULTS)
+    options = read_options(CompatibleOptions, _MODULE, config, environment=environment, **_DEFAULTS)
     if not options.base_url:
         log_not_mounted(_MODULE, "address", f"set {_URL} or base_url in the plan, such as http://127.0.0.1:8080/v1")
         return None
@@ -96,7 +88,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     return await mount_provider(coordinator, service, options)
 
 
-def _client(sdk: Sdk, options: _Options) -> Any:
+def _client(sdk: Sdk, options: CompatibleOptions) -> Any:
     given = client_options(sdk, options)
     given["api_key"] = options.api_key or _NO_KEY
     # Left out, the SDK would take both from OpenAI's variables and send them to a server that is not OpenAI's.

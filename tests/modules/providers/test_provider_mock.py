@@ -335,8 +335,7 @@ def test_small_parts():
 @pytest.mark.parametrize(
     ("config", "problem"),
     [
-        ({"respnses": []}, r"\$\.respnses: unknown key; did you mean 'responses'"),
-        ({"responses": []}, r"\$\.responses: expected a list of one or more"),
+        ({"responses": []}, r"\$\.responses: expected a list of at least 1 texts and objects"),
         ({"responses": [1]}, r"\$\.responses\[0\]: expected text or an object"),
         ({"responses": [{}]}, r"\$\.responses\[0\]: expected text or an object"),
         ({"responses": ["a", {"txt": ""}]}, r"\$\.responses\[1\]\.txt: unknown key; did you mean 'text'"),
@@ -350,7 +349,7 @@ def test_small_parts():
         ({"responses": [{"usage": {"input_tokens": "x"}}]}, r"\.usage: input_tokens: expected a whole number"),
         ({"responses": [{"usage": {"cost_usd": 0.1}}]}, r"\.usage: "),
         ({"responses": [{"content": [{"type": "text"}]}]}, r"\.content: expected content blocks"),
-        ({"responses": [{"content": [], "text": ""}]}, r"\.content: says the same as text"),
+        ({"responses": [{"content": [], "text": ""}]}, r"\.content: has the same meaning as text"),
         ({"responses": [{"text": "ab", "chunks": ["a"]}]}, r"\.chunks: joined, they are not the text"),
         ({"responses": [{"delay": -1}]}, r"\.delay: expected a number of seconds"),
         ({"when_exhausted": "stop"}, r"\$\.when_exhausted: expected one of 'repeat', 'last', 'error'"),

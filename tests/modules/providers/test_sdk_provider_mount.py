@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from amplifier import AmplifierSession, ModuleLoader
-from amplifier.errors import MissingExtraError, PlanError
+from amplifier.errors import MissingExtraError, MisspellingWarning, PlanError
 from amplifier.modules import loop_basic, provider_anthropic, provider_openai, provider_openai_compatible
 from amplifier.modules._llm_provider import EVENTS, Prices, TokenCounts
 from amplifier.testing import MockContextManager, TestCoordinator
@@ -77,10 +77,11 @@ async def test_an_address_is_checked(url):
         await provider_openai.mount(TestCoordinator(), {"api_key": KEY, "base_url": url})
 
 
-async def test_keys_nobody_reads_are_named_in_the_log(spoken, server, caplog):
-    async with line(spoken, server, debug=True, defualt_model="x", model="my-model") as opened:
-        assert opened.provider.get_info().defaults["model"] == "my-model"
-    assert "'debug'" in caplog.text
+async def test_unknown_keys_are_named_in_the_log(spoken, server, caplog):
+    with pytest.warns(MisspellingWarning, match="did you mean 'default_model'?"):
+        async with line(spoken, server, debug=True, defualt_model="x", model="my-model") as opened:
+            assert opened.provider.get_info().defaults["model"] == "my-model"
+    assert "$.debug: unknown key, ignored" in caplog.text
     assert "did you mean 'default_model'?" in caplog.text
 
 

@@ -6,7 +6,7 @@ service adds to that.
 """
 
 from .conversation import Conversation, Entry, MessageEntry, ResultPart, ToolResultEntry, as_text, read_conversation
-from .options import ProviderOptions, choice, limit, number, optional, read_options, text
+from .options import ProviderOptions
 from .prices import Prices
 from .response_reader import ContentBlocks, ResponseReader, ServiceError, TokenCounts
 from .sdk_http_client import Sdk, client_options
@@ -41,19 +41,13 @@ __all__ = [
     "ToolResultEntry",
     "WireFormat",
     "as_text",
-    "choice",
     "client_options",
     "config_fields_of",
-    "limit",
     "log_not_mounted",
     "make_info",
     "mount_provider",
-    "number",
-    "optional",
     "read_conversation",
     "read_json",
     "read_json_schema",
-    "read_options",
     "start_soon_of",
-    "text",
 ]

@@ -69,7 +69,7 @@ class ApprovalHook:
 
     def _judge(self, call: Call) -> _Judgement:
         options = self._options
-        if (rule := strictest(options.rules, call)) is not None:
+        if (rule := strictest(options.rules or (), call)) is not None:
             verb = {"allow": "allowed by", "ask": "asked for by", "deny": "forbidden by"}[rule.action]
             return _Judgement(rule.action, f"{verb} the plan: {one_line(str(rule), 300)}")
         if (action := options.tools.get(call.tool)) is not None:

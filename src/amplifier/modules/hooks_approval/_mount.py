@@ -37,7 +37,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         on_failure="deny",
     )
     coordinator.register_capability("approval.register_provider", hook.desk.register_provider)
-    logger.info("tools are approved by %s: %d rules, then defaults", MODULE, len(options.rules))
+    logger.info("tools are approved by %s: %d rules, then defaults", MODULE, len(options.rules or ()))
 
     def close() -> None:
         unregister()

@@ -20,13 +20,15 @@ from amplifier.modules._llm_provider import (
     make_info,
     mount_provider,
 )
+from amplifier.modules._shared.configuration import read_options
 
 from ._messages_api import encode
 from ._messages_api_reader import MessagesApiReader
 from ._model_catalogue import DEFAULT_MODEL, ClaudeModels
-from ._options import AnthropicOptions, read_anthropic_options
+from ._options import AnthropicOptions
 
 _MODULE = "provider-anthropic"
+_KEY, _URL = "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"
 
 
 @final
@@ -55,9 +57,10 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         PlanError: The config is wrong.
         MissingExtraError: The SDK is not installed.
     """
-    options = read_anthropic_options(config)
+    environment = {"api_key": _KEY, "base_url": _URL}
+    options = read_options(AnthropicOptions, _MODULE, config, environment=environment, default_model=DEFAULT_MODEL)
     if not options.api_key:
-        log_not_mounted(_MODULE, "API key", "set ANTHROPIC_API_KEY or api_key in the plan")
+        log_not_mounted(_MODULE, "API key", f"set {_KEY} or api_key in the plan")
         return None
     catalogue = ClaudeModels()
     info = make_info(
@@ -65,10 +68,8 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         "Anthropic",
         options,
         catalogue,
-        env_vars=["ANTHROPIC_API_KEY"],
-        fields=config_fields_of(
-            "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", default_model=DEFAULT_MODEL, needs_url=False
-        ),
+        env_vars=[_KEY],
+        fields=config_fields_of(_KEY, _URL, default_model=DEFAULT_MODEL, needs_url=False),
     )
     service = ServiceDefinition(
         module=_MODULE,

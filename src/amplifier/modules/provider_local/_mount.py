@@ -12,7 +12,7 @@ import anyio.to_thread
 from amplifier.contracts import Coordinator
 from amplifier.errors import MissingExtraError
 
-from ._options import ENVIRONMENT_VARIABLE, MODULE, read_options
+from ._options import ENVIRONMENT_VARIABLE, MODULE, NO_MODEL, read_local_options
 
 logger = logging.getLogger("amplifier.modules.provider_local")
 
@@ -31,8 +31,8 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         PlanError: The config is wrong, or the file is no model.
         MissingExtraError: The server or the HTTP client is not installed.
     """
-    options = await anyio.to_thread.run_sync(read_options, config)
-    if options is None:
+    options = await anyio.to_thread.run_sync(read_local_options, config)
+    if options.model_path == NO_MODEL:
         logger.warning("%s: no model named; set model_path in the plan or %s", MODULE, ENVIRONMENT_VARIABLE)
         return None
     for package in ("xllamacpp", "httpcore2"):
