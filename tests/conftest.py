@@ -1,4 +1,5 @@
-"""What every test gets without asking: both backends, virtual time by marker, Hypothesis profiles, the leak guard.
+"""What every test gets without asking: both backends, virtual time by marker, Hypothesis profiles, the leak guard,
+known process state.
 
 Each line below is a plugin of its own, so that `tests/architecture/test_setup.py` can put the same ones over tests
 with planted faults.
@@ -10,4 +11,5 @@ pytest_plugins = [
     "tests._support.backends",
     "tests._support.leaks",
     "tests._support.profiles",
+    "tests._support.surroundings",
 ]

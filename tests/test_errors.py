@@ -1,4 +1,4 @@
-"""The error taxonomy: its drawing tells the truth, errors carry their facts and survive pickling."""
+"""The error taxonomy: its drawing is correct, errors carry their facts and survive pickling."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ def test_a_report_of_problems_loses_none_of_them(problems, subject):
         (None, "the command line needs an optional part; install it with: pip install 'amplifier[cli]'"),
     ],
 )
-def test_a_missing_extra_names_what_to_install(missing, text):
+def test_a_missing_extra_error_names_what_to_install(missing, text):
     error = errors.MissingExtraError("the command line", extra="cli", missing=missing)
     assert isinstance(error, ImportError)
     assert str(error) == text

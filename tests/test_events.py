@@ -187,7 +187,7 @@ def test_rows_and_the_catalogue_cannot_be_changed() -> None:
 
 
 def test_importing_the_file_pulls_in_no_other_package() -> None:
-    # Loaded by path, so that the package's door is not opened first.
+    # Loaded by path, so that the package's __init__ is not imported first.
     program = (
         "import importlib.util, sys\n"
         f"spec = importlib.util.spec_from_file_location('alone', {events.__file__!r})\n"

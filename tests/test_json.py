@@ -321,7 +321,7 @@ def test_nothing_dangerous_is_left_in_visible_text(text: str, multiline: bool) -
     )
 
 
-def test_long_strings_are_cut_and_state_by_how_much() -> None:
+def test_long_strings_are_cut_with_the_number_of_characters() -> None:
     value = {"a": "x" * 190, "b": ["y" * 181, "z" * 180], "c": ("t" * 200,), "d": 5}
     assert truncate_values(value) == {
         "a": "x" * 180 + "... (truncated 10 chars)",

@@ -169,7 +169,7 @@ def test_specs_without_a_config_do_not_share_one() -> None:
     assert len({id(config) for config in configs}) == 4
 
 
-def test_inherited_deadlines_hold_where_the_plan_has_none() -> None:
+def test_inherited_deadlines_apply_where_the_plan_has_none() -> None:
     base = Deadlines(hook=1.0, mount=None, turn=9.0)
     assert parse_plan(MINIMAL, base_deadlines=base).deadlines is base
     read = parse_plan(session(deadlines={"turn": None, "mount": 2}), base_deadlines=base)
@@ -589,7 +589,7 @@ def test_lists_are_replaced_and_live_objects_are_shared() -> None:
     assert merged["x"]["client"] is client
 
 
-def test_merging_rejects_what_it_cannot_copy_and_names_the_path() -> None:
+def test_merging_refuses_what_it_cannot_copy_and_names_the_path() -> None:
     circle: dict[str, Any] = {"a": {"b": circular()}}
     plain: dict[str, Any] = {"a": {"b": 1}}
     for base, overlay in ((circle, plain), (plain, circle)):
@@ -677,7 +677,7 @@ def test_the_schema_has_the_defaults() -> None:
     schema = plan_schema()
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     deadlines = schema["properties"]["session"]["properties"]["deadlines"]["properties"]
-    assert {name: told["default"] for name, told in deadlines.items()} == attrs.asdict(Deadlines())
+    assert {name: schema["default"] for name, schema in deadlines.items()} == attrs.asdict(Deadlines())
 
 
 def test_each_call_gives_a_schema_of_its_own() -> None:

@@ -75,7 +75,7 @@ def test_a_misspelt_section_or_key_is_a_problem(config: Any, path: str, kind: st
 
 
 def test_a_misspelt_section_is_a_problem_beside_the_one_it_was_meant_for() -> None:
-    """An overlay with a slip in it, laid over a plan that has the section, must not lose what it says."""
+    """An overlay with a slip in it, laid over a plan that has the section, must not lose its content."""
     merged = merge_plans(plan(hooks=["hooks-a"]), {"hoks": [{"module": "hooks-b", "on_failure": "deny"}]})
     assert problems_of(merged) == [("$.hoks", misspelling("section", "hoks", "hooks"))]
 

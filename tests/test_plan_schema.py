@@ -1,4 +1,4 @@
-"""The shipped JSON Schema of mount plans and the reader of plans agree, as far as JSON Schema can say it."""
+"""The shipped JSON Schema of mount plans and the reader of plans agree, as far as JSON Schema can express it."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_plan_the_reader_accepts_fits_the_schema(plan: Any) -> None:
 
 
 @given(plans)
-def test_a_plan_that_fits_the_schema_has_only_problems_a_schema_cannot_express(plan: Any) -> None:
+def test_a_plan_that_fits_the_schema_has_only_problems_that_a_schema_cannot_express(plan: Any) -> None:
     if fits(plan):
         problems, _ = check_plan(plan)
         assert [text for _, text in problems if not any(known in text for known in ONLY_THE_READER_KNOWS)] == []

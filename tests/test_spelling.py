@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier._spelling import cut_short, did_you_mean, misspelt, nearest, nearest_names, warn_caller
+from amplifier._spelling import cut_short, did_you_mean, misspelt, nearest, nearest_names, suggestion, warn_caller
 from amplifier.errors import MisspellingWarning
 
 SECTIONS = frozenset({"session", "orchestrator", "context", "providers", "tools", "hooks", "agents"})
@@ -42,7 +42,7 @@ FIELDS = frozenset({"success", "output", "error", "content", "reason", "raw", "i
         ("ID", FIELDS, "id"),
     ],
 )
-def test_the_known_name_of_a_misspelling_is_found(name, known, meant):
+def test_a_misspelling_is_matched_to_the_known_name(name, known, meant):
     assert misspelt(name, known) == meant
 
 
@@ -112,8 +112,9 @@ def test_the_nearest_name_is_suggested_whatever_its_case():
 
 
 def test_a_suggestion_is_the_end_of_a_sentence():
-    assert did_you_mean("tols", SECTIONS) == "; did you mean 'tools'?"
-    assert did_you_mean("zzz", SECTIONS) == ""
+    assert suggestion("tols", SECTIONS) == "; did you mean 'tools'?"
+    assert suggestion("zzz", SECTIONS) == ""
+    assert did_you_mean("tools", "hooks") == "did you mean 'tools' or 'hooks'?"
 
 
 INNER = """

@@ -8,7 +8,6 @@ import inspect
 from collections.abc import Iterable, Iterator
 
 from amplifier.conformance.harness.check_registry import CHECKS
-from amplifier.conformance.report.fix_hints import hint_for
 from amplifier.contracts import Clause
 
 from ._markdown import function_lines, joined, one_line, page, read_doc, string_after, table
@@ -94,11 +93,11 @@ def _types_entry(tree: ast.Module) -> str:
 
 def _clause_table(title: str, clauses: Iterable[Clause]) -> str:
     rows = [
-        (clause.id, clause.text, clause.law or "", _how_checked(clause), hint_for(clause.id))
+        (clause.id, clause.text, clause.law or "", _how_checked(clause), clause.hint)
         for clause in clauses
         if clause.level == title.lower()
     ]
-    head = ("clause", "promise", "law", "how the kit looks", "how to mend it")
+    head = ("clause", "promise", "law", "how the kit looks", "how to fix it")
     return joined([f"## {title}", table(head, rows)]) if rows else ""
 
 

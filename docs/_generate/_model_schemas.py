@@ -1,4 +1,4 @@
-"""The models as JSON Schema: what `to_json` writes for each, from the same shapes that check and read them."""
+"""The models as JSON Schema: what `to_json` writes for each, from the same field types that check and read them."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from typing import Any
 
 import amplifier.models as room
 from amplifier.models import Model, OpenModel
+from amplifier.models._definition.base import FieldType
 from amplifier.models._definition.field_types import (
-    BoolShape,
-    CheckedShape,
-    DatetimeShape,
-    DecimalShape,
-    DictShape,
-    EitherShape,
-    FloatShape,
-    IntShape,
-    ListShape,
-    LiteralShape,
-    ModelShape,
-    OptionalShape,
-    Shape,
-    StrShape,
-    TaggedShape,
+    BoolType,
+    CheckedType,
+    DatetimeType,
+    DecimalType,
+    DictType,
+    FloatType,
+    IntType,
+    ListType,
+    LiteralType,
+    ModelType,
+    OptionalType,
+    StrType,
+    TaggedUnionType,
+    UnionType,
 )
 
 from ._markdown import one_line, read_doc
 
-_SCALARS: dict[type[Shape], dict[str, Any]] = {
-    StrShape: {"type": "string"},
-    IntShape: {"type": "integer"},
-    FloatShape: {"type": "number"},
-    BoolShape: {"type": "boolean"},
-    DecimalShape: {"type": "string"},
-    DatetimeShape: {"type": "string", "format": "date-time"},
-    Shape: {},
+_SCALARS: dict[type[FieldType], dict[str, Any]] = {
+    StrType: {"type": "string"},
+    IntType: {"type": "integer"},
+    FloatType: {"type": "number"},
+    BoolType: {"type": "boolean"},
+    DecimalType: {"type": "string"},
+    DatetimeType: {"type": "string", "format": "date-time"},
+    FieldType: {},
 }
 
 
@@ -61,41 +61,41 @@ def _definition(model: type[Model]) -> dict[str, Any]:
     properties = {}
     for field in model.__model_fields_of__:
         about = {"description": described[field.name]} if field.name in described else {}
-        properties[field.name] = {**about, **_schema_of(field.shape)}
+        properties[field.name] = {**about, **_schema_of(field.type)}
     required = [field.name for field in model.__model_fields_of__ if field.is_required]
     definition = {"description": one_line(doc.text), "type": "object", "properties": properties}
     return {**definition, "required": required} if required else definition
 
 
-def _schema_of(shape: Shape) -> dict[str, Any]:
-    if type(shape) in _SCALARS:
-        return dict(_SCALARS[type(shape)])
-    match shape:
-        case LiteralShape():
-            return {"enum": sorted(shape.values)}
-        case DictShape():
-            return {"type": "object", "additionalProperties": _schema_of(shape.inner)}
-        case ListShape():
-            return {"type": "array", "items": _schema_of(shape.inner)}
-        case ModelShape():
-            return _reference(shape.cls)
-        case TaggedShape():
-            return _by_tag(shape)
-        case OptionalShape():
-            return {"anyOf": [_schema_of(shape.inner), {"type": "null"}]}
-        case EitherShape():
-            return {"anyOf": [_schema_of(option) for option in shape.options]}
-        case CheckedShape():
-            return _schema_of(shape.inner)
-    raise TypeError(f"no schema for {type(shape).__name__}")
+def _schema_of(field_type: FieldType) -> dict[str, Any]:
+    if type(field_type) in _SCALARS:
+        return dict(_SCALARS[type(field_type)])
+    match field_type:
+        case LiteralType():
+            return {"enum": sorted(field_type.values)}
+        case DictType():
+            return {"type": "object", "additionalProperties": _schema_of(field_type.inner)}
+        case ListType():
+            return {"type": "array", "items": _schema_of(field_type.inner)}
+        case ModelType():
+            return _reference(field_type.cls)
+        case TaggedUnionType():
+            return _by_tag(field_type)
+        case OptionalType():
+            return {"anyOf": [_schema_of(field_type.inner), {"type": "null"}]}
+        case UnionType():
+            return {"anyOf": [_schema_of(option) for option in field_type.options]}
+        case CheckedType():
+            return _schema_of(field_type.inner)
+    raise TypeError(f"no schema for {type(field_type).__name__}")
 
 
-def _by_tag(shape: TaggedShape) -> dict[str, Any]:
+def _by_tag(field_type: TaggedUnionType) -> dict[str, Any]:
     """One of several models, told apart by their type; a type nobody knows is the last one's."""
-    options = [_reference(cls) for cls in dict.fromkeys(shape.by_tag.values())]
-    if shape.fallback is not None:
-        unknown = {"properties": {"type": {"not": {"enum": sorted(shape.by_tag)}}}}
-        options.append({"allOf": [_reference(shape.fallback), unknown]})
+    options = [_reference(cls) for cls in dict.fromkeys(field_type.by_tag.values())]
+    if field_type.fallback is not None:
+        unknown = {"properties": {"type": {"not": {"enum": sorted(field_type.by_tag)}}}}
+        options.append({"allOf": [_reference(field_type.fallback), unknown]})
     return {"type": "object", "required": ["type"], "anyOf": options}
 
 

@@ -1,8 +1,8 @@
-"""Which known name an unknown one was probably meant to be.
+"""Which known name an unknown one was probably meant to be, and the question ``did you mean 'x'?``.
 
-`nearest` and `did_you_mean` suggest a name in a message that is written in any case, so they are generous. `misspelt` decides
-whether an unknown name is a mistake at all, where unknown names are allowed, so it is strict; `cut_short` knows one more kind of
-mistake. `warn_caller` reports a mistake at the line that made it.
+`nearest_names`, `nearest` and `suggestion` serve a message that is written in any case, so they are generous. `misspelt` decides
+whether an unknown name is a mistake at all, where unknown names are allowed, so it is strict; `cut_short` detects abbreviations.
+`warn_caller` reports a mistake at the line that made it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterable
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from functools import lru_cache
 from typing import Final
 
@@ -38,10 +38,20 @@ def nearest(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> str |
     return next(iter(nearest_names(name, known, most=1, cutoff=cutoff)), None)
 
 
-def did_you_mean(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+def resemble(first: str, second: str, *, cutoff: float = 0.6) -> bool:
+    """Whether two names resemble each other; case counts."""
+    return SequenceMatcher(None, first, second).ratio() >= cutoff
+
+
+def did_you_mean(*names: str) -> str:
+    """The question about the names that were probably meant."""
+    return f"did you mean {' or '.join(map(repr, names))}?"
+
+
+def suggestion(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> str:
     """The end of a message about an unknown name: ``; did you mean 'x'?``, or nothing."""
     near = nearest(name, known, cutoff=cutoff)
-    return "" if near is None else f"; did you mean {near!r}?"
+    return "" if near is None else f"; {did_you_mean(near)}"
 
 
 def misspelt(name: object, known: frozenset[str]) -> str | None:

@@ -18,7 +18,7 @@
     ├── ModuleNotFoundError (ModuleNotFoundError) no module of that id anywhere we looked
     ├── ModuleLoadError                           found, but it could not be imported, classified or mounted
     │   └── ModuleConflictError                   two different sources claim one id or package name
-    └── LLMError                                  what providers raise; fields say whether a retry may help
+    └── LLMError                                  what providers raise; fields state whether a retry may help
         ├── RateLimitError
         │   └── QuotaExceededError
         ├── AuthenticationError
@@ -30,7 +30,7 @@
         └── AbortError · ConfigurationError · InvalidToolCallError
     MisspellingWarning                            a UserWarning: an unknown name that is nearly a known one
 
-A message says what was found, what was expected and what to do; the same facts are in the error's fields.
+A message states what was found, what was expected and what to do; the same facts are in the error's fields.
 This file imports nothing of ours.
 """
 
@@ -301,7 +301,7 @@ class ModuleNotFoundError(AmplifierError, builtins.ModuleNotFoundError):
 
 
 class ModuleLoadError(AmplifierError):
-    """The module was found but could not be imported, classified or mounted; ``__cause__`` says why.
+    """The module was found but could not be imported, classified or mounted; ``__cause__`` is the reason.
 
     Attributes:
         module_id: The module that failed.
@@ -376,7 +376,7 @@ class LLMError(AmplifierError):
 
 
 class RateLimitError(LLMError):
-    """Too many requests; waiting helps, and `retry_after` often says how long."""
+    """Too many requests; waiting helps, and `retry_after` often states how long."""
 
     _retryable_by_default = True
 

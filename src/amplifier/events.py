@@ -4,8 +4,6 @@
 kernel adds, kept out of that list because other programs compare it. Modules may emit names of their own; they announce
 them on the contribution channel ``observability.events``. Registering a handler for a name that is not here but nearly is,
 such as ``tool:per``, emits an `amplifier.errors.MisspellingWarning`.
-
-Above this file stands everything that emits or listens; below it stands nothing of ours, and it stays cheap to import.
 """
 
 from __future__ import annotations
@@ -242,7 +240,7 @@ _CANONICAL: Final = (
         _ANY_VERDICT,
         "A tool is about to run.",
     ),
-    # The contract documents say tool_result, published modules read result: emitters write the same value under both.
+    # The contract documents have tool_result, published modules read result: emitters write the same value under both.
     # A denial withholds the result from the model; without that a redaction gate that fails would fail open.
     Event(
         TOOL_POST,
@@ -288,7 +286,7 @@ _CANONICAL: Final = (
         "On every way out of a turn; status is completed, cancelled or error.",
         terminal=True,
     ),
-    Event(USER_NOTIFICATION, ("message", "level", "source"), "module", (), "A module has something to tell the user."),
+    Event(USER_NOTIFICATION, ("message", "level", "source"), "module", (), "A module has a message for the user."),
     Event(ARTIFACT_WRITE, ("path", "bytes"), "module", (), "A file was written for the user."),
     Event(ARTIFACT_READ, ("path", "bytes"), "module", (), "A file of the user's was read."),
     Event(
@@ -299,7 +297,7 @@ _CANONICAL: Final = (
         ("hook_name", "event", "prompt", "options", "timeout", "default", "tool_name", "action", "risk_level"),
         "kernel",
         (),
-        "Somebody is being asked; the last three keys come from modules that ask by themselves.",
+        "The user is being asked; the last three keys come from modules that ask by themselves.",
     ),
     Event(
         APPROVAL_GRANTED,
@@ -401,4 +399,4 @@ KERNEL_EVENTS: Final[list[str]] = [event.name for event in CATALOGUE.values() if
 """What the kernel itself emits, canonical or not; the rest is the duty of modules."""
 
 TERMINAL_EVENTS: Final[frozenset[str]] = frozenset(event.name for event in CATALOGUE.values() if event.terminal)
-"""What is always delivered: its dispatch is shielded and bounded, so that a cancelled turn still tells its story."""
+"""What is always delivered: its dispatch is shielded and bounded, so that the record of a cancelled turn is complete."""

@@ -24,6 +24,7 @@ __all__ = [
     "pytest_configure",
     "pytest_load_initial_conftests",
     "pytest_pycollect_makeitem",
+    "pytest_terminal_summary",
 ]
 
 _SUITES = "amplifier.conformance.suites"
@@ -95,6 +96,19 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: objec
     kind = _ConformanceClass if isinstance(obj, type) else _Clauses
     made: pytest.Collector = kind.from_parent(collector, name=name, suite=suite)
     return made
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the commands that help where a test, or a process that it started, could not import ``amplifier_core``."""
+    reports = [*terminalreporter.stats.get("failed", ()), *terminalreporter.stats.get("error", ())]
+    if any("No module named 'amplifier_core'" in getattr(report, "longreprtext", "") for report in reports):
+        from amplifier.loading._alias_advice import ENABLE_ALIAS  # noqa: PLC0415 — paid for by those who need it
+
+        terminalreporter.section("amplifier_core")
+        terminalreporter.line(
+            "amplifier_core is an alias of this kernel: run pytest with `-p amplifier.compat.pytest`; for processes "
+            f"that are given a PYTHONPATH of their own, {ENABLE_ALIAS}"
+        )
 
 
 def _clauses_of(collector: pytest.Collector, suite: Suite) -> Iterator[pytest.Item]:

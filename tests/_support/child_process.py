@@ -16,8 +16,6 @@ _PATIENCE = 60.0
 
 _PREAMBLE = '''
 import signal, sys
-# A suite that runs in the background of a shell inherits an ignored Ctrl-C, and would hand it on.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 backend = sys.argv[1]
 import anyio
 from amplifier import *

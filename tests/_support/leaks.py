@@ -27,7 +27,7 @@ import pytest
 from attrs import field, frozen
 
 _PROC = Path("/proc")
-_PATIENCE = float(os.environ.get("LEAK_GUARD_PATIENCE", "2"))
+_PATIENCE = float(os.environ.get("LEAK_GUARD_PATIENCE", "30"))
 """Seconds that something on its way out (a stopped worker thread, a killed process) may take to be gone."""
 _SETTLING_STEPS = 5
 """Turns of the event loop that a finished task may take to disappear from the loop's books."""

@@ -6,7 +6,9 @@ For tests of the kernel as a whole. Everything is mounted in process, so a fault
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -204,18 +206,30 @@ def counted_scopes(monkeypatch: pytest.MonkeyPatch) -> Count:
     return scopes
 
 
+_ONCE_PER_SECOND = (time.gmtime, time.strftime)
+"""What the kernel's timestamp calls only when the clock has reached another second."""
+
+
 @contextmanager
 def counted_calls() -> Iterator[Count]:
-    """Counts the calls of Python and C functions in this thread."""
+    """Counts the calls of Python and C functions in this thread.
+
+    Neither the clock nor the garbage collector changes the count: formatting a new second is not counted, and no
+    collection runs, with the callbacks and finalizers it would call.
+    """
     calls = Count()
 
     def note(frame: FrameType, what: str, argument: Any) -> None:
-        if what in ("call", "c_call"):
+        if what == "call" or (what == "c_call" and argument not in _ONCE_PER_SECOND):
             calls.count += 1
 
     before = sys.getprofile()
+    was_collecting = gc.isenabled()
+    gc.disable()
     sys.setprofile(note)
     try:
         yield calls
     finally:
         sys.setprofile(before)
+        if was_collecting:
+            gc.enable()

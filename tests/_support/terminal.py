@@ -24,20 +24,17 @@ from typing import Any
 
 from tests._support.tree import ROOT
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds to wait for a text or an end that must come; long, for a machine that does other things, too."""
 
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_WRITTEN = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|([\x08\r\n])|(\x1b|[^\x1b\x08\r\n]+)")
 _LINES, _COLUMNS = 40, 100
 
-# Makes the pseudo-terminal the controlling one, so that Ctrl-C becomes a signal; a suite in the background of a shell ignores those.
+# Makes the pseudo-terminal the controlling one, so that Ctrl-C becomes a signal.
 _START = """
-import fcntl, signal, sys, termios
+import fcntl, sys, termios
 if sys.argv[1] == "terminal":
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-    signal.signal(each, signal.SIG_DFL)
-signal.signal(signal.SIGINT, signal.default_int_handler)
 from amplifier.cli import main
 sys.exit(main(sys.argv[2:]))
 """
@@ -108,7 +105,7 @@ class Terminal:
     @property
     def text(self) -> str:
         """Everything it has written, without escape sequences."""
-        return _ESCAPES.sub("", self.screen).replace("\r\n", "\n")
+        return _as_shown(self.screen)
 
     def expect(self, wanted: str) -> str:
         """Wait until ``wanted`` appears behind what was expected before; returns the text up to its end."""
@@ -126,8 +123,8 @@ class Terminal:
         return self.text[self._seen :]
 
     def type(self, text: str) -> None:
-        """Press keys."""
-        os.write(self._master, text.encode())
+        """Press keys; lone surrogates are sent as the bytes they escape."""
+        os.write(self._master, text.encode(errors="surrogateescape"))
 
     def press_ctrl_c(self) -> None:
         """Ctrl-C, as a key: the terminal makes a signal of it."""
@@ -183,6 +180,28 @@ class Terminal:
                 os.close(descriptor)
 
 
+def _as_shown(screen: str) -> str:
+    """Text without escape sequences, with what moves the cursor along its line applied: blanks are often skipped, not written.
+
+    Moves to other lines and erasures are left out, so that text that has been shown once stays.
+    """
+    lines, column = [""], 0
+    for parameter, final, control, text in _WRITTEN.findall(screen):
+        if control == "\n":
+            lines.append("")
+        if control in ("\n", "\r"):
+            column = 0
+        elif control or final == "D":
+            column = max(column - int(parameter or 1), 0)
+        elif final == "C":
+            column += int(parameter or 1)
+            lines[-1] = lines[-1].ljust(column)
+        elif text:
+            lines[-1] = lines[-1][:column].ljust(column) + text + lines[-1][column + len(text) :]
+            column += len(text)
+    return "\n".join(lines)
+
+
 def _is_cut(data: bytes) -> bool:
     try:
         data.decode()
@@ -193,7 +212,12 @@ def _is_cut(data: bytes) -> bool:
 
 @contextmanager
 def open_terminal(
-    *arguments: str, home: Path, cwd: Path, extra: Mapping[str, str] | None = None, stdout: Any = None
+    *arguments: str,
+    home: Path,
+    cwd: Path,
+    extra: Mapping[str, str] | None = None,
+    stdout: Any = None,
+    size: tuple[int, int] = (_LINES, _COLUMNS),
 ) -> Iterator[Terminal]:
     """Start the command line at a pseudo-terminal of its own.
 
@@ -203,9 +227,10 @@ def open_terminal(
         cwd: Where it works.
         extra: Variables besides the usual ones.
         stdout: Where standard output goes instead.
+        size: Lines and columns of the window.
     """
     master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", _LINES, _COLUMNS, 0, 0))
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
     words: Sequence[str] = command(*arguments, at="terminal")
     process = subprocess.Popen(
         words,

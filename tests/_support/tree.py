@@ -35,7 +35,7 @@ def text_files() -> Iterator[tuple[Path, str]]:
 
 def _files_below(folder: Path) -> Iterator[Path]:
     for path in folder.iterdir():
-        if path.is_file():
+        if path.is_file() and path.name != ".git":  # a file in a linked worktree, with the path of the repository
             yield path
         elif path.is_dir() and path.name not in _NOT_OURS and (not path.name.startswith(".") or path.name == ".ci"):
             yield from _files_below(path)

@@ -228,12 +228,12 @@ def hooks_on_everything(world: World) -> Any:
 def hook(world: World, event: str, answer: Callable[[], Any]) -> Any:
     """A hook module that answers one event with a result."""
 
-    async def answer(event: str, data: dict[str, Any]) -> Any:
+    async def handle(event: str, data: dict[str, Any]) -> Any:
         await a_moment()
         return answer()
 
     async def register(coordinator: Any) -> None:
-        coordinator.hooks.register(event, answer, name="answering")
+        coordinator.hooks.register(event, handle, name="answering")
 
     return seed(world, "hooks-answer", after=register)
 

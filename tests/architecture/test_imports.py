@@ -1,4 +1,4 @@
-"""Imports that `lint-imports` cannot judge: the façade is never imported from inside, and an `__init__.py` imports only from its own package.
+"""Imports that `lint-imports` does not check: cycles, imports of the façade, imports of an `__init__.py`, banned modules.
 
 The layers are the import-linter contracts of pyproject.toml, run by ``make check``.
 """
@@ -6,6 +6,9 @@ The layers are the import-linter contracts of pyproject.toml, run by ``make chec
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -19,6 +22,9 @@ MAY_IMPORT_ASYNCIO = (
     "amplifier.kernel.runtime.backend",
     "amplifier.kernel.runtime.sections",
 )
+
+# The doubles of a scripted turn call back into the object that mounts them.
+CYCLES_LEFT = {"amplifier.conformance.harness.scripted_turns"}
 
 
 def imported_modules(tree: ast.AST, package: str) -> list[tuple[int, str]]:
@@ -53,6 +59,51 @@ def banned_imports(tree: ast.AST, module: str) -> list[str]:
     return [f"{module}:{line} imports {root}" for line, root in sorted(roots) if root in BANNED_IN_SOURCE - exempt]
 
 
+def import_graph(trees: Mapping[str, tuple[ast.AST, str]]) -> dict[str, set[str]]:
+    """Which of the given modules each of them imports, function-level and TYPE_CHECKING imports included.
+
+    Args:
+        trees: By module name, the syntax tree and the package that relative imports start from.
+    """
+    graph: dict[str, set[str]] = {}
+    for module, (tree, package) in trees.items():
+        names = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                base = _absolute(node, package)
+                names |= {f"{base}.{alias.name}" for alias in node.names} | {base}
+                # `from .package import file` imports the file; what the package's __init__ imports is no part of it.
+                if all(f"{base}.{alias.name}" in trees for alias in node.names):
+                    names.discard(base)
+        graph[module] = names & trees.keys()
+    return graph
+
+
+def import_cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """One cycle after another, each without the modules of those before."""
+    left = {module: set(imports) for module, imports in graph.items()}
+    cycles = []
+    while True:
+        try:
+            TopologicalSorter(left).prepare()
+        except CycleError as error:
+            cycle = error.args[1]
+            cycles.append(cycle)
+            left = {module: imports - set(cycle) for module, imports in left.items() if module not in cycle}
+        else:
+            return cycles
+
+
+@cache
+def source_graph() -> dict[str, set[str]]:
+    """The import graph of src, without the mirror of the published kernel, which has that kernel's cycles."""
+    paths = {module_name(path): path for path in python_files(SOURCE)}
+    paths = {name: path for name, path in paths.items() if not name.startswith(MIRROR)}
+    return import_graph({name: (parse(path), package_of(path)) for name, path in paths.items()})
+
+
 def test_no_source_file_imports_the_facade():
     guilty = [
         f"{relative(path)}:{line}"
@@ -64,11 +115,11 @@ def test_no_source_file_imports_the_facade():
 
 
 def test_an_init_file_imports_only_from_its_own_package():
-    init_files = [path for path in python_files(SOURCE) if path.name == "__init__.py" and path.parent != SOURCE]
-    init_files = [path for path in init_files if not module_name(path).startswith(MIRROR)]
+    inits = [path for path in python_files(SOURCE) if path.name == "__init__.py" and path.parent != SOURCE]
+    inits = [path for path in inits if not module_name(path).startswith(MIRROR)]
     guilty = [
         f"{relative(path)}:{line} reaches into {name}"
-        for path in init_files
+        for path in inits
         for line, name in imported_modules(parse(path), package_of(path))
         if name.startswith("amplifier.")
         and not name.startswith(f"{package_of(path)}.")
@@ -76,6 +127,29 @@ def test_an_init_file_imports_only_from_its_own_package():
         and not package_of(path).startswith("amplifier.modules.")
     ]
     assert guilty == []
+
+
+def test_no_imports_form_a_cycle():
+    graph = {name: imports for name, imports in source_graph().items() if name.rpartition(".")[0] not in CYCLES_LEFT}
+    assert import_cycles(graph) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import amplifier.kernel.session.session",
+        "from amplifier.kernel.session.session import AmplifierSession",
+        "from ..session import session",
+        "def late():\n    from ..session.session import AmplifierSession",
+        "if TYPE_CHECKING:\n    from ..session.session import AmplifierSession",
+    ],
+)
+def test_a_planted_import_cycle_is_found(code):
+    planted = "amplifier.kernel.runtime.backend"
+    files = dict.fromkeys(source_graph(), (ast.parse(""), "amplifier"))
+    files[planted] = (ast.parse(code), "amplifier.kernel.runtime")
+    graph = {**source_graph(), planted: import_graph(files)[planted]}
+    assert any(planted in cycle for cycle in import_cycles(graph))
 
 
 def test_asyncio_and_unittest_are_named_only_where_they_must_be():

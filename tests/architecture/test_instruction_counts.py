@@ -27,9 +27,10 @@ def counted(code: str) -> Any:
     return json.loads(finished.stdout)
 
 
-@pytest.mark.timeout(900)  # callgrind, where it is, makes everything fifty times slower
-def test_the_hot_paths_take_no_more_instructions_than_recorded():
-    counts = counted("import sys; from benchmarks.instructions import main; sys.exit(main(['--json']))")
+@pytest.mark.timeout(900)  # callgrind makes everything fifty times slower
+@pytest.mark.parametrize("options", [["--bytecodes"], pytest.param([], id="callgrind", marks=pytest.mark.slow)])
+def test_the_hot_paths_take_no_more_instructions_than_recorded(options):
+    counts = counted(f"import sys; from benchmarks.instructions import main; sys.exit(main(['--json', *{options}]))")
     assert set(counts["bytecodes"]) == {"asyncio", "trio"}
     assert complaints(counts, read_record()) == []
 

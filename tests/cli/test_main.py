@@ -33,6 +33,7 @@ def test_the_version_costs_neither_rich_nor_the_commands():
     unwanted = {
         "rich",
         "platformdirs",
+        "prompt_toolkit",
         "yaml",
         "trio",
         "asyncio",
@@ -52,7 +53,7 @@ def test_an_unknown_command_is_a_usage_error(capsys):
 )
 def test_a_misspelt_command_is_told_the_nearest_one(words, meant, capsys):
     assert main(words) == 2
-    assert f"Did you mean {meant!r}?" in capsys.readouterr().err
+    assert f"did you mean {meant!r}?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("word", ["chat", "ask", "help"])

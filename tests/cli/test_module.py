@@ -140,9 +140,9 @@ def test_a_module_is_shown_with_those_it_takes_precedence_over(published, capsys
 
 
 def test_the_kit_examines_the_one_in_use(published, capsys):
-    from amplifier.conformance.target.locate import find_subject
+    from amplifier.conformance.target.locate import find_target
 
-    assert find_subject("tool-todo").import_name == "amplifier_module_tool_todo"
+    assert find_target("tool-todo").import_name == "amplifier_module_tool_todo"
 
 
 def test_a_contested_id_is_listed_as_such(published, capsys):

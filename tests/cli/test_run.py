@@ -226,7 +226,7 @@ def test_a_bad_plan_is_told_with_all_its_problems(home, desk, plan):
 def test_an_unknown_loop_is_named_with_the_nearest_one(home, desk, plan):
     bad = change(plan, session={"orchestrator": "loop-steaming", "context": "context-simple"})
     finished = run_cli("run", "say x", "--plan", bad, home=home, cwd=desk)
-    assert_one_message(finished, 2, "no module 'loop-steaming' is installed. Did you mean 'loop-streaming'?")
+    assert_one_message(finished, 2, "no module 'loop-steaming' is installed; did you mean 'loop-streaming'?")
     assert f"There may be more: amplifier plan check {bad}" in finished.stderr
 
 
@@ -270,9 +270,9 @@ def test_a_module_that_cannot_be_used_stops_the_run_and_all_of_them_are_named(ba
         finished,
         2,
         "3 modules of the plan cannot be used, so nothing was begun:",
-        "tool-serach: no module 'tool-serach' is installed. Did you mean 'tool-search'?",
+        "tool-serach: no module 'tool-serach' is installed; did you mean 'tool-search'?",
         "hooks-approval: ",
-        "hooks-aproval: no module 'hooks-aproval' is installed. Did you mean 'hooks-approval'?",
+        "hooks-aproval: no module 'hooks-aproval' is installed; did you mean 'hooks-approval'?",
         "`strict: false`",
     )
     assert os.listdir(home / "sessions") == []
@@ -283,7 +283,7 @@ def test_a_plan_that_says_so_goes_on_without_the_modules_that_fail(backend, home
     odd = change(plan, **UNUSABLE, session=session)
     finished = run_cli("run", "say fine", "--plan", odd, "--backend", backend, home=home, cwd=desk)
     assert (finished.returncode, finished.stdout) == (0, "fine \n")
-    assert "tool-serach is not available: no module 'tool-serach' is installed. Did you mean" in finished.stderr
+    assert "tool-serach is not available: no module 'tool-serach' is installed; did you mean" in finished.stderr
     assert "hooks-approval is not available: " in finished.stderr
 
 

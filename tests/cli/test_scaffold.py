@@ -40,6 +40,7 @@ def test_a_new_module_of_every_type_is_well_formed(kind, tmp_path, capsys):
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_a_new_provider_keeps_even_what_is_only_recommended(tmp_path):
     assert main(["module", "new", "provider-words", "--into", str(tmp_path)]) == 0
     report = examined(tmp_path / "amplifier-module-provider-words")

@@ -10,10 +10,14 @@ from typing import Any
 import anyio
 import platformdirs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from amplifier._json import visible_text
 from amplifier.cli import main
 from amplifier.cli.commands.session import _write_messages
 from amplifier.cli.core.exit_codes import CommandError
+from amplifier.cli.sessions.conversation_text import heading_of_message, text_of_message
 from amplifier.cli.sessions.home_folder import find_home
 from amplifier.cli.sessions.store import SessionRecord, SessionStore
 from tests._support.terminal import open_terminal
@@ -95,6 +99,114 @@ def test_a_conversation_is_shown_with_nothing_a_terminal_obeys(store, capsys):
     assert 'I look.\n→ read_file {"file_path": "a"}' in shown
     assert main(["session", "show", "on", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["messages"] == MESSAGES
+
+
+LINES = [f"line {number}" for number in range(1, 219)]
+
+SHOWN: dict[str, tuple[dict[str, Any], str, str]] = {
+    "text as it is": ({"role": "user", "content": "one\n\n  two"}, "── user\none\n\n  two", ""),
+    "thinking": (
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm\x07\nyes", "signature": "x"}]},
+        "── assistant\n[thinking]\n│ hm\\x07\n│ yes",
+        "",
+    ),
+    "reasoning": (
+        {"role": "assistant", "content": [{"type": "reasoning", "content": [], "summary": [{"text": "so"}, "then"]}]},
+        "[thinking]\n│ so\n│ then",
+        "",
+    ),
+    "encrypted thinking": (
+        {"role": "assistant", "content": [{"type": "redacted_thinking", "data": "abc"}]},
+        "[thinking, encrypted by the provider]",
+        "",
+    ),
+    "a long call": (
+        {
+            "role": "assistant",
+            "content": [{"type": "tool_call", "id": "1", "name": "write", "input": {"c": "é\n" * 99}}],
+        },
+        '→ write {"c": "' + "é\\n" * 37 + "é\\…\n",
+        '→ write {"c": "' + "é\\n" * 99 + '"}\n',
+    ),
+    "a call beside the content": (
+        {"role": "assistant", "content": "I look.", "tool_calls": [{"id": "1", "name": "ls", "arguments": {"p": "."}}]},
+        'I look.\n→ ls {"p": "."}',
+        "",
+    ),
+    "a short output": ({"role": "tool", "name": "ls", "content": "a\nb"}, "── tool (ls)\na\nb\n", ""),
+    "many lines": (
+        {"role": "tool", "name": "cat", "content": "\n".join(LINES)},
+        "── tool (cat)\n" + "\n".join(LINES[:6]) + "\n… 212 more lines, 1.8 KiB; --full shows everything\n",
+        "\n".join(LINES),
+    ),
+    "one more line": (
+        {"role": "tool", "content": "\n" * 7},
+        "… 1 more line, 7 bytes; --full shows everything",
+        "\n" * 8,
+    ),
+    "a long line": (
+        {"role": "tool", "content": "x" * 3 * 1024 * 1024},
+        f"\n{'x' * 200}…\n… long lines cut, 3.0 MiB; --full shows everything\n",
+        "x" * 3 * 1024 * 1024,
+    ),
+    "an output that is no text": ({"role": "tool", "content": {"a": [1]}}, '{\n  "a": [\n    1\n  ]\n}', ""),
+    "an output in blocks": (
+        {"role": "tool", "content": [{"type": "text", "text": "seen"}, {"type": "image", "source": {}}]},
+        'seen\n{"type": "image", "source": {}}',
+        "",
+    ),
+    "a result in a block": (
+        {"role": "user", "content": [{"type": "tool_result", "tool_call_id": "1", "output": "\n".join(LINES)}]},
+        "line 6\n… 212 more lines",
+        "line 218",
+    ),
+    "a block of another kind": ({"role": "user", "content": [{"type": "im\x1bage"}]}, "[im\\x1bage]", ""),
+    "nothing": ({"role": "assistant", "content": None}, "── assistant\n\n", ""),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_message_is_shown_readably_and_with_full_completely(name, store, capsys):
+    message, shortened, complete = SHOWN[name]
+    anyio.run(_write_messages, store, "one", [message])
+    assert main(["session", "show", "one"]) == 0
+    assert shortened in capsys.readouterr().out
+    assert main(["session", "show", "one", "--full"]) == 0
+    shown = capsys.readouterr().out
+    assert (complete or shortened) in shown
+    assert "--full shows everything" not in shown or not complete
+    assert main(["session", "show", "one", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["messages"] == [message]
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {"role": st.sampled_from(["user", "assistant", "tool", "system", "\x1b"])},
+            optional={
+                "name": st.text(max_size=4) | st.none(),
+                "content": st.recursive(
+                    st.none() | st.booleans() | st.text(max_size=8),
+                    lambda inner: (
+                        st.lists(inner, max_size=3)
+                        | st.dictionaries(
+                            st.sampled_from(["type", "text", "thinking", "output", "input", "content"]), inner
+                        )
+                    ),
+                    max_leaves=8,
+                ),
+                "tool_calls": st.none()
+                | st.lists(st.none() | st.dictionaries(st.sampled_from(["name", "arguments"]), st.text())),
+            },
+        ),
+        max_size=4,
+    ),
+    st.booleans(),
+)
+def test_no_stored_message_breaks_the_text_or_reaches_the_terminal_raw(messages, full):
+    for message in messages:
+        shown = f"{heading_of_message(message)}\n{text_of_message(message, full=full)}"
+        assert shown == visible_text(shown)
 
 
 def test_a_torn_tail_is_told_and_the_rest_shown(store, capsys):

@@ -116,7 +116,7 @@ def test_a_chat_that_waits_for_its_user_can_be_asked_and_typed_into_afterwards(b
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=desk) as terminal:
         terminal.expect("› ")
         terminal.send(signal.SIGUSR1)
-        terminal.expect("LineEditor.read")
+        terminal.expect("LinePrompt.read")
         terminal.type("say still here\n")
         terminal.expect("still here \n")
         terminal.expect("› ")

@@ -1,4 +1,4 @@
-"""Plays the published-style agent through scenarios and tells what could be seen, the same way on either kernel.
+"""Plays the published-style agent through scenarios and returns what was observed, the same way on either kernel.
 
 As a program (``python -m tests.compat.agent_play DIRECTORY``) it reads one scenario per line as JSON and answers with a line of JSON. The
 directory holds the modules and is where the agent works.
@@ -49,7 +49,7 @@ TOGETHER = ("tool:", "artifact:", "approval:")
 
 
 class Source:
-    """Where a resolver says a module is."""
+    """The path of a module that a resolver found."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -84,7 +84,7 @@ class Approver:
         from amplifier_core import ApprovalResponse  # type: ignore[import-not-found]
 
         self.asked.append(request.tool_name)
-        return ApprovalResponse(approved=self.approved, reason="as told")
+        return ApprovalResponse(approved=self.approved, reason="as configured")
 
 
 async def build(session_class: Any, plan: dict[str, Any], directory: Path, **options: Any) -> tuple[Any, list[Any]]:
@@ -98,7 +98,7 @@ async def build(session_class: Any, plan: dict[str, Any], directory: Path, **opt
 
 
 def approve_with(session: Any, approver: Approver) -> None:
-    """Give the approval hook somebody to ask; applications do this after the session is open."""
+    """Give the approval hook an approval system; applications do this after the session is open."""
     session.coordinator.get_capability("approval.register_provider")(approver)
 
 

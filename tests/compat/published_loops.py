@@ -43,7 +43,7 @@ class BasicLoop:
         iteration, final, status = 0, "", "success"
         while self.max_iterations == -1 or iteration < self.max_iterations:
             if coordinator and coordinator.cancellation.is_cancelled:
-                await self._say_cancelled(hooks, coordinator, iteration)
+                await self._emit_cancelled(hooks, coordinator, iteration)
                 return final
             iteration += 1
             asked = await hooks.emit(PROVIDER_REQUEST, {"provider": provider_name, "iteration": iteration})
@@ -67,7 +67,7 @@ class BasicLoop:
                 await hooks.emit(ORCHESTRATOR_COMPLETE, {"orchestrator": "loop-basic", "turn_count": iteration, "status": "error"})
                 raise
             if coordinator and coordinator.cancellation.is_immediate:
-                await self._say_cancelled(hooks, coordinator, iteration)
+                await self._emit_cancelled(hooks, coordinator, iteration)
                 return final
             usage = getattr(response, "usage", None)
             calls = provider.parse_tool_calls(response)
@@ -95,7 +95,7 @@ class BasicLoop:
                     await context.add_message({
                         "role": "tool", "name": call.name, "tool_call_id": call.id, "content": '{"error": "cancelled by user"}',
                     })
-                await self._say_cancelled(hooks, coordinator, iteration)
+                await self._emit_cancelled(hooks, coordinator, iteration)
                 await context.add_message({"role": "assistant", "content": "Stopped before the tools had ended."})
                 raise
             for call, content in zip(calls, results):
@@ -104,7 +104,7 @@ class BasicLoop:
         await hooks.emit(ORCHESTRATOR_COMPLETE, {"orchestrator": "loop-basic", "turn_count": iteration, "status": status})
         return final
 
-    async def _say_cancelled(self, hooks, coordinator, iteration):
+    async def _emit_cancelled(self, hooks, coordinator, iteration):
         await hooks.emit(CANCEL_REQUESTED, {
             "orchestrator": "loop-basic", "turn_count": iteration, "state": str(coordinator.cancellation.state),
         })
@@ -158,7 +158,7 @@ async def mount(coordinator: ModuleCoordinator, config=None):
 
 
 class StreamingLoop:
-    """Answers go through a queue, tools know their task, and what is left is told at the end of every path."""
+    """Answers go through a queue, tools know their task, and what is left is reported at the end of every path."""
 
     def __init__(self, config):
         self.delay = float(config.get("stream_delay", 0))

@@ -1,4 +1,4 @@
-"""Small modules in the published style, as text: they are written to a directory and loaded from there like a stranger's.
+"""Small modules in the published style, as text: they are written to a directory and loaded from there like third-party ones.
 
 They use what the published ones use: asyncio by name, ``except asyncio.CancelledError`` with awaits in it, subclasses of
 models with bare annotations, the coordinator's free attributes, cleanups that are sync or async.

@@ -1,6 +1,6 @@
-"""Who runs on trio: backend-neutral published modules do, those that call asyncio are refused by the name of the call.
+"""On trio backend-neutral published modules run; those that call asyncio are refused, and the error names the call.
 
-Native modules say themselves what they run on.
+Native modules declare their backends.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from amplifier import AmplifierSession
-from amplifier.compat._backends import first_asyncio_call, mentions_alias
+from amplifier.compat._modules.asyncio_use import first_asyncio_call, mentions_alias
 from amplifier.errors import ModuleLoadError
 from amplifier.loading import ModuleLoader
 from amplifier.testing import MockProvider
@@ -260,11 +260,11 @@ class PlainProvider:
         ("def broken(:\n", None),
     ],
 )
-def test_a_call_is_what_needs_a_running_loop(tmp_path: Path, source: str, call: str | None):
+def test_only_a_use_that_needs_a_running_loop_counts(tmp_path: Path, source: str, call: str | None):
     assert first_asyncio_call(package(tmp_path, "pack", source)) == call
 
 
-def test_all_files_of_a_package_are_looked_at_but_its_tests_are_not(tmp_path: Path):
+def test_all_files_of_a_package_except_its_tests_are_read(tmp_path: Path):
     file = package(tmp_path, "pack", "")
     (tmp_path / "pack" / "tests").mkdir()
     (tmp_path / "pack" / "tests" / "test_x.py").write_text("import asyncio\nasyncio.sleep(1)\n")
@@ -326,12 +326,12 @@ async def test_a_declaration_that_names_no_backends_is_refused_everywhere(declar
     assert caught.value.reason_code == "invalid_module_metadata"
 
 
-def test_where_nothing_runs_nothing_is_refused():
+def test_without_a_running_backend_nothing_is_refused():
     loader = ModuleLoader(modules={"tool-own": own_module(__amplifier_backends__=("trio",))})
     assert loader.find("tool-own").mount is not None
 
 
-async def test_a_session_on_trio_says_why_it_has_no_such_module(anyio_backend_name: str):
+async def test_a_session_on_trio_reports_why_it_lacks_a_module(anyio_backend_name: str):
     loader = ModuleLoader(modules={"tool-own": own_module(__amplifier_backends__=("asyncio",))})
     plan = {
         "session": {"orchestrator": "loop-basic", "context": "context-simple"},
@@ -362,7 +362,7 @@ async def test_only_a_published_mount_is_changed(loader: ModuleLoader):
 async def test_a_loop_is_changed_once_and_keeps_its_signature(directory: Path):
     import inspect
 
-    from amplifier.compat._turns import run_in_a_turn
+    from amplifier.compat._modules.turns import run_in_a_turn
 
     class Loop:
         async def execute(self, prompt: str, *, coordinator: Any = None) -> str:
@@ -377,12 +377,11 @@ async def test_a_loop_is_changed_once_and_keeps_its_signature(directory: Path):
 
 
 async def test_a_structured_mount_is_left_alone(directory: Path):
-    from amplifier.compat._adapting import adapted
-
     def mount(coordinator: Any, config: Any) -> Any:
-        raise AssertionError("nobody mounts it")
+        raise AssertionError("must not be mounted")
 
-    assert adapted("tool-x", mount) is mount
+    loader = ModuleLoader(modules={"tool-x": mount})
+    assert (await loader.load("tool-x")).mount is mount
 
 
 # ── what shows only when it is called ────────────────────────────────────────────────────────────
@@ -453,7 +452,7 @@ def helper(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("helper_of_asyncio", None)
 
 
-async def opened(kind: str, directory: Path) -> Any:
+async def opened(kind: str, directory: Path, *, orchestrator: dict[str, Any] | None = None) -> Any:
     """A session of that kind with the lazy tool; to be entered."""
     turns = [("lazy", {}), "done"]
 
@@ -461,14 +460,18 @@ async def opened(kind: str, directory: Path) -> Any:
         await coordinator.mount("providers", MockProvider(turns), name="scripted")
 
     tool = {"module": "tool-lazy", "source": str(directory / "amplifier-module-tool-lazy")}
-    plan = {"session": {"orchestrator": "loop-basic", "context": "context-simple"}, "tools": [tool]}
+    plan: dict[str, Any] = {
+        "session": {
+            "orchestrator": orchestrator or {"module": "loop-basic", "source": "builtin"},
+            "context": {"module": "context-simple", "source": "builtin"},
+        },
+        "tools": [tool],
+    }
     if kind == "native session":
-        plan["session"] = {name: {"module": each, "source": "builtin"} for name, each in plan["session"].items()}  # type: ignore[attr-defined]
         plan["providers"] = [{"module": "provider-own"}]
         return AmplifierSession(plan, loader=ModuleLoader(modules={"provider-own": mount}))
     from amplifier_core import AmplifierSession as Published  # type: ignore[import-not-found]
 
-    plan["session"] = {name: {"module": each, "source": "builtin"} for name, each in plan["session"].items()}  # type: ignore[attr-defined]
     session = Published(plan)
     await mount(session.coordinator)
     await session.coordinator.mount("module-source-resolver", Resolver(directory))
@@ -487,21 +490,21 @@ FUNCTIONS = {
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("kind", ["published session", "native session"])
 @pytest.mark.filterwarnings("ignore:coroutine 'work' was never awaited:RuntimeWarning")
-async def test_a_lazy_call_of_asyncio_on_trio_is_named_like_the_refusal(
+async def test_a_lazy_call_of_asyncio_on_trio_is_reported_like_the_refusal(
     helper: Path, kind: str, function: str, anyio_backend_name: str
 ):
     if (anyio_backend_name, function) == ("asyncio", "wait"):
         return  # it waits for what never comes, as it would anywhere
     lazy(helper, function)
     async with await opened(kind, helper) as session:
-        said = await session.execute("go")
+        answer = await session.execute("go")
         messages = await session.coordinator.get("context").get_messages()
         tool = session.coordinator.get("tools")["lazy"]
         if anyio_backend_name == "trio":
             with pytest.raises(ModuleLoadError) as caught:
                 await tool.execute({})
 
-    assert said == "done"
+    assert answer == "done"
     (result,) = [message["content"] for message in messages if message["role"] == "tool"]
     if anyio_backend_name == "asyncio":
         assert "done" in str(result)
@@ -515,7 +518,7 @@ async def test_a_lazy_call_of_asyncio_on_trio_is_named_like_the_refusal(
 
 
 @pytest.mark.parametrize("kind", ["published session", "native session"])
-async def test_a_handler_is_named_too(
+async def test_a_handler_that_calls_asyncio_on_trio_reports_module_and_call(
     helper: Path, kind: str, anyio_backend_name: str, caplog: pytest.LogCaptureFixture
 ):
     lazy(helper, "lock", watch="from helper_of_asyncio import work; await work()")
@@ -527,7 +530,7 @@ async def test_a_handler_is_named_too(
 
 
 @pytest.mark.parametrize("kind", ["published session", "native session"])
-async def test_a_mount_that_turns_out_to_need_asyncio_is_named_too(
+async def test_a_mount_that_calls_asyncio_on_trio_reports_module_and_call(
     helper: Path, kind: str, anyio_backend_name: str, caplog: pytest.LogCaptureFixture
 ):
     lazy(helper, "lock")
@@ -546,7 +549,7 @@ async def test_a_mount_that_turns_out_to_need_asyncio_is_named_too(
     assert [expected in error for error in errors] == ([] if anyio_backend_name == "asyncio" else [True])
 
 
-async def test_other_errors_stay_what_they_are(helper: Path):
+async def test_other_errors_are_not_translated(helper: Path):
     lazy(helper, "lock")
     file = helper / "amplifier-module-tool-lazy" / "amplifier_module_tool_lazy" / "__init__.py"
     file.write_text(
@@ -555,3 +558,137 @@ async def test_other_errors_stay_what_they_are(helper: Path):
     async with await opened("native session", helper) as session:
         with pytest.raises(RuntimeError, match=r"^of its own$"):
             await session.coordinator.get("tools")["lazy"].execute({})
+
+
+# ── what a module starts after its mount ─────────────────────────────────────────────────────────
+
+LATE = """
+from amplifier_core import HookResult, ToolResult
+
+
+async def mount(coordinator, config=None):
+    await coordinator.mount("tools", Late(coordinator), name="lazy")
+
+
+async def on_session_ready(coordinator):
+    coordinator.hooks.register("tool:pre", watch, name="late watcher")
+    await coordinator.mount("tools", Late(coordinator), name="second")
+    {ready}
+
+
+class Late:
+    name = "lazy"
+    description = "Registers a handler when it is called."
+    input_schema = {{"type": "object", "properties": {{}}}}
+
+    def __init__(self, coordinator):
+        self.coordinator = coordinator
+
+    async def execute(self, input):
+        if input.get("work"):
+            from helper_of_asyncio import work
+            await work()
+        self.coordinator.hooks.on("tool:post", watch, name="latest watcher")
+        return ToolResult(success=True, output="done")
+
+
+async def watch(event, data):
+    from helper_of_asyncio import work
+    await work()
+    return HookResult(action="continue")
+"""
+
+NAMED = "module 'tool-lazy' cannot run on trio: it calls asyncio.sleep (helper_of_asyncio.py, line 6)"
+
+
+def late(directory: Path, *, ready: str = "pass", written_for: str = "amplifier_core") -> None:
+    root = directory / "amplifier-module-tool-lazy"
+    root.mkdir()
+    package(root, "amplifier_module_tool_lazy", LATE.format(ready=ready).replace("amplifier_core", written_for))
+    (directory / "helper_of_asyncio.py").write_text(HELPER)
+
+
+@pytest.mark.parametrize(
+    ("kind", "written_for"),
+    [("published session", "amplifier_core"), ("native session", "amplifier_core"), ("native session", "amplifier")],
+)
+async def test_on_session_ready_that_calls_asyncio_on_trio_reports_module_and_call(
+    helper: Path, kind: str, written_for: str, anyio_backend_name: str
+):
+    late(helper, ready="from helper_of_asyncio import work; await work()", written_for=written_for)
+    session = await opened(kind, helper)
+    errors: list[str] = []
+    session.coordinator.hooks.register(
+        "module:on_session_ready_failed", lambda event, data: errors.append(data["error"])
+    )
+    async with session:
+        pass
+    assert [NAMED in error for error in errors] == ([] if anyio_backend_name == "asyncio" else [True])
+
+
+@pytest.mark.parametrize("kind", ["published session", "native session"])
+async def test_a_handler_registered_after_mount_reports_module_and_call(
+    helper: Path, kind: str, anyio_backend_name: str, caplog: pytest.LogCaptureFixture
+):
+    late(helper)
+    async with await opened(kind, helper) as session:
+        await session.execute("go")
+    for name in ("late watcher", "latest watcher"):
+        failures = [record.getMessage() for record in caplog.records if f"'{name}'" in record.getMessage()]
+        assert [NAMED in line for line in failures] == ([] if anyio_backend_name == "asyncio" else [True])
+
+
+@pytest.mark.parametrize("kind", ["published session", "native session"])
+async def test_a_tool_mounted_by_on_session_ready_reports_module_and_call(
+    helper: Path, kind: str, anyio_backend_name: str
+):
+    late(helper)
+    async with await opened(kind, helper) as session:
+        tool = session.coordinator.get("tools")["second"]
+        if anyio_backend_name == "asyncio":
+            assert (await tool.execute({"work": True})).success
+            return
+        with pytest.raises(ModuleLoadError) as caught:
+            await tool.execute({"work": True})
+    assert NAMED in str(caught.value)
+
+
+LOOP_WITH_HANDLER = """
+from amplifier_core import HookResult
+
+__amplifier_module_type__ = "orchestrator"
+
+
+async def mount(coordinator, config=None):
+    await coordinator.mount("orchestrator", Loop())
+
+
+class Loop:
+    async def execute(self, prompt, context, providers, tools, hooks, coordinator=None) -> str:
+        unregister = hooks.register("prompt:submit", watch, name="watcher of the loop")
+        await hooks.emit("prompt:submit", {"prompt": prompt})
+        unregister()
+        return "done"
+
+
+async def watch(event, data):
+    from helper_of_asyncio import work
+    await work()
+    return HookResult(action="continue")
+"""
+
+
+@pytest.mark.parametrize("kind", ["published session", "native session"])
+async def test_a_handler_that_a_loop_registers_in_its_turn_reports_module_and_call(
+    helper: Path, kind: str, anyio_backend_name: str, caplog: pytest.LogCaptureFixture
+):
+    lazy(helper, "lock")
+    root = helper / "amplifier-module-loop-watching"
+    root.mkdir()
+    package(root, "amplifier_module_loop_watching", LOOP_WITH_HANDLER)
+    session = await opened(kind, helper, orchestrator={"module": "loop-watching", "source": str(root)})
+    async with session:
+        assert await session.execute("go") == "done"
+    failures = [record.getMessage() for record in caplog.records if "'watcher of the loop'" in record.getMessage()]
+    expected = NAMED.replace("tool-lazy", "loop-watching")
+    assert [expected in line for line in failures] == ([] if anyio_backend_name == "asyncio" else [True])

@@ -117,7 +117,7 @@ async def test_a_turn_with_all_tools_leaves_its_work_in_files_context_and_events
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_an_immediate_stop_ends_the_running_command_and_the_loop_says_so(directory: Path, loop: str):
+async def test_an_immediate_stop_ends_the_running_command_and_the_loop_reports_it(directory: Path, loop: str):
     agent = await running(directory, loop)
     async with agent.session:
         approve_with(agent.session, Approver(True))

@@ -14,8 +14,8 @@ from typing import Any
 import anyio.lowlevel
 import pytest
 
-from amplifier.compat._coordinator import ModuleCoordinator
-from amplifier.compat._hooks import HookRegistry
+from amplifier.compat._sessions.coordinator import ModuleCoordinator
+from amplifier.compat._sessions.hooks import HookRegistry
 
 from .test_sessions import session_of
 
@@ -68,7 +68,7 @@ async def test_other_exceptions_of_a_handler_are_its_failure(error: BaseExceptio
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("error", [Odd("x"), SystemExit(1)])
-async def test_contributors_and_contexts_and_approval_systems_hand_on_what_they_raise(error: BaseException, form: str):
+async def test_exceptions_of_contributors_contexts_and_approval_systems_propagate(error: BaseException, form: str):
     from amplifier import HookResult
 
     made = coordinator()
@@ -86,7 +86,9 @@ async def test_contributors_and_contexts_and_approval_systems_hand_on_what_they_
 
 
 @pytest.mark.parametrize("form", FORMS)
-async def test_a_cancellation_that_a_cleanup_invents_is_its_failure(form: str, caplog: pytest.LogCaptureFixture):
+async def test_a_cancellation_that_a_cleanup_raises_by_itself_is_its_failure(
+    form: str, caplog: pytest.LogCaptureFixture
+):
     ran: list[str] = []
     made = coordinator()
     for step in (lambda: ran.append("last"), raising(asyncio.CancelledError(), form), lambda: ran.append("first")):
@@ -115,7 +117,7 @@ async def test_an_exit_of_a_cleanup_is_raised_when_all_have_run(error: BaseExcep
 
 
 @pytest.mark.parametrize("form", FORMS)
-async def test_a_session_hands_on_an_exit_of_a_cleanup_and_keeps_the_rest(form: str):
+async def test_a_session_raises_the_exit_of_a_cleanup_and_contains_other_failures(form: str):
     session = session_of()
     await session.initialize()
     session.coordinator.register_cleanup(raising(Odd("x"), form))
@@ -151,7 +153,7 @@ async def test_a_turn_and_an_opening_wrap_what_is_neither_exit_nor_cancellation(
     assert isinstance(caught.value.__cause__, Odd)
 
 
-async def test_an_exit_of_the_loop_is_the_callers():
+async def test_an_exit_of_the_loop_reaches_the_caller():
     async def act(**_: Any) -> str:
         raise SystemExit(4)
 

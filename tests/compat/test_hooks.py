@@ -14,8 +14,8 @@ import pytest
 
 from amplifier import HookRegistry as NativeRegistry
 from amplifier import HookResult, ToolResult, Usage
-from amplifier.compat._hooks import HookRegistry
-from amplifier.compat._payload import json_shaped
+from amplifier.compat._sessions.hooks import HookRegistry
+from amplifier.compat._sessions.payload import json_shaped
 
 pytestmark = pytest.mark.usefixtures("alias")
 
@@ -51,7 +51,7 @@ async def test_a_handler_sees_json(given: Any, seen: Any):
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, "\ud800"], ids=["nan", "inf", "half a character"])
-async def test_what_json_cannot_say_is_refused(bad: Any):
+async def test_a_payload_that_is_not_json_is_rejected(bad: Any):
     with pytest.raises(RuntimeError, match="Invalid JSON"):
         await emit({"value": [bad]})
 
@@ -85,13 +85,13 @@ async def test_several_injections_are_joined_and_keep_where_they_came_from():
 
 
 @pytest.mark.parametrize("strange", ["text", 5, True, ["x"], object(), {"action": "bogus"}])
-async def test_an_answer_nobody_understands_is_a_denial(strange: Any):
+async def test_an_invalid_result_is_a_denial(strange: Any):
     result, _ = await emit({}, lambda event, data: strange)
 
     assert (result.action, result.reason) == ("deny", "Hook handler returned invalid response")
 
 
-async def test_a_handler_for_every_event_hears_every_event():
+async def test_a_wildcard_handler_is_called_for_every_event():
     heard: list[str] = []
     registry = HookRegistry()
     registry.register("*", lambda event, data: heard.append(event))
@@ -157,6 +157,7 @@ async def test_a_real_cancellation_of_the_emitter_is_not_swallowed():
     assert after == []
 
 
+@pytest.mark.virtual_time
 async def test_collecting_asks_one_after_another_and_leaves_failures_out():
     async def good(event: str, data: dict[str, Any]) -> HookResult:
         return HookResult(data={"got": data})

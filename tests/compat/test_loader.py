@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from amplifier.compat._backends import first_asyncio_call
+from amplifier.compat._modules.asyncio_use import first_asyncio_call
 from amplifier.errors import ModuleLoadError
 from tests.loading._forge import distribution, package
 
@@ -158,7 +158,7 @@ async def test_directories_are_discovered(loading: Any, tmp_path: Path):
     assert (found["hooks-found"].type, found["hooks-found"].name) == ("hook", "Hooks Found")
 
 
-def test_the_queue_of_those_to_be_told_is_the_loaders(loading: Any):
+def test_the_queue_of_on_session_ready_functions_belongs_to_the_loader(loading: Any):
     loader = loading.ModuleLoader()
     loader.enqueue_on_session_ready("m", print)
 
@@ -215,7 +215,7 @@ async def mounted_from(source: Any = None, resolver: Any = None) -> str:
     return str(cell.__module__)
 
 
-async def test_a_published_session_takes_the_installed_module_and_says_so_once(published_todo: str, caplog):
+async def test_a_published_session_uses_the_installed_module_and_logs_it_once(published_todo: str, caplog):
     with caplog.at_level("INFO"):
         assert await mounted_from() == published_todo
     lines = [record.getMessage() for record in caplog.records if "not the built-in one" in record.getMessage()]

@@ -197,7 +197,7 @@ def test_files_of_the_mirror_refer_to_each_other_relatively():
 # ── sources ──
 
 
-def test_a_source_has_to_say_where_it_leads():
+def test_a_source_must_define_its_paths():
     sources = core("module_sources")
 
     class Here(sources.ModuleSource):
@@ -227,7 +227,7 @@ def test_the_errors_of_sources_are_raised_with_a_message_and_are_the_loaders():
 # ── truncating and redacting ──
 
 
-def test_long_texts_are_cut_where_they_stand():
+def test_long_texts_are_truncated_in_place():
     truncate = core("utils").truncate_values
     assert truncate({"a": ["x" * 12, 5, ("y" * 12,)]}, max_length=10) == {
         "a": ["x" * 10 + "... (truncated 2 chars)", 5, ("y" * 12,)]

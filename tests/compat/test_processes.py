@@ -19,8 +19,8 @@ import anyio.to_thread
 import pytest
 
 from amplifier import AmplifierSession
-from amplifier.compat import _session
-from amplifier.compat._processes import guard_tools
+from amplifier.compat._modules.processes import guard_tools
+from amplifier.compat._sessions import session as _session
 from amplifier.loading import ModuleLoader
 from amplifier.testing import MockProvider, wait_for
 
@@ -40,7 +40,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def directory(alias: None, tmp_path: Path) -> Iterator[Path]:
-    for module_id, source in {"tool-shell": TOOL, "loop-told": BASIC, "context-told": CONTEXT}.items():
+    for module_id, source in {"tool-shell": TOOL, "loop-scripted": BASIC, "context-scripted": CONTEXT}.items():
         write_package(tmp_path, module_id, source)
     before = list(sys.path)
     sys.path[:0] = [str(root) for root in tmp_path.glob("amplifier-module-*")]
@@ -85,7 +85,7 @@ async def playing(kind: str, directory: Path, *turns: Any, **config: Any) -> Asy
         await coordinator.mount("providers", provider, name="mock")
 
     plan = {
-        "session": {"orchestrator": "loop-told", "context": "context-told"},
+        "session": {"orchestrator": "loop-scripted", "context": "context-scripted"},
         "tools": [{"module": "tool-shell", "config": config}],
     }
     session: Any
@@ -150,15 +150,15 @@ async def test_closing_the_session_ends_the_command_of_a_running_call(directory:
 async def test_the_children_of_the_command_end_with_it_in_a_group_of_their_own_or_in_ours(
     directory: Path, tmp_path: Path, own_session: bool
 ):
-    told = tmp_path / "children"
-    command = f"sleep 600 & echo $! > {told}; sleep 601 & echo $! >> {told}; echo done >> {told}; wait"
+    pids = tmp_path / "children"
+    command = f"sleep 600 & echo $! > {pids}; sleep 601 & echo $! >> {pids}; echo done >> {pids}; wait"
     async with playing("published session", directory, shell(command), "never", start_new_session=own_session) as play:
         task = await play.begin()
-        assert await wait_for(lambda: told.exists() and "done" in told.read_text(), 10)
+        assert await wait_for(lambda: pids.exists() and "done" in pids.read_text(), 60)
         task.cancel()
         with suppress(BaseException):
             await task
-    children = [int(pid) for pid in told.read_text().split()[:2]]
+    children = [int(pid) for pid in pids.read_text().split()[:2]]
     assert [is_running(pid) for pid in [*play.pids, *children]] == [False] * 3
 
 
@@ -167,14 +167,14 @@ async def test_a_command_that_ignores_the_request_is_killed(directory: Path, tmp
     command = f"trap '' TERM; echo > {ready}; while :; do sleep 0.05; done"
     async with playing("published session", directory, shell(command), "never") as play:
         task = await play.begin()
-        assert await wait_for(ready.exists, 10)
+        assert await wait_for(ready.exists, 60)
         task.cancel()
         with suppress(BaseException):
             await task
     assert [is_running(pid) for pid in play.pids] == [False]
 
 
-async def test_what_a_call_that_returned_left_running_is_left_alone(directory: Path, caplog: pytest.LogCaptureFixture):
+async def test_processes_left_by_a_call_that_returned_keep_running(directory: Path, caplog: pytest.LogCaptureFixture):
     background = shell("sleep 600", run_in_background=True)
     async with playing("published session", directory, background, shell(LONG), "never") as play:
         tool = play.session.coordinator.get("tools")["bash"]
@@ -208,7 +208,7 @@ async def test_only_the_processes_of_the_cancelled_session_end(directory: Path):
     assert running == [False, True, True]
 
 
-async def test_a_call_that_ends_by_itself_is_as_it_was(directory: Path, caplog: pytest.LogCaptureFixture):
+async def test_a_call_that_ends_normally_is_unchanged(directory: Path, caplog: pytest.LogCaptureFixture):
     async with playing("published session", directory, shell("echo hello"), "done") as play:
         assert await play.session.execute("go") == "done"
         messages = await play.session.coordinator.get("context").get_messages()
@@ -222,17 +222,17 @@ async def test_a_process_of_a_worker_thread_belongs_to_the_call(alias: None):
             return await asyncio.to_thread(subprocess.run, ["sleep", "600"], check=False)
 
     (pid,) = await _cancelled(Tool())
-    assert await wait_for(lambda: not is_running(pid), 10)
+    assert await wait_for(lambda: not is_running(pid), 60)
 
 
-async def test_a_process_that_a_worker_thread_starts_a_moment_too_late_ends_at_once(alias: None, caplog):
+async def test_a_process_that_a_worker_thread_starts_after_the_cancellation_ends_at_once(alias: None, caplog):
     """The call is cancelled between the request to its thread and the start of the process there."""
     reached, go = threading.Event(), threading.Event()
     ended: list[int] = []
 
     def work() -> None:
         reached.set()
-        go.wait(10)
+        go.wait(60)
         ended.append(subprocess.run(["sleep", "600"], check=False).returncode)
 
     class Tool:
@@ -248,7 +248,7 @@ async def test_a_process_that_a_worker_thread_starts_a_moment_too_late_ends_at_o
         await task
     go.set()
 
-    assert await wait_for(lambda: bool(ended), 10)
+    assert await wait_for(lambda: bool(ended), 60)
     assert ended == [-signal.SIGKILL]
     assert "tool 'late' was cancelled while it started process" in caplog.text
 
@@ -258,7 +258,7 @@ async def _cancelled(tool: Any) -> list[int]:
     before = _children()
     guard_tools({"own": tool})
     task = asyncio.create_task(tool.execute({}))
-    assert await wait_for(lambda: bool(_children() - before), 10)
+    assert await wait_for(lambda: bool(_children() - before), 60)
     started = sorted(_children() - before)
     task.cancel()
     with suppress(asyncio.CancelledError):
@@ -270,7 +270,7 @@ def _children() -> set[int]:
     return {int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
 
 
-def test_popen_is_as_it_was_when_the_alias_is_gone():
+def test_uninstalling_restores_popen():
     from amplifier import compat
 
     class Tool:

@@ -23,7 +23,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> Any:
 
 
 class Source:
-    """Where a resolver says a module is."""
+    """The path of a module that a resolver found."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -16,6 +16,7 @@ def test_the_suite_passes_through_the_alias():
     assert passed >= (LEAST - 300 if left_out else LEAST), output
 
 
+@pytest.mark.slow
 def test_the_option_does_the_same():
     others = tuple(file.name for file in SUITE.glob("check_*.py") if file.name != "check_hooks.py")
     passed, output = run_suite(sys.executable, "--amplifier-compat", without=others)

@@ -236,5 +236,5 @@ def test_suites_may_replace_the_sleeping_of_asyncio(monkeypatch):
         ("what?", None, LLMError),
     ],
 )
-def test_an_error_is_named_by_its_status_and_then_by_its_words(message, status, expected):
+def test_an_error_is_classified_by_its_status_and_then_by_its_text(message, status, expected):
     assert retry().classify_error_message(message, status_code=status, provider="p") is expected

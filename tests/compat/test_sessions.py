@@ -12,8 +12,8 @@ import anyio.lowlevel
 import pytest
 
 from amplifier import HookResult
-from amplifier.compat import _session
-from amplifier.compat._session import AmplifierSession
+from amplifier.compat._sessions import session as _session
+from amplifier.compat._sessions.session import AmplifierSession
 from amplifier.errors import ExecutionCancelled, SessionBusyError, SessionStateError
 
 pytestmark = pytest.mark.usefixtures("alias")
@@ -32,7 +32,7 @@ class Context:
 
 
 class Loop:
-    """An orchestrator that does what a test says."""
+    """An orchestrator that does what a test specifies."""
 
     def __init__(self, act: Callable[..., Any]) -> None:
         self.act = act
@@ -90,7 +90,7 @@ async def test_a_session_is_driven_by_hand():
     assert not session.initialized
 
 
-async def test_the_coordinator_shows_the_session_once_it_is_open():
+async def test_the_coordinator_has_the_session_once_it_is_open():
     session = session_of()
     before = session.coordinator.session
 
@@ -163,7 +163,7 @@ async def test_a_session_cannot_be_closed_from_inside_its_turn():
         assert await session.execute("x") == "went on"
 
 
-async def test_an_immediate_stop_that_nobody_answers_cancels_the_turn(monkeypatch: pytest.MonkeyPatch):
+async def test_an_immediate_stop_that_the_loop_does_not_answer_cancels_the_turn(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(_session, "IMMEDIATE_GRACE", 0.01)
     unwound: list[str] = []
 
@@ -188,10 +188,10 @@ async def test_an_immediate_stop_that_nobody_answers_cancels_the_turn(monkeypatc
 
 
 @pytest.mark.virtual_time
-async def test_a_headless_double_ctrl_c_ends_with_words_on_both_backends():
+async def test_a_headless_double_ctrl_c_ends_with_a_message_on_both_backends():
     """The published command line asks for a graceful stop at the first SIGINT, and for an immediate one at the second."""
     waiting = anyio.Event()
-    told: list[str | None] = []
+    errors: list[str | None] = []
 
     async def wait(**_: Any) -> str:
         waiting.set()
@@ -204,17 +204,17 @@ async def test_a_headless_double_ctrl_c_ends_with_words_on_both_backends():
         assert token.request_immediate()
 
     session = session_of(wait)
-    session.coordinator.hooks.register("cancel:completed", lambda event, data: told.append(data.get("error")))
+    session.coordinator.hooks.register("cancel:completed", lambda event, data: errors.append(data.get("error")))
     async with session, anyio.create_task_group() as group:
         group.start_soon(press_twice, session.coordinator.cancellation)
         with pytest.raises(RuntimeError) as caught:
             await session.execute("x")
 
     expected = "CancelledError: an immediate stop was requested, and the loop did not end the turn by itself"
-    assert (str(caught.value), told) == (f"Execution failed: {expected}", [expected])
+    assert (str(caught.value), errors) == (f"Execution failed: {expected}", [expected])
 
 
-async def test_a_turn_that_is_running_while_the_session_is_closed_ends_with_words():
+async def test_a_turn_that_is_running_while_the_session_is_closed_ends_with_a_message():
     waiting = anyio.Event()
     failed: list[str] = []
 
@@ -284,6 +284,7 @@ async def test_injections_are_stored_and_questions_without_a_system_are_denied()
     assert (denied.action, denied.reason) == ("deny", "No approval system available")
 
 
+@pytest.mark.virtual_time
 async def test_the_time_for_a_question_is_enforced():
     class Slow:
         async def request_approval(self, *_: Any) -> str:

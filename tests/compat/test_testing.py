@@ -47,7 +47,7 @@ async def test_a_mock_context_keeps_what_it_was_given(doubles: ModuleType):
     assert context.add_message.called
 
 
-async def test_a_recorder_stands_in_for_hooks(doubles: ModuleType):
+async def test_a_recorder_replaces_hooks(doubles: ModuleType):
     recorder = doubles.EventRecorder()
 
     result = await recorder.emit("a", {"n": 1})

@@ -127,7 +127,10 @@ def test_a_plan_is_judged_without_loading_anything(validation: Any):
     assert [warning.name for warning in judged.warnings] == ["unknown_sections"]
 
 
-@pytest.mark.parametrize(("module", "kind"), SUITES.items())
+@pytest.mark.parametrize(
+    ("module", "kind"),
+    [pytest.param(*suite, marks=[] if suite[1] == "Tool" else pytest.mark.slow) for suite in SUITES.items()],
+)
 def test_a_modules_own_suite_runs_with_the_inherited_tests(tmp_path: Path, module: str, kind: str):
     place = write_modules(tmp_path, "own")[f"{module}-own"]
     (place / "tests").mkdir()
@@ -147,7 +150,7 @@ def test_a_modules_own_suite_runs_with_the_inherited_tests(tmp_path: Path, modul
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=280,
     )
 
     assert f"{INHERITED[kind] + 1} passed" in run.stdout, run.stdout + run.stderr

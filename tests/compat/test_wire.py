@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier.compat._finder import MIRROR
+from amplifier.compat._alias.finder import MIRROR
+from amplifier.errors import ModuleLoadError
 
 
 @pytest.fixture
@@ -108,7 +111,7 @@ def test_of_a_group_the_last_one_counts(wire: Any):
     assert wire.decode(both, "Message") == {"block_content": {"blocks": []}}
 
 
-def test_modules_in_other_languages_are_told_apart(alias: None, tmp_path: Any):
+def test_modules_in_other_languages_are_recognized(alias: None, tmp_path: Any):
     from amplifier_core._engine import load_and_mount_wasm, resolve_module
 
     (tmp_path / "x.wasm").write_bytes(b"")
@@ -120,3 +123,31 @@ def test_modules_in_other_languages_are_told_apart(alias: None, tmp_path: Any):
         resolve_module(str(tmp_path))
     with pytest.raises(RuntimeError, match="does not exist"):
         resolve_module(str(tmp_path / "absent"))
+
+
+@pytest.mark.parametrize(
+    ("manifest", "words"),
+    [
+        (
+            'transport = "grpc"\n[grpc]\nendpoint = "localhost:7"\n',
+            "a gRPC service, which this kernel does not connect to",
+        ),
+        ('transport = "rust"\ncrate = "there"\n', "a sidecar program, which this kernel does not start"),
+    ],
+)
+async def test_a_module_in_another_language_is_refused_when_it_is_mounted(
+    alias: None, tmp_path: Path, manifest: str, words: str
+):
+    from amplifier_core import ModuleCoordinator
+    from amplifier_core.loader import ModuleLoader
+
+    (tmp_path / "amplifier.toml").write_text(f'[module]\ntype = "tool"\n{manifest}')
+    (tmp_path / "there").touch()
+    source = SimpleNamespace(resolve=lambda: tmp_path)
+    coordinator = ModuleCoordinator()
+    await coordinator.mount("module-source-resolver", SimpleNamespace(resolve=lambda *args, **kwargs: source))
+    loader = ModuleLoader(coordinator)
+    mount = await loader.load("tool-other", {}, coordinator=coordinator)
+    loader.cleanup()
+    with pytest.raises(ModuleLoadError, match=words):
+        await mount(coordinator)

@@ -13,7 +13,7 @@ SOUND_TOOL = """
 
     class Echo:
         name = "echo"
-        description = "Says the text again."
+        description = "Repeats the text."
 
         def get_schema(self):
             return {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}

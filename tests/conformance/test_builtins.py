@@ -1,4 +1,4 @@
-"""Our own modules keep their contracts, by our own kit: all of them, quickly. ``make conformance`` takes its time."""
+"""The built-in modules conform: all of them with the quick profile here, with the thorough one in ``make conformance``."""
 
 from __future__ import annotations
 
@@ -38,10 +38,12 @@ CHECKED: dict[str, dict[str, Any]] = {
     "tool-todo": {},
     "tool-web": {},
 }
-"""Every module, and what it is given: a service for providers that speak to one, somebody to hand tasks to."""
+"""Every module and its options: a fake service for providers that need one, an agent for tool-task."""
+ONE_OF_EACH_TYPE = {"context-simple", "hooks-approval", "loop-basic", "provider-mock", "tool-todo"}
+"""What `make test` checks; `make test-slow` checks the others."""
 BACKENDS = ("asyncio", "trio")
 DECLINES = {"provider-local"}
-"""What is not there without a model file of some hundred megabytes; of it only the mount is examined."""
+"""Modules that mount nothing without a model file of some hundred megabytes; only their mount is examined."""
 
 
 def examined(module_id: str, seed: int) -> Report:
@@ -65,7 +67,10 @@ def test_no_module_is_forgotten():
 
 @pytest.mark.timeout(3600 if THOROUGH else 600)
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("module_id", CHECKED)
+@pytest.mark.parametrize(
+    "module_id",
+    [pytest.param(each, marks=[] if each in ONE_OF_EACH_TYPE else pytest.mark.slow) for each in CHECKED],
+)
 def test_a_built_in_module_conforms(module_id, seed):
     report = examined(module_id, seed)
     assert report.ok, str(report)

@@ -1,4 +1,4 @@
-"""What handlers are tried with: ordinary payloads of every event, and payloads that are wrong by one thing."""
+"""Payloads for handlers: ordinary ones of every event, and payloads with one thing wrong."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from amplifier.conformance.inputs.json_schema import fingerprint, json_problem
 from amplifier.events import ALL_EVENTS, CATALOGUE
 
 
-def test_every_event_of_the_catalogue_is_tried_and_some_that_are_in_none():
+def test_every_event_of_the_catalogue_is_tried_and_some_unknown_ones():
     assert set(EVENTS) >= set(ALL_EVENTS)
     assert not set(UNKNOWN_EVENTS) & set(CATALOGUE)
 
@@ -41,7 +41,7 @@ def test_payloads_share_nothing_with_each_other():
     assert second["kit_numbers"] == [1, 2]
 
 
-def test_every_key_is_once_missing_and_once_of_another_kind():
+def test_every_key_is_once_missing_and_once_of_another_type():
     usual = ordinary_payload("tool:pre")
     found = list(odd_payloads("tool:pre", ["word"]))
     for key in CATALOGUE["tool:pre"].keys:

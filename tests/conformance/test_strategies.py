@@ -13,7 +13,7 @@ from amplifier import models
 from amplifier.conformance import strategies
 from amplifier.models import Message, Model, OpenModel, TextBlock, UnknownBlock, from_json, to_json
 
-# What is made by a function of another form, or in a room of its own.
+# Made by a function of another form, or defined in another package.
 WITHOUT_A_NAME = {
     "Model",
     "OpenModel",
@@ -70,7 +70,7 @@ def test_the_interesting_messages_are_among_them(wanted):
 
 
 def test_classes_of_ones_own_can_be_drawn():
-    from amplifier.models._definition.base import model
+    from amplifier.models._definition.decorator import model
 
     @model
     class Note(OpenModel):
@@ -81,7 +81,7 @@ def test_classes_of_ones_own_can_be_drawn():
     assert isinstance(drawn.about, Message)
 
 
-def test_without_hypothesis_the_error_says_what_to_install():
+def test_without_hypothesis_the_error_names_what_to_install():
     program = (
         "import sys; sys.modules['hypothesis'] = None\n"
         "from amplifier.errors import MissingExtraError\n"

@@ -1,4 +1,4 @@
-"""What tools are tried with: inputs that their schema accepts, near misses, wild ones, and none that could do harm."""
+"""Inputs for tools: what their schema accepts, near misses, wild values, and nothing that could do harm."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from amplifier.conformance.engine.case_strategies.tool import accepted, texts, tool_inputs, wild_values
 from amplifier.conformance.inputs.hostile_values import ODD_VALUES, is_harmless
 from amplifier.conformance.inputs.json_schema import acceptor, fingerprint, json_problem, resolved, schema_problem
-from amplifier.conformance.inputs.sample_calls import sample_inputs
-from amplifier.conformance.inputs.tool_calls import near_misses, valid_inputs
+from amplifier.conformance.inputs.tool_inputs import near_misses, sample_inputs, valid_inputs
 from amplifier.conformance.strategies import json_values
-from amplifier.conformance.target.locate import find_subject
+from amplifier.conformance.target.locate import find_target
 from amplifier.conformance.target.source_literals import choices_in
 
 SCHEMAS: dict[str, dict[str, Any]] = {
@@ -76,7 +75,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
 
 
 @given(json_values())
-def test_what_json_can_say_has_no_problem(value):
+def test_a_json_value_has_no_problem(value):
     assert json_problem(value) is None
 
 
@@ -91,7 +90,7 @@ def test_what_json_can_say_has_no_problem(value):
         ([Path("x")], "Path"),
     ],
 )
-def test_what_json_cannot_say_is_named_with_its_place(value, words):
+def test_a_value_that_is_not_json_is_named_with_its_path(value, words):
     assert words in str(json_problem(value))
 
 
@@ -102,7 +101,7 @@ def test_a_value_that_contains_itself_is_named():
 
 
 @pytest.mark.parametrize(("one", "other"), [(1, True), (1, 1.0), ("1", 1), ([1], {"0": 1}), (None, "null")])
-def test_a_fingerprint_tells_values_apart_that_python_takes_for_equal_or_alike(one, other):
+def test_a_fingerprint_distinguishes_values_that_python_compares_as_equal(one, other):
     assert fingerprint(one) != fingerprint(other)
 
 
@@ -151,7 +150,7 @@ def test_references_and_conjunctions_are_read():
     assert set(item["required"]) == {"title", "done"}
 
 
-def test_a_schema_that_nobody_understands_accepts_nothing_and_raises_nothing():
+def test_an_invalid_schema_accepts_nothing_and_raises_nothing():
     assert acceptor({"type": "object", "properties": {"a": {"type": "text"}}}) is None
     assert acceptor(None) is None
 
@@ -200,7 +199,7 @@ def test_near_misses_leave_each_key_out_and_change_nothing_they_are_made_of(sche
 
 @settings(max_examples=40)
 @given(data=st.data(), name=st.sampled_from(sorted(SCHEMAS)))
-def test_what_is_drawn_for_a_schema_is_accepted(data, name):
+def test_drawn_inputs_are_accepted_by_their_schema(data, name):
     accepts = acceptor(SCHEMAS[name])
     assert accepts is not None
     assert accepts(data.draw(accepted(SCHEMAS[name], SCHEMAS[name], ["word"])))
@@ -248,10 +247,10 @@ def test_a_module_without_tools_has_one_empty_case(case):
 # ── words ──
 
 
-def test_a_module_that_starts_programs_is_given_the_name_of_none(tmp_path):
+def test_a_module_that_starts_programs_gets_no_names_of_programs(tmp_path):
     harmless, dangerous = tmp_path / "one.py", tmp_path / "two.py"
     body = "def choose(x):\n    return x in ('rm', 'archive') or x == 'sh' or {'cat': 1}.get(x)\n"
     harmless.write_text("async def mount(c, d): ...\n" + body, encoding="utf-8")
     dangerous.write_text("import subprocess\nasync def mount(c, d): subprocess.run(d)\n" + body, encoding="utf-8")
-    assert set(choices_in(find_subject(harmless, "tool"))) == {"rm", "archive", "sh", "cat"}
-    assert choices_in(find_subject(dangerous, "tool")) == ["archive"]
+    assert set(choices_in(find_target(harmless, "tool"))) == {"rm", "archive", "sh", "cat"}
+    assert choices_in(find_target(dangerous, "tool")) == ["archive"]

@@ -113,7 +113,13 @@ def test_a_clause_is_one_sentence_under_a_law_that_exists(clause: Clause) -> Non
     assert clause.law is None or re.fullmatch(r"L([1-9]|10)", clause.law)
 
 
-def test_no_two_clauses_say_the_same() -> None:
+@pytest.mark.parametrize("clause", CLAUSES.values(), ids=CLAUSES)
+def test_a_clause_carries_how_to_fix_it_and_the_functions_to_look_at(clause: Clause) -> None:
+    assert re.fullmatch(r"[A-Z].*[^.]\.", clause.hint)
+    assert all(name.isidentifier() for name in clause.look_at)
+
+
+def test_no_two_clauses_have_the_same_text() -> None:
     texts = [clause.text for clause in CLAUSES.values()]
     assert len(set(texts)) == len(texts)
 

@@ -22,6 +22,6 @@ def test_what_shows_nothing_is_no_display() -> None:
     assert not isinstance(object(), DisplaySystem)
 
 
-def test_showing_is_sync_and_comes_from_a_hook_unless_told_otherwise() -> None:
+def test_showing_is_sync_and_its_default_source_is_a_hook() -> None:
     assert not inspect.iscoroutinefunction(DisplaySystem.show_message)
     assert inspect.signature(DisplaySystem.show_message).parameters["source"].default == "hook"

@@ -1,4 +1,4 @@
-"""What holds for every Protocol alike: checkable at run time, readable by tools, one door."""
+"""What holds for every Protocol alike: checkable at run time, readable by tools, one public module."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def members(protocol: type) -> Iterator[tuple[str, object]]:
 MEMBERS = [(protocol, name, function) for protocol in PROTOCOLS for name, function in members(protocol)]
 
 
-def test_the_door_shows_exactly_these_protocols() -> None:
+def test_the_package_exports_exactly_these_protocols() -> None:
     assert sorted(protocol.__name__ for protocol in PROTOCOLS) == [
         "ApprovalProvider",
         "ApprovalSystem",
@@ -43,13 +43,13 @@ def test_the_door_shows_exactly_these_protocols() -> None:
     ]
 
 
-def test_the_door_lists_exactly_what_it_shows() -> None:
+def test_all_lists_exactly_the_exports() -> None:
     public = {name for name in vars(contracts) if name.isidentifier() and not name.startswith("_")}
     assert public == set(contracts.__all__)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_protocol_can_be_asked_for_at_run_time_and_refuses_strangers(protocol: type) -> None:
+def test_a_protocol_is_checkable_at_run_time_and_rejects_other_objects(protocol: type) -> None:
     assert not isinstance(object(), protocol)
 
 

@@ -17,7 +17,7 @@ SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}, "require
 
 class Echo:
     name = "echo"
-    description = "Says it again."
+    description = "Repeats its input."
 
     async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 - the contract's name
         return ToolResult(output=input.get("text"))
@@ -30,7 +30,7 @@ class EchoByProperty:
 
     @property
     def description(self) -> str:
-        return "Says it again."
+        return "Repeats its input."
 
     async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 - the contract's name
         return ToolResult(output=input.get("text"))

@@ -69,12 +69,13 @@ def with_a_key(service: Aimock, *command: str, desk: Path) -> str:
         check=False,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
     )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
 
 
+@pytest.mark.slow
 def test_the_program_that_watches_takes_the_model_whose_key_is_there(service, desk):
     said = with_a_key(service, "watch.py", desk=desk)
     assert said.splitlines() == [

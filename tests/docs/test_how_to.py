@@ -58,6 +58,7 @@ def test_what_it_installs_exists():
     assert set(asked[1].split(",")) <= set(extras)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_its_commands_pass_on_a_new_module_and_fail_on_one_that_breaks_its_contract(tmp_path, capsys):
     assert main(["module", "new", "word-count", "--type", "tool", "--into", str(tmp_path)]) == 0

@@ -16,6 +16,8 @@ from tests._support.tree import ROOT
 
 DOCS = ROOT / "docs"
 
+pytestmark = pytest.mark.slow
+
 
 def build(source: Path, target: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", "--builder", "html"]

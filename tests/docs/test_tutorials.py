@@ -40,6 +40,8 @@ _BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _MARK = "-- the command has ended with"
+_PATIENCE = 60.0
+"""Seconds that a program may take to end; only a failing test waits that long."""
 
 
 @attrs.frozen
@@ -167,12 +169,17 @@ class Terminal:
         return printed
 
     def close(self) -> None:
-        """End everything; the program beside is asked with Ctrl-C first."""
-        for process, kind in ((self._beside, signal.SIGINT), (self._shell, signal.SIGKILL)):
+        """End everything; the program beside must end by Ctrl-C."""
+        for process, kind in ((self._shell, signal.SIGKILL), (self._beside, signal.SIGINT)):
             if process is not None:
                 if process.poll() is None:
                     os.killpg(process.pid, kind)
-                process.communicate()
+                try:
+                    process.communicate(timeout=_PATIENCE)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.communicate()
+                    raise AssertionError(f"{process.args!r} did not end within {_PATIENCE:g} s after Ctrl-C") from None
 
 
 @contextmanager
@@ -265,7 +272,13 @@ def follow(block: Block, reader: Terminal) -> None:
 
 
 @pytest.mark.timeout(600)  # a tutorial holds several runs of the conformance kit
-@pytest.mark.parametrize("page", [pytest.param(path, id=path.stem) for path in TUTORIALS])
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(path, id=path.stem, marks=pytest.mark.slow if path.stem == "first-tool" else [])
+        for path in TUTORIALS
+    ],
+)
 def test_a_tutorial_can_be_followed_word_for_word(page, tmp_path):
     text = page.read_text(encoding="utf-8").replace("8000", free_port())
     blocks = blocks_of(text)

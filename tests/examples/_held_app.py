@@ -100,7 +100,6 @@ def _is_open(fd: str) -> bool:
 
 
 def main(server: str) -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background hands on an ignored one
     plan = {**PLAN, "providers": [{"module": "provider-planted"}], "tools": [{"module": "tool-hold"}]}
     app = make_app(plan, {"provider-planted": mount_model, "tool-hold": mount_tool})
     app.routes.append(Route("/left", left))

@@ -1,4 +1,4 @@
-"""Real packages, roots and distributions on disk, for the tests of this room."""
+"""Real packages, roots and distributions on disk, for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def distribution(site: Path, name: str, entry_points: Mapping[str, str], version
 def run_python(code: str, cwd: Path) -> str:
     """Run a program in an interpreter of its own and return what it printed."""
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], cwd=cwd, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", textwrap.dedent(code)], cwd=cwd, capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -1,4 +1,4 @@
-"""What the tests of this room share: a directory to install into, loaders that are closed, a process as it was."""
+"""What the tests of this folder share: a directory to install into, loaders that are closed, a process as it was."""
 
 from __future__ import annotations
 

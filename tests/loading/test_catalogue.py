@@ -68,7 +68,7 @@ async def test_what_cannot_be_understood_is_logged_and_left_out(site, tmp_path, 
         assert words in caplog.text
 
 
-async def test_a_registered_module_of_unknown_kind_is_listed_as_a_tool_unless_told_otherwise():
+async def test_a_registered_module_of_unknown_kind_is_listed_as_a_tool_unless_declared_otherwise():
     loader = ModuleLoader()
     loader.register("my-thing", lambda coordinator, config: None)
     loader.register("my-hook", lambda coordinator, config: None, module_type="hook")

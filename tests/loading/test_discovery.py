@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from amplifier.loading import _syspath
+from amplifier.loading import _sys_path
 from amplifier.loading._discovery import (
     _STANDARD_LIBRARY,
     Listing,
@@ -121,11 +121,11 @@ def test_one_distribution_found_twice_counts_once(site, tmp_path, monkeypatch):
 
 def test_roots_that_loaders_hold_are_not_searched(tmp_path):
     distribution(tmp_path, "acme", {"tool-acme": "acme:mount"})
-    assert _syspath.acquire(str(tmp_path))
+    assert _sys_path.acquire(str(tmp_path))
     try:
         assert claims("tool-acme") == []
     finally:
-        _syspath.release(str(tmp_path))
+        _sys_path.release(str(tmp_path))
 
 
 def test_the_standard_library_is_not_searched():
@@ -145,7 +145,7 @@ def test_an_archive_on_the_path_is_searched(tmp_path, monkeypatch):
     assert claims("tool-acme") == ["acme:mount"]
 
 
-def test_damaged_metadata_disturbs_nobody(site, caplog):
+def test_damaged_metadata_is_skipped(site, caplog):
     distribution(site, "acme", {"tool-acme": "acme:mount", "tool-bad": "not a reference", "tool-extra": "x:y [extra]"})
     (site / "broken-1.dist-info").mkdir()
     (site / "broken-1.dist-info" / "entry_points.txt").write_bytes(b"[amplifier.modules]\n\xff = x:y\n")
@@ -230,7 +230,7 @@ def test_name_and_version_are_read_off_the_metadata_directory(site, directory, n
 # ── the listing of one opening ───────────────────────────────────────────────────────────────────
 
 
-def test_a_listing_looks_once_for_what_it_has_and_again_for_what_it_has_not(site, monkeypatch):
+def test_a_listing_caches_known_ids_and_looks_again_for_unknown_ones(site, monkeypatch):
     distribution(site, "acme", {"tool-acme": "acme:mount", "tool-other": "acme:other"})
     looks = []
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from amplifier.errors import ModuleConflictError, ModuleLoadError
-from amplifier.loading import _syspath
+from amplifier.loading import _sys_path
 from amplifier.loading._importing import find_installed, installed_module, package_from, stdlib_neighbours
 from tests.loading._forge import MOUNT, package, root, run_python, write
 
@@ -124,7 +124,7 @@ def test_other_threads_wait_for_a_package_that_is_half_way_in(tmp_path):
     seen = []
 
     def look():
-        half_way.wait(10)
+        half_way.wait(60)
         going_on.set()
         seen.append(hasattr(importlib.import_module("amplifier_module_tool_x"), "complete"))
 
@@ -141,7 +141,7 @@ going_on = threading.Event()
 
 def meet():
     half_way.set()
-    assert going_on.wait(10)
+    assert going_on.wait(60)
 
 
 # ── failures ─────────────────────────────────────────────────────────────────────────────────────
@@ -204,7 +204,7 @@ def test_a_failed_import_can_be_repaired_and_repeated(tmp_path):
     assert import_from(directory).value == "after the repair"
 
 
-def test_what_was_examined_and_found_wanting_is_forgotten_too(tmp_path):
+def test_a_rejected_package_is_removed_from_sys_modules(tmp_path):
     directory = package(tmp_path, "amplifier_module_tool_x")
     with pytest.raises(LookupError), package_from(directory, "amplifier_module_tool_x", "tool-x", directory):
         raise LookupError
@@ -236,7 +236,7 @@ def test_an_installed_module_is_imported_by_name(site):
     assert import_by_name("acme.sub").value == 1
 
 
-def test_a_package_of_a_named_source_does_not_stand_in_for_the_installed_one(site, tmp_path):
+def test_a_package_of_a_named_source_does_not_replace_the_installed_one(site, tmp_path):
     installed = package(site, "amplifier_module_tool_x", "where = 'installed'\n")
     checkout = package(tmp_path / "checkout", "amplifier_module_tool_x")
     import_from(checkout)
@@ -246,22 +246,22 @@ def test_a_package_of_a_named_source_does_not_stand_in_for_the_installed_one(sit
     assert str(checkout) in str(caught.value)
 
 
-def test_a_package_of_a_named_source_does_not_stand_in_for_an_absent_one(tmp_path):
+def test_a_package_of_a_named_source_does_not_replace_an_absent_one(tmp_path):
     import_from(package(tmp_path, "amplifier_module_tool_x"))
     with pytest.raises(ModuleConflictError, match="already imported"):
         import_by_name("amplifier_module_tool_x")
 
 
-def test_a_held_root_does_not_hide_what_stands_behind_it_on_the_path(tmp_path, monkeypatch):
+def test_a_held_root_does_not_hide_later_entries_of_the_path(tmp_path, monkeypatch):
     checkout = root(tmp_path, "tool-x")
     installed = package(tmp_path / "late", "amplifier_module_tool_x")
     monkeypatch.setattr(sys, "path", list(sys.path))
-    assert _syspath.acquire(str(checkout))
+    assert _sys_path.acquire(str(checkout))
     sys.path.append(str(tmp_path / "late"))
     try:
         spec = find_installed("amplifier_module_tool_x")
     finally:
-        _syspath.release(str(checkout))
+        _sys_path.release(str(checkout))
     assert spec is not None
     assert spec.origin == str(installed / "__init__.py")
 
@@ -273,18 +273,18 @@ def test_a_finder_that_reads_the_whole_path_does_not_bring_held_roots_back(tmp_p
 
     monkeypatch.setattr(sys, "meta_path", [Rewriting(), *sys.meta_path])
     checkout = root(tmp_path, "tool-x")
-    assert _syspath.acquire(str(checkout))
+    assert _sys_path.acquire(str(checkout))
     try:
         assert find_installed("amplifier_module_tool_x") is None
     finally:
-        _syspath.release(str(checkout))
+        _sys_path.release(str(checkout))
 
 
 def test_finding_imports_nothing_and_ignores_held_roots_and_plain_directories(tmp_path, site):
     package(site, "acme", "raise SystemExit\n")
     (site / "plain").mkdir()
     checkout = root(tmp_path, "tool-x")
-    assert _syspath.acquire(str(checkout))
+    assert _sys_path.acquire(str(checkout))
     try:
         assert find_installed("amplifier_module_tool_x") is None
         spec = find_installed("acme")
@@ -293,7 +293,7 @@ def test_finding_imports_nothing_and_ignores_held_roots_and_plain_directories(tm
         assert find_installed("plain") is None
         assert find_installed("surely_not_installed") is None
     finally:
-        _syspath.release(str(checkout))
+        _sys_path.release(str(checkout))
     assert "acme" not in sys.modules
 
 

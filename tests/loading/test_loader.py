@@ -24,7 +24,7 @@ from amplifier.loading import (
     module_failure_reason,
 )
 from tests.loading._forge import MOUNT, Coordinator, distribution, package, root, run_python
-from tests.loading.test_record import HOSTILE_IDS
+from tests.loading.test_loaded_module import HOSTILE_IDS
 
 NEVER_MOUNTED = "async def mount(coordinator, config):\n    raise AssertionError('loading must not mount')\n"
 
@@ -167,7 +167,7 @@ async def test_the_callback_is_looked_up_where_mount_is_defined(site):
     assert loaded.on_session_ready is sys.modules["acme._impl"].on_session_ready
 
 
-async def test_a_package_that_hosts_modules_says_nothing_about_them(site):
+async def test_a_package_that_hosts_modules_declares_nothing_about_them(site):
     distribution(site, "acme", {"acme-thing": "acme.sub:mount"})
     package(site, "acme", "__amplifier_module_type__ = 'hook'\nasync def on_session_ready(c): pass\n", sub=MOUNT)
     loaded = await ModuleLoader().load("acme-thing")
@@ -400,7 +400,7 @@ async def test_a_resolver_that_lacks_a_package_itself_is_warned_about(caplog):
     assert "No module named 'git'" in caplog.text
 
 
-async def test_what_nobody_knows_names_the_places_of_both(tmp_path):
+async def test_an_unknown_module_error_names_the_places_of_resolver_and_loader(tmp_path):
     error = ModuleNotFoundError("nothing in the workspace", searched=["workspace /w", "cache /c"])
     loader = ModuleLoader(Coordinator(Resolver(error)), [tmp_path / "search"])
     with pytest.raises(ModuleNotFoundError) as caught:
@@ -502,7 +502,7 @@ async def test_a_root_with_standard_names_stays_off_the_path_and_both_files_are_
     assert f"{checkout / 'colorsys.py'} has the name of {colorsys.__file__}" in caplog.text
 
 
-async def test_a_module_that_needs_what_lies_beside_a_standard_name_is_told_why(tmp_path):
+async def test_a_failed_import_beside_a_standard_name_has_a_note_with_the_reason(tmp_path):
     checkout = root(tmp_path, "tool-x", "import beside_x\n" + MOUNT, colorsys="", beside_x="")
     with pytest.raises(ModuleLoadError, match="it needs 'beside_x'") as caught:
         await ModuleLoader().load("tool-x", source_hint=checkout)
@@ -543,7 +543,7 @@ def test_a_process_is_as_it_was_after_good_and_bad_loads(tmp_path):
 
 
 @pytest.mark.parametrize("known_by", ["registration", "entry point", "search path"])
-async def test_not_found_says_what_was_asked_where_we_looked_and_what_is_near(site, tmp_path, known_by):
+async def test_not_found_names_the_id_the_searched_places_and_the_nearest_id(site, tmp_path, known_by):
     search = tmp_path / "search"
     search.mkdir()
     modules = {}
@@ -575,7 +575,7 @@ async def test_not_found_suggests_nothing_far_off(wanted):
 # ── the rest ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_import_hook_hears_of_a_package_before_its_first_import(site, tmp_path, make_loader):
+async def test_the_import_hook_is_called_before_the_first_import_of_a_package(site, tmp_path, make_loader):
     distribution(site, "acme", {"tool-acme": "acme.sub:mount"})
     package(site, "acme", "", sub=MOUNT)
     package(site, "amplifier_module_tool_y")

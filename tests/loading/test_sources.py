@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from amplifier.errors import ModuleLoadError, ModuleNotFoundError
-from amplifier.loading._sources import find_package, mounted_resolver, path_from_hint, resolve_with, says_not_found
+from amplifier.loading._sources import find_package, means_not_found, mounted_resolver, path_from_hint, resolve_with
 from tests.loading._forge import Coordinator, package, root, write
 
 # ── hints ────────────────────────────────────────────────────────────────────────────────────────
@@ -34,8 +34,8 @@ def test_a_path_or_a_file_uri_needs_no_resolver(hint, expected):
 
 
 def test_the_home_directory_is_expanded(monkeypatch):
-    monkeypatch.setenv("HOME", "/home/somebody")
-    assert path_from_hint("~/x", "tool-x") == Path("/home/somebody/x")
+    monkeypatch.setenv("HOME", "/home/user")
+    assert path_from_hint("~/x", "tool-x") == Path("/home/user/x")
 
 
 @pytest.mark.parametrize(
@@ -151,9 +151,9 @@ def test_not_found_is_recognised_by_its_name():
     foreign = type("ModuleNotFoundError", (Exception,), {})
     derived = type("GitModuleMissing", (foreign,), {})
     for error in (ModuleNotFoundError("x"), builtins.ModuleNotFoundError("x"), foreign(), derived()):
-        assert says_not_found(error), error
+        assert means_not_found(error), error
     for error in (ImportError(), FileNotFoundError(), ModuleLoadError()):
-        assert not says_not_found(error), error
+        assert not means_not_found(error), error
 
 
 # ── the package in a root ────────────────────────────────────────────────────────────────────────

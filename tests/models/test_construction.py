@@ -44,7 +44,7 @@ from amplifier.models import (
     from_json,
     to_json,
 )
-from amplifier.models._definition.base import model
+from amplifier.models._definition.decorator import model
 from tests.models.test_fields import model_classes
 
 
@@ -92,7 +92,7 @@ def test_open_models_keep_unknown_keywords_and_closed_ones_ignore_them():
     assert not hasattr(HookResult(metadata=1), "metadata")
 
 
-@pytest.mark.parametrize("name", ["self", "cls", "extra", "_positional", "_building", "_unknown", "a b", ""])
+@pytest.mark.parametrize("name", ["self", "cls", "extra", "_positional", "_coercion", "_unknown", "a b", ""])
 def test_any_unknown_keyword_is_just_kept(name):
     assert TextBlock(**{"text": "x", name: 1}).extra == {name: 1}
 
@@ -253,7 +253,7 @@ def test_costs_that_are_no_exact_amounts_are_refused(value):
     ] == ["cost_usd"]
 
 
-def test_a_float_cost_is_told_what_it_must_be():
+def test_the_error_for_a_float_cost_names_decimal():
     with pytest.raises(ModelError, match="must be Decimal"):
         usage(cost_usd=0.1)
 

@@ -48,7 +48,7 @@ from amplifier.models import (
     to_dict,
     to_json,
 )
-from amplifier.models._definition.base import model
+from amplifier.models._definition.decorator import model
 from tests.models.test_fields import model_classes
 
 
@@ -78,7 +78,7 @@ def test_what_is_written_is_read_back_equal_and_written_the_same(cls, data):
 
 
 @given(cls=st.sampled_from(model_classes()), data=st.data())
-def test_dicts_say_the_same_as_the_text(cls, data):
+def test_to_dict_and_to_json_agree(cls, data):
     value = data.draw(instances(cls))
     plain = to_dict(value)
     assert plain == json.loads(to_json(value))
@@ -336,7 +336,7 @@ def test_values_without_one_are_refused(value):
         assert "ToolResult cannot be written as JSON" in str(caught.value)
 
 
-def test_somebody_elses_class_may_hold_our_models():
+def test_a_foreign_class_may_hold_models():
     holder = Holder(
         usage=Usage(input_tokens=1, output_tokens=2, total_tokens=3),
         blocks=[TextBlock(text="x"), UnknownBlock(type="?")],
@@ -357,7 +357,17 @@ def test_somebody_elses_class_may_hold_our_models():
     ]
 
 
-def test_a_type_nobody_can_read_is_a_model_error():
+def test_a_problem_of_a_model_in_a_foreign_class_has_its_whole_path():
+    holder = Holder(
+        usage=Usage(input_tokens=1, output_tokens=2, total_tokens=3), blocks=[TextBlock(text="x", a=[float("nan")])]
+    )
+    for written in (to_json, to_dict):
+        with pytest.raises(ModelError) as caught:
+            written(holder)
+        assert [path for path, _ in caught.value.problems] == ["blocks[0].a[0]"]
+
+
+def test_an_unreadable_type_is_a_model_error():
     with pytest.raises(ModelError):
         from_dict(ModelError, {})
 

@@ -277,7 +277,7 @@ def test_the_signature_shows_keyword_only_parameters(cls):
 
 
 @pytest.mark.parametrize("cls", model_classes())
-def test_every_model_says_what_it_is(cls):
+def test_every_model_has_a_docstring(cls):
     assert cls.__doc__
     assert not cls.__doc__.startswith("Method generated")
 

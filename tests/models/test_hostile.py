@@ -78,7 +78,7 @@ def problem_paths(action: Any, *arguments: Any) -> list[str]:
 # ── depth, circles, sharing ──
 
 
-def test_free_form_values_nest_a_hundred_levels_wherever_they_stand():
+def test_free_form_values_nest_a_hundred_levels_at_any_position():
     for depth, fits in [(MAX_DEPTH - 1, True), (MAX_DEPTH, True), (MAX_DEPTH + 1, False)]:
         for value in (nested(depth), nested(depth, key="k")):
             models: list[Model] = [
@@ -214,7 +214,7 @@ def test_long_digits_in_text_are_no_numbers():
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-def test_nan_and_infinities_are_refused_wherever_they_stand(number):
+def test_nan_and_infinities_are_refused_at_any_position(number):
     request = ChatRequest(messages=[Message(role="user", content="x")])
     request.temperature = number
     usage = Usage(input_tokens=1, output_tokens=1, total_tokens=1)
@@ -385,7 +385,7 @@ def check_reading(cls: type[Model], data: Any) -> None:
             continue
         assert from_json(cls, to_json(value)) == value
         if isinstance(value, SessionStatus) and "started_at" not in data:
-            value.started_at = NOON  # both said "now", at two moments
+            value.started_at = NOON  # both are "now", at two moments
         outcomes.append(value)
     assert outcomes[0] == outcomes[1] != []
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import amplifier.models as room
+from amplifier import models
 from amplifier.conformance.strategies import instances
 from amplifier.errors import ModelError
 from amplifier.models import Model, OpenModel, from_json, to_json
@@ -19,7 +19,7 @@ from amplifier.models import Model, OpenModel, from_json, to_json
 SCHEMA = json.loads(files("amplifier.models").joinpath("models.schema.json").read_text(encoding="utf-8"))
 MODELS = [
     each
-    for each in (getattr(room, name) for name in room.__all__)
+    for each in (getattr(models, name) for name in models.__all__)
     if isinstance(each, type) and issubclass(each, Model) and each not in (Model, OpenModel)
 ]
 
@@ -80,7 +80,7 @@ def test_without_a_required_member_neither_schema_nor_reader_takes_it(model: typ
 def test_what_is_wrong_is_wrong_to_both(name: str, wrong: Any) -> None:
     assert not VALIDATORS[name].is_valid(wrong)
     with pytest.raises(ModelError):
-        from_json(getattr(room, name), json.dumps(wrong))
+        from_json(getattr(models, name), json.dumps(wrong))
 
 
 def test_a_block_of_an_unknown_type_is_kept_and_one_of_a_known_type_is_checked() -> None:

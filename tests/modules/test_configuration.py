@@ -78,7 +78,7 @@ from amplifier.modules.tool_bash._options import BashOptions
 from amplifier.modules.tool_filesystem._options import FilesystemOptions
 from amplifier.modules.tool_search._options import SearchOptions
 from amplifier.modules.tool_task._mount import TaskOptions
-from amplifier.modules.tool_todo import TodoOptions
+from amplifier.modules.tool_todo import _TodoOptions
 from amplifier.modules.tool_web._options import WebOptions
 from amplifier.testing import TestCoordinator
 from tests._support.tree import ROOT
@@ -119,7 +119,7 @@ CASES: Mapping[str, Case] = {
     "tool-filesystem": Case(tool_filesystem, FilesystemOptions),
     "tool-search": Case(tool_search, SearchOptions),
     "tool-task": Case(tool_task, TaskOptions),
-    "tool-todo": Case(tool_todo, TodoOptions),
+    "tool-todo": Case(tool_todo, _TodoOptions),
     "tool-web": Case(tool_web, WebOptions),
 }
 CONFIGURABLE = [name for name, case in CASES.items() if options_of(case.options)]

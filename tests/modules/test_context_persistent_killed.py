@@ -87,7 +87,7 @@ def writers() -> Iterator[subprocess.Popen[str]]:
         assert process.stdin is not None
         yield process
         process.stdin.close()
-        process.wait(timeout=30)
+        process.wait(timeout=60)
 
 
 def kill_once(writers: subprocess.Popen[str], backend: str, seed: int, root: Path) -> int | None:

@@ -281,32 +281,43 @@ def test_400_mb_of_output_fit_into_little_memory():
 # ── ends ─────────────────────────────────────────────────────────────────────────────────────────
 
 
+ENOUGH_TIME_TO_START = (1, 10, 60)
+"""Seconds until a deadline that is to find a command at work; each but the last may be too short on a busy machine."""
+
+
 async def test_a_command_whose_time_is_up_is_ended_and_what_it_said_is_kept():
     desk = await opened()
-    result = await desk.call("bash", command="echo early; echo bad >&2; sleep 600", timeout=1)
-    assert result.error == {"message": "not finished after 1 s, and ended", "type": "Timeout"}
-    assert result.output == {"stdout": "early\n", "stderr": "bad\n", "returncode": None}
+    for seconds in ENOUGH_TIME_TO_START:
+        result = await desk.call("bash", command="echo early; echo bad >&2; sleep 600", timeout=seconds)
+        assert result.error == {"message": f"not finished after {seconds} s, and ended", "type": "Timeout"}
+        if result.output["stderr"] or seconds == 60:
+            assert result.output == {"stdout": "early\n", "stderr": "bad\n", "returncode": None}
+            break
 
 
 async def test_a_command_may_tidy_up_when_its_time_is_up(tmp_path):
-    desk = await opened(tmp_path, timeout=1.5, kill_grace=10)
-    result = await desk.call("bash", command="trap 'echo tidy; touch tidied; exit 0' TERM; sleep 600 & wait")
-    assert result.error is not None
-    assert result.error["type"] == "Timeout"
-    assert result.output["stdout"] == "tidy\n"
-    assert (tmp_path / "tidied").exists()
+    command = "trap 'echo tidy; touch tidied; exit 0' TERM; touch started; sleep 600 & wait"
+    for seconds in ENOUGH_TIME_TO_START:
+        desk = await opened(tmp_path, timeout=seconds, kill_grace=60)
+        result = await desk.call("bash", command=command)
+        assert result.error is not None
+        assert result.error["type"] == "Timeout"
+        if (tmp_path / "started").exists() or seconds == 60:
+            assert result.output["stdout"] == "tidy\n"
+            assert (tmp_path / "tidied").exists()
+            break
 
 
 async def test_a_command_that_refuses_to_end_is_killed():
     desk = await opened(timeout=0.3, kill_grace=0.1)
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         kind, _ = await desk.fail("bash", command="trap '' TERM INT HUP; while :; do sleep 0.01; done")
     assert kind == "Timeout"
 
 
 async def test_what_holds_the_pipes_in_the_background_holds_up_nobody():
     desk = await opened()
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         output = await desk.get("bash", command="echo before; sleep 600 & (sleep 600; echo never) & echo after")
     assert output["stdout"] == "before\nafter\n"
     assert output["note"].startswith("processes left running in the background were ended: ")
@@ -330,8 +341,8 @@ async def test_a_closed_session_has_ended_commands_that_ran_beside_its_turns():
 
         group.start_soon(run)
         tool: Any = desk.tools["bash"]
-        await wait_for(lambda: tool._running)
-        with anyio.fail_after(5):
+        assert await wait_for(lambda: tool._running, timeout=60)
+        with anyio.fail_after(60):
             await desk.coordinator.cleanup()
         await desk.coordinator.cleanup()
     assert results[0].error == {"message": "ended, because the session is being closed", "type": "Cancelled"}

@@ -39,7 +39,7 @@ def is_alive(token: str) -> bool:
 
 def gone(token: str) -> list[str]:
     """What is left after a moment: a killed process needs one to disappear."""
-    until = time.monotonic() + 5
+    until = time.monotonic() + 60
     while (left := alive(token)) and time.monotonic() < until:
         time.sleep(0.01)
     return left
@@ -93,11 +93,11 @@ async def test_cancelled_no_process_of_any_command_is_left():
             command, tokens[way] = marked(text)
             group.start_soon(desk.tools["bash"].execute, {"command": command})
         for token in tokens.values():
-            assert await wait_for(partial(is_alive, token), timeout=20)
+            assert await wait_for(partial(is_alive, token), timeout=60)
         await anyio.sleep(0.5)  # for what they start in turn; the moment does not matter, see the test of any while
         started = time.monotonic()
         group.cancel_scope.cancel()
-    assert time.monotonic() - started < 10  # meant is one second; machines are slow at times
+    assert time.monotonic() - started < 60  # meant is one second; the commands would take ten minutes
     assert left_by(tokens) == {}
 
 
@@ -177,7 +177,7 @@ def test_a_process_that_leaves_the_group_after_it_was_seen_there_is_still_reache
         shell.stdin.write(b"go\n")
         shell.stdin.flush()
         shell.stdout.readline()
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while tree.send(signal.SIGKILL) and time.monotonic() < until:
             time.sleep(0.01)
         assert tree.members() == []

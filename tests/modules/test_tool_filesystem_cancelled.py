@@ -122,7 +122,7 @@ async def test_a_write_cancelled_inside_a_system_call_is_undone_or_done(tmp_path
     def wait_inside(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         inside.set()
-        assert cancelled.wait(10)
+        assert cancelled.wait(60)
         return result
 
     request = Stop.request
@@ -158,7 +158,7 @@ async def test_a_call_cancelled_before_its_turn_never_begins(tmp_path, monkeypat
     def wait_inside(*args: Any) -> Any:
         begun.append(args)
         inside.set()
-        assert release.wait(10)
+        assert release.wait(60)
         return read(*args)
 
     monkeypatch.setattr(os, "read", wait_inside)

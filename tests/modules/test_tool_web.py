@@ -387,7 +387,7 @@ async def test_a_server_that_takes_its_time_gets_no_more_than_there_is(site, pag
     pages, port = site
     pages.pages["/"] = page
     desk = await opened(port, timeout=0.4)
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         kind, message = await desk.fail("web_fetch", url=f"http://127.0.0.1:{port}/")
     assert kind == "Timeout"
     assert "0.4 s" in message or "in time" in message
@@ -425,11 +425,13 @@ async def test_a_port_nobody_listens_at_is_a_failure():
 async def test_no_more_fetches_run_at_once_than_the_plan_allows(site):
     pages, port = site
     lock, now, most = threading.Lock(), [0], [0]
+    pair = threading.Barrier(2)  # two run at once, however slow the machine
 
     def count(site: Site, handler: Any) -> None:
         with lock:
             now[0] += 1
             most[0] = max(most[0], now[0])
+        pair.wait(60)
         site.closing.wait(0.03)
         with lock:
             now[0] -= 1
@@ -623,6 +625,7 @@ def test_any_page_becomes_text(page):
 # ── cancellation ─────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow  # over TLS; the sweep of a whole session below is not
 @pytest.mark.parametrize("mode", ["trio", "asyncio-scope", "asyncio-native"])
 def test_a_fetch_cancelled_at_any_suspension_leaves_nothing(authority, tmp_path, mode):
     pages = Site()

@@ -57,6 +57,7 @@ def test_what_is_no_code_is_in_the_wheel(wheel: zipfile.ZipFile, name: str) -> N
     assert name in wheel.namelist()
 
 
+@pytest.mark.slow
 def test_the_tree_gives_the_same_wheel_as_the_sdist(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     (from_tree,) = built(ROOT, tmp_path, "--wheel")
     with zipfile.ZipFile(from_tree) as other:
@@ -91,6 +92,7 @@ def empty(archives: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory)
     return Environment(tmp_path_factory.mktemp("empty") / "venv", archives[0])
 
 
+@pytest.mark.slow
 def test_the_base_install_is_small(empty: Environment) -> None:
     assert empty.distributions <= {
         "amplifier", "anyio", "attrs", "cattrs", "idna", "orjson", "typing_extensions",
@@ -99,6 +101,7 @@ def test_the_base_install_is_small(empty: Environment) -> None:
     assert size < 12 * MEGABYTE, f"{size / MEGABYTE:.1f} MB"
 
 
+@pytest.mark.slow
 def test_importing_every_package_of_the_base_install_works(empty: Environment, tmp_path: Path) -> None:
     packages = "compat, conformance, contracts, errors, events, kernel, loading, models, observability, plan, testing"
     finished = empty.python(f"import amplifier\nfrom amplifier import {packages}\nprint(amplifier.__file__)", tmp_path)
@@ -127,6 +130,7 @@ anyio.run(main)
 """
 
 
+@pytest.mark.slow
 def test_an_agent_of_built_in_modules_works(empty: Environment, tmp_path: Path) -> None:
     (tmp_path / "hello.txt").write_text("hello")
     finished = empty.python(AGENT, tmp_path)
@@ -134,6 +138,7 @@ def test_an_agent_of_built_in_modules_works(empty: Environment, tmp_path: Path) 
     assert "hello.txt" in finished.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["amplifier"], ["amplifier", "run", "hi"], ["python", "-m", "amplifier"]])
 def test_the_command_names_the_extra_it_lacks(empty: Environment, command: list[str], tmp_path: Path) -> None:
     finished = empty.run(*command, cwd=tmp_path)
@@ -142,6 +147,7 @@ def test_the_command_names_the_extra_it_lacks(empty: Environment, command: list[
     assert "Traceback" not in finished.stderr
 
 
+@pytest.mark.slow
 def test_a_module_names_the_extra_it_lacks(empty: Environment, tmp_path: Path) -> None:
     program = """
 import anyio
@@ -178,12 +184,14 @@ anyio.run(main)
     }
 
 
+@pytest.mark.slow
 def test_strategies_name_the_extra_they_lack(empty: Environment, tmp_path: Path) -> None:
     finished = empty.python("import amplifier.conformance.strategies", tmp_path)
     assert "MissingExtraError" in finished.stderr
     assert "amplifier[testing]" in finished.stderr
 
 
+@pytest.mark.slow
 def test_the_schema_of_plans_can_be_read(empty: Environment, tmp_path: Path) -> None:
     program = """
 import json

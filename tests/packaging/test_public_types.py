@@ -9,7 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests._support.node_parts import node, program
+
+pytestmark = pytest.mark.slow
 
 
 def verified(package: str, folder: Path, *more: Path) -> dict[str, Any]:

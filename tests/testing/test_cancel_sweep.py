@@ -241,7 +241,7 @@ def test_another_process_reports_the_same() -> None:
     here = str(__file__).rpartition("/")[0]
     command = [sys.executable, "-c", program, here]
     first, second = (
-        subprocess.run(command, capture_output=True, text=True, timeout=120, check=False) for _ in range(2)
+        subprocess.run(command, capture_output=True, text=True, timeout=280, check=False) for _ in range(2)
     )
     assert (first.stderr, second.stderr) == ("", "")
     assert first.stdout == second.stdout

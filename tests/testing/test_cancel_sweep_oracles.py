@@ -348,7 +348,7 @@ def test_scenarios_may_use_worker_threads(clock: str) -> None:
     done: list[int] = []
 
     async def scenario() -> None:
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             for number in range(3):
                 await anyio.to_thread.run_sync(done.append, number)
 

@@ -1,6 +1,6 @@
 """JSON values: types, canonical text, and the walks that copy, cut, redact and show them.
 
-A word every room may use; it imports the standard library and `amplifier.errors`, nothing else.
+It imports the standard library and `amplifier.errors`, nothing else.
 """
 
 from ._redact import REDACTED, SENSITIVE_KEYS, redact_secrets, redact_text

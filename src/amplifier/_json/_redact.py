@@ -36,7 +36,7 @@ SENSITIVE_KEYS = _words(
 )
 """Names of secrets. A key matches by its last words (``x-api-key``, ``accessToken``), case and separators aside."""
 
-# These make a name sensitive wherever they stand (password_hash), unless what follows only describes the secret.
+# These make a name sensitive at any position (password_hash), unless what follows only describes the secret.
 _STRONG = frozenset(
     {("api", "key"), ("apikey",), ("password",), ("passwd",), ("passphrase",), ("secret",), ("private", "key")}
 )
@@ -158,7 +158,7 @@ def _shapes() -> tuple[tuple[tuple[str, ...], re.Pattern[str], _Replacement], ..
     )
 
 
-# What stands where a secret will be put, whole: $KEY, ${KEY}, $(cmd), <your key>, {key}, %(key)s, ***, [REDACTED], …
+# A placeholder for a secret, as the whole value: $KEY, ${KEY}, $(cmd), <your key>, {key}, %(key)s, ***, [REDACTED], …
 _PLACEHOLDER = re.compile(
     r"\$?|\$[A-Z_][A-Z0-9_]*|\$?\{[^{}]*\}|\{\{.*|\$\(.*|<.*|%\(\w*\)s|%s|\*+|\.+|\[REDACTED\].*|(?:os\.environ|env\.).*"
 )
@@ -309,7 +309,7 @@ _JSON_IN_JSON = 3  # how often a string may be JSON inside a string of JSON befo
 def redact_secrets(value: Any, keys: Iterable[str] = SENSITIVE_KEYS) -> Any:
     """Copy a value with its secrets replaced by ``[REDACTED]``.
 
-    Whatever stands under a sensitive key goes, except None and booleans, which tell the reader whether it was set.
+    The value of a sensitive key is replaced, except None and booleans, which show whether it was set.
     Dicts (keys included), lists, tuples, sets, bytes and JSON inside strings are searched. Dataclass and attrs
     instances and foreign mappings become dicts, exceptions become text; another object stays, unless its ``repr``
     shows a secret: then the redacted ``repr`` takes its place. Circular or very deep parts become a marker.

@@ -28,7 +28,7 @@ def canonical_dumps(value: Any) -> str:
     ``{1: …}`` and ``{"1": …}`` would have the same text.
 
     Raises:
-        ModelError: Something in the value has no JSON form; the path says where.
+        ModelError: Something in the value has no JSON form; the path is in the error.
     """
     plain = rebuild(value, _check_jsonable, subject=_NOT_JSON, max_depth=_MAX_TEXT_DEPTH)
     try:

@@ -50,7 +50,7 @@ def format_path(parts: Iterable[object], root: str = "") -> str:
 
 
 class Frame:
-    """One container on the way from the root to where a walk stands; `values` is already a private copy."""
+    """One container on the way from the root to the current position of a walk; `values` is already a private copy."""
 
     __slots__ = ("at", "keys", "kind", "source", "values")
 
@@ -114,7 +114,7 @@ def rebuild(
         visit: Called with each value and the frames around it (innermost last) before the value is entered; what it
             returns takes the value's place and is entered in turn if it is a container.
         subject: What is being done, for the error.
-        max_depth: How many containers may stand inside each other.
+        max_depth: How many containers may be nested.
         containers: The types that are entered; instances of others are leaves and are shared.
         mark: Put a marker where the value is circular or too deep, instead of raising.
 

@@ -7,7 +7,7 @@
     python -m amplifier.compat amplifier run …       the published command line, where it is installed
 
 The program runs in this process, after the alias is installed. Python processes that it starts find the alias as well, unless they
-are given a PYTHONPATH of their own. For all processes of the environment, until it is taken back:
+are given a PYTHONPATH of their own. For all processes of the environment, until it is disabled:
 
     python -m amplifier.compat enable | disable | status
 """
@@ -19,9 +19,11 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from amplifier.loading._alias_advice import ENABLE_ALIAS, lacks_alias
+
 from . import install
-from ._children import let_in
-from ._environment import disable, enable, status
+from ._alias.child_processes import export_alias
+from ._alias.environment import disable, enable, status
 
 _USAGE = """\
 usage: python -m amplifier.compat (-m MODULE | -c TEXT | FILE | COMMAND) [ARGUMENT …]
@@ -36,7 +38,7 @@ def main(arguments: list[str]) -> object:
         arguments: What comes after ``python -m amplifier.compat``.
 
     Returns:
-        What a command's function returned, for the process to end with; None for everything else.
+        What a command's function returned, the exit status of the process; None for everything else.
     """
     if not arguments or arguments == ["-m"] or arguments == ["-c"]:
         _refuse("nothing to run")
@@ -45,7 +47,16 @@ def main(arguments: list[str]) -> object:
             _refuse(f"{arguments[0]!r} takes no arguments; a file of that name is ./{arguments[0]}")
         return _FOR_THE_ENVIRONMENT[arguments[0]]()
     install()
-    let_in()
+    export_alias()
+    try:
+        return _run(arguments)
+    except Exception as error:
+        if lacks_alias(str(error), error):
+            error.add_note(f"a process that was started lacks the alias: {ENABLE_ALIAS}")
+        raise
+
+
+def _run(arguments: list[str]) -> object:
     first, *rest = arguments
     if first == "-m":
         sys.argv = rest
@@ -66,7 +77,7 @@ def main(arguments: list[str]) -> object:
 
 
 def _put_first_on_path(entry: str) -> None:
-    """Where Python itself would look first for what this program imports; what is there now is where we came from."""
+    """Put the directory first on the path that Python itself would put there for this program."""
     if not sys.flags.safe_path:
         sys.path[0] = entry
 
@@ -75,7 +86,7 @@ def _run_command(name: str) -> object:
     from importlib.metadata import entry_points  # noqa: PLC0415 — slow to import, and only needed here
 
     found = [entry for entry in entry_points(group="console_scripts") if entry.name == name]
-    # The published command line has the name of ours; whoever starts it here means the published one.
+    # The published command line has the name of ours; a command started here means the published one.
     found.sort(key=lambda entry: entry.value.startswith("amplifier.cli"))
     if not found:
         _refuse(

@@ -1,8 +1,8 @@
 """``pytest -p amplifier.compat.pytest``: a published module's own suite runs on this kernel.
 
-Importing this file changes nothing; pytest calls it when it registers it, which is before it looks for the plugins of
-installed distributions. An installed wheel of the published kernel therefore does not get a word in: its plugin is
-registered from the mirror first, under the name its entry point has.
+Importing this file changes nothing; pytest calls it when it registers it, which is before it loads the plugins of
+installed distributions. The plugin of an installed wheel of the published kernel is therefore not loaded: the one of the
+mirror is registered first, under the name of its entry point.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from ._children import keep_out, let_in
-from ._finder import ALIAS
-from ._install import install
+from ._alias.child_processes import export_alias, withdraw_alias
+from ._alias.finder import ALIAS
+from ._alias.install import install
 
 if TYPE_CHECKING:
     import pytest
@@ -23,13 +23,13 @@ _ENTRY_POINT = "amplifier_module"
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    """Install the alias and the published fixtures; the first hook a plugin gets, and it gets it at once."""
+    """Install the alias and the published fixtures; pytest calls this hook as soon as it registers a plugin."""
     install()
-    let_in()
+    export_alias()
     if not pluginmanager.has_plugin(_ENTRY_POINT):
         pluginmanager.register(importlib.import_module(f"{ALIAS}.pytest_plugin"), _ENTRY_POINT)
 
 
 def pytest_unconfigure() -> None:
-    """Leave the environment as it was; the alias stays, because pytest may still be asked about what it has imported."""
-    keep_out()
+    """Restore the environment; the alias stays, because pytest still uses what it has imported."""
+    withdraw_alias()

@@ -1,4 +1,4 @@
-"""Is this a good module? The clauses of the contracts as checks, and strategies and properties for module authors."""
+"""The conformance kit: checks modules against the clauses of the contracts; strategies and pytest suites for authors."""
 
 from amplifier.conformance.engine.controller import check_module
 from amplifier.conformance.report.model import ClauseOutcome, Finding, Report

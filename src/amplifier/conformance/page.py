@@ -1,11 +1,11 @@
-"""A report as one HTML page without anything from outside. Above stands the command line; below stands the report."""
+"""A report as one self-contained HTML page."""
 
 from __future__ import annotations
 
 from html import escape
 
 from amplifier._json import visible_text
-from amplifier.conformance.report.model import STATUS_WORDS, ClauseOutcome, Finding, Report, shortened
+from amplifier.conformance.report.model import STATUS_WORDS, ClauseOutcome, Finding, Report, details
 
 __all__ = ["write_page"]
 
@@ -51,15 +51,10 @@ def _row(outcome: ClauseOutcome) -> str:
 
 
 def _finding(found: Finding) -> str:
-    facts = {
-        "On": found.backend,
-        "Input": None if found.input is None else shortened(found.input, 2000),
-        "Cancelled at": found.cancelled_at,
-        "Look at": found.location,
-        "To mend it": found.hint,
-        "Again": found.reproduce,
-    }
-    lines = "".join(f"<dt>{name}</dt><dd><code>{_text(value)}</code></dd>" for name, value in facts.items() if value)
+    facts = {**({"on": found.backend} if found.backend else {}), **details(found, 2000)}
+    lines = "".join(
+        f"<dt>{label.capitalize()}</dt><dd><code>{_text(text)}</code></dd>" for label, text in facts.items()
+    )
     return (
         f"<article class={found.level}><h2>{_text(found.clause)}: {_text(found.what)}</h2><dl>{lines}</dl></article>\n"
     )

@@ -2,7 +2,7 @@
 
 Plural nouns; a keyword fixes a field, by a strategy or by a value: ``messages(role="user")``. Whatever they draw is
 valid, and ``from_json(to_json(x)) == x`` holds for it; unknown members, unknown block types and integers beyond 64 bits
-are among it. This file is its own door and needs the ``testing`` extra.
+are among it. Needs the ``testing`` extra.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _floats() -> SearchStrategy[float]:
 
 @functools.cache
 def json_values() -> SearchStrategy[Any]:
-    """Anything JSON can say."""
+    """Any JSON value."""
     return st.recursive(
         _leaves(),
         lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=8), inner, max_size=2),
@@ -128,7 +128,7 @@ def json_values() -> SearchStrategy[Any]:
 
 
 def json_objects() -> SearchStrategy[dict[str, Any]]:
-    """Dicts of anything JSON can say."""
+    """JSON objects."""
     return st.dictionaries(st.text(max_size=8), json_values(), max_size=2)
 
 
@@ -247,22 +247,22 @@ def content_blocks() -> SearchStrategy[ContentBlockUnion]:
 
 
 def response_formats() -> SearchStrategy[ResponseFormat]:
-    """Any response format."""
+    """Response formats of every kind."""
     return _for_hint(ResponseFormat)
 
 
 def approval_gates(**fields: Any) -> SearchStrategy[ApprovalGate]:
-    """Single questions of hooks."""
+    """Approval gates of hooks."""
     return instances(ApprovalGate, **fields)
 
 
 def approval_requests(**fields: Any) -> SearchStrategy[ApprovalRequest]:
-    """Questions to a person."""
+    """Approval requests."""
     return instances(ApprovalRequest, **fields)
 
 
 def approval_responses(**fields: Any) -> SearchStrategy[ApprovalResponse]:
-    """A person's answers."""
+    """Answers to approval requests."""
     return instances(ApprovalResponse, **fields)
 
 
@@ -277,17 +277,17 @@ def chat_responses(**fields: Any) -> SearchStrategy[ChatResponse]:
 
 
 def config_fields(**fields: Any) -> SearchStrategy[ConfigField]:
-    """Things a provider must be told."""
+    """Configuration fields of providers."""
     return instances(ConfigField, **fields)
 
 
 def context_injections(**fields: Any) -> SearchStrategy[ContextInjection]:
-    """Texts from hooks."""
+    """Texts that hooks inject into the context."""
     return instances(ContextInjection, **fields)
 
 
 def degradations(**fields: Any) -> SearchStrategy[Degradation]:
-    """Notes about less than was asked for."""
+    """Degradations of a response."""
     return instances(Degradation, **fields)
 
 
@@ -297,7 +297,7 @@ def hook_results(**fields: Any) -> SearchStrategy[HookResult]:
 
 
 def image_blocks(**fields: Any) -> SearchStrategy[ImageBlock]:
-    """Pictures."""
+    """Image blocks."""
     return instances(ImageBlock, **fields)
 
 
@@ -307,7 +307,7 @@ def messages(**fields: Any) -> SearchStrategy[Message]:
 
 
 def model_infos(**fields: Any) -> SearchStrategy[ModelInfo]:
-    """Language models on offer."""
+    """Descriptions of language models."""
     return instances(ModelInfo, **fields)
 
 
@@ -317,22 +317,22 @@ def module_infos(**fields: Any) -> SearchStrategy[ModuleInfo]:
 
 
 def pricings(**fields: Any) -> SearchStrategy[Pricing]:
-    """Price lists."""
+    """Prices of a model."""
     return instances(Pricing, **fields)
 
 
 def provider_infos(**fields: Any) -> SearchStrategy[ProviderInfo]:
-    """Providers."""
+    """Descriptions of providers."""
     return instances(ProviderInfo, **fields)
 
 
 def reasoning_blocks(**fields: Any) -> SearchStrategy[ReasoningBlock]:
-    """Thoughts in parts."""
+    """Reasoning blocks."""
     return instances(ReasoningBlock, **fields)
 
 
 def redacted_thinking_blocks(**fields: Any) -> SearchStrategy[RedactedThinkingBlock]:
-    """Hidden thoughts."""
+    """Redacted thinking blocks."""
     return instances(RedactedThinkingBlock, **fields)
 
 
@@ -357,45 +357,45 @@ def session_statuses(**fields: Any) -> SearchStrategy[SessionStatus]:
 
 
 def text_blocks(**fields: Any) -> SearchStrategy[TextBlock]:
-    """Texts."""
+    """Text blocks."""
     return instances(TextBlock, **fields)
 
 
 def thinking_blocks(**fields: Any) -> SearchStrategy[ThinkingBlock]:
-    """Thoughts."""
+    """Thinking blocks."""
     return instances(ThinkingBlock, **fields)
 
 
 def tool_call_blocks(**fields: Any) -> SearchStrategy[ToolCallBlock]:
-    """Calls as blocks."""
+    """Tool call blocks."""
     return instances(ToolCallBlock, **fields)
 
 
 def tool_calls(**fields: Any) -> SearchStrategy[ToolCall]:
-    """Calls."""
+    """Tool calls."""
     return instances(ToolCall, **fields)
 
 
 def tool_result_blocks(**fields: Any) -> SearchStrategy[ToolResultBlock]:
-    """Answers of tools as blocks."""
+    """Tool result blocks."""
     return instances(ToolResultBlock, **fields)
 
 
 def tool_results(**fields: Any) -> SearchStrategy[ToolResult]:
-    """Answers of tools, good and bad."""
+    """Results of tools, successes and failures."""
     return instances(ToolResult, **fields)
 
 
 def tool_specs(**fields: Any) -> SearchStrategy[ToolSpec]:
-    """Tools on offer."""
+    """Tool specifications."""
     return instances(ToolSpec, **fields)
 
 
 def unknown_blocks(**fields: Any) -> SearchStrategy[UnknownBlock]:
-    """Blocks of types nobody knows."""
+    """Blocks of unknown types."""
     return instances(UnknownBlock, **fields)
 
 
 def usages(**fields: Any) -> SearchStrategy[Usage]:
-    """Consumption."""
+    """Token usage."""
     return instances(Usage, **fields)

@@ -8,7 +8,7 @@
 Either form will do; `amplifier.pytest_plugin`, which pytest loads by itself, makes tests of them. Methods and fixtures of
 your own in such a class are collected like those of any test class. A class whose name begins with an underscore is a base
 for others and no test itself. A path that is not absolute is looked for beside the file that names it, and then in the working
-directory. Nothing here imports pytest. Above stands that plugin; below stands `check_module`.
+directory. Nothing here imports pytest.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from typing import Any, ClassVar
 import anyio
 import attrs
 
-from amplifier._spelling import nearest
+from amplifier._spelling import did_you_mean, nearest
 from amplifier.conformance.engine.controller import check_module
-from amplifier.conformance.engine.selection import AskedInVain, refuse_missing_parts, refuse_unknown
+from amplifier.conformance.engine.selection import InvalidSelection, reject_unknown, require_packages
 from amplifier.conformance.report.model import ClauseOutcome, Finding, Report, described
-from amplifier.conformance.target.locate import find_subject, is_path
+from amplifier.conformance.target.locate import find_target, is_path
 from amplifier.contracts import clauses_for
 from amplifier.errors import AmplifierError
 
@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 
-def _several(names: Sequence[str]) -> tuple[str, ...]:
+def _as_tuple(names: Sequence[str]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
@@ -58,8 +58,8 @@ class Suite:
 
     Attributes:
         module: A folder, a .py file, the id of an installed module, or the name of an importable package.
-        module_type: Its type, where neither the module nor its id says it.
-        config: What to mount it with; ``{directory}`` in a text stands for a directory of each scene's own.
+        module_type: Its type, where neither the module nor its id names it.
+        config: What to mount it with; ``{directory}`` in a text is replaced by a directory of each session's own.
         plan: What else the plan of its session holds.
         xfail: Clauses that are known to be broken, with the reason.
         backends: What to run it on.
@@ -72,7 +72,7 @@ class Suite:
     config: dict[str, Any] = attrs.field(factory=dict)
     plan: dict[str, Any] = attrs.field(factory=dict)
     xfail: dict[str, str] = attrs.field(factory=dict)
-    backends: tuple[str, ...] = attrs.field(default=("asyncio", "trio"), converter=_several)
+    backends: tuple[str, ...] = attrs.field(default=("asyncio", "trio"), converter=_as_tuple)
     thorough: bool = False
     seed: int = 0
 
@@ -82,9 +82,9 @@ class Suite:
         Raises:
             AmplifierError: The module is not there, its type is not known, or something that running it takes is missing.
         """
-        refuse_unknown(self.backends)
-        refuse_missing_parts(self.backends)
-        found = find_subject(self.module, self.module_type)
+        reject_unknown(self.backends)
+        require_packages(self.backends)
+        found = find_target(self.module, self.module_type)
         if found.module_type is None:
             raise AmplifierError(f"the type of {self.module!r} is not known; set module_type")
         return [clause.id for clause in clauses_for(found.module_type)]  # type: ignore[arg-type]  # a known type
@@ -120,7 +120,7 @@ def findings_of(report: Report, clause: str, backend: str) -> list[Finding]:
 
 
 def was_examined(outcome: ClauseOutcome, backend: str) -> bool:
-    """Whether a clause was looked at on a backend, or without running anything."""
+    """Whether a clause was examined on a backend, or without running anything."""
     return backend in outcome.backends or (outcome.status == "kept" and not outcome.backends)
 
 
@@ -192,16 +192,16 @@ def conformance_tests(module: str | Path, **options: Any) -> Suite:
     """
     for name in options:
         if name not in _OPTIONS:
-            raise AskedInVain(f"conformance_tests takes no {name!r}; {_instead_of(name)}")
+            raise InvalidSelection(f"conformance_tests takes no {name!r}; {_suggestion(name)}")
     caller = sys._getframe(1).f_globals.get("__file__")
-    return _made("conformance_tests", {**options, "module": _placed(module, caller)})
+    return _make_suite("conformance_tests", {**options, "module": _resolve_path(module, caller)})
 
 
 def suite_of(found: object) -> Suite | None:
-    """The suite that something in a test file stands for; None if it stands for none.
+    """The suite that an object in a test file describes; None if it describes none.
 
     Raises:
-        ValueError: It is a class that does not say what to examine, or says it in words that mean nothing here.
+        ValueError: It is a class that does not name what to examine, or has an unknown or invalid option.
     """
     if isinstance(found, Suite):
         return found
@@ -209,32 +209,32 @@ def suite_of(found: object) -> Suite | None:
         return None
     if found.__name__.startswith("_") or not getattr(found, "__test__", True):
         return None
-    _refuse_unknown_attributes(found)
+    _reject_unknown_attributes(found)
     owner = next(each for each in found.__mro__ if "module" in vars(each))
     module: Any = found.module  # whatever the author put there
     if not isinstance(module, (str, Path)) or not str(module):
-        raise AskedInVain(
+        raise InvalidSelection(
             f"{found.__name__}.module is {module!r}; set it to a folder, a .py file, the id of an installed module or "
             f"the name of a package; a class that is only a base for others begins with an underscore: _{found.__name__}"
         )
     options = {name: getattr(found, name) for name in _OPTIONS}
     file = getattr(sys.modules.get(owner.__module__), "__file__", None)
-    return _made(found.__name__, {**options, "module": _placed(module, file)})
+    return _make_suite(found.__name__, {**options, "module": _resolve_path(module, file)})
 
 
 _OPTIONS = tuple(field.name for field in attrs.fields(Suite))
 _MAPPINGS = ("config", "plan", "xfail")
 
 
-def _made(what: str, options: dict[str, Any]) -> Suite:
+def _make_suite(owner: str, options: dict[str, Any]) -> Suite:
     for name in _MAPPINGS:
         if not isinstance(options.get(name, {}), Mapping):
-            raise AskedInVain(f"{name} of {what} is {options[name]!r}; expected a dict")
-    made: dict[str, Any] = {name: dict(value) if name in _MAPPINGS else value for name, value in options.items()}
-    return Suite(**made)
+            raise InvalidSelection(f"{name} of {owner} is {options[name]!r}; expected a dict")
+    copied = {name: dict(options[name]) for name in _MAPPINGS if name in options}
+    return Suite(**{**options, **copied})
 
 
-def _placed(module: str | Path, file: str | None) -> str:
+def _resolve_path(module: str | Path, file: str | None) -> str:
     """A module, with a path that is not absolute taken from the folder of the file that names it, if it is there."""
     path = Path(module).expanduser()
     if file is None or path.is_absolute() or not is_path(module):
@@ -243,8 +243,8 @@ def _placed(module: str | Path, file: str | None) -> str:
     return str(beside) if beside.exists() or not path.exists() else str(module)
 
 
-def _refuse_unknown_attributes(found: type[Conformance]) -> None:
-    """A misspelt option would silently be none."""
+def _reject_unknown_attributes(found: type[Conformance]) -> None:
+    """Reject misspelt options, which would otherwise be ignored silently."""
     for base in found.__mro__:
         if not issubclass(base, Conformance) or base.__module__ == __name__:
             continue
@@ -253,12 +253,12 @@ def _refuse_unknown_attributes(found: type[Conformance]) -> None:
             is_own = name.startswith(("_", "test")) or name.isupper() or callable(value) or hasattr(value, "__get__")
             if is_own or name in (*_OPTIONS, "pytestmark"):
                 continue
-            raise AskedInVain(
-                f"{base.__name__}.{name} is no option of a conformance class; {_instead_of(name)}; "
+            raise InvalidSelection(
+                f"{base.__name__}.{name} is no option of a conformance class; {_suggestion(name)}; "
                 "what is your own begins with an underscore or is written in capitals"
             )
 
 
-def _instead_of(name: str) -> str:
+def _suggestion(name: str) -> str:
     near = nearest(name, _OPTIONS)
-    return f"did you mean {near!r}?" if near else f"expected one of {', '.join(_OPTIONS)}"
+    return did_you_mean(near) if near else f"expected one of {', '.join(_OPTIONS)}"

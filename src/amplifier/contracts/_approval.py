@@ -1,8 +1,7 @@
 """The approval contracts: who answers when a hook asks for permission.
 
-Two shapes of one thing are in use. The kernel talks to an `ApprovalSystem`, which the application gives to the session.
-Published approval hooks talk to an `ApprovalProvider`, which gets the whole request. Above stands the host; below stand
-the models.
+Two Protocols for one purpose are in use. The kernel calls an `ApprovalSystem`, which the application gives to the session.
+Published approval hooks call an `ApprovalProvider`, which gets the whole request.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ class ApprovalProvider(Protocol):
     """Answers a request from an approval hook."""
 
     async def request_approval(self, request: ApprovalRequest) -> ApprovalResponse:
-        """Ask, wait, and tell.
+        """Ask the user and return the response.
 
         Args:
             request: The tool, the action, the risk and how long the asker will wait.

@@ -1,8 +1,4 @@
-"""Every contract in one table: the kind of module, where it is mounted, its shape and its promises.
-
-Above stand the loader, the kernel, the conformance kit and the documentation, which all go by this table; below stand
-the contracts.
-"""
+"""Every contract in one table: the kind of module, where it is mounted, its Protocol and its clauses."""
 
 from __future__ import annotations
 

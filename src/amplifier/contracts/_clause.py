@@ -1,13 +1,10 @@
-"""A clause: one promise of a contract, with a number that tests, reports and documentation refer to.
-
-Above stand the contracts, which are made of clauses; below stands nothing of ours.
-"""
+"""A clause: one promise of a contract, with a number that tests, reports and documentation refer to."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from attrs import frozen
+from attrs import field, frozen
 
 Level = Literal["required", "recommended"]
 
@@ -21,19 +18,26 @@ class Clause:
         text: The promise in one sentence that a test can decide.
         level: A module that breaks a required clause is not conformant; breaking a recommended one is only reported.
         law: The law of the kernel that rests on this promise, such as ``L2``, if one does.
+        hint: How to fix a module that breaks it.
+        look_at: Functions of a module's source that keep the promise, the likeliest first; ``mount`` is its entry
+            point, whatever that is called. Empty when any function of the module may break it.
     """
 
     id: str
     text: str
     level: Level
     law: str | None = None
+    hint: str = field(default="", kw_only=True)
+    look_at: tuple[str, ...] = field(default=(), kw_only=True)
 
 
-def required(clause_id: str, text: str, *, law: str | None = None) -> Clause:
-    """Write down a promise that every conformant module keeps."""
-    return Clause(clause_id, text, "required", law)
+def required(clause_id: str, text: str, *, law: str | None = None, hint: str, look_at: tuple[str, ...] = ()) -> Clause:
+    """Define a promise that every conformant module keeps."""
+    return Clause(clause_id, text, "required", law, hint=hint, look_at=look_at)
 
 
-def recommended(clause_id: str, text: str, *, law: str | None = None) -> Clause:
-    """Write down a promise that good modules keep."""
-    return Clause(clause_id, text, "recommended", law)
+def recommended(
+    clause_id: str, text: str, *, law: str | None = None, hint: str, look_at: tuple[str, ...] = ()
+) -> Clause:
+    """Define a promise that good modules keep."""
+    return Clause(clause_id, text, "recommended", law, hint=hint, look_at=look_at)

@@ -1,4 +1,4 @@
-"""Tells a failure of third-party code from what must pass through it: real cancellation, Ctrl-C, the closing of a generator.
+"""Distinguishes a failure of third-party code from what must pass through it: real cancellation, Ctrl-C, the closing of a generator.
 
 Whoever calls third-party code (the kernel its handlers, a loop its tools and providers) uses `contained_failure` in an
 ``except BaseException`` around the call, so that neither ``sys.exit()`` in a tool nor the panic of a Rust extension nor a
@@ -50,7 +50,7 @@ def contained_failure(exc: BaseException, who: str = "") -> Exception:
 
 
 def text_of(exc: BaseException) -> str:
-    """What an exception says, even if its own ``__str__`` fails: that is third-party code as well."""
+    """The text of an exception, even if its own ``__str__`` fails: that is third-party code as well."""
     try:
         return str(exc)
     except Exception as broken:  # noqa: BLE001 — see above

@@ -1,7 +1,6 @@
 """The context contract: the conversation's memory, and the view of it that a model is shown.
 
-`ContextManager` is the shape, `CLAUSES` are the promises. Messages are plain dicts with at least a ``role``. Above
-stand the orchestrator contract and all modules; below stands nothing but the clause record.
+`ContextManager` is the Protocol, `CLAUSES` are the rules. Messages are plain dicts with at least a ``role``.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class ContextManager(Protocol):
         """Return the messages for the next request, compacted to fit if need be.
 
         Args:
-            token_budget: An explicit limit; it goes before anything the provider says.
+            token_budget: An explicit limit; it takes precedence over the provider's.
             provider: Whose ``get_info().defaults`` give the limit: context window less output less a margin.
         """
         ...
@@ -45,35 +44,113 @@ class ContextManager(Protocol):
 
 CLAUSES: tuple[Clause, ...] = (
     required(
-        "C1", "The context has async add_message, get_messages_for_request, get_messages, set_messages and clear."
+        "C1",
+        "The context has async add_message, get_messages_for_request, get_messages, set_messages and clear.",
+        hint="Give the context add_message, get_messages_for_request, get_messages, set_messages and clear, all async.",
     ),
-    required("C2", "After mount it stands at the mount point 'context'."),
-    required("C3", "Every message given is kept, in order, with all its fields, equal messages included.", law="L5"),
+    required(
+        "C2",
+        "The context is mounted at 'context'.",
+        hint='Call coordinator.mount("context", context) or return the context from mount.',
+        look_at=("mount",),
+    ),
+    required(
+        "C3",
+        "Every message given is kept, in order, with all its fields, equal messages included.",
+        law="L5",
+        hint="Append a copy of the message as it came; drop and merge nothing.",
+        look_at=("add_message",),
+    ),
     required(
         "C4",
         "Nothing given or returned is shared with the internal state: changing it changes nothing stored.",
         law="L8",
+        hint="Use copy.deepcopy on what comes in and on what goes out.",
+        look_at=("get_messages", "add_message"),
     ),
     required(
-        "C5", "A message whose add_message has returned stays stored, whatever is cancelled afterwards.", law="L5"
+        "C5",
+        "A message whose add_message has returned stays stored, whatever is cancelled afterwards.",
+        law="L5",
+        hint="Store first and await afterwards, or shield the storing.",
+        look_at=("add_message",),
     ),
     required(
-        "C6", "get_messages returns the whole history: compaction is a view and changes nothing stored.", law="L5"
+        "C6",
+        "get_messages returns the whole history: compaction is a view and changes nothing stored.",
+        law="L5",
+        hint="Compact a copy, and leave what is stored alone.",
     ),
-    required("C7", "get_messages_for_request compacts by itself when the history does not fit."),
+    required(
+        "C7",
+        "get_messages_for_request compacts by itself when the history does not fit.",
+        hint="Measure the history in get_messages_for_request and leave out the oldest when it does not fit.",
+    ),
     required(
         "C8",
         "The view fits the budget: the explicit one, else context window less output less a margin from the provider.",
+        hint="Compute the budget from token_budget, else from provider.get_info().defaults, and stay below it.",
     ),
-    required("C9", "The view keeps a tool call and all its results together, or leaves all of them out.", law="L5"),
-    required("C10", "The view is in conversation order."),
-    required("C11", "The view keeps system messages wherever they stand."),
-    required("C12", "The view ends with the newest message."),
-    required("C13", "Messages whose content is None are accepted everywhere."),
-    required("C14", "clear and set_messages replace everything, counters and files included."),
-    required("C15", "Concurrent calls lose and mix nothing.", law="L8"),
-    recommended("C16", "Tokens are counted well enough that a history within the budget is returned whole."),
-    recommended("C17", "context:pre_compact and context:post_compact are emitted with message_count and token_count."),
-    recommended("C18", "The limit and the threshold of compaction are configurable."),
-    recommended("C19", "A message without a role is refused with a ValueError, and nothing is stored."),
+    required(
+        "C9",
+        "The view keeps a tool call and all its results together, or leaves all of them out.",
+        law="L5",
+        hint="Treat an assistant message with tool calls and all their results as one piece.",
+    ),
+    required(
+        "C10",
+        "The view is in conversation order.",
+        hint="Keep the order of the history in the view.",
+    ),
+    required(
+        "C11",
+        "The view keeps system messages, wherever in the history they are.",
+        hint="Set system messages aside first; they always stay.",
+    ),
+    required(
+        "C12",
+        "The view ends with the newest message.",
+        hint="Fill the view from the newest message backwards.",
+    ),
+    required(
+        "C13",
+        "Messages whose content is None are accepted everywhere.",
+        hint="Write message.get('content') or '' where you measure.",
+        look_at=("add_message",),
+    ),
+    required(
+        "C14",
+        "clear and set_messages replace everything, counters and files included.",
+        hint="Replace everything that belongs to the old messages: lists, counters, files.",
+        look_at=("clear", "set_messages"),
+    ),
+    required(
+        "C15",
+        "Concurrent calls lose and mix nothing.",
+        law="L8",
+        hint="Guard what spans an await with anyio.Lock.",
+        look_at=("add_message",),
+    ),
+    recommended(
+        "C16",
+        "Tokens are counted well enough that a history within the budget is returned whole.",
+        hint="Count about four characters as a token, or use the provider's tokenizer.",
+    ),
+    recommended(
+        "C17",
+        "context:pre_compact and context:post_compact are emitted with message_count and token_count.",
+        hint="Emit both events through coordinator.hooks around a compaction.",
+    ),
+    recommended(
+        "C18",
+        "The limit and the threshold of compaction are configurable.",
+        hint="Read max_tokens and compact_threshold from the configuration.",
+        look_at=("mount",),
+    ),
+    recommended(
+        "C19",
+        "A message without a role is refused with a ValueError, and nothing is stored.",
+        hint="Raise ValueError before anything is stored.",
+        look_at=("add_message",),
+    ),
 )

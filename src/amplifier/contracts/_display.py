@@ -1,7 +1,4 @@
-"""The display contract: where messages from hooks to the user end up.
-
-Above stands the host; below stand the models.
-"""
+"""The display contract: where messages from hooks to the user are shown."""
 
 from __future__ import annotations
 
@@ -20,6 +17,6 @@ class DisplaySystem(Protocol):
         Args:
             message: The text.
             level: How loud it is.
-            source: Who says it, such as ``hook:redaction``.
+            source: The origin of the message, such as ``hook:redaction``.
         """
         ...

@@ -1,7 +1,6 @@
 """The hook contract: a handler that watches events and may object to them.
 
-`HookHandler` is the shape, `CLAUSES` are the promises. Above stand the host, which calls handlers, and all modules;
-below stand the models.
+`HookHandler` is the Protocol, `CLAUSES` are the rules.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from ._clause import Clause, recommended, required
 class HookHandler(Protocol):
     """What is called when an event is emitted.
 
-    `isinstance` can only say that something is callable; whether it answers well is for the clauses.
+    `isinstance` only checks that something is callable; the clauses cover its behaviour.
     """
 
     async def __call__(self, event: str, data: dict[str, Any]) -> HookResult:
@@ -26,7 +25,7 @@ class HookHandler(Protocol):
 
         Args:
             event: The event's name.
-            data: A copy of the payload that belongs to this handler alone; changes reach nobody.
+            data: A copy of the payload that belongs to this handler alone; changes have no effect elsewhere.
 
         Returns:
             The verdict. Which verdicts count for an event is in the event catalogue.
@@ -48,22 +47,91 @@ A gate that returns nothing has not decided, so that denies, too.
 
 
 CLAUSES: tuple[Clause, ...] = (
-    required("H1", "A handler is called as handler(event, data)."),
-    required("H2", "Handlers are registered through coordinator.hooks, not mounted."),
+    required(
+        "H1",
+        "A handler is called as handler(event, data).",
+        hint="Declare async def handler(event, data).",
+    ),
+    required(
+        "H2",
+        "Handlers are registered through coordinator.hooks, not mounted.",
+        hint="Call coordinator.hooks.register(event, handler) in mount.",
+        look_at=("mount",),
+    ),
     required(
         "H3",
         "A handler answers with a valid HookResult on every path, for every event and payload, known or not.",
         law="L7",
+        hint='Return HookResult(action="continue") on every path, unknown events and odd payloads included; None '
+        "from a gate denies.",
     ),
-    required("H4", "A handler raises nothing but cancellation, whatever the payload.", law="L4"),
-    required("H5", "A modify carries the whole new payload, as JSON.", law="L7"),
-    required("H6", "An inject_context carries text.", law="L7"),
-    required("H7", "A handler does not change the data it was given.", law="L7"),
-    recommended("H8", "Handlers are async."),
-    recommended("H9", "mount returns a cleanup that unregisters every handler.", law="L1"),
-    recommended("H10", "Priorities lie between 10 and 90.", law="L7"),
-    recommended("H11", "Every registration has a name and is logged."),
-    recommended("H12", "The configuration can choose which events are handled."),
-    recommended("H13", "A denial carries a reason, a question carries a prompt."),
-    recommended("H14", "A handler that guards something registers with on_failure='deny'.", law="L7"),
+    required(
+        "H4",
+        "A handler raises nothing but cancellation, whatever the payload.",
+        law="L4",
+        hint="Read the payload with .get, test what you got, and catch Exception around what may fail.",
+    ),
+    required(
+        "H5",
+        "A modify carries the whole new payload, as JSON.",
+        law="L7",
+        hint="Return a copy of the whole payload with your changes as data.",
+    ),
+    required(
+        "H6",
+        "An inject_context carries text.",
+        law="L7",
+        hint="Set context_injection to a non-empty string.",
+    ),
+    required(
+        "H7",
+        "A handler does not change the data it was given.",
+        law="L7",
+        hint="Copy what you want to change: {**data, ...}, and copy.deepcopy for what is inside.",
+    ),
+    recommended(
+        "H8",
+        "Handlers are async.",
+        hint="Declare handlers with async def.",
+        look_at=("mount",),
+    ),
+    recommended(
+        "H9",
+        "mount returns a cleanup that unregisters every handler.",
+        law="L1",
+        hint="Keep what register returned, and call it in the cleanup that mount returns.",
+        look_at=("mount",),
+    ),
+    recommended(
+        "H10",
+        "Priorities lie between 10 and 90.",
+        law="L7",
+        hint="Choose a priority from 10 to 90; the edges belong to the application.",
+        look_at=("mount",),
+    ),
+    recommended(
+        "H11",
+        "Every registration has a name and is logged.",
+        hint='Pass name="..." to register, and log it.',
+        look_at=("mount",),
+    ),
+    recommended(
+        "H12",
+        "The configuration can choose which events are handled.",
+        hint='Read a setting such as "events".',
+        look_at=("mount",),
+    ),
+    recommended(
+        "H13",
+        "A denial carries a reason, a question carries a prompt.",
+        hint="Set reason on a deny and approval_prompt on an ask_user.",
+        look_at=("mount",),
+    ),
+    recommended(
+        "H14",
+        "A handler that guards something registers with on_failure='deny'.",
+        law="L7",
+        hint='Register gates with on_failure="deny".',
+        look_at=("mount",),
+    ),
 )

@@ -1,9 +1,8 @@
 """The host as a module sees it: `Coordinator`, `Hooks`, `Cancellation` and `Session`.
 
-Modules are written against these Protocols, so that they never import the kernel; the kernel implements them. Above
-stand the kernel, the orchestrator contract and all modules; below stand the contracts of hooks, approval and display.
+Modules are written against these Protocols, so that they never import the kernel; the kernel implements them.
 
-On Python 3.12 and later `isinstance` does not see attributes that arrive through ``__getattr__``. A stand-in that
+On Python 3.12 and later `isinstance` does not see attributes that arrive through ``__getattr__``. A proxy that
 passes calls on to a real coordinator may be a good host and still fail that check.
 """
 
@@ -70,7 +69,7 @@ class Hooks(Protocol):
             priority: Lower runs earlier.
             name: For logs and `unregister`; made up if absent, and need not be unique.
             timeout: Seconds per call; None for no limit; left out, the plan's ``hook`` deadline.
-            on_failure: What a failure or timeout means; left out, what the plan says for the module, else "continue". "deny"
+            on_failure: What a failure or timeout means; left out, the module's setting in the plan, else "continue". "deny"
                 makes the handler a gate: if it fails, overruns or returns None, the event is denied.
 
         Returns:
@@ -92,7 +91,7 @@ class Hooks(Protocol):
         ...
 
     async def emit(self, event: str, data: dict[str, Any]) -> HookResult:
-        """Tell the handlers and merge their verdicts; deny over ask_user over inject_context over modify over continue.
+        """Call the handlers and merge their verdicts; deny over ask_user over inject_context over modify over continue.
 
         Args:
             event: The event's name.
@@ -109,7 +108,7 @@ class Hooks(Protocol):
         data: dict[str, Any],
         timeout: float = 1.0,
     ) -> list[dict[str, Any]]:
-        """Tell all handlers at once and return the data of their results, in handler order.
+        """Call all handlers concurrently and return the data of their results, in handler order.
 
         Args:
             event: The event's name.
@@ -383,11 +382,11 @@ class Coordinator(Protocol):
         ...
 
     def register_contributor(self, channel: str, name: str, callback: Callable[[], Any]) -> None:
-        """Contribute to a channel; the callback, sync or async, is called whenever somebody collects."""
+        """Contribute to a channel; the callback, sync or async, is called whenever the channel is collected."""
         ...
 
     async def collect_contributions(self, channel: str) -> list[Any]:
-        """Return what the channel's contributors have to say, in order; None and failures are left out."""
+        """Return what the channel's contributors return, in order; None and failures are left out."""
         ...
 
     async def process_hook_result(self, result: HookResult, event: str, hook_name: str = "unknown") -> HookResult:
@@ -396,7 +395,7 @@ class Coordinator(Protocol):
         Args:
             result: What `Hooks.emit` returned.
             event: The event it was about.
-            hook_name: Who to name where the result itself does not say.
+            hook_name: The hook to name where the result itself names none.
 
         Returns:
             What is left to do: ``deny``, ``modify``, ``continue``, or ``inject_context`` with the ephemeral injections.

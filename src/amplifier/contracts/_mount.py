@@ -1,7 +1,6 @@
 """The contract of every module, whatever its kind: how it is found, mounted, cancelled and cleaned up.
 
-A module is a package with ``mount`` and, if it wants, ``on_session_ready`` beside it. Above stands the loader, which
-finds both, and all modules; below stands the host.
+A module is a package with ``mount`` and, if it wants, ``on_session_ready`` beside it.
 """
 
 from __future__ import annotations
@@ -34,38 +33,142 @@ OnSessionReady: TypeAlias = Callable[[Coordinator], Awaitable[None]]
 
 
 CLAUSES: tuple[Clause, ...] = (
-    required("A1", "The package declares an entry point of the group 'amplifier.modules', and it can be imported."),
     required(
-        "A2", "Its name is lower-case letters, digits, '-' and '_', starts with a letter and has at most 64 characters."
+        "A1",
+        "The package declares an entry point of the group 'amplifier.modules', and it can be imported.",
+        hint='Add [project.entry-points."amplifier.modules"] with your-module-id = "your_package:mount" to '
+        "pyproject.toml.",
     ),
     required(
-        "A3", "The entry point is mount(coordinator, config): an async function or an async context manager factory."
+        "A2",
+        "Its name is lower-case letters, digits, '-' and '_', starts with a letter and has at most 64 characters.",
+        hint="Rename the entry point, for example to tool-my-name.",
     ),
-    required("A4", "mount returns a cleanup, an instance that keeps the contract of the module's type, or None."),
-    required("A5", "A mount that fails or is cancelled leaves no task, thread, process or open file behind.", law="L1"),
-    required("A6", "on_session_ready, if there is one, is async and takes the coordinator alone."),
     required(
-        "A7", "Cancellation leaves every call as cancellation: not swallowed, not turned into another error.", law="L2"
+        "A3",
+        "The entry point is mount(coordinator, config): an async function or an async context manager factory.",
+        hint="Write async def mount(coordinator, config), or decorate an async generator with @asynccontextmanager.",
+        look_at=("mount",),
     ),
-    required("A8", "A cancelled call ends within one second.", law="L2"),
     required(
-        "A9", "A cancelled call leaves the module whole: no lock held, no slot lost, no state half written.", law="L5"
+        "A4",
+        "mount returns a cleanup, an instance that keeps the contract of the module's type, or None.",
+        hint="Return a function that cleans up, the instance itself, or None.",
+        look_at=("mount",),
     ),
-    required("A10", "A cancelled call leaves no file torn.", law="L5"),
-    required("A11", "Cleanup may run twice.", law="L1"),
-    required("A12", "Cleanup ends within its deadline.", law="L3"),
-    required("A13", "Cleanup raises nothing.", law="L4"),
-    required("A14", "After cleanup no task, thread, process, open or temporary file or handler remains.", law="L1"),
-    required("A15", "Cleanup never deletes what the user configured."),
-    required("A16", "Sessions share no state through globals, classes or default paths.", law="L8"),
-    required("A17", "No call blocks the event loop for more than 100 ms.", law="L3"),
+    required(
+        "A5",
+        "A mount that fails or is cancelled leaves no task, thread, process or open file behind.",
+        law="L1",
+        hint="Start things inside try/finally or async with, so that they end when mount does not get to its last "
+        "line.",
+        look_at=("mount",),
+    ),
+    required(
+        "A6",
+        "on_session_ready, if there is one, is async and takes the coordinator alone.",
+        hint="Write async def on_session_ready(coordinator).",
+        look_at=("on_session_ready",),
+    ),
+    required(
+        "A7",
+        "Cancellation leaves every call as cancellation: not swallowed, not turned into another error.",
+        law="L2",
+        hint="Catch Exception, not BaseException; where you catch cancellation to tidy up, raise it again.",
+    ),
+    required(
+        "A8",
+        "A cancelled call ends within one second.",
+        law="L2",
+        hint="Put a deadline on what you do after a cancellation, and do not shield waiting for the outside world.",
+    ),
+    required(
+        "A9",
+        "A cancelled call leaves the module whole: no lock held, no slot lost, no state half written.",
+        law="L5",
+        hint="Use async with for locks and limiters, and change state only when nothing can interrupt the change "
+        "any more.",
+    ),
+    required(
+        "A10",
+        "A cancelled call leaves no file torn.",
+        law="L5",
+        hint="Write to a temporary file beside the target and replace the target with os.replace when it is complete.",
+    ),
+    required(
+        "A11",
+        "Cleanup may run twice.",
+        law="L1",
+        hint="Let cleanup remember that it has run, and do nothing the second time.",
+        look_at=("cleanup", "close", "aclose"),
+    ),
+    required(
+        "A12",
+        "Cleanup ends within its deadline.",
+        law="L3",
+        hint="Put a deadline on what cleanup waits for, and let go of what does not answer.",
+        look_at=("cleanup", "close", "aclose"),
+    ),
+    required(
+        "A13",
+        "Cleanup raises nothing.",
+        law="L4",
+        hint="Catch and log what goes wrong while cleaning up.",
+        look_at=("cleanup", "close", "aclose"),
+    ),
+    required(
+        "A14",
+        "After cleanup no task, thread, process, open or temporary file or handler remains.",
+        law="L1",
+        hint="Close in cleanup what mount and later calls opened; own tasks through coordinator.start_soon or a "
+        "structured mount.",
+        look_at=("cleanup", "close", "aclose"),
+    ),
+    required(
+        "A15",
+        "Cleanup never deletes what the user configured.",
+        hint="Delete only what your module created and the user did not name.",
+        look_at=("cleanup", "close", "aclose"),
+    ),
+    required(
+        "A16",
+        "Sessions share no state through globals, classes or default paths.",
+        law="L8",
+        hint="Keep state on the instance that mount makes, and put files under a path that contains the session's id.",
+    ),
+    required(
+        "A17",
+        "No call blocks the event loop for more than 100 ms.",
+        law="L3",
+        hint="Move blocking work to anyio.to_thread.run_sync, and waiting to anyio.sleep.",
+    ),
     required(
         "A18",
         "The module behaves the same on asyncio and trio, or declares as __amplifier_backends__ what it runs on.",
         law="L10",
+        hint='Use AnyIO instead of asyncio, or declare __amplifier_backends__ = ("asyncio",).',
     ),
-    recommended("A19", "Events of the module's own are announced on the channel 'observability.events'."),
-    recommended("A20", "The module declares its type as __amplifier_module_type__."),
-    recommended("A21", "mount needs no other module; what does is left to on_session_ready or to the first call."),
-    required("A22", "Keys that the module is given appear in no event, no log and no error."),
+    recommended(
+        "A19",
+        "Events of the module's own are announced on the channel 'observability.events'.",
+        hint='Call coordinator.register_contributor("observability.events", name, lambda: [...]) in mount.',
+        look_at=("mount",),
+    ),
+    recommended(
+        "A20",
+        "The module declares its type as __amplifier_module_type__.",
+        hint='Add __amplifier_module_type__ = "tool", or whatever it is, beside mount.',
+        look_at=("mount",),
+    ),
+    recommended(
+        "A21",
+        "mount needs no other module; what does is left to on_session_ready or to the first call.",
+        hint="Look other modules up in on_session_ready, or when they are needed.",
+        look_at=("mount",),
+    ),
+    required(
+        "A22",
+        "Keys that the module is given appear in no event, no log and no error.",
+        hint="Leave keys out of payloads, log records and messages, and off the objects whose repr ends up there.",
+    ),
 )

@@ -1,7 +1,6 @@
-"""The orchestrator contract: the loop that turns a prompt into an answer.
+"""The orchestrator contract: the loop that turns a prompt into a response.
 
-`Orchestrator` is the shape, `CLAUSES` are the promises. Above stand all modules; below stand the contracts of
-everything a loop is given, and the models.
+`Orchestrator` is the Protocol, `CLAUSES` are the rules.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Orchestrator(Protocol):
         """Run one turn.
 
         Args:
-            prompt: What the user said.
+            prompt: The user's input.
             context: Where the conversation is kept.
             providers: The models there are, by name.
             tools: The tools there are, by name.
@@ -50,55 +49,168 @@ class Orchestrator(Protocol):
 
 CLAUSES: tuple[Clause, ...] = (
     required(
-        "O1", "The orchestrator has an async execute that takes prompt, context, providers, tools and hooks by keyword."
+        "O1",
+        "The orchestrator has an async execute that takes prompt, context, providers, tools and hooks by keyword.",
+        hint="Declare async def execute(self, prompt, context, providers, tools, hooks, **kwargs).",
     ),
-    required("O2", "After mount it stands at the mount point 'orchestrator'."),
-    required("O3", "execute returns the text of the answer, a str."),
-    required("O4", "execution:start is the first event of a turn."),
-    required("O5", "execution:end is emitted on every way out, with status completed, cancelled or error.", law="L5"),
-    required("O6", "orchestrator:complete is emitted on every way out.", law="L5"),
     required(
-        "O7", "Every model call has a provider:request before it, and a provider:response after it if it succeeded."
+        "O2",
+        "The orchestrator is mounted at 'orchestrator'.",
+        hint='Call coordinator.mount("orchestrator", loop) or return the loop from mount.',
+        look_at=("mount",),
+    ),
+    required(
+        "O3",
+        "execute returns the text of the answer, a str.",
+        hint="Return the text of the answer; an empty string if there is none.",
+    ),
+    required(
+        "O4",
+        "execution:start is the first event of a turn.",
+        hint="Emit execution:start before anything else.",
+    ),
+    required(
+        "O5",
+        "execution:end is emitted on every way out, with status completed, cancelled or error.",
+        law="L5",
+        hint="Emit execution:end in a finally block, shielded, with the status of the way out.",
+    ),
+    required(
+        "O6",
+        "orchestrator:complete is emitted on every way out.",
+        law="L5",
+        hint="Emit orchestrator:complete in a finally block, shielded.",
+    ),
+    required(
+        "O7",
+        "Every model call has a provider:request before it, and a provider:response after it if it succeeded.",
+        hint="Emit provider:request before and provider:response after every call of complete.",
     ),
     required(
         "O8",
         "Every tool run has a tool:pre before it, and a tool:post after it if the tool returned; both name the tool.",
+        hint="Emit tool:pre before and tool:post after every call of execute of a tool.",
     ),
-    required("O9", "The prompt is stored before the model is asked."),
-    required("O10", "The messages of every request come from get_messages_for_request."),
-    required("O11", "The assistant's message is stored before the results of its tool calls.", law="L5"),
-    required("O12", "Results are stored in the order of their calls, under the ids of their calls.", law="L5"),
     required(
-        "O13", "Every call gets exactly one result: also if denied, unknown, failing, cancelled or refused.", law="L5"
+        "O9",
+        "The prompt is stored before the model is asked.",
+        hint="Store the user's message before the first model call.",
     ),
-    required("O14", "A tool that raises gets an error result and a tool:error, and disturbs no neighbour.", law="L4"),
-    required("O15", "After a deny at tool:pre the tool does not run, and the model is told the reason.", law="L7"),
     required(
-        "O16", "A modify takes effect: at tool:pre on what the tool is given, at tool:post on what is stored.", law="L7"
+        "O10",
+        "The messages of every request come from get_messages_for_request.",
+        hint="Build every request from await context.get_messages_for_request(provider=provider).",
     ),
-    required("O17", "After an ask_user at tool:pre the tool runs only if it was approved.", law="L7"),
     required(
-        "O18", "Injections from tool hooks are stored, at once or right after the results of that answer.", law="L7"
+        "O11",
+        "The assistant's message is stored before the results of its tool calls.",
+        law="L5",
+        hint="Store the assistant's message as soon as it has come, before its tools run.",
     ),
-    required("O19", "Ephemeral injections reach the next request and are never stored.", law="L7"),
+    required(
+        "O12",
+        "Results are stored in the order of their calls, under the ids of their calls.",
+        law="L5",
+        hint="Gather the results of parallel tools, and store them in the order of the calls.",
+    ),
+    required(
+        "O13",
+        "Every call gets exactly one result: also if denied, unknown, failing, cancelled or refused.",
+        law="L5",
+        hint="Make a result for every call on every way out, in a shielded section when cancelled.",
+    ),
+    required(
+        "O14",
+        "A tool that raises gets an error result and a tool:error, and disturbs no neighbour.",
+        law="L4",
+        hint="Catch Exception around each tool by itself, emit tool:error and store an error result.",
+    ),
+    required(
+        "O15",
+        "After a deny at tool:pre the tool does not run, and the model gets the reason.",
+        law="L7",
+        hint="Look at the verdict of tool:pre; on deny store an error result with its reason instead of running "
+        "the tool.",
+    ),
+    required(
+        "O16",
+        "A modify takes effect: at tool:pre on what the tool is given, at tool:post on what is stored.",
+        law="L7",
+        hint="Take tool_input from the verdict's data at tool:pre, and result at tool:post.",
+    ),
+    required(
+        "O17",
+        "After an ask_user at tool:pre the tool runs only if it was approved.",
+        law="L7",
+        hint="Pass the verdict to coordinator.process_hook_result and run the tool only if it comes back as continue.",
+    ),
+    required(
+        "O18",
+        "Injections from tool hooks are stored, at once or right after the results of that answer.",
+        law="L7",
+        hint="Pass verdicts of tool events to coordinator.process_hook_result, after the results if it has to wait.",
+    ),
+    required(
+        "O19",
+        "Ephemeral injections reach the next request and are never stored.",
+        law="L7",
+        hint="Add ephemeral injections to the messages of the next request only.",
+    ),
     required(
         "O20",
         "After a deny at provider:request, or at prompt:submit if it is emitted, the model is not asked.",
         law="L7",
+        hint="Look at the verdicts of provider:request and prompt:submit, and do not call the provider on deny.",
     ),
-    required("O21", "A provider's error leaves execute with its own type.", law="L9"),
-    required("O22", "After a graceful stop running tools finish, and no model call and no tool is started.", law="L2"),
-    required("O23", "The number of model calls per turn has a limit, and every turn starts counting anew.", law="L3"),
+    required(
+        "O21",
+        "A provider's error leaves execute with its own type.",
+        law="L9",
+        hint="Let errors of the provider pass: emit provider:error and raise the same exception again.",
+    ),
+    required(
+        "O22",
+        "After a graceful stop running tools finish, and no model call and no tool is started.",
+        law="L2",
+        hint="Look at coordinator.cancellation.is_graceful before each model call and each tool.",
+    ),
+    required(
+        "O23",
+        "The number of model calls per turn has a limit, and every turn starts counting anew.",
+        law="L3",
+        hint="Count model calls in a local variable of execute, against a limit.",
+    ),
     required(
         "O24",
         "Every answer is stored, structured content as it came: thinking with its signature, not flattened to text.",
         law="L6",
+        hint="Store the response's content blocks as they are, not only their text.",
     ),
-    recommended("O25", "With several providers the configured one is asked, else the first."),
-    recommended("O26", "After a provider's error provider:error is emitted and the next turn works.", law="L5"),
     recommended(
-        "O27", "The answer is passed on in pieces while it arrives, as content_block events or an async generator."
+        "O25",
+        "With several providers the configured one is asked, else the first.",
+        hint="Read the provider's name from the configuration, else take the first one.",
     ),
-    recommended("O28", "prompt:submit is emitted before the prompt is stored, prompt:complete after the answer."),
-    recommended("O29", "After a deny at tool:post the model gets an error result instead of the tool's.", law="L7"),
+    recommended(
+        "O26",
+        "After a provider's error provider:error is emitted and the next turn works.",
+        law="L5",
+        hint="Emit provider:error before raising, and keep nothing half done on the loop.",
+    ),
+    recommended(
+        "O27",
+        "The answer is passed on in pieces while it arrives, as content_block events or an async generator.",
+        hint="Emit content_block events while the answer comes.",
+    ),
+    recommended(
+        "O28",
+        "prompt:submit is emitted before the prompt is stored, prompt:complete after the answer.",
+        hint="Emit prompt:submit before storing the prompt and prompt:complete at the end.",
+    ),
+    recommended(
+        "O29",
+        "After a deny at tool:post the model gets an error result instead of the tool's.",
+        law="L7",
+        hint="Look at the verdict of tool:post; on deny store an error result.",
+    ),
 )

@@ -1,7 +1,6 @@
 """The provider contract: a language model behind one interface.
 
-`Provider` is the shape, `CLAUSES` are the promises. Above stand the orchestrator contract and all modules; below stand
-the models.
+`Provider` is the Protocol, `CLAUSES` are the rules.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Provider(Protocol):
             kwargs: Options of one provider; others ignore them.
 
         Raises:
-            LLMError: The call failed; the fields say whether a retry may help.
+            LLMError: The call failed; the fields state whether a retry may help.
         """
         ...
 
@@ -59,47 +58,136 @@ class Provider(Protocol):
 
 
 CLAUSES: tuple[Clause, ...] = (
-    required("P1", "The provider has a name, get_info, async list_models, async complete and parse_tool_calls."),
-    required("P2", "After mount it stands at the mount point 'providers', unless mount declined by returning None."),
-    required("P3", "complete takes a ChatRequest and ignores keywords it does not know."),
-    required("P4", "complete returns a ChatResponse."),
-    required("P5", "Every response reports Usage, and total_tokens is input_tokens plus output_tokens."),
     required(
-        "P6", "Block types, their order and their signatures survive, from the wire to the response and back.", law="L6"
+        "P1",
+        "The provider has a name, get_info, async list_models, async complete and parse_tool_calls.",
+        hint="Give the provider name, get_info, async list_models, async complete and parse_tool_calls.",
     ),
-    required("P7", "Every role and every block type is accepted in a request."),
-    required("P8", "complete does not change the request."),
-    required("P9", "Tool-call ids are non-empty and unique over the whole conversation.", law="L5"),
+    required(
+        "P2",
+        "The provider is mounted at 'providers', unless mount declined by returning None.",
+        hint='Call coordinator.mount("providers", provider) or return the provider from mount.',
+        look_at=("mount",),
+    ),
+    required(
+        "P3",
+        "complete takes a ChatRequest and ignores keywords it does not know.",
+        hint="Declare complete(self, request, **kwargs) and ignore the keywords you do not know.",
+    ),
+    required(
+        "P4",
+        "complete returns a ChatResponse.",
+        hint="Return a ChatResponse on every path that does not raise.",
+    ),
+    required(
+        "P5",
+        "Every response reports Usage, and total_tokens is input_tokens plus output_tokens.",
+        hint="Fill usage in every response, with total_tokens = input_tokens + output_tokens.",
+    ),
+    required(
+        "P6",
+        "Block types, their order and their signatures survive, from the wire to the response and back.",
+        law="L6",
+        hint="Translate every block by its type in both directions, in order, and carry signatures along unchanged.",
+    ),
+    required(
+        "P7",
+        "Every role and every block type is accepted in a request.",
+        hint="Translate every role and block type; what the service does not know is sent as text or left out, "
+        "never refused.",
+    ),
+    required(
+        "P8",
+        "complete does not change the request.",
+        hint="Build a new request for the wire instead of changing the one you were given.",
+    ),
+    required(
+        "P9",
+        "Tool-call ids are non-empty and unique over the whole conversation.",
+        law="L5",
+        hint="Take the ids from the service, or make them with uuid4 where it gives none.",
+    ),
     required(
         "P10",
         "parse_tool_calls returns exactly the calls of the response: same ids, names, arguments and order.",
         law="L5",
+        hint="Return response.tool_calls, or build the list from the tool_call blocks, in order.",
+        look_at=("parse_tool_calls",),
     ),
     required(
         "P11",
         "Each call emits llm:response with usage under input_tokens, output_tokens and the documented cache keys.",
+        hint='Emit "llm:response" with usage={"input_tokens": ..., "output_tokens": ...} through coordinator.hooks.',
     ),
-    required("P12", "list_models returns a list of ModelInfo, also without credentials.", law="L4"),
-    required("P13", "get_info returns a ProviderInfo and asks no service."),
-    required("P14", "Concurrent calls do not mix: each gets the answer to its own request.", law="L8"),
-    recommended(
-        "P15", "Without the configuration it needs, mount logs a warning and declines by returning None.", law="L4"
-    ),
-    recommended(
-        "P16", "A tool call without its result in a request is repaired and announced, or refused, never sent as it is."
-    ),
-    recommended(
-        "P17", "A flag in the configuration adds the raw request and response to llm:request and llm:response."
-    ),
-    recommended("P18", "mount returns a cleanup that closes the client.", law="L1"),
-    required("P19", "A failed call raises an LLMError whose fields say whether a retry may help.", law="L9"),
-    recommended("P20", "The defaults of get_info hold context_window and max_output_tokens."),
     required(
-        "P21", "stream, if it is offered, ends with the response that complete gives, and its pieces make that up."
+        "P12",
+        "list_models returns a list of ModelInfo, also without credentials.",
+        law="L4",
+        hint="Return a list also when there is no key or no connection.",
+        look_at=("list_models",),
+    ),
+    required(
+        "P13",
+        "get_info returns a ProviderInfo and asks no service.",
+        hint="Return a ProviderInfo without a request to the service.",
+        look_at=("get_info",),
+    ),
+    required(
+        "P14",
+        "Concurrent calls do not mix: each gets the answer to its own request.",
+        law="L8",
+        hint="Keep what belongs to one call in local variables, not on the provider.",
+    ),
+    recommended(
+        "P15",
+        "Without the configuration it needs, mount logs a warning and declines by returning None.",
+        law="L4",
+        hint="Without a key log a warning and return None from mount.",
+        look_at=("mount",),
+    ),
+    recommended(
+        "P16",
+        "A tool call without its result in a request is repaired and announced, or refused, never sent as it is.",
+        hint="Add a result that states that it is missing, or raise InvalidRequestError, before the request is sent.",
+    ),
+    recommended(
+        "P17",
+        "A flag in the configuration adds the raw request and response to llm:request and llm:response.",
+        hint="Read a setting such as raw, and add the request and response to the events when it is on.",
+        look_at=("mount",),
+    ),
+    recommended(
+        "P18",
+        "mount returns a cleanup that closes the client.",
+        law="L1",
+        hint="Return an async function from mount that closes the client.",
+        look_at=("mount",),
+    ),
+    required(
+        "P19",
+        "A failed call raises an LLMError whose fields state whether a retry may help.",
+        law="L9",
+        hint="Translate the service's errors into the LLMError family, with retryable and retry_after.",
+    ),
+    recommended(
+        "P20",
+        "The defaults of get_info hold context_window and max_output_tokens.",
+        hint="Put context_window and max_output_tokens into the defaults of get_info.",
+        look_at=("get_info",),
+    ),
+    required(
+        "P21",
+        "stream, if it is offered, ends with the response that complete gives, and its pieces make that up.",
+        hint="Let complete collect the stream, so that there is one path only.",
+        look_at=("stream",),
     ),
     recommended(
         "P22",
-        "What stream returns can be read with async for alone, and closes itself at its end and when its reader is cancelled.",
+        "What stream returns can be read with async for alone, and closes itself at its end and when its "
+        "reader is cancelled.",
         law="L1",
+        hint="Return an object with __aenter__, __aexit__, __aiter__, __anext__ and aclose; leave the exchange in "
+        "__anext__ on every exception.",
+        look_at=("stream",),
     ),
 )

@@ -1,7 +1,7 @@
 """The module source contract: from a module id to a place it can be imported from.
 
-Where modules come from is for the application to decide; the kernel only asks. Above stands the loader, which asks the
-resolver at the mount point ``module-source-resolver``; below stands nothing but the clause record.
+The application decides where modules come from: the loader asks the resolver at the mount point
+``module-source-resolver``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ModuleSourceResolver(Protocol):
 
         Args:
             module_id: What was asked for, such as ``tool-bash``.
-            profile_hint: What the plan says about the source, in whatever form the application defined.
+            profile_hint: The source in the plan, in a form that the application defines.
 
         Raises:
             ModuleNotFoundError: This resolver knows no source for the id.
@@ -57,19 +57,53 @@ class AsyncModuleSourceResolver(Protocol):
 
 
 CLAUSES: tuple[Clause, ...] = (
-    required("R1", "The resolver has resolve(module_id, hint) or an async async_resolve(module_id, hint)."),
-    required("R2", "It can be asked without a hint."),
     required(
-        "R3", "It returns a ModuleSource, whose resolve() returns the Path of a directory with an importable package."
+        "R1",
+        "The resolver has resolve(module_id, hint) or an async async_resolve(module_id, hint).",
+        hint="Give the resolver resolve(module_id, hint=None), or async_resolve.",
+    ),
+    required(
+        "R2",
+        "It can be asked without a hint.",
+        hint="Give the hint a default of None.",
+    ),
+    required(
+        "R3",
+        "It returns a ModuleSource, whose resolve() returns the Path of a directory with an importable package.",
+        hint="Return an object whose resolve() gives the Path of a directory that contains the package.",
     ),
     required(
         "R4",
         "A module that cannot be found raises ModuleNotFoundError, from the resolver or from its source.",
         law="L9",
+        hint="Raise amplifier.errors.ModuleNotFoundError with the id.",
     ),
-    required("R5", "Trouble with the filesystem leaves as OSError.", law="L9"),
-    required("R6", "The same question gets the same answer."),
-    required("R7", "Resolving imports nothing, and leaves sys.path and the coordinator as they were.", law="L8"),
-    recommended("R8", "The error names the module asked for, where it was looked for, and what to do."),
-    recommended("R9", "A resolver that may wait for a network or a disk offers async_resolve.", law="L3"),
+    required(
+        "R5",
+        "Trouble with the filesystem leaves as OSError.",
+        law="L9",
+        hint="Let OSError pass.",
+    ),
+    required(
+        "R6",
+        "The same question gets the same answer.",
+        hint="Keep no state between questions that changes the answer.",
+    ),
+    required(
+        "R7",
+        "Resolving imports nothing, and leaves sys.path and the coordinator as they were.",
+        law="L8",
+        hint="Look at files only; leave importing to the loader.",
+    ),
+    recommended(
+        "R8",
+        "The error names the module asked for, where it was looked for, and what to do.",
+        hint="Name the module, the places and the remedy in the message.",
+    ),
+    recommended(
+        "R9",
+        "A resolver that may wait for a network or a disk offers async_resolve.",
+        law="L3",
+        hint="Add async def async_resolve and do slow work in a worker thread.",
+    ),
 )

@@ -1,8 +1,7 @@
 """The tool contract: a capability that the model may call by name.
 
-`Tool` is the shape, `CLAUSES` are the promises. A schema is optional, so `isinstance` does not ask for it;
-`tool_schema` finds it under either of the two names in use. Above stand the orchestrator contract and all modules;
-below stand the models.
+`Tool` is the Protocol, `CLAUSES` are the rules. A schema is optional, so `isinstance` does not ask for it;
+`tool_schema` finds it under either of the two names in use.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Tool(Protocol):
         """Do the work.
 
         Args:
-            input: The arguments as the model wrote them; checked by nobody yet.
+            input: The arguments as the model wrote them; not checked yet.
 
         Returns:
             The result; a failure is a result too, with ``success=False`` and an ``error``.
@@ -82,7 +81,7 @@ def _read_schema(tool: object, member: str) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        # An async get_schema leaves a coroutine that nobody will await; closing it avoids a second, misleading warning.
+        # An async get_schema leaves a coroutine that is never awaited; closing it avoids a second, misleading warning.
         close = getattr(value, "close", None)
         if hasattr(value, "__await__") and callable(close):
             close()
@@ -96,34 +95,93 @@ def _read_schema(tool: object, member: str) -> dict[str, Any]:
 
 
 CLAUSES: tuple[Clause, ...] = (
-    required("T1", "The tool has a name, a description and an async execute(input)."),
-    required("T2", "The name is a non-empty string that stays the same for the life of the tool."),
-    required("T3", "The description is a non-empty string that stays the same for the life of the tool."),
-    required("T4", "After mount the tool stands at the mount point 'tools', unless mount declined by returning None."),
     required(
-        "T5", "Any JSON object given to execute gets a ToolResult back, however wrong its keys and values.", law="L4"
+        "T1",
+        "The tool has a name, a description and an async execute(input).",
+        hint="Give the tool a name, a description and async def execute(self, input).",
     ),
-    required("T6", "A failure is returned as success=False with an error, not raised.", law="L4"),
+    required(
+        "T2",
+        "The name is a non-empty string that stays the same for the life of the tool.",
+        hint="Set the name once, in the constructor or on the class.",
+        look_at=("name",),
+    ),
+    required(
+        "T3",
+        "The description is a non-empty string that stays the same for the life of the tool.",
+        hint="Set the description once, and write it for the model.",
+        look_at=("description",),
+    ),
+    required(
+        "T4",
+        "The tool is mounted at 'tools', unless mount declined by returning None.",
+        hint='Call coordinator.mount("tools", tool) or return the tool from mount.',
+        look_at=("mount",),
+    ),
+    required(
+        "T5",
+        "Any JSON object given to execute gets a ToolResult back, however wrong its keys and values.",
+        law="L4",
+        hint="Read every key with .get and test what you got before you use it; return a ToolResult on every path.",
+    ),
+    required(
+        "T6",
+        "A failure is returned as success=False with an error, not raised.",
+        law="L4",
+        hint='Return ToolResult(success=False, error={"message": "..."}) instead of raising or of success=True.',
+    ),
     required(
         "T7",
-        "A schema, if get_schema() or input_schema gives one, is a valid JSON Schema of an object and stays the same for "
-        "the life of the tool.",
+        "A schema, if get_schema() or input_schema gives one, is a valid JSON Schema of an object and stays "
+        "the same for the life of the tool.",
+        hint='Return a dict with "type": "object", and try it with a JSON Schema validator.',
+        look_at=("get_schema", "input_schema"),
     ),
     required(
         "T8",
-        "A schema tells the truth: an input that it accepts is not refused for its shape, for want of another key, type or "
-        "value than it names; accepting more than it says is allowed.",
+        "A schema is accurate: an input that it accepts is not refused for its shape, for want of another"
+        " key, type or value than it names; accepting more than it states is allowed.",
+        hint="Name in the schema exactly the keys and types that execute reads, and those it cannot do without as "
+        "required.",
+        look_at=("get_schema", "input_schema", "execute"),
     ),
-    required("T9", "The output and the error of every result are JSON.", law="L6"),
+    required(
+        "T9",
+        "The output and the error of every result are JSON.",
+        law="L6",
+        hint="Turn what you return into dicts, lists, strings, numbers, booleans and None.",
+    ),
     required(
         "T10",
-        "Concurrent calls do not mix: each gets the result of its own input, no effect is lost, and a result does not "
-        "change once it is given.",
+        "Concurrent calls do not mix: each gets the result of its own input, no effect is lost, and a result "
+        "does not change once it is given.",
         law="L8",
+        hint="Keep what belongs to one call in local variables, not on the tool.",
     ),
-    recommended("T11", "The tool gives a JSON Schema of its input through get_schema() or input_schema."),
-    recommended("T12", "Input is checked before any work begins, so that a refused input has no effect."),
-    recommended("T13", "What the tool has to report goes to the logging module; nothing is printed."),
-    recommended("T14", "The name is snake_case and at most 64 characters long."),
-    required("T15", "execute does not change the input it was given.", law="L5"),
+    recommended(
+        "T11",
+        "The tool gives a JSON Schema of its input through get_schema() or input_schema.",
+        hint="Add get_schema() with the JSON Schema of the input.",
+    ),
+    recommended(
+        "T12",
+        "Input is checked before any work begins, so that a refused input has no effect.",
+        hint="Check all of the input before the first side effect.",
+    ),
+    recommended(
+        "T13",
+        "What the tool has to report goes to the logging module; nothing is printed.",
+        hint="Use logging.getLogger(__name__) instead of print.",
+    ),
+    recommended(
+        "T14",
+        "The name is snake_case and at most 64 characters long.",
+        hint="Use lower-case words joined by underscores.",
+    ),
+    required(
+        "T15",
+        "execute does not change the input it was given.",
+        law="L5",
+        hint="Copy what you want to change; the transcript keeps the input you were given.",
+    ),
 )

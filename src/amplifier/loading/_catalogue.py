@@ -1,8 +1,7 @@
 """What `ModuleLoader.discover` and `ModuleLoader.catalogue` list, read from files without running any module.
 
-Above: `_loader`. Below: `_discovery` and `_importing`, which find things, and the `ModuleInfo` model. Looking at a
-module must be safe before anybody decided to trust it, so types are read from the syntax tree and versions from
-metadata.
+Listing a module must be safe before the user decided to trust it, so types are read from the syntax tree and versions
+from metadata.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ import attrs
 from amplifier.errors import ModuleLoadError
 from amplifier.models import ModuleInfo
 
-from ._choice import pin_for
 from ._discovery import EntryPoint, entry_points, module_directories
 from ._importing import find_installed
-from ._record import TYPE_TO_MOUNT_POINT, check_declared_type, is_module_id, type_from_id
+from ._loaded_module import TYPE_TO_MOUNT_POINT, check_declared_type, is_module_id, type_from_id
+from ._precedence import pin_for
 from ._sources import find_package
 
 logger = logging.getLogger(__name__)
 
 _Type = Literal["orchestrator", "provider", "tool", "context", "hook", "resolver"]
 
-# What the published kernel answers when nothing says otherwise; listings need some value.
+# What the published kernel answers when nothing is declared; listings need some value.
 _UNKNOWN_VERSION: Final = "1.0.0"
 _UNKNOWN_TYPE: Final = "tool"
 
@@ -75,7 +74,7 @@ def describe(
 
 
 def registered_module(module_id: str, source: object, module_type: str | None) -> CatalogueEntry | None:
-    """A module that somebody registered in process."""
+    """A module registered in process."""
     declared = getattr(source, "__amplifier_module_type__", None) if module_type is None else module_type
     try:
         info = describe(module_id, declared=declared, origin="registered in process")
@@ -97,14 +96,14 @@ def installed_modules(*, built_in: bool) -> Iterator[CatalogueEntry]:
         if len(chosen) > 1:
             logger.warning("module %r is claimed by %s", module_id, " and by ".join(map(str, chosen)))
         for claim in chosen:
-            file = _source_file(claim.module)
+            source = _parsed(_source_file(claim.module))
             try:
                 info = describe(
                     module_id,
-                    declared=_declared_type(file),
+                    declared=_declared_type(source),
                     origin=str(claim),
                     version=claim.version,
-                    summary=("" if built_in else _summary(claim)) or _first_line(file, module_id),
+                    summary=("" if built_in else _summary(claim)) or _first_line(source, module_id),
                 )
             except ModuleLoadError as exc:
                 logger.error("%s", exc)
@@ -120,7 +119,7 @@ def modules_in(search_paths: Sequence[Path]) -> Iterator[CatalogueEntry]:
             try:
                 _, directory = find_package(root, module_id)
                 version, summary = _project_facts(root)
-                declared = _declared_type(directory / "__init__.py")
+                declared = _declared_type(_parsed(directory / "__init__.py"))
                 origin = f"path {root}"
                 info = describe(module_id, declared=declared, origin=origin, version=version, summary=summary)
             except ModuleLoadError as exc:
@@ -149,16 +148,19 @@ def ranked(*levels: Sequence[CatalogueEntry]) -> list[CatalogueEntry]:
     return judged
 
 
-def _declared_type(file: Path | None) -> object:
-    """The value assigned to ``__amplifier_module_type__``, if a constant is; None when nothing can be read."""
-    if file is None:
-        return None
+def _parsed(file: Path | None) -> ast.Module:
+    """The syntax tree of a module's file; an empty one when it cannot be read."""
     try:
-        tree = ast.parse(file.read_bytes(), str(file))
+        if file is not None:
+            return ast.parse(file.read_bytes(), str(file))
     except (OSError, SyntaxError, ValueError) as exc:
         logger.warning("%s cannot be read: %s", file, exc)
-        return None
-    for node in tree.body:
+    return ast.Module(body=[], type_ignores=[])
+
+
+def _declared_type(source: ast.Module) -> object:
+    """The value assigned to ``__amplifier_module_type__``, if it is a constant."""
+    for node in source.body:
         targets = (
             node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
         )
@@ -188,13 +190,9 @@ def _source_file(module: str) -> Path | None:
     return None
 
 
-def _first_line(file: Path | None, module_id: str) -> str:
-    """The first line of a module's documentation, without the id in front of it."""
-    try:
-        documented = None if file is None else ast.get_docstring(ast.parse(file.read_bytes()))
-    except (OSError, SyntaxError, ValueError):
-        return ""
-    return (documented or "").partition("\n")[0].removeprefix(f"{module_id}: ").removesuffix(".")
+def _first_line(source: ast.Module, module_id: str) -> str:
+    """The first line of a module's docstring, without the id in front of it."""
+    return (ast.get_docstring(source) or "").partition("\n")[0].removeprefix(f"{module_id}: ").removesuffix(".")
 
 
 def _summary(entry_point: EntryPoint) -> str:

@@ -1,7 +1,6 @@
 """Which modules there are: entry points of installed distributions, and directories on search paths.
 
-Above: `_loader`. Below: `_record`, `_syspath`. Nothing here imports a module or runs foreign code; files are read,
-that is all.
+Nothing here imports a module or runs foreign code; it only reads files.
 
 Entry points are read by hand instead of through `importlib.metadata`: importing that costs more (email, csv, zipfile)
 than reading the one section we want, its cache misses a distribution installed within one tick of the file system's
@@ -22,8 +21,8 @@ from typing import Final
 
 import attrs
 
-from . import _syspath
-from ._record import is_module_id, package_name
+from . import _sys_path
+from ._loaded_module import is_module_id, package_name
 
 logger = logging.getLogger(__name__)
 
@@ -116,12 +115,12 @@ class _EntryPoints:
     def __call__(self) -> _Index:
         """Return every claim of every distribution on sys.path, by module id.
 
-        As fresh as one `os.stat` per entry of sys.path can tell: a distribution that is installed or removed changes
+        As fresh as one `os.stat` per entry of sys.path can show: a distribution that is installed or removed changes
         the directory it is in. A metadata file that is edited in place does not. Roots that loaders put on sys.path
         are left out, or one session's sources would appear in another.
         """
         last = self._last
-        held = _syspath.held_roots()
+        held = _sys_path.held_roots()
         entries: list[object] = [*sys.path]  # nothing stops people from putting a Path there; Python skips it, too
         stamps = [
             (entry, _stamp(entry))
@@ -157,7 +156,7 @@ class Listing:
         self._index: _Index = MappingProxyType({})
 
     def claims(self, module_id: str) -> tuple[EntryPoint, ...] | None:
-        """Who claims an id; None when nobody does."""
+        """The claims to an id; None when there are none."""
         if module_id not in self._index:
             self._index = entry_points()
         return self._index.get(module_id)
@@ -165,7 +164,7 @@ class Listing:
 
 def _stamp(entry: str) -> _Stamp:
     try:
-        # The empty entry is the working directory, which may become another one: device and inode tell.
+        # The empty entry is the working directory, which may become another one: device and inode identify it.
         status = os.stat(entry or ".")  # noqa: PTH116 — asked at every load; a Path doubles the cost
     except (OSError, ValueError):
         return None

@@ -1,7 +1,7 @@
-"""Importing foreign packages so that a bad one harms nobody else.
+"""Importing third-party packages so that a bad one does not harm others.
 
-Above: `_loader`. Below: `_syspath`, errors. Here are the rules about names (a package may not stand in for another one
-or for the standard library) and about failures (the cause is kept, sys.modules is as it was before).
+Here are the rules about names (a package may not shadow another one
+or the standard library) and about failures (the cause is kept, sys.modules is as it was before).
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ import anyio
 
 from amplifier.errors import ModuleConflictError, ModuleLoadError
 
-from . import _syspath
+from . import _sys_path
+from ._alias_advice import advise_on_alias
 
 # One import of a module at a time, so that undoing a failed one cannot tear down a neighbour's.
 import_lock: Final = threading.RLock()
 
-# Packages imported from a directory that somebody named, by name. A session that named no directory must not get
+# Packages imported from a directory given as a source, by name. A session that named no directory must not get
 # them merely because another session in the process did.
 _from_directories: Final[dict[str, str]] = {}
 
@@ -49,7 +50,7 @@ def foreign_code(module_id: str, doing: str) -> Iterator[None]:
         missing = exc.name if isinstance(exc, ModuleNotFoundError) else None
         advice = f"; it needs {missing!r}, which cannot be found" if missing else ""
         raise ModuleLoadError(
-            f"module {module_id!r}: {doing} failed with {type(exc).__name__}: {exc}{advice}",
+            advise_on_alias(f"module {module_id!r}: {doing} failed with {type(exc).__name__}: {exc}{advice}", exc),
             module_id=module_id,
             reason_code="validation_failed",
         ) from exc
@@ -58,13 +59,13 @@ def foreign_code(module_id: str, doing: str) -> Iterator[None]:
 def _is_cancellation(exc: BaseException) -> bool:
     try:
         return isinstance(exc, anyio.get_cancelled_exc_class())
-    except RuntimeError:  # no event loop is running, so nobody can cancel
+    except RuntimeError:  # no event loop is running, so there is no cancellation
         return False
 
 
 @contextmanager
 def package_from(directory: Path, name: str, module_id: str, root: Path) -> Iterator[ModuleType]:
-    """Import the package in a directory under its own name, whatever sys.path says.
+    """Import the package in a directory under its own name, whatever is on sys.path.
 
     The import is undone if it fails or if the block raises, which is where the module is examined.
 
@@ -125,7 +126,7 @@ def find_installed(name: str) -> ModuleSpec | None:
     Imports nothing, and does not look at sys.modules. Namespace packages do not count: any directory of a fitting
     name is one.
     """
-    held = _syspath.held_roots()
+    held = _sys_path.held_roots()
     for finder in tuple(sys.meta_path):
         if finder is PathFinder:
             spec = PathFinder.find_spec(name, [entry for entry in sys.path if entry not in held])
@@ -206,7 +207,7 @@ def _undone_on_failure(package: str, root: Path | None) -> Iterator[None]:
 
 
 def _refuse_taken_name(name: str, init: Path, module_id: str) -> None:
-    """Refuse a package that would stand in for other code."""
+    """Refuse a package that would shadow other code."""
     if name in sys.stdlib_module_names:
         raise _conflict(module_id, name, init, _stdlib_location(name), "belongs to the standard library")
     if sys.modules.get(name) is not None:

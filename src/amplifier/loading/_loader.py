@@ -17,16 +17,14 @@ from typing import Any, ClassVar, Final, final
 
 import attrs
 
-from amplifier._spelling import nearest
+from amplifier._spelling import did_you_mean, nearest
 from amplifier.errors import (
     ModuleConflictError,
     ModuleNotFoundError,
 )
 from amplifier.models import ModuleInfo
 
-from ._blueprint import Blueprint, examine_imported, examine_registered, find_target
 from ._catalogue import CatalogueEntry, installed_modules, modules_in, ranked, registered_module
-from ._choice import choose, find_pinned, read_pin
 from ._discovery import (
     ENTRY_POINT_GROUP,
     SEARCH_PATH_VARIABLE,
@@ -46,21 +44,23 @@ from ._importing import (
     package_from,
     stdlib_neighbours,
 )
-from ._record import (
+from ._loaded_module import (
     TYPE_TO_MOUNT_POINT,
     LoadedModule,
     check_module_id,
     package_name,
     refuse_other_backend,
 )
+from ._module_definition import Blueprint, examine_imported, examine_registered, find_target
+from ._precedence import choose, find_pinned, read_pin
 from ._sources import (
     find_package,
+    means_not_found,
     mounted_resolver,
     path_from_hint,
     resolve_with,
-    says_not_found,
 )
-from ._syspath import HeldRoots
+from ._sys_path import HeldRoots
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class _KnownEntryPoint:
 
     module: ModuleType
     target: object
-    blueprint: Blueprint
+    definition: Blueprint
 
 
 _known_entry_points: Final[dict[EntryPoint, _KnownEntryPoint]] = {}
@@ -120,14 +120,14 @@ class ModuleLoader:
     Attributes:
         import_hook: Called with the name of each package about to be imported for the first time, so that a layer
             above can make other names importable first. To set it for all loaders, assign a ``staticmethod``.
-        load_hook: Called with the id and the mount function of each loaded module that does not declare its
-            backends, so that a layer above can refuse it on the running one by raising `ModuleLoadError`; returns
-            the mount function to use.
+        load_hook: Called with the id and the blueprint of each loaded module that does not declare its backends, so
+            that a layer above can refuse it on the running one by raising `ModuleLoadError`; returns the blueprint
+            to use.
     """
 
     TYPE_TO_MOUNT_POINT: ClassVar[Mapping[str, str]] = TYPE_TO_MOUNT_POINT
     import_hook: Callable[[str], None] | None = None
-    load_hook: Callable[[str, Callable[..., Any]], Callable[..., Any]] | None = None
+    load_hook: Callable[[str, Blueprint], Blueprint] | None = None
     _former: weakref.ref[Any] | None = None
 
     def __init__(
@@ -140,7 +140,7 @@ class ModuleLoader:
         self.coordinator: Any = coordinator
         self._search_paths = list(search_paths or ())
         self._registered: dict[str, _Registration] = {}
-        self._registered_blueprints: dict[str, Blueprint] = {}
+        self._registered_definitions: dict[str, Blueprint] = {}
         self._loaded: dict[str, None] = {}  # of five ids, a set takes four times the memory
         self._roots = HeldRoots()
         for module_id, module in (modules or {}).items():
@@ -165,7 +165,7 @@ class ModuleLoader:
             module_id: The id to load it by.
             module: A mount function; or a Python module, or any object, with a ``mount`` attribute and perhaps
                 ``on_session_ready`` and ``__amplifier_module_type__``.
-            module_type: Its kind, where neither the module nor the id's first word says it.
+            module_type: Its kind, where neither the module nor the id's first word declares it.
 
         Raises:
             ModuleConflictError: Something else is registered under this id.
@@ -180,13 +180,13 @@ class ModuleLoader:
                 module_id=module_id,
             )
         self._registered[module_id] = _Registration(module, module_type)
-        self._registered_blueprints.pop(module_id, None)
+        self._registered_definitions.pop(module_id, None)
 
     def for_child(self, coordinator: Any) -> ModuleLoader:
         """A loader for a child session: the same search paths and in-process modules, paths held for itself."""
         child = ModuleLoader(coordinator, self._search_paths)
         child._registered = dict(self._registered)
-        child._registered_blueprints = dict(self._registered_blueprints)
+        child._registered_definitions = dict(self._registered_definitions)
         return child
 
     async def load(
@@ -206,8 +206,8 @@ class ModuleLoader:
 
         Args:
             module_id: What to load.
-            config: What the mount plan says for this module.
-            source_hint: Where the mount plan says it comes from: ``"builtin"`` or ``{"distribution": NAME}`` for an
+            config: The module's config in the mount plan.
+            source_hint: The module's source in the mount plan: ``"builtin"`` or ``{"distribution": NAME}`` for an
                 installed one, which no resolver is asked about. Without a resolver anything else must be a filesystem
                 path or a ``file:`` URI, and only there is looked.
             profile_source: The same, by its older name.
@@ -250,8 +250,8 @@ class ModuleLoader:
     def _find_at_source(self, module_id: str, source: object, listing: Listing | None, user: object) -> Blueprint:
         pin = read_pin(source)
         if pin is None:
-            return self._blueprint_from(path_from_hint(source, module_id), module_id, user)
-        return self._blueprint_from_claim(find_pinned(module_id, (listing or Listing()).claims(module_id) or (), pin))
+            return self._definition_from(path_from_hint(source, module_id), module_id, user)
+        return self._definition_from_claim(find_pinned(module_id, (listing or Listing()).claims(module_id) or (), pin))
 
     async def discover(self) -> list[ModuleInfo]:
         """List the modules that can be loaded without a resolver, in the order in which they are looked for.
@@ -291,56 +291,54 @@ class ModuleLoader:
     # ── without a resolver ───────────────────────────────────────────────────────────────────────
 
     async def _load_direct(self, module_id: str, config: Mapping[str, Any] | None = None) -> LoadedModule:
-        blueprint = self._find_directly(module_id)
-        if blueprint is None:
+        definition = self._find_directly(module_id)
+        if definition is None:
             raise self._not_found(module_id)
-        return self._finish(module_id, blueprint, _settings(module_id, config))
+        return self._finish(module_id, definition, _settings(module_id, config))
 
     def _load_entry_point(self, module_id: str, config: Mapping[str, Any] | None = None) -> LoadedModule | None:
-        blueprint = self._blueprint_from_entry_point(module_id)
-        return None if blueprint is None else self._finish(module_id, blueprint, _settings(module_id, config))
+        definition = self._definition_from_entry_point(module_id)
+        return None if definition is None else self._finish(module_id, definition, _settings(module_id, config))
 
     def _load_filesystem(self, module_id: str, config: Mapping[str, Any] | None = None) -> LoadedModule | None:
-        blueprint = self._blueprint_from_filesystem(module_id)
-        return None if blueprint is None else self._finish(module_id, blueprint, _settings(module_id, config))
+        definition = self._definition_from_filesystem(module_id)
+        return None if definition is None else self._finish(module_id, definition, _settings(module_id, config))
 
     def _find_directly(self, module_id: str, listing: Listing | None = None, user: object = None) -> Blueprint | None:
         return (
-            self._blueprint_from_registry(module_id)
-            or self._blueprint_from_entry_point(module_id, listing, user)
-            or self._blueprint_from_filesystem(module_id, user)
+            self._definition_from_registry(module_id)
+            or self._definition_from_entry_point(module_id, listing, user)
+            or self._definition_from_filesystem(module_id, user)
         )
 
     def _note_precedence(self, module_id: str, used: str, built_in: EntryPoint) -> None:
         if module_id not in self._loaded:
             logger.info('module %r: %s is used, not %s; "source": "builtin" pins that one', module_id, used, built_in)
 
-    def _finish(self, module_id: str, blueprint: Blueprint, config: dict[str, Any]) -> LoadedModule:
-        return self._usable(module_id, blueprint).loaded(module_id, config)
+    def _finish(self, module_id: str, definition: Blueprint, config: dict[str, Any]) -> LoadedModule:
+        return self._usable(module_id, definition).loaded(module_id, config)
 
-    def _usable(self, module_id: str, blueprint: Blueprint) -> Blueprint:
+    def _usable(self, module_id: str, definition: Blueprint) -> Blueprint:
         """What is found once may be loaded often, and each time on another backend."""
-        if blueprint.complaint is not None:
-            logger.warning("%s", blueprint.complaint)
-        if blueprint.backends is not None:
-            refuse_other_backend(blueprint.backends, module_id, blueprint.origin)
-        elif (
-            self.load_hook is not None and (mount := self.load_hook(module_id, blueprint.mount)) is not blueprint.mount
-        ):
-            blueprint = attrs.evolve(blueprint, mount=mount)
+        if definition.complaint is not None:
+            logger.warning("%s", definition.complaint)
+        if definition.backends is not None:
+            refuse_other_backend(definition.backends, module_id, definition.origin)
+        elif self.load_hook is not None:
+            definition = self.load_hook(module_id, definition)
         self._loaded[module_id] = None
-        return blueprint
+        return definition
 
-    def _blueprint_from_registry(self, module_id: str) -> Blueprint | None:
-        blueprint = self._registered_blueprints.get(module_id)
+    def _definition_from_registry(self, module_id: str) -> Blueprint | None:
+        definition = self._registered_definitions.get(module_id)
         registration = self._registered.get(module_id)
-        if blueprint is not None or registration is None:
-            return blueprint
-        blueprint = examine_registered(module_id, registration.source, registration.module_type)
-        self._registered_blueprints[module_id] = blueprint
-        return blueprint
+        if definition is not None or registration is None:
+            return definition
+        definition = examine_registered(module_id, registration.source, registration.module_type)
+        self._registered_definitions[module_id] = definition
+        return definition
 
-    def _blueprint_from_entry_point(
+    def _definition_from_entry_point(
         self, module_id: str, listing: Listing | None = None, user: object = None
     ) -> Blueprint | None:
         claims = (listing or Listing()).claims(module_id)
@@ -354,10 +352,10 @@ class ModuleLoader:
             if root is not None or not claim.is_built_in:
                 self._note_precedence(module_id, str(claim) if root is None else f"path {root}", claims[-1])
             if root is not None:
-                return self._blueprint_from(root, module_id, user)
-        return self._blueprint_from_claim(claim)
+                return self._definition_from(root, module_id, user)
+        return self._definition_from_claim(claim)
 
-    def _blueprint_from_claim(self, claim: EntryPoint) -> Blueprint:
+    def _definition_from_claim(self, claim: EntryPoint) -> Blueprint:
         module_id = claim.module_id
         known = _known_entry_points.get(claim)
         if (
@@ -365,18 +363,18 @@ class ModuleLoader:
             and sys.modules.get(claim.module) is known.module
             and find_target(known.module, claim.attribute) is known.target
         ):
-            return known.blueprint
+            return known.definition
         origin = str(claim)
         self._announce_import(claim.module)
         with installed_module(claim.module, module_id, origin) as module:
-            blueprint = examine_imported(module_id, module, claim.attribute, origin=origin)
-        _known_entry_points[claim] = _KnownEntryPoint(module, find_target(module, claim.attribute), blueprint)
-        return blueprint
+            definition = examine_imported(module_id, module, claim.attribute, origin=origin)
+        _known_entry_points[claim] = _KnownEntryPoint(module, find_target(module, claim.attribute), definition)
+        return definition
 
-    def _blueprint_from_filesystem(self, module_id: str, user: object = None) -> Blueprint | None:
+    def _definition_from_filesystem(self, module_id: str, user: object = None) -> Blueprint | None:
         root = find_directory(module_id, effective_search_paths(self._search_paths))
         if root is not None:
-            return self._blueprint_from(root, module_id, user)
+            return self._definition_from(root, module_id, user)
         name = package_name(module_id)
         with foreign_code(module_id, f"looking for {name!r}"):
             installed = find_installed(name)
@@ -397,20 +395,20 @@ class ModuleLoader:
         try:
             path = await resolve_with(resolver, module_id, source_hint, profile_hint)
         except Exception as exc:  # the application's resolver may raise anything; all but one meaning is passed on
-            if not says_not_found(exc):
+            if not means_not_found(exc):
                 raise
             # An ImportError that names a package is not an answer: the resolver itself lacks something.
             level = logging.WARNING if isinstance(exc, ImportError) and exc.name else logging.INFO
             logger.log(level, "resolver %r did not find module %r: %s", type(resolver).__name__, module_id, exc)
-            blueprint = self._find_directly(module_id, user=user)
-            if blueprint is None:
+            definition = self._find_directly(module_id, user=user)
+            if definition is None:
                 asked = f"resolver {type(resolver).__name__}: {exc}"
                 also = exc.searched if isinstance(exc, ModuleNotFoundError) else ()
                 raise self._not_found(module_id, (asked, *also)) from exc
-            return blueprint
-        return self._blueprint_from(path, module_id, user)
+            return definition
+        return self._definition_from(path, module_id, user)
 
-    def _blueprint_from(self, path: Path, module_id: str, user: object) -> Blueprint:
+    def _definition_from(self, path: Path, module_id: str, user: object) -> Blueprint:
         root = Path(os.path.realpath(path))
         name, directory = find_package(root, module_id)
         self._announce_import(name)
@@ -467,7 +465,7 @@ class ModuleLoader:
             known.update(found for found, _ in module_directories(path))
         # All ids of a kind begin alike, so more than that has to be alike.
         suggestion = nearest(module_id, known, cutoff=0.75)
-        hint = f"; did you mean {suggestion!r}?" if suggestion else "."
+        hint = f"; {did_you_mean(suggestion)}" if suggestion else "."
         places = "".join(f"\n  - {place}" for place in searched)
         return ModuleNotFoundError(
             f"no module {module_id!r} was found{hint} Looked in:{places}\n"

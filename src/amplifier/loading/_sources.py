@@ -1,6 +1,6 @@
 """From what was given as a module's source to the package directory in it.
 
-Above: `_loader`. Below: errors. Resolvers are the application's policy; this file only knows how to ask one, and how
+Resolvers are the application's policy; this file only knows how to ask one, and how
 to read a filesystem path when there is none.
 """
 
@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from amplifier.errors import ModuleLoadError
 
-from ._record import package_name
+from ._loaded_module import package_name
 
 RESOLVER_MOUNT_POINT: Final = "module-source-resolver"
 
@@ -86,7 +86,7 @@ def _hint_arguments(
     return (), {}
 
 
-def says_not_found(exc: BaseException) -> bool:
+def means_not_found(exc: BaseException) -> bool:
     """Whether a resolver's error means that it does not know the module.
 
     By name, not by class: resolvers raise ours, the builtin, or a class of their own framework's.

@@ -1,4 +1,4 @@
-"""The values that cross a boundary: messages, requests, results, and what modules say about themselves.
+"""The values that cross a boundary: messages, requests, results, and descriptions of modules, providers and models.
 
 Models are built with keywords, may be changed, and compare by value. Those that keep unknown members hold them in
 `extra` (`OpenModel`). `to_json` and `from_json` are the only way to text and back.

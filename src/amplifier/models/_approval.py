@@ -1,4 +1,4 @@
-"""A question to a person, and the answer."""
+"""Requests for a person's approval, and the responses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 import attrs
 
-from amplifier.models._definition.base import Model, checked, model
+from amplifier.models._definition.base import Model
+from amplifier.models._definition.decorator import checked, model
 
 
 def _positive(seconds: float | None) -> float | None:
@@ -17,14 +18,14 @@ def _positive(seconds: float | None) -> float | None:
 
 @model
 class ApprovalRequest(Model):
-    """May this happen?
+    """A request for approval of a tool call.
 
     Attributes:
         tool_name: The tool that wants to run.
         action: What it would do, for people.
         details: More about it, for programs that show it.
-        risk_level: How bad it could be, in the asker's words.
-        timeout: Seconds to wait for the answer; None waits for ever.
+        risk_level: The risk, in the requester's words.
+        timeout: Seconds to wait for the response; None waits for ever.
     """
 
     tool_name: str
@@ -41,7 +42,7 @@ class ApprovalResponse(Model):
     Attributes:
         approved: Yes or no.
         reason: Why, for logs and for the model.
-        remember: Do not ask again about the same.
+        remember: Apply the decision to the same request from now on.
     """
 
     approved: bool

@@ -1,11 +1,12 @@
-"""What goes to a language model and what comes back."""
+"""Requests to a language model and its responses."""
 
 from __future__ import annotations
 
 from decimal import Decimal
 from typing import Any, Literal, TypeAlias
 
-from amplifier.models._definition.base import Model, OpenModel, model
+from amplifier.models._definition.base import Model, OpenModel
+from amplifier.models._definition.decorator import model
 
 from ._content import ContentBlockUnion
 from ._messages import Message, ToolCall, ToolSpec
@@ -13,21 +14,21 @@ from ._messages import Message, ToolCall, ToolSpec
 
 @model
 class ResponseFormatText(Model):
-    """The answer is free text."""
+    """The response is free text."""
 
     type: Literal["text"] = "text"
 
 
 @model
 class ResponseFormatJson(Model):
-    """The answer is JSON of any form."""
+    """The response is JSON of any form."""
 
     type: Literal["json"] = "json"
 
 
 @model
 class ResponseFormatJsonSchema(Model):
-    """The answer is JSON that keeps a schema."""
+    """The response is JSON that conforms to a schema."""
 
     type: Literal["json_schema"] = "json_schema"
     json_schema: dict[str, Any]
@@ -35,25 +36,25 @@ class ResponseFormatJsonSchema(Model):
 
 
 ResponseFormat: TypeAlias = ResponseFormatText | ResponseFormatJson | ResponseFormatJsonSchema
-"""Any response format, told apart by `type`."""
+"""Any response format, distinguished by `type`."""
 
 
 @model
 class ChatRequest(OpenModel):
-    """A request to a language model, in no provider's dialect. What is None is left to the provider.
+    """A request to a language model, independent of providers. What is None is left to the provider.
 
     Attributes:
         messages: The conversation, oldest first.
-        tools: What the model may call.
-        response_format: What form the answer should have.
-        max_output_tokens: The longest answer.
+        tools: The tools the model may call.
+        response_format: The form of the response.
+        max_output_tokens: The limit of the response.
         conversation_id: For providers that keep conversations.
-        stream: Whether the answer is wanted in pieces; providers that can stream have a method for it as well.
+        stream: Whether the response is wanted in chunks; providers that can stream have a method for it as well.
         metadata: For the provider or the application; not for the model.
         model: Which model; else the provider's default.
         tool_choice: ``"auto"``, ``"none"``, ``"required"``, or which tool, as the provider understands it.
-        stop: Texts at which the answer ends.
-        reasoning_effort: How long to think, such as ``"low"`` or ``"high"``.
+        stop: Texts at which the response ends.
+        reasoning_effort: How much to reason, such as ``"low"`` or ``"high"``.
         timeout: Seconds for the call.
     """
 
@@ -75,11 +76,11 @@ class ChatRequest(OpenModel):
 
 @model
 class Usage(OpenModel):
-    """What an answer consumed.
+    """What a response consumed.
 
     Attributes:
         input_tokens: Tokens of the request, those read from a cache included.
-        reasoning_tokens: Tokens of thinking, which are among the output tokens.
+        reasoning_tokens: Tokens of reasoning, which are among the output tokens.
         cost_usd: The price as a Decimal; None if it is not known. Floats are refused.
     """
 
@@ -94,11 +95,11 @@ class Usage(OpenModel):
 
 @model
 class Degradation(OpenModel):
-    """The provider gave less than was asked for, and says why.
+    """The provider delivered less than was requested.
 
     Attributes:
-        requested: What was asked for.
-        actual: What was given.
+        requested: What was requested.
+        actual: What was delivered.
         reason: Why.
     """
 
@@ -109,15 +110,15 @@ class Degradation(OpenModel):
 
 @model
 class ChatResponse(OpenModel):
-    """A language model's answer.
+    """A language model's response.
 
     Attributes:
-        content: The answer in blocks, tool calls among them.
-        tool_calls: The tool calls once more, as a loop handles them.
-        usage: What it consumed, if the provider tells.
-        degradation: What could not be done as asked.
+        content: The response in blocks, tool calls among them.
+        tool_calls: The tool calls again, as an orchestrator handles them.
+        usage: What it consumed, if the provider reports it.
+        degradation: What could not be done as requested.
         finish_reason: Why it ended, in the provider's word.
-        metadata: For whoever looks; not for the model.
+        metadata: For the application; not for the model.
     """
 
     content: list[ContentBlockUnion]

@@ -1,6 +1,6 @@
-"""Content blocks: what a message or an answer is made of.
+"""Content blocks of messages and responses.
 
-All of them keep unknown members in `extra`. A block whose type nobody here knows becomes an `UnknownBlock` and is
+All of them keep unknown members in `extra`. A block of an unknown type becomes an `UnknownBlock` and is
 written back exactly as it came, so that a newer provider and an older kernel get along.
 """
 
@@ -11,7 +11,8 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 
-from amplifier.models._definition.base import OpenModel, model
+from amplifier.models._definition.base import OpenModel
+from amplifier.models._definition.decorator import model
 
 Visibility: TypeAlias = Literal["internal", "developer", "user"]
 """Who a block is meant for; None leaves it to the application."""
@@ -28,10 +29,10 @@ class TextBlock(OpenModel):
 
 @model
 class ThinkingBlock(OpenModel):
-    """What the model thought before it answered.
+    """The model's reasoning before its answer.
 
     Attributes:
-        signature: The provider's seal over the thought; it must come back unchanged or the provider refuses it.
+        signature: The provider's signature of the reasoning; the provider refuses it unless it comes back unchanged.
     """
 
     type: Literal["thinking"] = "thinking"
@@ -43,7 +44,7 @@ class ThinkingBlock(OpenModel):
 
 @model
 class RedactedThinkingBlock(OpenModel):
-    """A thought the provider keeps to itself, as an opaque text that must come back unchanged."""
+    """Reasoning that the provider encrypts, as an opaque text that must come back unchanged."""
 
     type: Literal["redacted_thinking"] = "redacted_thinking"
     data: str
@@ -52,7 +53,7 @@ class RedactedThinkingBlock(OpenModel):
 
 @model
 class ToolCallBlock(OpenModel):
-    """The model asks for a tool."""
+    """The model calls a tool."""
 
     type: Literal["tool_call"] = "tool_call"
     id: str
@@ -63,7 +64,7 @@ class ToolCallBlock(OpenModel):
 
 @model
 class ToolResultBlock(OpenModel):
-    """What a tool answered to the call with this id."""
+    """The result of the tool call with this id."""
 
     type: Literal["tool_result"] = "tool_result"
     tool_call_id: str
@@ -73,7 +74,7 @@ class ToolResultBlock(OpenModel):
 
 @model
 class ImageBlock(OpenModel):
-    """A picture; `source` says where it is, or holds it as base64."""
+    """A picture; `source` has its address, or holds it as base64."""
 
     type: Literal["image"] = "image"
     source: dict[str, Any]
@@ -82,7 +83,7 @@ class ImageBlock(OpenModel):
 
 @model
 class ReasoningBlock(OpenModel):
-    """A thought in the form of OpenAI's responses: full content and a summary, both lists of parts."""
+    """Reasoning in the form of OpenAI's Responses API: full content and a summary, both lists of parts."""
 
     type: Literal["reasoning"] = "reasoning"
     content: list[Any]
@@ -92,7 +93,7 @@ class ReasoningBlock(OpenModel):
 
 @model
 class UnknownBlock(OpenModel):
-    """A block of a type nobody here knows; everything besides the type is in `extra`."""
+    """A block of an unknown type; everything besides the type is in `extra`."""
 
     __remembers_order__ = True
 
@@ -101,7 +102,7 @@ class UnknownBlock(OpenModel):
 
     @property
     def visibility(self) -> Any:
-        """What the block says about its visibility, if anything; unchecked, unlike the other blocks'."""
+        """The block's visibility, if it has one; unchecked, unlike the other blocks'."""
         return self.extra.get("visibility")
 
     def _remember_order(self, names: Iterable[str]) -> None:
@@ -125,4 +126,4 @@ ContentBlockUnion: TypeAlias = (
     | ReasoningBlock
     | UnknownBlock
 )
-"""Any content block, told apart by `type`."""
+"""Any content block, distinguished by `type`."""

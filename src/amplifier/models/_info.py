@@ -1,4 +1,4 @@
-"""What modules, providers and models say about themselves, and what a session says about its state."""
+"""Descriptions of modules, providers and models, and the status of a session."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 
-from amplifier.models._definition.base import Model, checked, model
+from amplifier.models._definition.base import Model
+from amplifier.models._definition.decorator import checked, model
 from amplifier.models._definition.field_types import aware
 
 ModuleType: TypeAlias = Literal["orchestrator", "provider", "tool", "context", "hook", "resolver"]
 """The kinds of modules."""
 
 ConfigFieldType: TypeAlias = Literal["text", "secret", "choice", "boolean"]
-"""How a configuration value is asked for."""
+"""How a user is asked for a configuration value."""
 
 SessionState: TypeAlias = Literal["running", "completed", "failed", "cancelled"]
-"""How a session, or its last turn, stands."""
+"""State of a session, or of its last turn."""
 
 _CURRENCY = re.compile(r"[A-Z]{3}")
 
@@ -50,10 +51,10 @@ class ModelInfo(Model):
     """One language model a provider offers.
 
     Attributes:
-        id: What a request names it by.
+        id: Its name in requests.
         display_name: For people.
-        context_window: Tokens of request and answer together.
-        max_output_tokens: The longest answer.
+        context_window: Tokens of request and response together.
+        max_output_tokens: The limit of a response.
         capabilities: Words such as ``"tools"``, ``"streaming"``, ``"thinking"``, ``"vision"``.
         defaults: Settings that suit it.
         pricing: What it costs, if that is known.
@@ -70,7 +71,7 @@ class ModelInfo(Model):
 
 @model
 class ConfigField(Model):
-    """One thing a provider must be told before it works.
+    """One setting that a provider needs before it works.
 
     Attributes:
         id: Its key in the provider's config.
@@ -99,7 +100,7 @@ class ConfigField(Model):
 
 @model
 class ProviderInfo(Model):
-    """A provider: what it can do and what it needs to be told.
+    """A provider: what it can do and which settings it needs.
 
     Attributes:
         id: Its name.
@@ -123,10 +124,10 @@ class ModuleInfo(Model):
     """A module that can be loaded.
 
     Attributes:
-        id: What a plan names it by.
+        id: Its name in mount plans.
         name: For people.
         version: Of the distribution it comes from.
-        type: What kind of module it is.
+        type: Its kind.
         mount_point: Where it is mounted.
         description: What it does, in a line.
         config_schema: JSON Schema of its config, if it has one.
@@ -147,7 +148,7 @@ def _now() -> datetime:
 
 @model
 class SessionStatus(Model):
-    """How a session stands and what it has done.
+    """The status of a session and its totals.
 
     Times are aware: the default is now in UTC, and one given without a time zone is taken as local time. The kernel
     counts nothing: the totals are for applications that do.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
-from amplifier.models._definition.base import OpenModel, model
+from amplifier.models._definition.base import OpenModel
+from amplifier.models._definition.decorator import model
 
 from ._content import ContentBlockUnion
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "function", "tool"]
-"""Who speaks."""
+"""Who wrote a message."""
 
 
 @model
@@ -17,11 +18,11 @@ class Message(OpenModel):
     """One message: text, or a list of blocks.
 
     Attributes:
-        role: Who speaks.
-        content: What is said.
-        name: Who exactly, where several speak in one role.
-        tool_call_id: For a tool's answer, the call it answers.
-        metadata: For whoever stores or shows it; not for the model.
+        role: Who wrote it.
+        content: The text or the blocks.
+        name: The author, where several share a role.
+        tool_call_id: For a tool's result, the call it belongs to.
+        metadata: For the application; not for the model.
     """
 
     role: Role
@@ -33,7 +34,7 @@ class Message(OpenModel):
 
 @model
 class ToolSpec(OpenModel):
-    """A tool as the model is told about it; `parameters` is a JSON Schema."""
+    """A tool as it is described to the model; `parameters` is a JSON Schema."""
 
     name: str
     parameters: dict[str, Any]
@@ -47,7 +48,7 @@ class ToolCall(OpenModel):
     Attributes:
         id: What the result refers to; unique in its conversation.
         name: The tool.
-        arguments: What the model wrote, checked by nobody yet.
+        arguments: What the model wrote, not checked yet.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""What tools and hooks give back."""
+"""Results of tools and of hooks."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 
-from amplifier.models._definition.base import Model, checked, model
-from amplifier.models._definition.problems import Building
+from amplifier.models._definition.base import Coercion, Model
+from amplifier.models._definition.decorator import checked, model
 
 from ._content import ImageBlock, TextBlock
 from ._tool_output_text import clean_text, json_text, json_value
 from ._tool_result_content import as_tool_content
 
 HookAction: TypeAlias = Literal["continue", "deny", "modify", "inject_context", "ask_user"]
-"""What a hook wants to happen."""
+"""What a hook requests."""
 
 ContextInjectionRole: TypeAlias = Literal["system", "user", "assistant"]
-"""In whose name a hook speaks to the model."""
+"""The role of the message that a hook injects."""
 
 ApprovalDefault: TypeAlias = Literal["allow", "deny"]
-"""What an approval that nobody answered means."""
+"""What an approval without an answer in time means."""
 
 UserMessageLevel: TypeAlias = Literal["info", "warning", "error"]
-"""How loud a hook's message to the user is."""
+"""The level of a hook's message to the user."""
 
 _IMAGE_OMITTED = "[Image omitted from tool event; original retained for model request if unmodified.]"
 
 
 @model
 class ToolResult(Model):
-    """What a tool answered.
+    """The result of a tool call.
 
     A failed result without output shows its error's message as output. Assignments are checked like the constructor's
     arguments.
 
     Attributes:
         success: Whether the tool did what it was asked to do.
-        output: The answer for the model: text, or what JSON can say.
-        error: Of a failure: ``message``, and more if there is more to say, such as ``type``.
+        output: The result for the model: text, or a JSON value.
+        error: Of a failure: ``message``, and more where there is more, such as ``type``.
         content: Text and images for the model, in order; empty is None.
     """
 
@@ -54,9 +54,9 @@ class ToolResult(Model):
     def __setattr__(self, name: str, value: Any) -> None:
         for field in self.__model_fields_of__:
             if field.name == name:
-                building = Building()
-                value = field.shape.coerce(value, (None, name), building)
-                building.finish(type(self).__name__)
+                coercion = Coercion()
+                value = field.type.coerce(value, (None, name), coercion)
+                coercion.finish(type(self).__name__)
         object.__setattr__(self, name, value)
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ class ToolResult(Model):
     def get_serialized_output(self) -> str:
         """The output as the model should read it: JSON text for dicts and lists, else plain text.
 
-        Never raises, and the JSON is always valid: what JSON cannot say is shown as text (a set as a sorted list, bytes
+        Never raises, and the JSON is always valid: what JSON cannot hold is shown as text (a set as a sorted list, bytes
         as text, NaN as null, a value that contains itself as a marker).
         """
         if self.output is not None:
@@ -91,15 +91,15 @@ class ToolResult(Model):
 
 @model
 class ContextInjection(Model):
-    """One text a hook puts before the model, and where it came from.
+    """One text that a hook injects into the context, and its origin.
 
     Attributes:
         content: The text.
-        role: In whose name.
+        role: The role of the injected message.
         ephemeral: For the next request only; not stored in the context.
         append_to_last_tool_result: If ephemeral, at the end of the newest tool result rather than as a message of its own.
-        hook_name: Who said it.
-        event: On which event.
+        hook_name: The hook that injects it.
+        event: The event on which it was injected.
     """
 
     content: str
@@ -115,7 +115,7 @@ class ApprovalGate(Model):
     """One question of one hook; `HookResult.approval_gates` holds them in the order they must be asked.
 
     Attributes:
-        hook_name: Who asks.
+        hook_name: The hook that asks.
         prompt: The question.
         options: The answers on offer; "Allow" and "Deny" if absent.
         timeout: Seconds to wait.
@@ -130,7 +130,7 @@ class ApprovalGate(Model):
 
 
 class _Merged(Model):
-    """What the kernel notes on a merged result beside its data: not a field, not compared, not written as JSON.
+    """What the kernel records on a merged result beside its data: not a field, not compared, not written as JSON.
 
     Attributes:
         modified: Some handler changed the payload, whatever action won; unset on results that were not merged.
@@ -143,23 +143,23 @@ class _Merged(Model):
 
 @model
 class HookResult(_Merged):
-    """What a hook answered, or what all hooks of one event answered together.
+    """The result of a hook, or the merged result of all hooks of one event.
 
     Attributes:
-        action: What shall happen.
+        action: What the hook requests.
         data: The whole new payload for ``modify``; in a merged result, the final payload.
-        reason: Why, for ``deny``; the model and the logs get it.
+        reason: Why, for ``deny``; for the model and the logs.
         context_injection: Text for the model, for ``inject_context``.
-        context_injection_role: In whose name.
+        context_injection_role: The role of the injected message.
         ephemeral: For the next request only; not stored in the context.
         approval_prompt: The question, for ``ask_user``.
         approval_options: The answers on offer; "Allow" and "Deny" if absent.
         approval_timeout: Seconds to wait.
         approval_default: What no answer in time means.
-        suppress_output: Ask whoever shows things not to show this.
+        suppress_output: Ask the application not to show this.
         user_message: Something to show the user, whatever the action.
-        user_message_level: How loud.
-        user_message_source: In whose name; the hook's if absent.
+        user_message_level: Its level.
+        user_message_source: The source to show; the hook if absent.
         append_to_last_tool_result: If ephemeral, at the end of the newest tool result rather than as a message of its own.
         context_injections: Every injection in order; the scalar fields are their joined form.
         approval_gates: Every question in order; the scalar fields are the first one's.

@@ -1,10 +1,11 @@
-"""What a streaming provider yields: pieces of an answer as they arrive, and at the end the whole answer."""
+"""The chunks that a streaming provider yields, and at the end the whole response."""
 
 from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from amplifier.models._definition.base import Model, model
+from amplifier.models._definition.base import Model
+from amplifier.models._definition.decorator import model
 
 from ._chat import ChatResponse
 from ._content import ContentBlockUnion
@@ -15,15 +16,15 @@ StreamKind: TypeAlias = Literal["block_start", "block_delta", "block_end", "resp
 
 @model
 class StreamChunk(Model):
-    """One piece of a streamed answer.
+    """One chunk of a streamed response.
 
     Attributes:
         kind: What it is about.
-        index: Which content block of the answer.
+        index: The index of the content block.
         block_type: The block's type, at its start and with its deltas.
         text: New text of the block, for deltas; arguments of a tool call arrive as JSON text.
         block: The finished block, at its end.
-        response: The whole answer, in the last chunk.
+        response: The whole response, in the last chunk.
     """
 
     kind: StreamKind

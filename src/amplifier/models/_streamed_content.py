@@ -1,6 +1,6 @@
 """Content as it travels in events while an answer is streamed.
 
-These are standard dataclasses, unlike the models of this room, because published modules put them into fields and
+These are standard dataclasses, unlike the models of this package, because published modules put them into fields and
 events as they are. They are not part of a transcript; `_content` has the blocks that are.
 """
 
@@ -46,7 +46,7 @@ class TextContent(ContentBlock):
 
 @dataclass
 class ThinkingContent(ContentBlock):
-    """A thought."""
+    """Reasoning."""
 
     type: ContentBlockType = ContentBlockType.THINKING
     text: str = ""
@@ -72,7 +72,7 @@ class ToolCallContent(ContentBlock):
 
 @dataclass
 class ToolResultContent(ContentBlock):
-    """A tool's answer; `error` is written only if there is one."""
+    """A tool's result; `error` is written only if there is one."""
 
     type: ContentBlockType = ContentBlockType.TOOL_RESULT
     tool_call_id: str = ""

@@ -1,7 +1,6 @@
-"""A tool's output as a model can read it: total functions from any object to JSON values and to text.
+"""A tool's output as a language model can read it: total functions from any object to JSON values and to text.
 
-Used by `ToolResult` only. This is for showing, not for storing: it never raises and may lose types, unlike
-`_converter`, which does neither.
+For `ToolResult` only. It never raises and may lose types, unlike the converter.
 """
 
 from __future__ import annotations
@@ -11,16 +10,13 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime, time
-from decimal import Decimal
+from datetime import date, time
 from typing import Any
 
 from amplifier.models._codec.plain_values import MANY_CONTAINERS, MAX_DEPTH, MAX_SHARING, is_writable_size
 
-from .._json import rebuild
+from .._json import rebuild, sanitize_text
 
-# Control characters except tab, newline and carriage return, and halves of surrogate pairs.
-_UNSPEAKABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
 # Far beyond any number a model could use, and below the length at which Python refuses to write it.
 _MAX_BITS = 12_000
@@ -28,12 +24,12 @@ _MAX_BITS = 12_000
 
 def clean_text(value: object) -> str:
     """The object's text without control characters."""
-    return _UNSPEAKABLE.sub("", _shown(value))
+    return sanitize_text(_shown(value))
 
 
 def json_text(value: object) -> str:
     """Valid JSON text for any object whatever."""
-    return _UNSPEAKABLE.sub("", json.dumps(json_value(value), allow_nan=False))
+    return sanitize_text(json.dumps(json_value(value), allow_nan=False))
 
 
 def json_value(value: object) -> Any:
@@ -92,23 +88,14 @@ def _as_json(value: Any, frames: Sequence[object]) -> Any:
 def _with_text_keys(value: Mapping[Any, Any]) -> dict[str, Any]:
     if type(value) is dict and all(type(key) is str and key.isascii() for key in value):
         return value
-    return {_SURROGATES.sub("", _key_text(key)): member for key, member in value.items()}
-
-
-def _key_text(key: object) -> str:
-    if key is None or isinstance(key, bool):
-        return json.dumps(key)
-    return _shown(key)
+    texts = (json.dumps(key) if key is None or isinstance(key, bool) else _shown(key) for key in value)
+    return {_SURROGATES.sub("", text): member for text, member in zip(texts, value.values(), strict=True)}
 
 
 def _shown(value: object) -> str:
     try:
         if isinstance(value, (bytes, bytearray, memoryview)):
             return bytes(value).decode("utf-8", errors="replace")
-        if isinstance(value, (datetime, date, time)):
-            return value.isoformat()
-        if isinstance(value, Decimal):
-            return str(value)
-        return str(value)
+        return value.isoformat() if isinstance(value, (date, time)) else str(value)
     except Exception:  # noqa: BLE001  # a tool's own class may have any __str__; showing it must not fail the turn
         return f"<{type(value).__name__}>"

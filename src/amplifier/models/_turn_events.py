@@ -1,10 +1,11 @@
-"""What an embedder sees of a running turn: ``async for event in events`` inside ``session.stream``."""
+"""The events of a running turn for an embedder: ``async for event in events`` inside ``session.stream``."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from amplifier.models._definition.base import Model, model
+from amplifier.models._definition.base import Model
+from amplifier.models._definition.decorator import model
 
 
 @model
@@ -22,14 +23,14 @@ class TurnEvent(Model):
 
 @model
 class TextDelta(TurnEvent):
-    """New words of the answer."""
+    """New text of the response."""
 
     text: str
 
 
 @model
 class ThinkingDelta(TurnEvent):
-    """New words of the model's thinking."""
+    """New text of the model's reasoning."""
 
     text: str
 

@@ -14,7 +14,7 @@ __amplifier_module_type__ = "orchestrator"
 
 
 class StreamingLoop(TurnOrchestrator):
-    """The agent loop for people who watch; providers that cannot stream are asked as usual."""
+    """The agent loop that streams answers; a provider that cannot stream is called as usual."""
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:

@@ -25,7 +25,7 @@ from amplifier.models import (
     from_dict,
 )
 
-from ._canned import Answer, CannedProvider, estimated_usage, fresh_id, used_ids
+from ._local_answers import Answer, LocalAnswerProvider, estimated_usage, fresh_id, used_ids
 from ._shared.configuration import (
     Kind,
     any_text,
@@ -237,7 +237,7 @@ class MockOptions:
 # ── the provider ─────────────────────────────────────────────────────────────────────────────────
 
 
-class MockProvider(CannedProvider):
+class MockProvider(LocalAnswerProvider):
     """Returns the responses of a script, one step for each request.
 
     Args:

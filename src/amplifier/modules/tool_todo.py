@@ -25,7 +25,7 @@ _STATUSES = ("pending", "in_progress", "completed")
 
 
 @attrs.frozen
-class TodoOptions:
+class _TodoOptions:
     """There is nothing to configure; reading it reports the keys of a configuration."""
 
 
@@ -108,7 +108,7 @@ def _accepted(given: list[dict[str, str]]) -> list[dict[str, str]]:
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
     """Mount the tool."""
-    read_options(TodoOptions, "tool-todo", config)
+    read_options(_TodoOptions, "tool-todo", config)
     todos = coordinator.session_state.setdefault(_KEY, [])
     coordinator.todo_state = todos  # type: ignore[attr-defined]  # free attributes are for modules; see Coordinator
     await coordinator.mount("tools", TodoTool(coordinator))

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from ._report import TaskTree
+from ._task_tree import TaskTree
 from ._tasks import task_tree
 
 logger = logging.getLogger("amplifier.observability")

@@ -1,4 +1,4 @@
-"""The report on the tasks of a process: plain data with a stable JSON form, and a text for people.
+"""What a report of a process's tasks consists of: plain data with a stable JSON form.
 
 `amplifier.models.to_json` and `from_json` write and read it.
 """
@@ -9,12 +9,7 @@ from typing import Literal
 
 from attrs import Factory, frozen
 
-from ._text import tree_text
-
 TaskState = Literal["waiting", "running", "not started"]
-
-FORMAT = 1
-"""Of the JSON form; a change that readers would notice gets another number."""
 
 
 @frozen(kw_only=True)
@@ -85,28 +80,3 @@ class ThreadReport:
 
     name: str
     stack: list[CodeLine] = Factory(list)
-
-
-@frozen(kw_only=True)
-class TaskTree:
-    """Every task of one process's event loop, and its threads, at one moment.
-
-    Attributes:
-        pid: The process.
-        taken_at: When, ISO 8601 in UTC.
-        backend: ``asyncio`` or ``trio``; None when no event loop runs in the thread that was asked.
-        is_blocked: Whether the thread of the event loop was in the middle of a task's code instead of waiting for events. Always
-            so in a report that a task asked for itself; in one that a signal asked for, it names the task that holds all others up.
-        tasks: Parents before their children.
-    """
-
-    format: int = FORMAT
-    pid: int
-    taken_at: str
-    backend: str | None = None
-    is_blocked: bool = False
-    tasks: list[TaskReport] = Factory(list)
-    threads: list[ThreadReport] = Factory(list)
-
-    def __str__(self) -> str:
-        return tree_text(self)

@@ -33,7 +33,8 @@ from amplifier.kernel.session.introspection import (
     sessions_inside,
 )
 
-from ._report import CodeLine, TaskReport, TaskState, TaskTree, ThreadReport
+from ._report import CodeLine, TaskReport, TaskState, ThreadReport
+from ._task_tree import TaskTree
 
 _BUILT_IN = re.compile(r"amplifier\.modules\.([a-z][a-z0-9_]*)")
 _PUBLISHED = re.compile(r"amplifier_module_([a-z0-9_]+)")

@@ -1,11 +1,9 @@
-"""The mount plan: what it may say, reading it, checking it, laying one over another.
+"""The mount plan: schema, reading, validation, overlays.
 
 A plan is a dict, as the embedder built it or a file gave it; nothing here reads files or environment variables.
 `parse_plan` turns it into a `MountPlan`. All problems of a plan are reported at once, each with its ``$.path``, in the
-order session, providers, tools, hooks. A misspelt section or key is a problem, because what it says would be lost; one that
+order session, providers, tools, hooks. A misspelt section or key is a problem, because its value would be lost; one that
 resembles none that is known is a warning, because applications keep data of their own in plans.
-
-Above stands the kernel, which mounts it; below are the errors and the JSON walk.
 """
 
 from ._names import is_module_id, new_session_id, validate_module_id, validate_session_id

@@ -29,7 +29,7 @@ def has_id_form(text: str) -> bool:
 
 
 def validate_module_id(text: object) -> str:
-    """Return the id, or raise a `PlanError` that says what one looks like."""
+    """Return the id, or raise a `PlanError` with the rule."""
     if type(text) is str and has_id_form(text):
         return text
     raise PlanError([("", f"{MODULE_ID_RULE}; got {show(text)}")], subject="invalid module id")

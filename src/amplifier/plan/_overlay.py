@@ -56,7 +56,7 @@ def expand_variables(plan: Mapping[str, Any], env: Mapping[str, str]) -> dict[st
     """Copy a plan with ``${NAME}`` and ``${NAME:-default}`` replaced in every string value, at any depth.
 
     A separate step on purpose: the kernel never looks into the environment by itself. As in a shell, the default also
-    serves a variable that is empty. ``$${`` stands for a plain ``${``; what was put in is not expanded again.
+    serves a variable that is empty. ``$${`` is an escaped ``${``; what was put in is not expanded again.
 
     Raises:
         PlanError: A variable is not set and has no default, or a reference is malformed; all of them are listed.

@@ -1,7 +1,7 @@
 """From the plan as it was given to a `MountPlan`, or to a list of everything that is wrong with it.
 
-The plan's own structure is checked strictly. What stands in a module's ``config``, in ``metadata`` and ``agents`` is
-the module's or the application's business: embedders pass live objects there (clients, callables, queues), so it is
+The plan's own structure is checked strictly. A module's ``config``, ``metadata`` and ``agents`` belong to
+the module or the application: embedders pass live objects there (clients, callables, queues), so it is
 never walked, copied, or made to be JSON — NaN, circles and any depth pass through by identity. Only operations that
 must copy it (`merge_plans`, `expand_variables`) refuse circles and more than 1000 levels, naming the path.
 """
@@ -14,7 +14,7 @@ from typing import Any, Final
 import attrs
 
 from .._json import format_path
-from .._spelling import cut_short, did_you_mean, misspelt
+from .._spelling import cut_short, did_you_mean, misspelt, suggestion
 from ..errors import PlanError, Problem
 from ._names import MODULE_ID_RULE, has_id_form, show
 from ._spec import DEADLINE_NAMES, DEFAULT_DEADLINES, LONGEST_DEADLINE, Deadlines, ModuleSpec, MountPlan
@@ -42,7 +42,7 @@ def parse_plan(config: Any, *, base_deadlines: Deadlines | None = None) -> Mount
 
     Args:
         config: The plan, a dict.
-        base_deadlines: Those of the parent session, which hold where the plan says nothing.
+        base_deadlines: Those of the parent session, which apply where the plan has none.
 
     Raises:
         PlanError: The plan cannot be used; every problem is listed.
@@ -139,7 +139,7 @@ class _Reader:
         )
 
     def mapping(self, value: Any, path: str, expected: str, missing: Any = None) -> Any:
-        """What is not exactly a dict: another mapping becomes one, None may stand for absence, the rest is wrong."""
+        """What is not exactly a dict: another mapping becomes one, None may mean absence, the rest is wrong."""
         if value is None and missing is not None:
             return missing
         if issubclass(type(value), dict):
@@ -150,22 +150,22 @@ class _Reader:
         return None
 
     def unknown(self, given: Mapping[Any, Any], known: frozenset[str], path: str, kind: str) -> None:
-        """Keys that nothing reads: a misspelling is a problem, because what it says would be lost; others are warnings."""
+        """Keys that nothing reads: a misspelling is a problem, because its value would be lost; others are warnings."""
         read = known - _NOT_MISSED
         for key in given:
             if key not in known:
                 where, meant = format_path([key], path), misspelt(key, read) or cut_short(key, read)
                 if meant is None:
-                    hint = did_you_mean(key, read, cutoff=_SIMILAR)
+                    hint = suggestion(key, read, cutoff=_SIMILAR)
                     self.warnings.append(f"{where}: unknown {kind}, ignored{hint}")
                 else:
-                    hint = f"did you mean {meant!r}? Rename or remove it: it would be ignored"
+                    hint = f"{did_you_mean(meant)} Rename or remove it: it would be ignored"
                     self.problem(where, f"unknown {kind} {show(key)}; {hint}")
 
     # ── modules ──
 
     def role(self, config: dict[Any, Any], session: Any, name: str) -> ModuleSpec | None:
-        """``session.orchestrator`` or ``session.context``: an id, whose config stands elsewhere, or a whole spec."""
+        """``session.orchestrator`` or ``session.context``: an id, whose config is in a section of its own, or a whole spec."""
         given = session.get(name)
         path, source_key, example = _ROLES[name]
         if given is None:
@@ -246,7 +246,7 @@ class _Reader:
             if on_failure is None:
                 on_failure = "continue"
             elif on_failure not in ("continue", "deny"):
-                near = did_you_mean(on_failure, ("continue", "deny"))
+                near = suggestion(on_failure, ("continue", "deny"))
                 self.problem(f"{path}.on_failure", f"expected 'continue' or 'deny'; got {show(on_failure)}{near}")
         source = given.get("source")
         if source is not None:
@@ -263,7 +263,7 @@ class _Reader:
         )
 
     def pin(self, source: Any, path: str) -> None:
-        """A source that pins a distribution has to name it; what else may stand there only a resolver knows."""
+        """A source that pins a distribution has to name it; any other form is up to the resolver."""
         if type(source) is dict and source.keys() == {"distribution"}:
             name = source["distribution"]
             if type(name) is not str or not name.strip():
@@ -308,7 +308,7 @@ class _Reader:
             path = format_path([name], "$.session.deadlines")
             if name not in DEADLINE_NAMES:
                 self.problem(
-                    path, f"unknown deadline; known are {', '.join(DEADLINE_NAMES)}{did_you_mean(name, DEADLINE_NAMES)}"
+                    path, f"unknown deadline; known are {', '.join(DEADLINE_NAMES)}{suggestion(name, DEADLINE_NAMES)}"
                 )
             elif seconds is None:
                 changes[name] = None

@@ -35,7 +35,7 @@ _PIN: Final = {
 def plan_schema() -> dict[str, Any]:
     """The shape of a plan as JSON Schema (2020-12), for editors and documentation.
 
-    Whatever `check_plan` finds no problem in keeps it. It says what JSON Schema can say; the uniqueness of provider
+    Whatever `check_plan` finds no problem in keeps it. It covers what JSON Schema can express; the uniqueness of provider
     instances, for one, only `check_plan` knows.
     """
     return {
@@ -49,7 +49,7 @@ def plan_schema() -> dict[str, Any]:
             "orchestrator": _beside("orchestrator"),
             "context": _beside("context"),
             "providers": _modules(
-                "Who answers: the language models. Loops use the first one unless told otherwise.",
+                "Who answers: the language models. Loops use the first one unless configured otherwise.",
                 instance_id={
                     "type": ["string", "null"],
                     "pattern": _NOT_BLANK,
@@ -127,7 +127,7 @@ def _module(description: str, **extra: Any) -> dict[str, Any]:
         "source": {"description": _SOURCE, **_PIN},
         "config": {
             "type": ["object", "null"],
-            "description": "Handed to the module's mount(); only the module knows what may stand here.",
+            "description": "Handed to the module's mount(); its keys are defined by the module.",
         },
         **extra,
     }

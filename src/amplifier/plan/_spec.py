@@ -32,13 +32,13 @@ class ModuleSpec:
     config: dict[str, Any] = attrs.Factory(dict)  # the very dict the plan holds, or an empty one
     instance_id: str | None = None  # the name a provider is mounted under, when one module is mounted several times
     on_failure: Literal["continue", "deny"] = "continue"  # what a failing handler of this hook module means
-    path: str = "$"  # where in the plan it stands: $.tools[0]
+    path: str = "$"  # its path in the plan: $.tools[0]
 
 
 @final
 @attrs.define(kw_only=True)
 class MountPlan:
-    """A plan that was read without problems; modules stand in the order they are mounted."""
+    """A plan that was read without problems; modules are in mounting order."""
 
     orchestrator: ModuleSpec
     context: ModuleSpec

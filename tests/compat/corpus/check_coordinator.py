@@ -472,8 +472,8 @@ def test_questions_with_defaults():
         return (await coordinator.process_hook_result(late, "e")).action
 
     assert run(main()) == "continue"
-    nobody = run(lambda: make().process_hook_result(HookResult(action="ask_user", approval_prompt="x"), "e"))
-    assert (nobody.action, nobody.reason) == ("deny", "No approval system available")
+    denied = run(lambda: make().process_hook_result(HookResult(action="ask_user", approval_prompt="x"), "e"))
+    assert (denied.action, denied.reason) == ("deny", "No approval system available")
 
 
 def test_other_errors_of_approval_systems_pass():
@@ -573,7 +573,7 @@ def test_children_follow():
     assert parent.is_immediate
 
 
-def test_callbacks_run_when_told_to():
+def test_callbacks_run_when_triggered():
     token, ran = CancellationToken(), []
 
     async def later():

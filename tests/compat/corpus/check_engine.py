@@ -1,26 +1,13 @@
-"""What suites take from the engine: errors, delays, translations of the wire format, and tools behind gRPC."""
+"""What suites take from the engine: errors, delays and translations of the wire format."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-from types import SimpleNamespace
-from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 from amplifier_core import _engine
-from amplifier_core.loader_grpc import GrpcToolBridge, _extract_endpoint, load_grpc_module
 
 HELLO = bytes.fromhex("0a090801120568656c6c6f")
-
-
-def bridge(**given):
-    settings = {
-        "name": "search",
-        "description": "Finds.",
-        "parameters_json": '{"type": "object", "properties": {"q": {}}}',
-    }
-    return GrpcToolBridge(**{**settings, "endpoint": "localhost:1", "channel": None, **given})
 
 
 def test_provider_errors_are_data():
@@ -141,93 +128,6 @@ def test_content_of_tool_results():
     shown = json.loads(_engine._tool_result_safe_hook_presentation(json.dumps(result)))
     assert shown["content"][0]["type"] == "text"
     assert shown["output"] == {"a": 1}
-
-
-# ── tools behind gRPC ────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_bridge_describes_itself():
-    tool = bridge()
-    assert (tool.name, tool.description) == ("search", "Finds.")
-    assert tool.get_spec() == {
-        "name": "search",
-        "description": "Finds.",
-        "parameters": {"type": "object", "properties": {"q": {}}},
-    }
-    assert bridge(parameters_json="").get_spec()["parameters"] == {}
-
-
-def test_a_bridge_reads_and_writes_json():
-    data, kind = bridge()._serialize_input({"q": "x"})
-    assert (json.loads(data), kind) == ({"q": "x"}, "application/json")
-    assert bridge()._deserialize_output(b'{"r": 1}', "application/json") == {"r": 1}
-    assert bridge()._deserialize_output(b"[1]", "application/msgpack") == [1]
-    assert bridge()._deserialize_output(b"", "application/json") == {}
-
-
-def test_addresses():
-    assert _extract_endpoint({"grpc": {"endpoint": "localhost:9"}}, "x") == "localhost:9"
-    assert _extract_endpoint({"module": {}}, "x") == "localhost:50051"
-
-
-def test_a_bridge_without_a_connection():
-    async def main():
-        channel = MagicMock(close=AsyncMock())
-        tool = bridge(channel=channel)
-        with pytest.raises(RuntimeError, match="not connected"):
-            await tool.execute(q="x")
-        await tool.cleanup()
-        await bridge().cleanup()
-        channel.close.assert_awaited_once()
-
-    asyncio.run(main())
-
-
-def test_a_tool_in_another_process():
-    grpc = pytest.importorskip("grpc")
-    pytest.importorskip("google.protobuf")
-    from amplifier_core._grpc_gen import amplifier_module_pb2 as wire
-    from amplifier_core._grpc_gen import amplifier_module_pb2_grpc as services
-
-    class Serves(services.ToolServiceServicer):
-        async def GetSpec(self, request, context):
-            return wire.ToolSpec(name="echo", description="Echoes.", parameters_json="{}")
-
-        async def Execute(self, request, context):
-            said = json.loads(request.input)
-            if said.get("fail"):
-                return wire.ToolExecuteResponse(success=False, error="as asked")
-            block = wire.ContentBlock(text_block=wire.TextBlock(text="rich"))
-            return wire.ToolExecuteResponse(
-                success=True, output=json.dumps({"said": said}).encode(), content_blocks=[block]
-            )
-
-    async def main():
-        server = grpc.aio.server()
-        services.add_ToolServiceServicer_to_server(Serves(), server)
-        port = server.add_insecure_port("localhost:0")
-        await server.start()
-        mounted = {}
-
-        async def mount(point, instance, name=None):
-            mounted[name] = instance
-
-        connect = await load_grpc_module("echo", {}, {"grpc": {"endpoint": f"localhost:{port}"}}, None)
-        cleanup = await connect(SimpleNamespace(mount=mount))
-        answers = [await mounted["echo"].execute(text="hi"), await mounted["echo"].execute(fail=True)]
-        await cleanup()
-        await server.stop(grace=0)
-        return answers
-
-    assert asyncio.run(main()) == [
-        {
-            "success": True,
-            "output": {"said": {"text": "hi"}},
-            "error": None,
-            "content": [{"type": "text", "text": "rich"}],
-        },
-        {"success": False, "output": None, "error": {"message": "as asked"}},
-    ]
 
 
 def test_messages_of_the_wire():

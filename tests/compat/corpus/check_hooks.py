@@ -251,7 +251,7 @@ def test_answers_that_mean_go_on(answer):
 @pytest.mark.parametrize(
     "answer", ["yes", 5, True, [1], {"action": "explode"}, object(), {"action": "modify", "data": 5}]
 )
-def test_answers_that_nobody_understands_deny(answer):
+def test_invalid_results_deny(answer):
     registry, seen = HookRegistry(), []
     registry.register("e", AsyncMock(return_value=answer), 0)
     registry.register("e", recorder(seen), 1)
@@ -359,7 +359,7 @@ def test_emit_gives_coroutines():
     run(main())
 
 
-def test_collect_asks_everybody():
+def test_collect_calls_every_handler():
     registry = HookRegistry()
     registry.register("e", lambda e, d: HookResult(action="deny", data={"n": 1}), 0)
     registry.register("e", AsyncMock(return_value={"action": "continue", "data": {"n": 2}}), 1)
@@ -420,11 +420,11 @@ def test_cancelling_an_emit_cancels_its_handler_and_nothing_else():
         registry.register("e", handler)
         sibling = asyncio.create_task(other())
         pending = asyncio.create_task(registry.emit("e", {}))
-        await asyncio.wait_for(entered.wait(), 5)
+        await asyncio.wait_for(entered.wait(), 60)
         pending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await pending
-        await asyncio.wait_for(left.wait(), 5)
+        await asyncio.wait_for(left.wait(), 60)
         other_runs.set()
         assert await sibling == "done"
 

@@ -370,7 +370,7 @@ def test_what_does_not_fit_is_a_validation_error(build):
     assert "validation error" in str(caught.value)
 
 
-def test_errors_say_where():
+def test_errors_have_a_location():
     with pytest.raises(ValidationError) as caught:
         Usage(input_tokens=1)
     assert sorted((e["type"], e["loc"]) for e in caught.value.errors()) == [
@@ -389,7 +389,7 @@ def test_errors_say_where():
         Message.model_validate("not a dict")
 
 
-def test_blocks_are_told_apart_by_their_type():
+def test_blocks_are_distinguished_by_their_type():
     message = Message(
         role="assistant",
         content=[
@@ -507,7 +507,7 @@ def test_texts_of_tool_results(result, text, serialized):
         assert result.get_serialized_output() == serialized
 
 
-def test_what_json_cannot_say_is_a_type_error():
+def test_output_that_is_not_json_is_a_type_error():
     with pytest.raises(TypeError, match="not JSON serializable"):
         ToolResult(output={"x": object()}).get_serialized_output()
 

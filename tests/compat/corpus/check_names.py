@@ -26,7 +26,6 @@ MODULES = [
     "interfaces",
     "llm_errors",
     "loader",
-    "loader_grpc",
     "message_models",
     "models",
     "module_sources",
@@ -134,7 +133,7 @@ def test_the_top_level_classes_are_the_native_ones(name, native):
 
 
 @pytest.mark.parametrize("name", ["RustSession", "RustHookRegistry", "RustCoordinator"])
-def test_the_native_classes_say_their_names(name):
+def test_the_native_classes_have_their_published_names(name):
     assert getattr(amplifier_core, name).__name__ == name
 
 

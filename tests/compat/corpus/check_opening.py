@@ -91,7 +91,7 @@ def test_specs_of_required_modules():
     assert run(main) == [("loop-x", {"a": 1}, "there"), ("context-simple", {"b": 2}, "git")]
 
 
-def test_modules_are_told_when_all_are_there():
+def test_on_session_ready_is_called_when_all_modules_are_mounted():
     async def main():
         ready, order = AsyncMock(), []
 
@@ -121,7 +121,7 @@ def test_telling_may_fail_too():
     assert run(main) >= 1  # it was tried, and its failure kept
 
 
-def test_a_failed_mount_is_not_told():
+def test_on_session_ready_is_not_called_after_a_failed_mount():
     async def main():
         fired = []
 

@@ -419,7 +419,7 @@ def test_two_callers_close_once():
         session.coordinator.hooks.register("session:end", end, name="end")
         session.coordinator.register_cleanup(lambda: order.append("close"))
         first = asyncio.create_task(session.cleanup())
-        await asyncio.wait_for(entered.wait(), 5)
+        await asyncio.wait_for(entered.wait(), 60)
         second = asyncio.create_task(session.cleanup())
         done, _ = await asyncio.wait({second}, timeout=0.05)
         assert not done
@@ -477,13 +477,13 @@ def test_a_cancelled_end_is_not_announced_again():
         )
         session.coordinator.register_cleanup(lambda: calls.append("close"))
         first = asyncio.create_task(session.cleanup())
-        await asyncio.wait_for(entered.wait(), 5)
+        await asyncio.wait_for(entered.wait(), 60)
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
         between = list(calls)
         await session.cleanup()
-        await asyncio.wait_for(left.wait(), 5)
+        await asyncio.wait_for(left.wait(), 60)
         return between, calls, session.initialized
 
     assert run(main) == (["in"], ["in", "close"], False)

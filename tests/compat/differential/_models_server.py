@@ -1,4 +1,4 @@
-"""A process that builds models and tells what it saw; the same file runs on the published kernel and on this one.
+"""A process that builds models and reports the results; the same file runs on the published kernel and on this one.
 
 Reads one Python expression per line, ``(operation, class name, keywords)``, and answers with one line of JSON.
 """
@@ -34,7 +34,7 @@ def cls_of(name: str) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A text that tells types apart: 1, 1.0, True, "1"."""
+    """A text that distinguishes types: 1, 1.0, True, "1"."""
     return repr(value)
 
 
@@ -70,7 +70,7 @@ def observe(made: Any) -> dict[str, Any]:
 
 
 def schemas_around(cls: type, mode: str) -> Any:
-    """What pydantic says about models and types that hold one of the kernel's."""
+    """What pydantic reports about models and types that hold one of the kernel's."""
     import pydantic
 
     outer = pydantic.create_model("Outer", one=(cls, ...), some=(list[cls], []), maybe=(cls | None, None))  # type: ignore[valid-type]

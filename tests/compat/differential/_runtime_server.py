@@ -1,4 +1,4 @@
-"""A process that runs small programs against a kernel and tells what it saw; the same file runs on the published one.
+"""A process that runs small programs against a kernel and reports the results; the same file runs on the published one.
 
 Reads one JSON value per line, ``[kind, program]``, and answers with one line of JSON.
 """
@@ -43,7 +43,7 @@ def seen_result(result: Any) -> dict[str, Any]:
 
 
 class Hooks:
-    """A registry and handlers that do what a program says."""
+    """A registry and handlers that do what a program specifies."""
 
     def __init__(self) -> None:
         self.registry = core.HookRegistry()
@@ -260,7 +260,7 @@ async def plan(program: Any) -> Any:
 
 
 class Loader:
-    """Modules that do what a program says."""
+    """Modules that do what a program specifies."""
 
     def __init__(self, does: dict[str, Any], ran: list[Any]) -> None:
         self.does, self.ran = does, ran

@@ -1,4 +1,4 @@
-"""Tells what an ``amplifier_core`` offers, as one JSON value; the same file runs on the published one and on ours."""
+"""Prints what an ``amplifier_core`` offers as one JSON value; the same file runs on the published one and on ours."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def routine(thing: Any) -> dict[str, Any]:
 
 
 def is_async(thing: Any) -> bool | None:
-    """Whether it is ``async def``; native code does not say."""
+    """Whether it is ``async def``; native code does not show it."""
     return inspect.iscoroutinefunction(thing) if inspect.isfunction(thing) else None
 
 

@@ -31,8 +31,16 @@ HINDRANCE = _hindrance()
 collect_ignore_glob = ["test_*.py"] if HINDRANCE else []
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every comparison slow: it starts two interpreters, and both kernels change rarely."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.slow)
+
+
 def pytest_report_collectionfinish() -> str:
-    """Say whether the comparison takes place."""
+    """Report whether the comparison takes place."""
     if HINDRANCE:
         return f"NOT COLLECTED: tests/compat/differential, because {HINDRANCE}"
     return f"published kernel: {REFERENCE_PYTHON}"

@@ -46,7 +46,7 @@ class Stage:
         assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.stdout.close()
-        self._process.wait(timeout=30)
+        self._process.wait(timeout=60)
 
 
 @pytest.fixture(scope="module")

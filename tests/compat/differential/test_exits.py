@@ -36,7 +36,7 @@ def outcomes(python: str, **environment: str) -> dict[str, Any]:
         [python, "-W", "ignore", str(PROGRAM)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=280,
         env={**os.environ, **environment},
         check=True,
     )

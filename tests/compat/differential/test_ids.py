@@ -33,7 +33,7 @@ def test_the_published_loader_finds_none_of_our_modules_on_either_kernel(referen
             [python, "-W", "ignore", "-c", PROGRAM],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=280,
             env={**os.environ, "AMPLIFIER_COMPAT": alias},
             check=True,
         )

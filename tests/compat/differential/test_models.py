@@ -232,7 +232,7 @@ def without_words(schema: Any) -> Any:
 @pytest.mark.parametrize(
     "name", ["Message", "Usage", "ToolSpec", "ToolCall", "ChatResponse", "HookResult", "ModelInfo"]
 )
-def test_schemas_say_the_same(ask: Ask, name: str) -> None:
+def test_schemas_are_equal(ask: Ask, name: str) -> None:
     reference, ours = ask(repr(("schema", name, {})))
     assert without_words(ours) == without_words(reference)
 
@@ -240,7 +240,7 @@ def test_schemas_say_the_same(ask: Ask, name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["Message", "ToolSpec", "ChatResponse", "HookResult", "ModelInfo", "ProviderInfo", "TextBlock"]
 )
-def test_schemas_of_what_holds_a_model_say_the_same(ask: Ask, name: str) -> None:
+def test_schemas_of_types_that_hold_a_model_are_equal(ask: Ask, name: str) -> None:
     reference, ours = ask(repr(("schema around", name, {"mode": "validation"})))
     assert without_words(ours) == without_words(reference)
 

@@ -26,7 +26,7 @@ from amplifier_core.message_models import ChatResponse, TextBlock, ToolCall
 logging.disable(logging.CRITICAL)
 sys.path[:0] = sys.argv[2:]
 COMMAND = sys.argv[1]
-PLAN = {"session": {"orchestrator": "loop-told", "context": "context-told"}, "tools": [{"module": "tool-shell"}]}
+PLAN = {"session": {"orchestrator": "loop-scripted", "context": "context-scripted"}, "tools": [{"module": "tool-shell"}]}
 
 
 class Provider:
@@ -53,7 +53,7 @@ async def main():
     task = asyncio.ensure_future(session.execute("go"))
     waiting = asyncio.ensure_future(started.wait())
     await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
-    said = None
+    answer = None
     if COMMAND.startswith("sleep"):
         task.cancel()
         try:
@@ -61,11 +61,11 @@ async def main():
         except BaseException:
             pass
     else:
-        said = await task
+        answer = await task
     await session.cleanup()
     with open(f"/proc/{pids[0]}/stat") as file:
         state = file.read().rpartition(") ")[2][0]
-    return [said, state not in "ZX", pids[0]]
+    return [answer, state not in "ZX", pids[0]]
 
 
 async def guarded():
@@ -81,7 +81,7 @@ os._exit(0)
 
 @pytest.fixture
 def roots(tmp_path: Path) -> list[str]:
-    modules = {"tool-shell": TOOL, "loop-told": BASIC, "context-told": CONTEXT}
+    modules = {"tool-shell": TOOL, "loop-scripted": BASIC, "context-scripted": CONTEXT}
     return [str(write_package(tmp_path, module_id, source)) for module_id, source in modules.items()]
 
 
@@ -90,15 +90,15 @@ def outcome(python: str, alias: str, command: str, roots: list[str]) -> list[obj
         [python, "-W", "ignore", "-c", PROGRAM, command, *roots],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=280,
         env={**os.environ, "AMPLIFIER_COMPAT": alias},
         check=True,
     )
-    said, is_running, pid = json.loads(ran.stdout)
+    answer, is_running, pid = json.loads(ran.stdout)
     if is_running:
         with suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
-    return [said, is_running]
+    return [answer, is_running]
 
 
 def test_a_cancelled_command_survives_on_the_published_kernel_only(reference_python: str, roots: list[str]):

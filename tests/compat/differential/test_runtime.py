@@ -48,7 +48,7 @@ class Process:
         assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.stdout.close()
-        self._process.wait(timeout=30)
+        self._process.wait(timeout=60)
 
 
 class Both:

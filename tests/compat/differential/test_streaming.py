@@ -20,16 +20,16 @@ import amplifier_core as core
 logging.disable(logging.CRITICAL)
 sys.path[:0] = sys.argv[1:]
 PLAN = {
-    "session": {"orchestrator": "loop-told", "context": "context-told"},
+    "session": {"orchestrator": "loop-scripted", "context": "context-scripted"},
     "providers": [{"module": "provider-speaker", "config": {"words": ["as ", "", "published"]}}],
 }
 
 async def main():
     async with core.AmplifierSession(PLAN, session_id="s") as session:
-        said = [await session.execute("hi"), await session.execute("again")]
+        answers = [await session.execute("hi"), await session.execute("again")]
         loop = session.coordinator.get("orchestrator")
         messages = await session.coordinator.get("context").get_messages()
-    return [said, loop.paths, [[m["role"], m["content"]] for m in messages]]
+    return [answers, loop.paths, [[m["role"], m["content"]] for m in messages]]
 
 print(json.dumps(asyncio.run(main())), flush=True)
 os._exit(0)
@@ -37,7 +37,7 @@ os._exit(0)
 
 
 def test_a_loop_reads_a_stream_of_dicts_alike(reference_python: str, tmp_path: Path):
-    modules = {"loop-told": LOOP, "provider-speaker": PROVIDER, "context-told": CONTEXT}
+    modules = {"loop-scripted": LOOP, "provider-speaker": PROVIDER, "context-scripted": CONTEXT}
     roots = [str(write_package(tmp_path, module_id, source)) for module_id, source in modules.items()]
     seen = []
     for python, alias in ((reference_python, ""), (sys.executable, "1")):
@@ -45,7 +45,7 @@ def test_a_loop_reads_a_stream_of_dicts_alike(reference_python: str, tmp_path: P
             [python, "-W", "ignore", "-c", PROGRAM, *roots],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=280,
             env={**os.environ, "AMPLIFIER_COMPAT": alias},
             check=True,
         )

@@ -19,7 +19,7 @@ import pytest
 SERVER = Path(__file__).with_name("_surface_server.py")
 
 DECIDED = {
-    "*Error: retryable=None instead of *": "None stands for the default of the class",
+    "*Error: retryable=None instead of *": "None means the default of the class",
     "*utils.retry.LLMError: retryable=*": "the same",
     "*Tool.input_schema: missing": "optional for tools, so not a member of ours",
     "*_engine.Wasm*: missing": "there are no modules in WebAssembly here; the classes cannot be made",
@@ -30,6 +30,9 @@ DECIDED = {
     "*Validator._check_*_methods: no parameter *": "steps too; the second parameter has another name",
 }
 """Differences on purpose, and why."""
+
+ABSENT = {"amplifier_core.loader_grpc": "gRPC tools are not loaded here, and no published package imports it"}
+"""Modules that the alias does not have, and why."""
 
 
 def _run(python: str, **environment: str) -> dict[str, Any]:
@@ -113,13 +116,13 @@ def all_differences(published: dict[str, Any], ours: dict[str, Any]) -> list[str
 
 def test_every_module_is_there(surfaces: tuple[dict[str, Any], dict[str, Any]]):
     published, ours = surfaces
-    assert set(published) - set(ours) == set()
+    assert set(published) - set(ours) == set(ABSENT)
 
 
 def test_every_list_of_exports_is_the_same(surfaces: tuple[dict[str, Any], dict[str, Any]]):
     published, ours = surfaces
     for module, seen in published.items():
-        if seen.get("all") is not None:
+        if seen.get("all") is not None and module not in ABSENT:
             assert ours[module]["all"] == seen["all"], module
 
 

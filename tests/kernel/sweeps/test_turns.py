@@ -66,6 +66,7 @@ def test_approvals_by_a_slow_user() -> None:
         )
         async with world.opened(session):
             await world.execute(session)
+            assert [event for _, event, _ in world.heard].count("approval:granted") == 2
 
     def answered(world: World) -> list[str]:
         events = [event for _, event, _ in world.heard]
@@ -92,6 +93,7 @@ def test_an_unanswered_approval_is_decided_by_its_deadline() -> None:
         )
         async with world.opened(session):
             await world.execute(session)
+            assert [event for _, event, _ in world.heard].count("approval:denied") == 1
 
     sweep(scenario, points=18)
 
@@ -107,6 +109,8 @@ def test_hooks_that_inject_into_the_context() -> None:
         )
         async with world.opened(session):
             await world.execute(session)
+            stored = await session.coordinator.get("context").get_messages()
+            assert ["look" in str(message["content"]) for message in stored].count(True) == 2
 
     sweep(scenario, points=22)
 

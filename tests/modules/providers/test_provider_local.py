@@ -104,6 +104,7 @@ async def test_a_real_model_streams_and_its_process_is_gone_afterwards(model):
     assert not is_alive(pid)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["left", "cancelled"])
 async def test_a_stream_that_is_left_in_the_middle_stops_the_model(model, how):
     async with Local.running(model, context_size=4096) as local:
@@ -116,7 +117,7 @@ async def test_a_stream_that_is_left_in_the_middle_stops_the_model(model, how):
                             break
                         scope.cancel()
         assert scope.cancelled_caught == (how == "cancelled")
-        assert await wait_for(local.is_idle, 20)
+        assert await wait_for(local.is_idle, 60)
         pid = local.server.pid
         await local.answer(short(tokens=2))
         assert local.server.pid == pid
@@ -131,6 +132,7 @@ SCHEMA = {
 }
 
 
+@pytest.mark.slow
 async def test_an_answer_keeps_a_schema(model):
     async with Local.running(model) as local:
         asked = ResponseFormatJsonSchema(json_schema=SCHEMA)
@@ -138,6 +140,7 @@ async def test_an_answer_keeps_a_schema(model):
         jsonschema_rs.validate(SCHEMA, json.loads(response.content[0].text))
 
 
+@pytest.mark.slow
 async def test_concurrent_requests_get_their_own_answers(model):
     async with Local.running(model, parallel=2) as local:
         answers: dict[str, str] = {}
@@ -153,6 +156,7 @@ async def test_concurrent_requests_get_their_own_answers(model):
         assert len(answers) == 3
 
 
+@pytest.mark.slow
 async def test_a_conversation_that_is_too_long_is_refused_as_such(model):
     async with Local.running(model) as local:
         with pytest.raises(ContextLengthError, match="exceeds the available context size") as caught:
@@ -179,6 +183,7 @@ async def test_a_damaged_model_file_is_told_in_the_servers_words_and_leaves_no_p
         assert local.data("llm:response")[0]["error"]["type"] == "ConfigurationError"
 
 
+@pytest.mark.slow
 async def test_a_server_killed_in_the_middle_is_an_error_and_the_next_request_gets_a_new_one(model):
     async with Local.running(model, context_size=4096) as local:
         pid = None
@@ -192,7 +197,7 @@ async def test_a_server_killed_in_the_middle_is_an_error_and_the_next_request_ge
         await local.answer(short(tokens=2))
         assert local.server.pid not in (None, pid)
         os.kill(local.server.pid, signal.SIGKILL)  # between two requests
-        assert await wait_for(lambda: local.server.pid is None, 20)
+        assert await wait_for(lambda: local.server.pid is None, 60)
         await local.answer(short(tokens=2))
 
 
@@ -206,6 +211,7 @@ def agent(model: Path, **config: Any) -> AmplifierSession:
     return AmplifierSession(plan, loader=ModuleLoader(modules=modules))
 
 
+@pytest.mark.slow
 async def test_a_turn_survives_its_server_because_the_loop_asks_again(model):
     killed: list[int] = []
     async with agent(model, max_tokens=10) as session:
@@ -223,6 +229,7 @@ async def test_a_turn_survives_its_server_because_the_loop_asks_again(model):
     assert not is_alive(pid)
 
 
+@pytest.mark.slow
 async def test_a_session_left_in_the_middle_of_an_answer_leaves_no_process(model):
     pids: list[int] = []
     with anyio.CancelScope() as scope:

@@ -40,7 +40,7 @@ from amplifier.models import (
     to_json,
 )
 from amplifier.modules import context_simple, loop_basic, loop_streaming, provider_mock
-from amplifier.modules._canned import estimate_tokens, fresh_id, pieces_of
+from amplifier.modules._local_answers import estimate_tokens, fresh_id, pieces_of
 from amplifier.testing import MODES, EventRecorder, MockTool, TestCoordinator, cancel_everywhere
 
 EVERY_BLOCK: list[Any] = [

@@ -1,10 +1,9 @@
-"""provider-offline: no model, but real tools and real numbers; deterministic, bounded, and honest about all of it."""
+"""provider-offline: no model, but real tools; deterministic, bounded, and it never claims what it did not do."""
 
 from __future__ import annotations
 
 import copy
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from amplifier.models import (
     Message,
     ResponseFormatJson,
     TextBlock,
+    ToolCall,
     ToolCallBlock,
     ToolResultBlock,
     ToolSpec,
@@ -37,228 +37,200 @@ from amplifier.modules import (
     tool_search,
     tool_todo,
 )
-from amplifier.modules.provider_offline import _leftovers
-from amplifier.modules.provider_offline._intents import (
-    CountFiles,
-    CountLines,
-    FetchPage,
-    Files,
-    FindFile,
-    FindText,
-    Help,
-    ListFiles,
-    ReadFiles,
-    ReplaceText,
-    RunCommand,
-    Summarise,
-    Todo,
-    Unknown,
-    WriteFile,
-)
-from amplifier.modules.provider_offline._understanding import understand
+from amplifier.modules.provider_offline._answers import TOOLS
+from amplifier.modules.provider_offline._prompt_rules import RULES, read_instructions
 from amplifier.testing import MODES, MockTool, cancel_everywhere
 from tests.modules.providers.test_provider_mock import EVERY_BLOCK, Booth, check_chunks, check_response
 
-PYTHON = Files(kind="Python", pattern="*.py")
-HERE = Files()
-TOOLS = ("read_file", "write_file", "edit_file", "list_directory", "glob", "grep", "bash", "todo", "web_fetch")
 SPECS = [ToolSpec(name=name, parameters={"type": "object"}) for name in TOOLS]
 
-LISTED = ["glob", "list_directory", "list_directory", "list_directory"]
 
-REPOSITORY = (
-    "Summarise this repository: count the Python files, find where L5 is mentioned, read the README and write a short "
-    "report"
-)
-
-
-def named(*paths: str) -> Files:
-    return Files(paths=paths)
-
-
-def parts(text: str, sign: str = "|") -> list[str]:
-    return text.split(sign)
+async def calls_for(prompt: str) -> list[tuple[str, dict[str, Any]]]:
+    response = await (await Booth.open(provider_offline)).ask(prompt, tools=SPECS)
+    return [(call.name, call.arguments) for call in response.tool_calls or ()]
 
 
 # ── understanding ────────────────────────────────────────────────────────────────────────────────
 
 
+def reading(path: str, lines: int = 2000) -> tuple[str, dict[str, Any]]:
+    return "read_file", {"file_path": path, "offset": 1, "limit": lines}
+
+
+def globbing(pattern: str, path: str = ".") -> tuple[str, dict[str, Any]]:
+    return "glob", {"pattern": pattern, "path": path}
+
+
+def grepping(pattern: str, path: str = ".") -> tuple[str, dict[str, Any]]:
+    where = {"glob": "[!.]*/**"} if path == "." else {}
+    return "grep", {"pattern": pattern, "path": path, "output_mode": "content", **where}
+
+
+PYTHON = "{*.py,[!.]*/**/*.py}"
+
+
 @pytest.mark.parametrize(
-    ("prompt", "intents"),
+    ("prompt", "calls"),
     [
-        ("list files", [ListFiles(files=HERE)]),
-        ("What files are here?", [ListFiles(files=HERE)]),
-        ("ls src/lib", [ListFiles(files=Files(directory="src/lib"))]),
-        ("Please show me the files in src", [ListFiles(files=Files(directory="src"))]),
-        ("list all files", [ListFiles(files=HERE, is_deep=True)]),
-        ("find all Python files", [ListFiles(files=PYTHON, is_deep=True)]),
-        ("list the .cfg files", [ListFiles(files=Files(kind=".cfg", pattern="*.cfg"))]),
-        ("list *.toml", [ListFiles(files=Files(kind="*.toml", pattern="*.toml"))]),
-        ("read README.md", [ReadFiles(files=named("README.md"))]),
-        ("Could you open `a b.txt`?", [ReadFiles(files=named("a b.txt"))]),
-        ("read a.txt and b.txt", [ReadFiles(files=named("a.txt", "b.txt"))]),
-        ("look at docs/x.md", [ReadFiles(files=named("docs/x.md"))]),
-        ("show the first 10 lines of a.py", [ReadFiles(files=named("a.py"), most=10)]),
-        ("show lines 10 to 20 of a.py", [ReadFiles(files=named("a.py"), first=10, most=11)]),
-        ("read the longest Python file", [ReadFiles(files=Files(kind="Python", pattern="*.py", pick="longest"))]),
-        ("grep L5", [FindText(text="L5", files=HERE)]),
-        ('find "cancel scope" in the docs folder', [FindText(text="cancel scope", files=Files(directory="docs"))]),
-        ("search for TODO in the Python files", [FindText(text="TODO", files=PYTHON)]),
-        ("where is Session defined?", [FindText(text="Session", files=HERE)]),
-        ("which files mention trio?", [FindText(text="trio", files=HERE)]),
-        ("find the file conftest.py", [FindFile(name="conftest.py")]),
-        ("find files named x.toml in sub/dir", [FindFile(name="x.toml", directory="sub/dir")]),
-        ("find *.toml", [FindFile(name="*.toml")]),
-        ("read .env", [ReadFiles(files=named(".env"))]),
-        ("read link", [ReadFiles(files=named("link"))]),
-        ("read a.md in src", [ReadFiles(files=named("src/a.md"))]),
-        ("list docs", [ListFiles(files=Files(directory="docs"))]),
-        ("show the last 2 lines of a.py", [ReadFiles(files=named("a.py"), most=2, is_end=True)]),
-        ("how many files contain timeout?", [FindText(text="timeout", files=HERE, only_count=True)]),
-        ("how many lines in a.md contain `x y`?", [FindText(text="x y", files=named("a.md"), only_count=True)]),
-        ("how many times does 'X' occur in a.md", [FindText(text="X", files=named("a.md"), only_count=True)]),
+        ("list files", [("list_directory", {"path": "."})]),
+        ("Please list the files in src/lib.", [("list_directory", {"path": "src/lib"})]),
+        ("show the files in the src folder", [("list_directory", {"path": "src"})]),
+        ("list all files", [globbing("{[!.]*,[!.]*/**/*}")]),
+        ("find all Python files in src", [globbing(PYTHON, "src")]),
+        ("list the .cfg files", [globbing("{*.cfg,[!.]*/**/*.cfg}")]),
+        ("count the YAML files", [globbing("{*.{yaml,yml},[!.]*/**/*.{yaml,yml}}")]),
+        ("How many Python files are there?", [globbing(PYTHON)]),
+        ("how many files are in src", [globbing("{[!.]*,[!.]*/**/*}", "src")]),
+        ("read README.md", [reading("README.md", 40)]),
+        ("Could you read the file `a b.txt`?", [reading("a b.txt", 40)]),
+        ("read .env", [reading(".env", 40)]),
+        ("count the lines of a.md", [reading("a.md")]),
+        ("how many lines are in a.md?", [reading("a.md")]),
+        ("summarize a.md", [reading("a.md")]),
+        ("grep L5", [grepping("L5")]),
+        ("find where Anna is mentioned", [grepping("Anna")]),
+        ('find "f(x)" in README.md', [grepping(r"f\(x\)", "README.md")]),
+        ("search for 'cancel scope' in the docs folder", [grepping("cancel scope", "docs")]),
+        ('write "hello world" to notes.txt', [("write_file", {"file_path": "notes.txt", "content": "hello world\n"})]),
         (
-            "how many mentions of x are there in src?",
-            [FindText(text="x", files=Files(directory="src"), only_count=True)],
+            'replace "a" with "b" in x.txt',
+            [("edit_file", {"file_path": "x.txt", "old_string": "a", "new_string": "b", "replace_all": True})],
         ),
-        ("count the uses of a b in src", [FindText(text="a b", files=Files(directory="src"), only_count=True)]),
-        ("list all Python files containing x", [FindText(text="x", files=PYTHON)]),
-        ("how many directories are in src", [CountFiles(files=Files(directory="src"), are_directories=True)]),
-        ("find the longest file", [CountLines(files=Files(pick="longest"))]),
-        ("read a.md carefully", [ReadFiles(files=named("a.md")), Unknown(words="carefully")]),
-        (
-            "how many Python files are in src/a?",
-            [CountFiles(files=Files(kind="Python", pattern="*.py", directory="src/a"))],
-        ),
-        ("count the files", [CountFiles(files=HERE)]),
-        ("count the lines of a.md", [CountLines(files=named("a.md"))]),
-        ("how many words are in a.md?", [CountLines(files=named("a.md"), unit="words")]),
-        ("count the lines of the Python files", [CountLines(files=PYTHON)]),
-        ('how often does "x" occur in a.md?', [FindText(text="x", files=named("a.md"), only_count=True)]),
-        ("summarise this directory", [Summarise(files=HERE)]),
-        ("Summarize the largest file.", [Summarise(files=Files(pick="longest"))]),
-        ("describe a.md", [Summarise(files=named("a.md"))]),
-        ("tell me about this project", [Summarise(files=HERE)]),
-        ('write "hello world" to notes.txt', [WriteFile(path="notes.txt", text="hello world\n")]),
-        ("write hello to notes.txt", [WriteFile(path="notes.txt", text="hello\n")]),
-        ("create a file named x.txt with the text hi", [WriteFile(path="x.txt", text="hi\n")]),
-        ("write to a.py:\n```python\nread b.py\n```", [WriteFile(path="a.py", text="read b.py\n")]),
-        ("write a short report", [WriteFile(path="", text=None)]),
-        ('replace "a" with "b" in x.txt', [ReplaceText(path="x.txt", old="a", new="b")]),
-        ("run `echo a and b`", [RunCommand(command="echo a and b")]),
-        ("run the command ls -la", [RunCommand(command="ls -la")]),
-        ("run the tests", [RunCommand(command="")]),
-        ("fetch https://example.org/x.", [FetchPage(url="https://example.org/x")]),
-        ('add "buy milk" to the todo list', [Todo(text="buy milk")]),
-        ("show my todo list", [Todo()]),
-        ("help", [Help()]),
-        ("What can you do?", [Help()]),
-        ("Write a poem about spring", [Unknown(words="Write a poem about spring")]),
-        ("explain quantum physics", [Unknown(words="explain quantum physics")]),
+        ('run "echo a, and list; b"', [("bash", {"command": "echo a, and list; b"})]),
+        ("fetch https://example.org/x.", [("web_fetch", {"url": "https://example.org/x"})]),
+        ('add "buy milk" to my todos', [("todo", {"action": "list"})]),
+        ("show my todo list", [("todo", {"action": "list"})]),
+        ("hello", []),
+        ("What can you do?", []),
+        ("Write a poem about spring", []),
+        ("run the tests", []),
+        ("list the files" + " " * 9000, []),
+        ("read a.py and show.py", []),
         ("", []),
-    ],
-)
-def test_a_request_is_understood(prompt, intents):
-    assert understand(prompt) == (intents, 0)
-
-
-@pytest.mark.parametrize(
-    ("prompt", "kinds"),
-    [
-        ("list the Python files and count the lines in the longest one", [ListFiles, CountLines]),
-        (REPOSITORY, [Summarise, CountFiles, FindText, ReadFiles, WriteFile]),
-        ("1. list the files 2. read setup.py", [ListFiles, ReadFiles]),
-        ("- list the files\n- read setup.py\n", [ListFiles, ReadFiles]),
-        ("How many test files are there, and which one is the longest?", [CountFiles, CountLines]),
-        ("write 'list a and read b' to c.txt, then read it", [WriteFile, ReadFiles]),
-        ("sing a song and list the files", [ListFiles]),
+        ("list the files, read a.txt and then count the lines in b.txt",
+         [("list_directory", {"path": "."}), reading("a.txt", 40), reading("b.txt")]),
+        ("Hi! List the files; read a.txt.\n- read b.txt",
+         [("list_directory", {"path": "."}), reading("a.txt", 40), reading("b.txt", 40)]),
     ],
 )  # fmt: skip
-def test_several_requests_are_understood_one_by_one(prompt, kinds):
-    intents, _ = understand(prompt)
-    assert [type(intent) for intent in intents if not isinstance(intent, Unknown)] == kinds
+async def test_a_prompt_becomes_tool_calls(prompt, calls):
+    assert await calls_for(prompt) == calls
 
 
-def test_words_that_point_back_mean_what_was_spoken_of():
-    first, second = understand("read a.txt and count its words")[0]
-    assert (first, second) == (ReadFiles(files=named("a.txt")), CountLines(files=named("a.txt"), unit="words"))
-    _, longest = understand("list the Python files in src/x and read the longest one")[0]
-    assert longest == ReadFiles(files=Files(kind="Python", pattern="*.py", directory="src/x", pick="longest"))
-    _, again = understand("write hi to b.txt. Now read it.")[0]
-    assert again == ReadFiles(files=named("b.txt"))
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.example)
+async def test_every_example_that_help_lists_calls_the_tool_it_names(rule):
+    help_text = (await (await Booth.open(provider_offline)).ask("help")).content[0].text
+    assert f"- {rule.example} — not here: needs {rule.tool} of {TOOLS[rule.tool].module}" in help_text
+    for sentence in rule.example.split("; "):
+        assert [name for name, _ in await calls_for(sentence)] == [rule.tool]
 
 
-def test_more_requests_than_it_looks_at_are_counted():
-    intents, left_out = understand("list files. " * 15)
-    assert (len(intents), left_out) == (12, 3)
+# ── no word is dropped ───────────────────────────────────────────────────────────────────────────
 
-
-# ── what is not understood is not passed over ────────────────────────────────────────────────────
-
-AFTER = parts(
-    "not in src|except in src|except src|excluding tests|without tests|other than a.py|outside src|but not in src|"
-    "that do not contain x|containing no text|containing more than 3 lines|larger than 1000 bytes|smaller than 1 MB|"
-    "with more than 10 lines|modified today|changed since Monday|in src and in sub2|in src and sub2|in src or lib|"
-    "per directory|in each directory|and directories|by size|whose name starts with a|that are empty|sorted by size|"
-    "(not in src)|, excluding src|on average|and functions|named a.py or b.py|newer than a.py"
-)
-BEFORE = parts(
-    "empty|first 3|last 2|first|last|3|hidden|executable|non-empty|newest|largest 3|unused|duplicate|long|short|"
-    "one line|small|binary|non-|blank|different|top-level"
-)
-QUESTIONS = parts(
-    "count the {}files{}|how many {}files are there{}|how many {}Python files are there{}|count all {}lines{}|"
-    "tell me how many {}lines the Python files have{}|count the {}words in a.md{}|list all {}files{}|"
-    "find all {}files{}|how many {}directories are there{}|list all {}Python files{}|"
-    "how often does 'x' occur in {}files{}"
-)
-words = st.text("abcdefghijklmnopqrstuvwxyzäß", min_size=5, max_size=9)
+AFTER = [
+    "not in src",
+    "except in src",
+    "except src",
+    "excluding tests",
+    "without tests",
+    "other than a.py",
+    "outside src",
+    "but not in src",
+    "that do not contain x",
+    "larger than 1000 bytes",
+    "with more than 10 lines",
+    "modified today",
+    "in src and in sub2",
+    "in src and sub2",
+    "per directory",
+    "and directories",
+    "by size",
+    "that are empty",
+    "(not in src)",
+    ", excluding src",
+    "named a.py or b.py",
+    "todos",
+]
+BEFORE = [
+    "empty",
+    "first 3",
+    "last 2",
+    "hidden",
+    "non-empty",
+    "newest",
+    "largest 3",
+    "unused",
+    "long",
+    "one line",
+    "binary",
+    "non-",
+    "blank",
+    "todos",
+]
+QUESTIONS = [
+    "count the {}files{}",
+    "how many {}files are there{}",
+    "how many {}Python files are there{}",
+    "count the {}lines in a.md{}",
+    "list all {}files{}",
+    "find all {}files{}",
+    "list the {}Python files{}",
+    "summarise {}a.md{}",
+    "find where {}x is mentioned{}",
+]
+KINDS = {"python", "markdown", "shell"}  # words of five letters or more that belong before "files"
 
 
 @given(question=st.sampled_from(QUESTIONS), before=st.sampled_from(["", *BEFORE]), after=st.sampled_from(["", *AFTER]))
 @settings(max_examples=300)
-def test_a_qualifier_is_never_dropped(question, before, after):
-    plain = understand(question.format("", ""))[0]
-    assert not any(isinstance(intent, Unknown) for intent in plain)
+def test_a_question_with_a_qualifier_is_not_answered_without_it(question, before, after):
+    (plain,) = read_instructions(question.format("", ""))
+    assert plain.rule is not None
     asked = question.format(f"{before} " if before else "", f" {after}" if after else "")
-    understood = understand(asked)[0]
     if before or after:
-        assert any(isinstance(intent, Unknown) and intent.words for intent in understood), understood
-        assert question.startswith(("list", "find")) or all(isinstance(intent, Unknown) for intent in understood)
+        assert [(part.words, part.rule) for part in read_instructions(asked)] == [(asked, None)]
 
 
-@given(question=st.sampled_from(QUESTIONS), word=words, is_before=st.booleans())
-def test_a_word_it_does_not_know_is_named(question, word, is_before):
-    assume(
-        word not in _leftovers.FINDING | _leftovers.COUNTING | _leftovers._SAYS_NOTHING | {"todos"}
-    )  # a word it knows
-    asked = question.format(f"{word} ", "") if is_before else question.format("", f" {word}")
-    assert any(word in intent.words for intent in understand(asked)[0] if isinstance(intent, Unknown))
-
-
-@pytest.mark.parametrize(
-    ("prompt", "part"),
-    [
-        ("count the files not in src", "'not in src'"),
-        ("how many functions are in src/a.py", "'functions'"),
-        ("how many bytes is setup.cfg", "'bytes'"),
-        ("how big is setup.cfg", "'big'"),
-        ("how many files are in README.md", "'README.md'"),
-        ("show the last ten lines of README.md", "'last ten lines'"),
-        ("read README.md without comments", "'without comments'"),
-        ("find Deadline in all files except tests", "'except tests'"),
-        ("find Deadline in README.md and setup.cfg", "'README.md and setup.cfg'"),
-        ("find files larger than 10 bytes", "'larger than 10 bytes'"),
-    ],
+@given(
+    question=st.sampled_from(QUESTIONS),
+    word=st.text("abcdefghijklmnopqrstuvwxyzäß", min_size=5, max_size=9) | st.just("todos"),
+    is_before=st.booleans(),
 )
-async def test_a_question_that_is_not_understood_whole_is_not_answered(tree, prompt, part):
+async def test_a_word_it_does_not_know_is_named_and_nothing_is_called(question, word, is_before):
+    assume(word not in KINDS)
+    asked = question.format(f"{word} ", "") if is_before else question.format("", f" {word}")
+    response = await (await Booth.open(provider_offline)).ask(asked, tools=SPECS)
+    assert response.tool_calls is None
+    assert f"I do not understand '{asked}'." in response.content[0].text
+
+
+async def test_what_it_does_not_understand_is_named_in_its_place_and_the_rest_is_done(tree):
     agent = Agent(tree)
-    answer = await agent.ask(prompt)
-    assert f"I did not understand {part} in '{prompt}'; without it this is another question" in answer
-    assert agent.calls == []
-    both = await Agent(tree).ask(f"{prompt}. Read setup.cfg")
-    assert f"I did not understand {part} in" in both
-    assert "[x]" in both
+    answer = await agent.ask("read setup.cfg. Sing a song! Count the Python files")
+    unknown = "### Sing a song\n\nI do not understand this and did nothing for it."
+    assert answer.index("[x]") < answer.index(unknown) < answer.index("There are 3 Python files")
+    assert sorted(agent.names) == ["glob", "read_file"]
+
+
+async def test_a_prompt_it_does_not_understand_gets_what_it_is_and_what_it_can(tree):
+    agent = Agent(tree)
+    answer = await agent.ask("what is the meaning of life?")
+    assert agent.names == []
+    assert answer.startswith(
+        "I do not understand 'what is the meaning of life'.\nI am provider-offline, no language model:"
+    )
+    assert all(f"- {rule.example}" in answer for rule in RULES)
+    assert "- fetch https://example.org — not here: needs web_fetch of tool-web\n" in answer
+    assert "- read README.md\n" in answer
+    assert answer.endswith("`-p local` runs a model file on this machine.")
+
+
+async def test_more_instructions_than_it_carries_out_are_counted():
+    booth = await Booth.open(provider_offline)
+    messages = [Message(role="user", content="read a.txt. " * 15)]
+    response = await play(booth, messages, lambda call: "no")
+    assert sum(message.role == "tool" for message in messages) == 12
+    assert "12 instructions at a time; the last 3 are left out" in response.content[0].text
 
 
 # ── with real tools ──────────────────────────────────────────────────────────────────────────────
@@ -267,7 +239,7 @@ TREE = {
     "README.md": "# Demo\n\nA tree to look at.\n\n## Parts\n\nmore words\n",
     "setup.cfg": "[x]\n",
     "src/a.py": "import os\n\n\ndef find():\n    return 1\n\n\nclass Deadline:\n    pass\n",
-    "src/deep/b.py": "x = 1\n" * 40,
+    "src/deep/b.py": "x = 1\n" * 50,
     "tests/test_a.py": "def test_it():\n    pass\n",
     ".cache/big.py": "deadline\n" * 500,
 }
@@ -281,12 +253,8 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-class Shell:
-    """The least of tool-bash: the name, the input and the output."""
-
-    @staticmethod
-    def answer(given: dict[str, Any]) -> Any:
-        return {"stdout": f"ran {given['command']}\n", "stderr": "", "exit_code": 0}
+def ran(given: dict[str, Any]) -> Any:
+    return {"stdout": f"ran {given['command']}\n", "stderr": "", "returncode": 0}
 
 
 class Agent:
@@ -318,7 +286,7 @@ class Agent:
         self.session = AmplifierSession(plan, loader=ModuleLoader(modules=modules))
 
     async def _mount_bash(self, coordinator: Any, config: Any) -> None:
-        await coordinator.mount("tools", MockTool("bash", respond=Shell.answer))
+        await coordinator.mount("tools", MockTool("bash", respond=ran))
 
     async def _mount_hooks(self, coordinator: Any, config: Any) -> None:
         def before(event: str, data: dict[str, Any]) -> HookResult | None:
@@ -343,145 +311,66 @@ class Agent:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "said", "tools"),
+    ("prompt", "expected", "tools"),
     [
-        ("list the files", ["2 directories and 2 files", "- src/", "setup.cfg (4 bytes)", "Hidden, and left out of counts and searches: .cache/."], ["list_directory"]),
-        ("list the Python files", ["3 Python files", "src/deep/b.py"], LISTED),
-        ("list the Python files in .cache", ["1 Python file in .cache", ".cache/big.py"], ["glob", "list_directory"]),
-        ("read README.md", ["README.md has 7 lines", "A tree to look at."], ["read_file"]),
-        ("read the README", ["README.md has 7 lines"], ["glob", "read_file"]),
-        ("read b.py", ["src/deep/b.py has 40 lines"], ["read_file", "glob", "read_file"]),
-        ("show lines 4 to 5 of src/a.py", ["has 9 lines; here are lines 4 to 5", "def find():"], ["read_file"]),
-        ("find where Deadline is defined", ["stands in 1 line of 1 file", "src/a.py:8: `class Deadline:`"], ["grep"]),
-        ("find unobtainium", ["stands nowhere; 5 files searched"], ["grep"]),
-        ("find files named b.py", ["1 file of that name", "src/deep/b.py"], ["glob"]),
-        ("how many Python files are there?", ["There are 3 Python files", "src (2)"], LISTED),
-        ("count the lines in the longest Python file", ["is src/deep/b.py with 40 lines"], ["glob", "grep"]),
-        ("count the lines of the Python files", ["51 lines in 3 Python files"], ["glob", "grep"]),
-        ("count the words in README.md", ["README.md has 11 words"], ["read_file"]),
-        ("how often does 'x = 1' occur?", ["stands in 40 lines of 1 file"], ["grep"]),
-        ("summarise README.md", ["7 lines", "2 headings", "- Parts", "Demo — A tree to look at."], ["read_file"]),
-        ("summarise the longest file", ["src/deep/b.py has 40 lines"], ["glob", "grep", "read_file"]),
-        ("summarise src/a.py", ["2 definitions", "class Deadline"], ["read_file"]),
-        (
-            "summarise this directory",
-            ["5 files in 4 directories", "59 lines of text", "| Python (.py) | 3 | 51 |", "src/deep/b.py: 40 lines", "Demo — A tree"],
-            [*LISTED, "list_directory", "grep", "read_file"],
-        ),
-        ('write "hi" to new/n.txt', ["Made new/n.txt with 3 bytes"], ["write_file"]),
-        ("run `make all`", ["ran make all", "It ended well."], ["bash"]),
-        ("run the tests", ["I need the command itself"], []),
-        ('add "buy milk" to the todo list', ["buy milk (pending)"], ["todo", "todo"]),
-        ("read ../outside.txt", ["Could not read ../outside.txt"], ["read_file"]),
-        ("read nothing.txt", ["Could not read nothing.txt"], ["read_file", "glob"]),
+        ("list the files", ["2 directories and 2 files in the working directory:", "- src/", "- setup.cfg (4 bytes)", "1 hidden entry left out."], ["list_directory"]),
+        ("list the Python files", ["There are 3 Python files in the working directory:", "- src/deep/b.py", "Hidden files are left out"], ["glob"]),
+        ("list the Python files in .cache", ["There is 1 Python file in .cache:", "- .cache/big.py"], ["glob"]),
+        ("list the Rust files", ["I do not understand"], []),
+        ("list the .rs files", ["There are 0 .rs files in the working directory."], ["glob"]),
+        ("how many files are there?", ["There are 5 files in the working directory."], ["glob"]),
+        ("read README.md", ["README.md has 7 lines:", "A tree to look at."], ["read_file"]),
+        ("read src/deep/b.py", ["src/deep/b.py has 50 lines; here are the first 40:"], ["read_file"]),
+        ("find Deadline", ["“Deadline” is in 1 line. Hidden files are left out.", "- src/a.py:8: `class Deadline:`"], ["grep"]),
+        ("find deadline in .cache", ["“deadline” is in at least 200 lines in .cache.", "- … and 185 more", "Note: there are more matches"], ["grep"]),
+        ("find unobtainium", ["“unobtainium” is in no line; 5 files searched. Hidden files are left out."], ["grep"]),
+        ("count the lines in README.md", ["README.md has 7 lines."], ["read_file"]),
+        ("summarise README.md", ["README.md has 7 lines, 11 words and 49 characters.", "2 headings:", "- Parts", "It begins: A tree to look at."], ["read_file"]),
+        ('write "hi" to new/n.txt', ["Made new/n.txt with 3 bytes."], ["write_file"]),
+        ('replace "x" with "y" in setup.cfg', ["Changed setup.cfg in 1 place."], ["edit_file"]),
+        ('run "make all"', ["ran make all", "It ended with code 0."], ["bash"]),
+        ('add "buy milk" to the todo list', ["- buy milk (pending)"], ["todo", "todo"]),
+        ("show the todo list", ["The todo list is empty."], ["todo"]),
+        ("read ../outside.txt", ["Could not read ../outside.txt: "], ["read_file"]),
+        ("count the lines in src", ["Could not read src: "], ["read_file"]),
+        ("count the files in README.md", ["Could not look for files in README.md: "], ["glob"]),
+        ('replace "nowhere" with "y" in setup.cfg', ["Could not change setup.cfg: "], ["edit_file"]),
         ("fetch https://example.org", ["this needs the tool `web_fetch` of tool-web, not offered here"], []),
-        ("what is the meaning of life?", ["I found nothing I know", "list the files", "no language model"], []),
     ],
 )  # fmt: skip
-async def test_it_drives_the_real_tools_and_answers_with_real_numbers(tree, prompt, said, tools):
+async def test_it_drives_the_real_tools_and_answers_from_their_results(tree, prompt, expected, tools):
     agent = Agent(tree)
     answer = await agent.ask(prompt)
-    assert [words for words in said if words not in answer] == [], answer
+    assert [words for words in expected if words not in answer] == [], answer
     assert agent.names == tools
     assert answer.count("no language model") == 1
     assert "ANTHROPIC_API_KEY" in answer
 
 
-async def test_a_combined_request_is_several_calls_at_once_and_one_answer(tree):
+async def test_a_hidden_file_is_looked_at_only_if_it_is_named(tree):
+    (tree / "src" / ".env").write_text("Deadline\n")
+    assert "“Deadline” is in 1 line in src. Hidden files are left out." in await Agent(tree).ask("find Deadline in src")
+    assert "There are 2 files in src." in await Agent(tree).ask("count the files in src")
+    assert "“Deadline” is in 1 line in src/.env." in await Agent(tree).ask("find Deadline in src/.env")
+
+
+async def test_instructions_that_only_look_are_carried_out_at_once_and_answered_in_order(tree):
     agent = Agent(tree)
-    answer = await agent.ask(
-        "Summarise this repository: count the Python files, find where Deadline is mentioned, read the README and "
-        "write a short report to out/report.md"
-    )
-    assert agent.names[-1] == "write_file"
-    assert sorted(set(agent.names)) == ["glob", "grep", "list_directory", "read_file", "write_file"]
-    assert agent.requests < len(agent.calls)  # several of them at the same time
-    report = (tree / "out" / "report.md").read_text()
-    assert "There are 3 Python files" in report
-    assert "src/a.py:8" in report
-    assert "README.md has 7 lines" in report
-    assert "There are 3 Python files" in answer
-    assert f"Made out/report.md with {len(report.encode()):,} bytes" in answer
+    answer = await agent.ask("count the Python files, find Deadline, read setup.cfg and list the files")
+    assert agent.requests == 2
+    assert sorted(agent.names) == ["glob", "grep", "list_directory", "read_file"]
+    places = [answer.index(words) for words in ("3 Python files", "src/a.py:8", "[x]", "2 directories")]
+    assert places == sorted(places)
 
 
-async def test_what_changes_something_is_done_in_order_and_seen_by_what_follows(tree):
+async def test_changes_are_made_in_order_and_seen_by_what_follows(tree):
     agent = Agent(tree)
     answer = await agent.ask('read setup.cfg, then write "new" to setup.cfg, then read setup.cfg')
     assert agent.names == ["read_file", "write_file", "read_file"]
     assert answer.index("[x]") < answer.index("Wrote setup.cfg") < answer.index("\nnew\n")
-    edited = await Agent(tree).ask('replace "new" with "old" in setup.cfg and read it')
+    edited = await Agent(tree).ask('replace "new" with "old" in setup.cfg and read setup.cfg')
     assert "Changed setup.cfg in 1 place." in edited
     assert "\nold\n" in edited
-
-
-@pytest.fixture
-def odd_tree(tmp_path: Path) -> Path:
-    """Hidden things at every depth, links, a pipe, a binary and an empty file."""
-    texts = {"a.py": "x\n", ".env": "A=1\nB=2\n", "src/b.py": "x\nyy x\n", "src/empty.py": "", "src/.inner/c.py": "x\n",
-             "src/.d.py": "x\n", ".cache/e.py": "x\n", "one.dat": "\0", "sub/deep/f.txt": "z\n" * 90}  # fmt: skip
-    for name, text in texts.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    os.mkfifo(tmp_path / "src" / "pipe.py")
-    (tmp_path / "folder").symlink_to("src")
-    (tmp_path / "link").symlink_to("src/b.py")
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("prompt", "said"),
-    [
-        ("count the files", ["There are 5 files", "Hidden files and directories are left out."]),
-        ("count the Python files", ["There are 3 Python files"]),
-        ("count the Python files in src", ["There are 2 Python files in src"]),
-        ("list all Python files", ["3 Python files:"]),
-        ("count the .dat files", ["There is 1 .dat file in"]),
-        ("count the files in src/.inner", ["There is 1 file in src/.inner"]),
-        ("how many directories are there", ["There are 3 directories"]),
-        ("count the lines in src", ["2 lines in 2 files in src", "src/empty.py: 0 lines"]),
-        ("count the lines", ["93 lines in 4 files", "Note: 1 binary file was left out."]),
-        ("which file is the shortest?", ["is src/empty.py with 0 lines"]),
-        ("how many files contain x", ["“x” stands in 3 lines of 2 files. Hidden files"]),
-        ("find x", ["“x” stands in 3 lines of 2 files:"]),
-        ("summarise this directory", ["5 files in 3 directories", "93 lines of text", "| Python (.py) | 3 | 3 |"]),
-        (
-            "list the files",
-            ["2 directories, 2 files and 2 others (links or pipes)", "searches: .cache/, .env (8 bytes)."],
-        ),
-        ("find files named .env", ["1 file of that name"]),
-        ("count the lines in .env", [".env has 2 lines."]),
-        ("read .env", [".env has 2 lines:"]),
-        ("read link", ["link has 2 lines:"]),
-        ("show the last 2 lines of sub/deep/f.txt", ["has 90 lines; here are lines 89 to 90:"]),
-        ("show the last line of a.py", ["a.py has 1 line:"]),
-    ],
-)
-async def test_every_count_follows_one_rule(odd_tree, prompt, said):
-    answer = await Agent(odd_tree).ask(prompt)
-    assert [words for words in said if words not in answer] == [], answer
-
-
-async def test_what_could_not_be_checked_is_told(tmp_path):
-    for number in range(13):
-        (tmp_path / str(number)).mkdir()
-        (tmp_path / str(number) / "e.py").write_text("")
-    assert "There are 13 files in the working directory" in (answer := await Agent(tmp_path).ask("count the files"))
-    assert "Links among them, if any, are counted as files." in answer
-    (tmp_path / "a.py").write_text("x\n")
-    assert "Files without a line may not be among" in await Agent(tmp_path).ask("count the lines of the Python files")
-
-
-async def test_many_files_are_counted_in_parts_and_none_is_missed(tmp_path):
-    for folder in ("a", "b/c", "b/d", "."):
-        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
-        for number in range(110):
-            (tmp_path / folder / f"{number}.py").write_text("x\n" * (number % 7 + 1))
-    total = 4 * sum(number % 7 + 1 for number in range(110))
-    (tmp_path / "b/d/longest.py").write_text("x\n" * 9)
-    agent = Agent(tmp_path)
-    answer = await agent.ask("count the lines of the Python files and read the longest one")
-    assert f"{total + 9:,} lines in 441 Python files" in answer
-    assert "b/d/longest.py has 9 lines" in answer
 
 
 @pytest.mark.parametrize("loop", [loop_basic, loop_streaming])
@@ -497,29 +386,28 @@ async def test_a_conversation_goes_on_from_turn_to_turn(tree, loop):
     assert "[x]" in third
 
 
-async def test_a_denied_call_is_told_as_it_is(tree):
+async def test_a_denied_call_is_reported_with_its_reason(tree):
     answer = await Agent(tree, deny="grep").ask("count the Python files and find Deadline")
-    assert "Could not search for “Deadline”:" in answer
-    assert "not on a Sunday" in answer
+    assert "Could not search for “Deadline”: denied: not on a Sunday" in answer
     assert "There are 3 Python files" in answer
-
-
-async def test_what_is_not_offered_is_named_and_nothing_else_is_called(tree):
-    agent = Agent(tree, tools=("tool-filesystem",))
-    answer = await agent.ask("find Deadline, read setup.cfg and summarise this directory")
-    assert "this needs the tool `grep` of tool-search, not offered here" in answer
+    answer = await Agent(tree, deny="write_file").ask('write "new" to setup.cfg, then read setup.cfg')
+    assert "Could not write setup.cfg: denied: not on a Sunday" in answer
     assert "[x]" in answer
-    assert "5 files in 4 directories" in answer
-    assert "grep" not in agent.names
-    bare = await Agent(tree, tools=()).ask("list the files")
-    assert "this needs the tool `list_directory` of tool-filesystem" in bare
+
+
+async def test_a_tool_that_is_missing_is_named_and_nothing_else_is_called(tree):
+    agent = Agent(tree, tools=("tool-filesystem",))
+    answer = await agent.ask("find Deadline and read setup.cfg")
+    assert "Could not search for “Deadline”: this needs the tool `grep` of tool-search, not offered here" in answer
+    assert "[x]" in answer
+    assert agent.names == ["read_file"]
 
 
 # ── a pure function of the request ───────────────────────────────────────────────────────────────
 
 
 async def play(booth: Booth, messages: list[Message], answer: Any, *, specs: Any = SPECS, most: int = 30) -> Any:
-    """Run a turn with scripted tools; fails if it does not end."""
+    """Run a turn with scripted tools; each request is answered twice. Fails if it does not end."""
     for _ in range(most):
         request = ChatRequest(messages=messages, tools=specs)
         response = await booth.answer(request)
@@ -536,25 +424,77 @@ async def play(booth: Booth, messages: list[Message], answer: Any, *, specs: Any
 vocabulary = st.sampled_from(
     [
         "\n",
-        *parts(
-            "list read find count summarise write run replace fetch add show search the files Python lines words in of to "
-            "and then longest one it README a.py src/b.md `x y` \"quoted text\" 'q' report . , : ; ? where how many is "
-            "mentioned todo https://x.org with first last 10 3 this directory *.md ../up /etc/passwd all not except "
-            "containing .env",
-            " ",
-        ),
+        *[
+            "list",
+            "read",
+            "find",
+            "count",
+            "summarise",
+            "write",
+            "run",
+            "replace",
+            "fetch",
+            "add",
+            "show",
+            "search",
+            "the",
+            "files",
+            "Python",
+            "lines",
+            "words",
+            "in",
+            "of",
+            "to",
+            "and",
+            "then",
+            "README",
+            "a.py",
+            "src/b.md",
+            "`x",
+            "y`",
+            '"quoted',
+            'text"',
+            "'q'",
+            ".",
+            ",",
+            ":",
+            ";",
+            "?",
+            "where",
+            "how",
+            "many",
+            "is",
+            "mentioned",
+            "todos",
+            "https://x.org",
+            "with",
+            "first",
+            "last",
+            "10",
+            "*.md",
+            "../up",
+            "/etc/passwd",
+            "all",
+            "not",
+            ".env",
+        ],
     ]
 )
-prompts = st.one_of(st.text(max_size=80), st.lists(vocabulary, max_size=25).map(" ".join))
+examples = st.sampled_from([sentence for rule in RULES for sentence in rule.example.split("; ")])
+prompts = st.one_of(
+    st.text(max_size=80),
+    st.lists(vocabulary, max_size=25).map(" ".join),
+    st.lists(examples, min_size=1, max_size=8).map(", then ".join),
+)
 results = st.one_of(
     st.text(max_size=40),
     st.dictionaries(
-        st.sampled_from(["paths", "counts", "count", "content", "lines", "total_lines", "entries", "matches", "truncated",
-                         "note", "todos", "stdout", "exit_code", "bytes", "file_path"]),
+        st.sampled_from([*(tool.key for tool in TOOLS.values()), "lines", "total_lines", "truncated", "note", "returncode",
+                         "stderr", "files_searched", "created", "status"]),
         st.recursive(
             st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from(["a.py", "README", "d/e.md", "", "f/"]),
             lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-                st.sampled_from(["name", "type", "size", "file_path", "count", "line", "text"]), inner, max_size=3),
+                st.sampled_from(["name", "type", "size", "file_path", "line", "text", "content", "status"]), inner, max_size=3),
             max_leaves=6),
         max_size=6,
     ).map(json.dumps),
@@ -564,8 +504,9 @@ results = st.one_of(
 @given(prompt=prompts, drawn=st.lists(results, min_size=1, max_size=6))
 @settings(max_examples=150)
 @example(prompt="find \ud800, read \"\ud800.py\" and write '\ud800' to x.txt", drawn=["{}"])
+@example(prompt="read x, read y", drawn=['{"content": "\\ud800"}'])
 @example(prompt="read x" + " and y" * 3000, drawn=["{}"])
-async def test_any_words_and_any_results_end_in_one_valid_answer(prompt, drawn):
+async def test_any_prompt_and_any_results_end_in_one_valid_answer(prompt, drawn):
     booth = await Booth.open(provider_offline)
     turn = iter(range(10_000))
     messages = [Message(role="user", content=prompt)]
@@ -575,41 +516,90 @@ async def test_any_words_and_any_results_end_in_one_valid_answer(prompt, drawn):
     assert len(ids) == len(set(ids)) <= 40
 
 
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.example)
+@given(
+    text=st.one_of(st.text(max_size=40), st.sampled_from(["{}", '{"ok": true}', '{"bytes": ', "Success", "denied: no"]))
+)
+@settings(max_examples=20)
+async def test_a_result_that_is_not_the_tools_object_is_never_taken_for_success(rule, text):
+    booth = await Booth.open(provider_offline)
+    messages = [Message(role="user", content=rule.example.split("; ")[0])]
+    response = await play(booth, messages, lambda call: text)
+    assert sum(message.role == "tool" for message in messages) == 1
+    assert response.content[0].text.startswith("Could not ")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "output", "answer"),
+    [
+        ("fetch https://x.org", {"content": "gone", "status": 404}, "The server answered with status 404:\n\n```\ngone\n```"),
+        ("fetch https://x.org", {"content": "hi"}, "The server answered:\n\n```\nhi\n```"),
+        ('run "x"', {"stdout": "", "stderr": "no such command\n", "returncode": 127}, "On standard error:\n\n```\nno such command\n```\n\nIt ended with code 127."),
+        ('run "x"', {"stdout": "", "returncode": None}, "The tool reported no exit code."),
+        ("read a.txt", {"content": "x\n"}, "a.txt has an unknown number of lines; here are the first 1:"),
+        ("find x", {"matches": []}, "“x” is in no line; an unknown number of files searched."),
+        ("count the files", {"paths": ["a", "b/", "b/c"], "truncated": True, "note": "cut"}, "There are at least 2 files in the working directory."),
+        ("list the files", {"entries": [{"name": "a", "type": "link"}, {"name": "b", "type": "file"}]}, "0 directories and 1 file in the working directory:\n\n- b (an unknown number of bytes)\n- a (link)"),
+    ],
+)  # fmt: skip
+async def test_an_answer_holds_only_what_the_result_holds(prompt, output, answer):
+    booth = await Booth.open(provider_offline)
+    response = await play(booth, [Message(role="user", content=prompt)], lambda call: json.dumps(output))
+    assert response.content[0].text.startswith(answer)
+
+
 @given(prompt=prompts)
 @settings(max_examples=50)
-async def test_a_context_that_forgets_results_does_not_make_it_ask_for_ever(prompt):
+async def test_a_context_that_forgets_results_neither_repeats_a_change_nor_keeps_the_turn_going(prompt):
     """A compacted view may show the prompt and the last calls only."""
     booth = await Booth.open(provider_offline)
     first = Message(role="user", content=prompt)
     last: list[Message] = []
+    made: list[ToolCall] = []
     for _ in range(14):
-        request = ChatRequest(messages=[first, *last], tools=SPECS)
-        response = await booth.answer(request)
+        response = await booth.answer(ChatRequest(messages=[first, *last], tools=SPECS))
         calls = booth.provider.parse_tool_calls(response)
         if not calls:
             break
-        paths = json.dumps({"paths": [f"{call.id}.py" for call in calls], "count": 1})
+        made += calls
         last = [Message(role="assistant", content=response.content)]
-        last += [Message(role="tool", tool_call_id=call.id, content=paths) for call in calls[:1]]
+        last += [Message(role="tool", tool_call_id=call.id, content='{"todos": []}') for call in calls[:1]]
     else:
-        pytest.fail("asked more often than max_steps")
+        pytest.fail("more replies with calls than max_steps")
+    asked = [part.rule.tool for part in read_instructions(prompt)[:12] if part.rule is not None]
+    for tool in ("write_file", "edit_file", "bash"):
+        assert sum(call.name == tool for call in made) <= asked.count(tool)
 
 
-async def test_limits_of_calls_and_steps_are_kept_and_told():
+async def test_a_turn_whose_ids_were_changed_ends_as_well():
+    booth = await Booth.open(provider_offline, max_steps=3)
+    messages = [Message(role="user", content="list the files")]
+    for step in range(3):
+        response = await booth.answer(ChatRequest(messages=messages, tools=SPECS))
+        (call,) = response.tool_calls
+        messages += [
+            Message(role="assistant", content=[ToolCallBlock(id=f"other{step}", name=call.name, input=call.arguments)]),
+            Message(role="tool", tool_call_id=f"other{step}", content="{}"),
+        ]
+    response = await booth.answer(ChatRequest(messages=messages, tools=SPECS))
+    assert response.tool_calls is None
+
+
+async def test_the_limits_of_calls_and_steps_are_kept_and_reported():
     booth = await Booth.open(provider_offline, max_calls=2)
-    messages = [Message(role="user", content="read a.txt, b.txt and c.txt")]
+    messages = [Message(role="user", content="read a.txt, read b.txt and read c.txt")]
     response = await play(booth, messages, lambda call: json.dumps({"content": "x", "lines": 1, "total_lines": 1}))
-    text = response.content[0].text
-    assert "one answer makes only so many calls" in text
+    assert "b.txt has 1 line:" in response.content[0].text
+    assert "Could not read c.txt: not done: one turn makes only a limited number" in response.content[0].text
     assert sum(message.role == "tool" for message in messages) == 2
     slow = await Booth.open(provider_offline, max_steps=1)
-    messages = [Message(role="user", content="read the README")]
-    response = await play(slow, messages, lambda call: json.dumps({"paths": ["README.md"]}))
+    messages = [Message(role="user", content='add "milk" to the todo list')]
+    response = await play(slow, messages, lambda call: json.dumps({"todos": []}))
     assert sum(message.role == "tool" for message in messages) == 1
-    assert "Some of it was not done" in response.content[0].text
+    assert "Could not change the todo list: not done:" in response.content[0].text
 
 
-async def test_hooks_that_speak_in_between_are_not_taken_for_the_user():
+async def test_messages_of_hooks_are_not_taken_for_the_prompt():
     booth = await Booth.open(provider_offline)
     messages = [
         Message(role="user", content="count the files"),
@@ -630,7 +620,7 @@ async def test_hooks_that_speak_in_between_are_not_taken_for_the_user():
     assert "a (1 byte)" in final.content[0].text
 
 
-async def test_a_turn_that_was_cut_short_does_not_colour_the_next():
+async def test_a_turn_that_was_cut_short_does_not_affect_the_next():
     booth = await Booth.open(provider_offline)
     messages = [Message(role="user", content="list the files")]
     response = await booth.answer(ChatRequest(messages=messages, tools=SPECS))
@@ -654,30 +644,19 @@ async def test_ids_are_new_even_where_a_compacted_view_hides_the_old_ones():
 async def test_calls_and_results_are_read_in_every_shape_a_transcript_has():
     booth = await Booth.open(provider_offline)
     prompt = Message(role="user", content=[TextBlock(text="read a.txt")])
-    call: dict[str, Any] = {
-        "id": "c",
-        "tool": "read_file",
-        "arguments": {"file_path": "a.txt", "offset": 1, "limit": 40},
-    }
-    listed: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [call]}
-    output = {"content": "hi\n", "lines": 1, "total_lines": 1}
+    (call,) = (await booth.answer(ChatRequest(messages=[prompt], tools=SPECS))).tool_calls
+    stored = {"id": call.id, "tool": call.name, "arguments": call.arguments}
+    listed: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [stored]}
+    output = json.dumps({"content": "hi\n", "lines": 1, "total_lines": 1})
     shapes = [
         [Message(**listed),
-         Message(role="tool", tool_call_id="c", content=json.dumps(output))],
-        [Message(role="assistant", content=[ToolCallBlock(id="c", name="read_file", input=call["arguments"])]),
-         Message(role="user", content=[ToolResultBlock(tool_call_id="c", output=json.dumps(output))])],
+         Message(role="tool", tool_call_id=call.id, content=output)],
+        [Message(role="assistant", content=[ToolCallBlock(id=call.id, name=call.name, input=call.arguments)]),
+         Message(role="user", content=[ToolResultBlock(tool_call_id=call.id, output=output)])],
     ]  # fmt: skip
     for shape in shapes:
         response = await booth.answer(ChatRequest(messages=[prompt, *shape], tools=SPECS))
         assert "a.txt has 1 line" in response.content[0].text
-
-
-async def test_arguments_have_the_names_that_the_offered_tool_gives_them():
-    booth = await Booth.open(provider_offline)
-    other = ToolSpec(name="read_file", parameters={"type": "object", "properties": {"path": {"type": "string"}}})
-    request = ChatRequest(messages=[Message(role="user", content="read a.txt")], tools=[other])
-    response = await booth.answer(request)
-    assert response.tool_calls[0].arguments == {"path": "a.txt"}
 
 
 # ── the provider contract ────────────────────────────────────────────────────────────────────────
@@ -700,9 +679,9 @@ async def test_every_role_and_block_is_accepted(role):
     assert isinstance(await booth.answer(ChatRequest(messages=[])), ChatResponse)
 
 
-async def test_a_stream_tells_the_same_answer_in_words():
+async def test_a_stream_has_the_same_answer_in_words():
     booth = await Booth.open(provider_offline)
-    for prompt in ("help", "read a.txt and b.txt"):
+    for prompt in ("help", "read a.txt and read b.txt"):
         request = ChatRequest(messages=[Message(role="user", content=prompt)], tools=SPECS)
         chunks = await booth.chunks(request)
         response = check_chunks(chunks)
@@ -711,7 +690,7 @@ async def test_a_stream_tells_the_same_answer_in_words():
         assert len([chunk for chunk in chunks if chunk.kind == "block_delta"]) > 3
 
 
-async def test_what_a_request_limits_is_limited_and_what_it_cannot_do_is_told():
+async def test_limits_of_a_request_are_kept_and_what_it_cannot_honour_is_reported():
     booth = await Booth.open(provider_offline)
     short = await booth.ask("help", max_output_tokens=5)
     assert (len(short.content[0].text), short.finish_reason) == (20, "length")
@@ -750,7 +729,7 @@ async def test_concurrent_requests_do_not_mix():
         ({"debug": "yes"}, r"\$\.debug: expected true or false"),
     ],
 )
-async def test_a_wrong_config_is_refused_in_words(config, problem):
+async def test_a_wrong_config_is_rejected(config, problem):
     with pytest.raises(PlanError, match=problem):
         await Booth.open(provider_offline, **config)
 
@@ -762,13 +741,13 @@ def test_a_turn_cancelled_anywhere_leaves_nothing_and_no_file_torn(tmp_path, mod
             (tmp_path / name).write_text("old\n")
 
         async def scenario() -> None:
-            await Agent(tmp_path).ask("read a.txt, count the files and write the results to out.txt")
+            await Agent(tmp_path).ask('read a.txt, count the files and write "new" to out.txt')
 
         def check() -> list[str]:
             text = (tmp_path / "out.txt").read_text()
             left = sorted(path.name for path in tmp_path.iterdir())
             problems = [] if left == ["a.txt", "out.txt"] else [f"left: {left}"]
-            return problems if text == "old\n" or text.endswith(".\n") else [*problems, f"torn: {text[-50:]!r}"]
+            return problems if text in ("old\n", "new\n") else [*problems, f"torn: {text[-50:]!r}"]
 
         return scenario, check
 

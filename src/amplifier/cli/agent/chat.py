@@ -1,23 +1,24 @@
-"""The interactive chat: a prompt, a turn, a prompt, and the commands that begin with a slash.
-
-Above: `_job`. Below: `_agent` for the turns, `_keyboard` for the lines.
-"""
+"""The interactive chat: a prompt, a turn, a prompt, and the commands that begin with a slash."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import anyio
 
 from amplifier._json import visible_text
 from amplifier._spelling import nearest
+from amplifier.cli.agent.terminal_agent import Agent
 from amplifier.cli.core.error_messages import complaint
-from amplifier.cli.terminal.editor import LineEditor
+from amplifier.cli.sessions.home_folder import history_below
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.output import Output
-from amplifier.errors import AmplifierError
+from amplifier.cli.terminal.prompt_history import PromptHistory
+from amplifier.errors import AmplifierError, MissingExtraError
 
-from .terminal_agent import Agent
+if TYPE_CHECKING:
+    from amplifier.cli.terminal.line_prompt import LinePrompt
 
 __all__ = ["Chat"]
 
@@ -37,7 +38,7 @@ class Chat:
         self._agent = agent
         self._keyboard = keyboard
         self._terminal = terminal
-        self._editor = LineEditor(keyboard, terminal)
+        self._line_prompt: LinePrompt | None = None  # None for a terminal that cannot move its cursor
         self._was_interrupted = False
         self._is_over = False
         self._commands: dict[str, tuple[str, Callable[[], Awaitable[None]]]] = {
@@ -51,12 +52,12 @@ class Chat:
     async def run(self) -> None:
         """Talk until the person leaves."""
         self._greet()
-        for message in await self._agent.session.coordinator.get("context").get_messages():
-            if message.get("role") == "user" and isinstance(message.get("content"), str):
-                self._editor.remember(message["content"])
+        if self._terminal.is_capable:
+            self._line_prompt = await self._open_line_prompt()
         while not self._is_over:
             line = await self._read()
-            self._editor.remember(line or "")
+            if line is not None and self._line_prompt is not None:
+                self._line_prompt.remember(line)
             if line is None:
                 self._leave()
             elif line.startswith("//"):
@@ -65,6 +66,21 @@ class Chat:
                 await self._command(line[1:].strip())
             elif line.strip():
                 await self._turn(line)
+
+    async def _open_line_prompt(self) -> LinePrompt:
+        try:
+            from amplifier.cli.terminal.line_prompt import LinePrompt  # noqa: PLC0415  # other commands save the time its import takes
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("a chat at a terminal", extra="cli", missing=error.name) from error
+        messages = await self._agent.session.coordinator.get("context").get_messages()
+        asked = [message["content"] for message in messages if message.get("role") == "user"]
+        return LinePrompt(
+            self._keyboard,
+            self._terminal,
+            PromptHistory(history_below(self._agent.store.root.parent)),
+            recent=[text for text in asked if isinstance(text, str)],
+            completions={f"/{name}": summary for name, (summary, _) in self._commands.items()},
+        )
 
     def _greet(self) -> None:
         agent = self._agent
@@ -91,25 +107,22 @@ class Chat:
     async def _read_line(self, prompt: str) -> str | None:
         if not self._terminal.at_line_start:
             self._terminal.write("\n")
-        line: str | None = ""
-        interrupted = False
-        with anyio.CancelScope() as scope:
-
-            def drop_line() -> None:
-                nonlocal interrupted
-                interrupted = True
-                scope.cancel()
-
-            with self._agent.stopper.interrupts_go_to(drop_line):
+        with anyio.CancelScope() as scope, self._agent.stopper.interrupts_go_to(scope.cancel):
+            try:
                 line = await self._enter(self._terminal.glyph(prompt, "> "))
-        return self._after_interrupt() if interrupted else self._after_line(line)
+            except KeyboardInterrupt:  # Ctrl-C as a key, which the line prompt takes in place of the signal
+                return self._after_interrupt()
+            if not scope.cancel_called:
+                return self._after_line(line)
+        return self._after_interrupt()
 
     async def _enter(self, prompt: str) -> str | None:
-        """One line from the person; what others have to say meanwhile waits, or it would stand in the middle of it."""
-        self._agent.screen.pause()
+        """One line from the person; notices wait meanwhile, or they would appear in the middle of it."""
+        line_prompt = self._line_prompt
+        self._agent.screen.pause(None if line_prompt is None else line_prompt.redraw)
         try:
-            if self._terminal.is_capable:
-                return await self._editor.read(prompt)
+            if line_prompt is not None:
+                return await line_prompt.read(prompt)
             return await self._enter_plainly(prompt)
         finally:
             self._agent.screen.resume()
@@ -129,7 +142,8 @@ class Chat:
         return line
 
     def _after_interrupt(self) -> str | None:
-        if self._was_interrupted and not self._editor.dropped:  # who has typed meanwhile wants to get rid of that
+        dropped = "" if self._line_prompt is None else self._line_prompt.dropped
+        if self._was_interrupted and not dropped:  # with text entered meanwhile, Ctrl-C is there to drop that text
             return None
         self._was_interrupted = True
         self._tell("Press Ctrl-C again to leave.")

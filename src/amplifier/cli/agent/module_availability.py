@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from amplifier._spelling import did_you_mean
 from amplifier.cli.core.installed_modules import installed_ids
 from amplifier.cli.core.nearest_module import nearest_module
 from amplifier.errors import ModuleLoadError
@@ -61,7 +62,7 @@ def _problem(module_id: str, source: Any, known: list[str]) -> str | None:
 
 def _advice(module_id: str, known: list[str]) -> str:
     near = nearest_module(module_id, known)
-    return _ADVICE if near is None else f"did you mean {near!r}?"
+    return _ADVICE if near is None else did_you_mean(near)
 
 
 def _named(plan: Any) -> Iterator[tuple[str, str, Any]]:

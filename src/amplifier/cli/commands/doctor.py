@@ -39,6 +39,7 @@ _COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
 _OUR_COMMAND = "amplifier.cli"
 _OPTIONAL = {
     "trio": ("trio", "--backend trio"),
+    "prompt_toolkit": ("cli", "chatting at a terminal"),
     "yaml": ("cli", "plans in YAML"),
     "jsonschema_rs": ("validation", "checking tool input against schemas"),
 }

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from amplifier._spelling import nearest
+from amplifier._spelling import did_you_mean, nearest
 
 __all__ = ["LazyGroup"]
 
@@ -46,6 +46,6 @@ class LazyGroup(click.Group):
         if not name.startswith("-") and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
             names = self.list_commands(ctx)
             near = nearest(name, names)
-            there_are = f"Did you mean {near!r}?" if near else f"There are: {', '.join(names)}.{self._advice}"
-            ctx.fail(f"No such command {name!r}. {there_are}")
+            advice = f"; {did_you_mean(near)}" if near else f". There are: {', '.join(names)}.{self._advice}"
+            ctx.fail(f"No such command {name!r}{advice}")
         return super().resolve_command(ctx, args)

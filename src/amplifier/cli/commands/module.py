@@ -11,6 +11,7 @@ import anyio
 import click
 
 from amplifier._json import visible_text
+from amplifier._spelling import did_you_mean
 from amplifier.cli.agent.default_plan import BUILT_IN, needs
 from amplifier.cli.core.error_messages import complaint
 from amplifier.cli.core.exit_codes import CommandError
@@ -94,7 +95,7 @@ def show_module(module_id: str, as_json: bool) -> None:
     found = [entry for entry in all_modules() if entry.info.id == module_id]
     if not found:
         near = nearest_module(module_id, installed_ids())
-        advice = f"did you mean {near!r}? " if near else ""
+        advice = f"{did_you_mean(near)} " if near else ""
         raise CommandError(f"no module {module_id!r} is installed; {advice}`amplifier module list` shows all of them")
     facts = {**_facts(found[0]), "others": [_whence(other) for other in found[1:]]}
     try:

@@ -12,15 +12,15 @@ import attrs
 import click
 
 from amplifier._json import visible_text
+from amplifier.cli.commands.invocation import Invocation, complete_session, debug_option, json_option, open_store
+from amplifier.cli.commands.run import ONE_PROMPT, begin, refuse_more_words, run_options
 from amplifier.cli.core.exit_codes import CommandError, Exit
+from amplifier.cli.sessions.conversation_text import heading_of_message, text_of_message
 from amplifier.cli.sessions.store import SessionRecord, SessionStore, now
-from amplifier.cli.sessions.transcript import Transcript, text_of_message
+from amplifier.cli.sessions.transcript import Transcript
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.tables import print_table
 from amplifier.modules.context_persistent import PersistentContext, PersistentOptions
-
-from .invocation import Invocation, complete_session, debug_option, json_option, open_store
-from .run import ONE_PROMPT, begin, refuse_more_words, run_options
 
 __all__ = ["session"]
 
@@ -72,10 +72,14 @@ def _in_local_time(moment: str) -> str:
 
 @session.command("show")
 @_SESSION
+@click.option("--full", is_flag=True, help="Show tool calls and tool output in full length.")
 @json_option
 @debug_option
-def show_session(session_id: str, as_json: bool) -> None:
-    """Show what was said in a session. It may be open elsewhere meanwhile."""
+def show_session(session_id: str, full: bool, as_json: bool) -> None:
+    """Show the conversation of a session. It may be open elsewhere meanwhile.
+
+    Tool calls and tool output are shortened. --json prints everything.
+    """
     store = open_store()
     record = store.find(session_id)
     transcript = store.transcript(record.session_id)
@@ -86,14 +90,10 @@ def show_session(session_id: str, as_json: bool) -> None:
             if value is not None:
                 click.echo(f"{name.replace('_', ' '):12} {visible_text(value, multiline=False)}")
         for message in transcript.messages:
-            click.echo(f"\n{_heading(message)}\n{visible_text(text_of_message(message))}")
+            click.echo(f"\n{click.style(heading_of_message(message), bold=True)}")
+            click.echo(text_of_message(message, full=full))
     if transcript.unread:
         click.echo(f"the last {transcript.unread} bytes of the transcript could not be read", err=True)
-
-
-def _heading(message: dict[str, Any]) -> str:
-    name = f" ({message['name']})" if isinstance(message.get("name"), str) else ""
-    return visible_text(f"── {message.get('role')}{name}", multiline=False)
 
 
 @session.command("resume", context_settings=ONE_PROMPT)

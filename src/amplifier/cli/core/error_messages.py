@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 
 from amplifier._json import redact_text, visible_text
+from amplifier._spelling import did_you_mean
 from amplifier.errors import (
     AmplifierError,
     AuthenticationError,
@@ -18,6 +19,7 @@ from amplifier.errors import (
     ProviderUnavailableError,
     RateLimitError,
 )
+from amplifier.loading._alias_advice import advise_on_alias
 
 from .exit_codes import CommandError, Exit
 from .nearest_module import is_near
@@ -29,7 +31,7 @@ _CLOSED_BY_READER = frozenset({errno.EPIPE, errno.ESHUTDOWN})
 
 def complaint(error: BaseException) -> str:
     """What went wrong and what to do, as text that is safe to show; no traceback."""
-    return visible_text(redact_text(_words(error)))
+    return visible_text(redact_text(advise_on_alias(_words(error), error)))
 
 
 def exit_code_of(error: BaseException) -> int:
@@ -53,9 +55,9 @@ def _words(error: BaseException) -> str:
         return f"{error}{_advice(error)}"
     if isinstance(error, ModuleNotFoundError) and error.module_id is not None:
         suggestion = error.suggestion
-        near = f" Did you mean {suggestion!r}?" if suggestion and is_near(error.module_id, suggestion) else ""
+        near = f"; {did_you_mean(suggestion)}" if suggestion and is_near(error.module_id, suggestion) else "."
         return (
-            f"no module {error.module_id!r} is installed.{near} `amplifier module list` shows what there is; "
+            f"no module {error.module_id!r} is installed{near} `amplifier module list` shows what there is; "
             "`--debug` shows where it was looked for."
         )
     if isinstance(error, CommandError | MissingExtraError):

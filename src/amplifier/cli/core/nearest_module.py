@@ -1,23 +1,22 @@
-"""What somebody perhaps meant by a module id that nothing provides. Above: messages. Below: nothing of ours."""
+"""Which module id was probably meant by one that nothing provides."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import SequenceMatcher
 
-from amplifier._spelling import nearest_names
+from amplifier._spelling import nearest_names, resemble
 
 __all__ = ["is_near", "nearest_module"]
 
 _NEAR_ID = 0.75
 _NEAR_NAME = 0.6
-"""Half of an id is its kind, which ids have in common; what stands behind it has to be near by itself."""
+"""Half of an id is its kind, which ids have in common; what follows has to be similar by itself."""
 
 
 def is_near(given: str, known: str) -> bool:
     """Whether one id is easily written for the other."""
     name, other = (module_id.partition("-")[2] or module_id for module_id in (given, known))
-    return SequenceMatcher(None, name, other).ratio() >= _NEAR_NAME
+    return resemble(name, other, cutoff=_NEAR_NAME)
 
 
 def nearest_module(given: str, known: Iterable[str]) -> str | None:

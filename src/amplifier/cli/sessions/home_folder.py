@@ -11,7 +11,7 @@ from pathlib import Path
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.errors import MissingExtraError
 
-__all__ = ["HOME_VARIABLE", "find_home", "require_writable", "running_below", "sessions_below"]
+__all__ = ["HOME_VARIABLE", "find_home", "history_below", "require_writable", "running_below", "sessions_below"]
 
 HOME_VARIABLE = "AMPLIFIER_HOME"
 
@@ -36,6 +36,11 @@ def sessions_below(home: Path) -> Path:
 def running_below(home: Path) -> Path:
     """The folder in which running commands can be found and asked what they are doing."""
     return home / "running"
+
+
+def history_below(home: Path) -> Path:
+    """The file with the messages that were entered in chats."""
+    return home / "history"
 
 
 def require_writable(sessions: Path) -> None:

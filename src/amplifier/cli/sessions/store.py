@@ -25,7 +25,7 @@ from typing import Any
 
 import attrs
 
-from amplifier._spelling import nearest
+from amplifier._spelling import did_you_mean, nearest
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.errors import PlanError
 from amplifier.plan import validate_session_id
@@ -172,7 +172,7 @@ class SessionStore:
         if begun:
             raise CommandError(f"{wanted!r} is the beginning of {len(begun)} session ids: {', '.join(begun[:5])}")
         near = nearest(wanted, names, cutoff=0.5)
-        advice = f"did you mean {near!r}? " if near else ""
+        advice = f"{did_you_mean(near)} " if near else ""
         raise CommandError(f"no session {wanted!r} in {self.root}; {advice}`amplifier session list` shows all of them")
 
     # ── writing ──

@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 
-__all__ = ["Transcript", "read_transcript", "text_of_message"]
+__all__ = ["Transcript", "read_transcript"]
 
 FILE_NAME = "messages.log"
 
@@ -67,22 +67,3 @@ def _record(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
-
-
-def text_of_message(message: dict[str, Any]) -> str:
-    """The words of a message; tool calls are named, other blocks by their kind."""
-    content = message.get("content")
-    if not isinstance(content, list):
-        return "" if content is None else str(content)
-    return "\n".join(filter(None, (_text_of_block(block) for block in content)))
-
-
-def _text_of_block(block: Any) -> str:
-    if not isinstance(block, dict):
-        return str(block)
-    kind = block.get("type")
-    if kind == "text":
-        return str(block.get("text") or "")
-    if kind == "tool_call":
-        return f"→ {block.get('name')} {json.dumps(block.get('input'), ensure_ascii=False, default=str)}"
-    return f"[{kind}]"

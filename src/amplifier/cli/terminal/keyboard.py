@@ -1,8 +1,6 @@
-"""Reading from the terminal without blocking anything and without losing a key: a wait that can be cancelled, on both backends.
+"""Reads lines from the terminal in its ordinary mode, in which the system edits the line; a wait can be cancelled on both backends.
 
-No mode of the terminal is changed here. In its ordinary mode the system itself edits the line and hands it over whole.
-
-Above: the line editor and the approval questions. Below: AnyIO.
+Questions for permission are answered here, and chats at terminals that cannot move their cursor. No mode of the terminal is changed.
 """
 
 from __future__ import annotations
@@ -11,8 +9,12 @@ import os
 import sys
 import termios
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import anyio
+
+if TYPE_CHECKING:
+    from prompt_toolkit.key_binding.key_processor import KeyPress
 
 __all__ = ["Keyboard"]
 
@@ -22,22 +24,18 @@ _CHUNK = 4096
 class Keyboard:
     """The terminal at standard input.
 
-    Args:
-        descriptor: Another terminal's file descriptor; it stays the caller's.
-
     Attributes:
-        descriptor: Where keys are read from.
-        is_at_end: Whether the last read met the end of input.
+        typed_ahead: Keys that the line prompt has read beyond the end of its line, for its next line.
     """
 
-    def __init__(self, descriptor: int | None = None) -> None:
-        self.descriptor = sys.stdin.fileno() if descriptor is None else descriptor
-        self.is_at_end = False
+    def __init__(self) -> None:
+        self.typed_ahead: list[KeyPress] = []
+        self._descriptor = sys.stdin.fileno()
         self._read = b""
 
     @staticmethod
     def is_there() -> bool:
-        """Whether a person can type."""
+        """Whether standard input is a terminal."""
         try:
             return sys.stdin.isatty()
         except (AttributeError, ValueError):
@@ -54,26 +52,16 @@ class Keyboard:
         line, _, self._read = self._read.partition(b"\n")
         return line.decode(errors="replace").rstrip("\r")
 
-    async def read_bytes(self) -> bytes:
-        """Whatever was typed since; nothing at the end of input."""
-        typed, self._read = self._read, b""
-        return typed or await self._receive()
-
-    def push_back(self, data: bytes) -> None:
-        """Put back what was read and is not needed yet."""
-        self._read = data + self._read
-
     async def _receive(self) -> bytes:
-        await anyio.wait_readable(self.descriptor)
+        await anyio.wait_readable(self._descriptor)
         try:
-            data = os.read(self.descriptor, _CHUNK)
+            return os.read(self._descriptor, _CHUNK)
         except OSError:  # the terminal is gone
-            data = b""
-        self.is_at_end = not data
-        return data
+            return b""
 
     def forget_typed(self) -> None:
         """Drop what was typed ahead: it cannot have been meant as the answer to a question not asked yet."""
+        self.typed_ahead = []
         self._read = b""
         with suppress(termios.error, OSError):
-            termios.tcflush(self.descriptor, termios.TCIFLUSH)
+            termios.tcflush(self._descriptor, termios.TCIFLUSH)

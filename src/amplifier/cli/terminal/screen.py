@@ -9,6 +9,7 @@ Above: `_agent`. Below: `_output`, `_record`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 from rich.cells import cell_len, set_cell_size
@@ -52,6 +53,7 @@ class Screen:
         self._running: dict[str, ToolUse] = {}
         self._live_rows = 0
         self._paused = False
+        self._redraw_question: Callable[[], None] | None = None
         self._held_back: list[str] = []
         self._shown = ""  # of the answer that is being written
         self._blocks_with_pieces: set[Any] = set()
@@ -144,6 +146,8 @@ class Screen:
         self._break_line()
         begin = "\r\n" if self._paused and self._err.is_terminal else ""
         self._err.line(begin + text)
+        if self._redraw_question is not None:
+            self._redraw_question()
 
     def _line(self, text: str) -> None:
         if self._paused:
@@ -225,15 +229,21 @@ class Screen:
         if self._err.is_terminal and not self._live_rows:
             self._err.at_line_start = False
 
-    def pause(self) -> None:
-        """Somebody is being asked something: nothing may be written below the question until it is answered."""
+    def pause(self, redraw: Callable[[], None] | None = None) -> None:
+        """Hold everything back until `resume`: the person is being asked something, and nothing may be written below the question.
+
+        Args:
+            redraw: Draws the question again, below an interjection.
+        """
         self.take_live_lines_away()
         self._break_line()
         self._paused = True
+        self._redraw_question = redraw
 
     def resume(self) -> None:
         """The question has been answered."""
         self._paused = False
+        self._redraw_question = None
         self._err.at_line_start = True  # the person has pressed Enter, or whoever asked has ended the line
         held_back, self._held_back = self._held_back, []
         for text in held_back:

@@ -1,14 +1,14 @@
 """The published form of our models: what pydantic gives the published ones, attached while compat is installed.
 
-    _face          the members themselves, and who gets them
-    _dump          model_dump and model_dump_json
-    _subclasses    classes that inherit from a model with nothing but annotations
-    _errors        pydantic's ValidationError where foreign code builds a model
-    _schema        model_json_schema and model_fields
+    methods          the members, and the classes that get them
+    dump          model_dump and model_dump_json
+    subclasses    classes that inherit from a model with nothing but annotations
+    errors        pydantic's ValidationError where third-party code builds a model
+    schema        model_json_schema and model_fields
 
-Without `attach` our classes have none of it. pydantic itself is not needed; where it is there, its errors are used.
+Without `attach` our classes have none of it. pydantic itself is not needed; where it is installed, its errors are used.
 """
 
-from ._attach import attach, detach
+from .attach import attach, detach
 
 __all__ = ["attach", "detach"]

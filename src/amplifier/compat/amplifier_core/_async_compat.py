@@ -15,7 +15,7 @@ async def _wrap(awaitable: Awaitable[Any]) -> Any:
 
 
 class _OwnedHookTask:
-    """A hook's coroutine that can be cancelled by whoever stops waiting for it, before or after it has started."""
+    """A hook's coroutine that is cancelled when its caller stops waiting, before or after it has started."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         self._coroutine = coroutine

@@ -13,9 +13,9 @@ logger = logging.getLogger(__name__)
 
 
 async def collect_contributions(channels: dict[str, list[dict[str, Any]]], channel: str) -> list[Any]:
-    """Ask every contributor of a channel in order; failing ones are logged and left out, and None is.
+    """Call every contributor of a channel in order; failures are logged and left out, and so is None.
 
-    A contributor that raises a cancellation nobody asked for ends the collection with what there is so far.
+    A contributor that raises a cancellation although nothing was cancelled ends the collection with what there is so far.
     """
     collected: list[Any] = []
     for contributor in channels.get(channel) or ():
@@ -26,10 +26,10 @@ async def collect_contributions(channels: dict[str, list[dict[str, Any]]], chann
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
-                raise  # somebody really cancelled the caller
+                raise  # the caller was cancelled
             logger.warning("Collection cancelled during contributor '%s' on channel '%s'", contributor["name"], channel)
             break
-        except Exception as exc:  # noqa: BLE001 — contributors are foreign code
+        except Exception as exc:  # noqa: BLE001 — contributors are third-party code
             logger.warning("Contributor '%s' on channel '%s' failed: %s", contributor["name"], channel, exc)
         else:
             if value is not None:

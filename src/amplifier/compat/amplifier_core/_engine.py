@@ -6,9 +6,9 @@ import types
 from decimal import Decimal
 from typing import Any, Final
 
-from amplifier.compat._coordinator import RustCoordinator
-from amplifier.compat._hooks import RustHookRegistry
-from amplifier.compat._session import RustSession
+from amplifier.compat._sessions.coordinator import RustCoordinator
+from amplifier.compat._sessions.hooks import RustHookRegistry
+from amplifier.compat._sessions.session import RustSession
 from amplifier.kernel import CancellationToken as RustCancellationToken
 from amplifier.models import ToolResult
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from amplifier.compat._streaming import providers_for
+from amplifier.compat._modules.streaming import providers_for
 
 from .utils import redact_secrets
 
@@ -32,10 +32,10 @@ async def run_orchestrator(coordinator: Any, prompt: str) -> Any:
 async def emit_raw_field_if_configured(
     coordinator: Any, config: dict[str, Any], session_id: str, event_base: str
 ) -> None:
-    """Announce the whole plan, without secrets, as ``session:config`` if ``session.raw`` asks for it.
+    """Announce the whole plan, without secrets, as ``session:config`` if ``session.raw`` is set.
 
     Args:
-        coordinator: Whose hooks to tell.
+        coordinator: Whose hooks receive the event.
         config: The mount plan.
         session_id: The session's id.
         event_base: Not used; published callers pass it.

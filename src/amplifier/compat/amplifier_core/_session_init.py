@@ -1,7 +1,7 @@
 """Loading and mounting a plan in the published order, as published tests call and patch it.
 
 Orchestrator, context, providers, tools, hooks, then every module's ``on_session_ready``, then ``session:fork``. Works with any
-coordinator and any loader that look like the published ones. Above: both session classes.
+coordinator and any loader that look like the published ones.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import logging
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
+
+from amplifier.compat._modules.on_trio import translated
 
 from .events import MODULE_LOAD_FAILED, MODULE_ON_SESSION_READY_FAILED, SESSION_FORK
 from .utils import redact_secrets
@@ -53,7 +55,7 @@ async def _session_aenter(session: Any) -> Any:
 async def _emit_module_load_failed(
     coordinator: Any, module_type: str, module_id: str, error: BaseException, *, instance_id: str | None = None
 ) -> None:
-    """Tell observers that a module is missing; what goes wrong in telling is not worth more than a line in the log."""
+    """Emit ``module:load_failed``; a failure to emit is only logged."""
     from .loader import module_failure_reason  # noqa: PLC0415 — the loader imports the validators, and they this file's neighbours
 
     details = {
@@ -66,7 +68,7 @@ async def _emit_module_load_failed(
         details["instance_id"] = instance_id
     try:
         await coordinator.hooks.emit(MODULE_LOAD_FAILED, details)
-    except Exception:  # handlers are foreign code
+    except Exception:  # handlers are third-party code
         logger.debug("module:load_failed could not be announced", exc_info=True)
 
 
@@ -110,7 +112,7 @@ class _Opening:
         module = spec["module"]
         try:
             self._enqueue(await self._mount(module, spec.get("config", {}), spec.get("source")), module)
-        except Exception as exc:  # foreign code, contained here
+        except Exception as exc:  # third-party code, contained here
             logger.warning("Failed to load %s '%s': %s", kind, module, _safe_exception_str(exc), exc_info=True)
             await _emit_module_load_failed(self._coordinator, kind, module, exc)
 
@@ -125,7 +127,7 @@ class _Opening:
             mount = await self._mount(module, spec.get("config", {}), spec.get("source"))
             await self._place_instance(module, instance, before)
             self._enqueue(mount, module)
-        except Exception as exc:  # foreign code, contained here
+        except Exception as exc:  # third-party code, contained here
             logger.warning("Failed to load provider '%s': %s", module, _safe_exception_str(exc), exc_info=True)
             await self._restore_providers(before)
             await _emit_module_load_failed(coordinator, "provider", module, exc, instance_id=instance)
@@ -134,23 +136,23 @@ class _Opening:
                 await decide(coordinator, deepcopy(spec), exc)
 
     async def make_ready(self) -> None:
-        """Tell every mounted module that all of them are there."""
+        """Call the ``on_session_ready`` of every mounted module."""
         queue = self._ready
         if hasattr(self._loader, "get_on_session_ready_queue"):
             queue = self._loader.get_on_session_ready_queue()
         for module, function in queue:
             try:
-                answer = function(self._coordinator)
+                answer = translated(module, function)(self._coordinator)
                 if inspect.isawaitable(answer):
                     await answer
-            except Exception as exc:  # foreign code; not fatal by contract
+            except Exception as exc:  # third-party code; not fatal by contract
                 text = _safe_exception_str(exc)
                 logger.warning("on_session_ready for '%s' raised: %s", module, text, exc_info=True)
                 try:
                     await self._coordinator.hooks.emit(
                         MODULE_ON_SESSION_READY_FAILED, {"module_id": module, "error": text}
                     )
-                except Exception:  # handlers are foreign code
+                except Exception:  # handlers are third-party code
                     logger.debug("module:on_session_ready_failed could not be announced", exc_info=True)
         if hasattr(self._loader, "clear_on_session_ready_queue"):
             self._loader.clear_on_session_ready_queue()

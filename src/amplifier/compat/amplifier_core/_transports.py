@@ -1,7 +1,7 @@
-"""Modules that are not written in Python: what a directory holds, and who would mount it.
+"""Modules that are not written in Python: what a directory holds, and a mount function that refuses it.
 
-gRPC tools are mounted by `loader_grpc`, which needs grpcio. WebAssembly and sidecars need the published kernel's engine; here
-they are recognized, so that the refusal says so instead of missing a Python package. Above: `loader` and `_engine`.
+Their transports need the published kernel's engine. They are recognized, so that the error names the transport and not a
+missing Python package.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _declared(manifest: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def wasm_mount(module_path: Path) -> Mount:
-    """Have the engine mount a WebAssembly component; ours cannot, and says so."""
+    """Have the engine mount a WebAssembly component; ours raises an error."""
     load = importlib.import_module("amplifier_core._engine").load_and_mount_wasm  # tests put doubles there
 
     async def mount(coordinator: Any) -> None:
@@ -81,13 +81,9 @@ def wasm_mount(module_path: Path) -> Mount:
     return mount
 
 
-async def grpc_mount(module_path: Path, module_id: str, config: Any, coordinator: Any) -> Mount:
-    """Connect to a gRPC tool as its ``amplifier.toml`` says."""
-    loader_grpc = importlib.import_module("amplifier_core.loader_grpc")
-    manifest = module_path / "amplifier.toml"
-    meta = tomllib.loads(manifest.read_text(encoding="utf-8")) if manifest.exists() else {}
-    mount: Mount = await loader_grpc.load_grpc_module(module_id, config, meta, coordinator)
-    return mount
+def grpc_mount(module_id: str) -> Mount:
+    """The mount function of a gRPC service, which fails: this kernel does not connect to one."""
+    return _refusing(module_id, "a gRPC service, which this kernel does not connect to")
 
 
 def sidecar_mount(module_path: Path, module_id: str, manifest: dict[str, Any]) -> Mount:
@@ -102,10 +98,13 @@ def sidecar_mount(module_path: Path, module_id: str, manifest: dict[str, Any]) -
         looked = ", ".join(map(str, places))
         raise FileNotFoundError(f"no sidecar binary of crate {crate!r} for module {module_id!r}; looked for {looked}")
 
+    return _refusing(module_id, "a sidecar program, which this kernel does not start")
+
+
+def _refusing(module_id: str, what: str) -> Mount:
     async def mount(coordinator: Any) -> None:
         raise ModuleLoadError(
-            f"module {module_id!r} is a sidecar program, which this kernel does not start; use the published kernel, or "
-            "a gRPC endpoint in its amplifier.toml",
+            f"module {module_id!r} is {what}; use the published kernel for it, or a module in Python",
             module_id=module_id,
             reason_code="mount_failed",
         )

@@ -30,7 +30,7 @@ _open_call: ContextVar[str | None] = ContextVar("amplifier_core_llm_call", defau
 
 
 def new_request_id() -> str:
-    """An id nobody has used."""
+    """A new unique id."""
     return str(uuid.uuid4())
 
 

@@ -17,9 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from amplifier.compat._adapting import mount_published
-from amplifier.compat._backends import refuse_asyncio_on_trio
-from amplifier.compat._installed import built_in_claim, mount_of, third_party_entries
+from amplifier.compat._modules.adapting import mount_published
+from amplifier.compat._modules.asyncio_use import refuse_asyncio_on_trio
+from amplifier.compat._modules.installed import built_in_claim, mount_of, third_party_entries
 from amplifier.errors import ModuleLoadError
 from amplifier.loading import Pin, find_pinned, read_pin
 from amplifier.loading import entry_points as installed_entry_points
@@ -90,11 +90,11 @@ class _ModuleDiscoveryError(ValueError):
 
 
 def module_failure_reason(error: BaseException) -> str:
-    """Why a module could not be loaded, in one of `MODULE_FAILURE_REASONS`; foreign errors are ``unknown``."""
+    """Why a module could not be loaded, in one of `MODULE_FAILURE_REASONS`; other errors are ``unknown``."""
     if isinstance(error, SourceNotFoundError):
         return "missing_source"
     if isinstance(error, ModuleValidationError | _ModuleDiscoveryError | ModuleLoadError):
-        code: Any = error.reason_code  # an attribute, so anybody may have put anything there
+        code: Any = error.reason_code  # an attribute, so it may hold any value
         if isinstance(code, str) and code in MODULE_FAILURE_REASONS:
             return code
     return "unknown"
@@ -104,7 +104,7 @@ class ModuleLoader:
     """Finds modules by id.
 
     Args:
-        coordinator: Whose ``module-source-resolver`` to ask.
+        coordinator: Whose ``module-source-resolver`` is used.
         search_paths: Directories for `discover`; `load` does not look there.
     """
 
@@ -183,7 +183,7 @@ class ModuleLoader:
             module_id: What to load.
             config: What its mount will be called with.
             source_hint: Handed to the resolver, unless it pins an installed distribution or the built-in module.
-            coordinator: Given, modules in other languages are recognized; they go to `loader_grpc` or to the engine.
+            coordinator: Given, modules in other languages are recognized and refused at mount.
 
         Returns:
             ``await mount(coordinator)`` mounts the module and gives its cleanup.
@@ -224,9 +224,9 @@ class ModuleLoader:
         return None
 
     async def _refuse_other_source(self, resolver: Any, module_id: str, hint: Any, path: Path) -> None:
-        asked = (await _resolve(resolver, module_id, hint)).resolve().resolve()
-        if asked != path:
-            raise ImportError(f"Refusing to load '{module_id}' from {asked}: it is already loaded from {path}")
+        wanted = (await _resolve(resolver, module_id, hint)).resolve().resolve()
+        if wanted != path:
+            raise ImportError(f"Refusing to load '{module_id}' from {wanted}: it is already loaded from {path}")
 
     async def _load_resolved(self, resolver: Any, module_id: str, config: Any, hint: Any, coordinator: Any) -> Mount:
         try:
@@ -234,11 +234,11 @@ class ModuleLoader:
             module_path = source.resolve()
             logger.info("[module:mount] %s from %s", module_id, source)
             self._add_path(str(module_path))
-            foreign = (
+            other = (
                 None if coordinator is None else await self._load_foreign(module_path, module_id, config, coordinator)
             )
-            if foreign is not None:
-                return foreign
+            if other is not None:
+                return other
             package = await self._validate_module(module_id, module_path, config=config)
         except SourceNotFoundError:
             mount = await self._load_direct(module_id, config)
@@ -281,7 +281,7 @@ class ModuleLoader:
         return _closure(module_id, mount, config)
 
     def _load_built_in(self, module_id: str) -> Any:
-        """The mount function of our own module of an id, unless somebody else's is installed and could not be loaded."""
+        """The mount function of the built-in module of an id, unless a third-party one is installed and could not be loaded."""
         claim = built_in_claim(module_id)
         if claim is None or any(entry.name == module_id for entry in third_party_entries()):
             return None
@@ -308,7 +308,7 @@ class ModuleLoader:
                 return mount
         except ModuleLoadError:
             raise
-        except Exception:  # what is installed is foreign code
+        except Exception:  # what is installed is third-party code
             logger.exception("Could not load '%s' via entry point", module_id)
         return None
 
@@ -329,7 +329,7 @@ class ModuleLoader:
     # ── modules in other languages ──
 
     async def _load_foreign(self, module_path: Path, module_id: str, config: Any, coordinator: Any) -> Mount | None:
-        """The mount function of a module that is not Python; None for one that is, or that nobody can tell."""
+        """The mount function of a module that is not Python; None for one that is, or that cannot be recognized."""
         try:
             engine = importlib.import_module("amplifier_core._engine")  # tests put doubles there
             manifest = engine.resolve_module(str(module_path))
@@ -350,7 +350,7 @@ class ModuleLoader:
         return _transports.wasm_mount(module_path)
 
     async def _make_grpc_mount(self, module_path: Path, module_id: str, config: Any, coordinator: Any) -> Mount:
-        return await _transports.grpc_mount(module_path, module_id, config, coordinator)
+        return _transports.grpc_mount(module_id)
 
     def _make_rust_sidecar_mount(self, module_path: Path, module_id: str, manifest: Any, coordinator: Any) -> Mount:
         return _transports.sidecar_mount(module_path, module_id, manifest)
@@ -438,13 +438,13 @@ class ModuleLoader:
             raise
 
     def cleanup(self) -> None:
-        """Take back the sys.path entries of this loader."""
+        """Remove the sys.path entries of this loader."""
         while self._added_paths:
             with suppress(ValueError):
                 sys.path.remove(self._added_paths.pop())
 
     def get_on_session_ready_queue(self) -> list[tuple[str, Callable[..., Any]]]:
-        """Who is to be told when all modules are mounted; a copy."""
+        """The registered ``on_session_ready`` functions; a copy."""
         return list(self._on_session_ready_queue)
 
     def enqueue_on_session_ready(self, module_id: str, fn: Callable[..., Any]) -> None:
@@ -452,7 +452,7 @@ class ModuleLoader:
         self._on_session_ready_queue.append((module_id, fn))
 
     def clear_on_session_ready_queue(self) -> None:
-        """Forget who was told."""
+        """Remove all registered functions."""
         self._on_session_ready_queue.clear()
 
 
@@ -463,7 +463,7 @@ async def _resolve(resolver: Any, module_id: str, hint: Any) -> Any:
 
 
 def _closure(module_id: str, raw: Any, config: dict[str, Any] | None) -> Mount:
-    """A mount function with its configuration, and with what the module wants to be told."""
+    """A mount function with its configuration and the module's ``on_session_ready``."""
 
     async def mount(coordinator: Any) -> Any:
         return await mount_published(module_id, raw, coordinator, config or {})

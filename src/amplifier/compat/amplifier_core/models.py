@@ -1,7 +1,7 @@
 """Results and descriptions, as published modules import them."""
 
-from amplifier._json import sanitize_text as _sanitize_for_llm  # noqa: F401 — suites of published modules ask for it
-from amplifier.compat._pydantic._face import json_default as _json_default  # noqa: F401 — as above
+from amplifier._json import sanitize_text as _sanitize_for_llm  # noqa: F401 — suites of published modules import it
+from amplifier.compat._pydantic.methods import json_default as _json_default  # noqa: F401 — as above
 from amplifier.models import (
     ConfigField,
     ContextInjection,

@@ -42,5 +42,5 @@ class FileSystemModuleSource:
         return list(self._paths)
 
     def get_mention_mappings(self) -> dict[str, str]:
-        """A copy of what mentions stand for which path."""
+        """A copy of the paths by mention."""
         return dict(self._bundle_mappings)

@@ -1,6 +1,6 @@
-"""The fixtures that published modules' suites ask for; pytest finds this file by the alias's metadata.
+"""The fixtures that suites of published modules use; pytest finds this file by the alias's metadata.
 
-The directory a test file lies in says which module it is about: ``amplifier-module-<type>-<name>/`` with a package
+The directory of a test file names the module under test: ``amplifier-module-<type>-<name>/`` with a package
 ``amplifier_module_<type>_<name>`` in it.
 """
 
@@ -109,7 +109,7 @@ def _infer_type_from_name(name: str) -> str | None:
 
 
 class AmplifierModulePlugin:
-    """Which module the whole run is about, as far as its directories tell."""
+    """The module under test of the whole run, if its directories name one."""
 
     def __init__(self) -> None:
         self.module_path: Path | None = None
@@ -220,7 +220,7 @@ def mock_deps(coordinator: Any) -> tuple[Any, dict[str, Any], dict[str, Any], An
 
 
 class _TalkingProvider:
-    """Says one thing and calls no tools."""
+    """Returns one text and calls no tools."""
 
     name = "mock"
 

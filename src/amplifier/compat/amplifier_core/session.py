@@ -11,9 +11,9 @@ import uuid
 from types import TracebackType
 from typing import Any, Self
 
-from amplifier.compat._processes import guard_tools
-from amplifier.compat._streaming import providers_for
-from amplifier.compat._turns import PublishedTurn
+from amplifier.compat._modules.processes import guard_tools
+from amplifier.compat._modules.streaming import providers_for
+from amplifier.compat._modules.turns import PublishedTurn
 
 from ._engine import RustCoordinator as ModuleCoordinator
 from ._session_init import _safe_exception_str, initialize_session
@@ -35,7 +35,7 @@ class AmplifierSession:
         loader: Finds modules; one of its own if absent.
         session_id: Generated if absent.
         parent_id: The session this one was forked from.
-        approval_system: Answers hooks that ask the user.
+        approval_system: Answers approval requests of hooks.
         display_system: Shows messages of hooks.
         is_resumed: Announce ``session:resume`` instead of ``session:start``.
 
@@ -105,7 +105,7 @@ class AmplifierSession:
         """
         if not self._initialized:
             await self.initialize()
-        await self._say_start()
+        await self._emit_start()
         mounted = self._mounted()
         token = self.coordinator.cancellation
         self.status.status = "running"
@@ -118,7 +118,7 @@ class AmplifierSession:
             text = _safe_exception_str(exc)
             if token.is_cancelled:
                 self.status.status = "cancelled"
-                await self._say_cancelled(text)
+                await self._emit_cancelled(text)
                 logger.info("Execution cancelled: %s", text)
             else:
                 self.status.status = "failed"
@@ -127,7 +127,7 @@ class AmplifierSession:
             raise
         if token.is_cancelled:
             self.status.status = "cancelled"
-            await self._say_cancelled(None)
+            await self._emit_cancelled(None)
         else:
             self.status.status = "completed"
         return answer
@@ -150,7 +150,7 @@ class AmplifierSession:
         mounted["providers"] = providers_for(mounted["orchestrator"], mounted["providers"], mounted["tools"])
         return mounted
 
-    async def _say_start(self) -> None:
+    async def _emit_start(self) -> None:
         if self._lifecycle_event_emitted:
             return
         self._lifecycle_event_emitted = True
@@ -162,7 +162,7 @@ class AmplifierSession:
             details["raw"] = redact_secrets(self.config)
         await self.coordinator.hooks.emit(SESSION_RESUME if self._is_resumed else SESSION_START, details)
 
-    async def _say_cancelled(self, error: str | None) -> None:
+    async def _emit_cancelled(self, error: str | None) -> None:
         details: dict[str, Any] = {"was_immediate": self.coordinator.cancellation.is_immediate}
         if error is not None:
             details["error"] = error
@@ -180,7 +180,7 @@ class AmplifierSession:
                     await self.coordinator.hooks.emit(
                         SESSION_END, {"session_id": self.session_id, "status": self.status.status}
                     )
-                except Exception:  # hooks are foreign code; the rest must run
+                except Exception:  # hooks are third-party code; the rest must run
                     logger.debug("session:end could not be announced", exc_info=True)
             await self.coordinator.cleanup()
         finally:

@@ -24,7 +24,7 @@ __all__ = [
 
 
 def _async_mock(**options: Any) -> Any:
-    """A mock, because suites ask these doubles what they were called with.
+    """A mock, because suites check what these doubles were called with.
 
     The library imports no mocks anywhere else, so this one is imported when a suite makes its first double.
     """
@@ -62,7 +62,7 @@ class MockCoordinator(ModuleCoordinator):
 
 
 class MockTool:
-    """A tool that always says the same."""
+    """A tool that always returns the same output."""
 
     def __init__(self, name: str = "mock_tool", output: Any = "Success") -> None:
         self.name = name
@@ -97,7 +97,7 @@ class MockContextManager:
 
 
 class EventRecorder:
-    """Stands in for a hook registry and remembers what was emitted."""
+    """Replaces a hook registry and records what was emitted."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, dict[str, Any]]] = []
@@ -123,7 +123,7 @@ class EventRecorder:
 
 
 class ScriptedOrchestrator:
-    """Answers what it was told to, then ``DONE``."""
+    """Returns the configured answers, then ``DONE``."""
 
     def __init__(self, responses: list[str]) -> None:
         self.responses = responses
@@ -152,7 +152,7 @@ def create_test_coordinator() -> MockCoordinator:
 
 
 async def wait_for(condition: Callable[[], bool], timeout: float = 1.0) -> bool:
-    """Ask every 10 ms whether something has come true; False when it has not within ``timeout`` seconds."""
+    """Evaluate a condition every 10 ms; False if it is not met within ``timeout`` seconds."""
     with anyio.move_on_after(timeout):
         while not condition():  # noqa: ASYNC110 — there is no event behind a condition
             await anyio.sleep(0.01)

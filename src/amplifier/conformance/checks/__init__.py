@@ -1,3 +1,3 @@
-"""The checks, one file for each contract and kind of trouble; `_all_checks` beside this folder brings them together."""
+"""The checks, in one package for each contract; `all_checks` imports them all."""
 
 __all__: list[str] = []

@@ -1,8 +1,7 @@
-"""Drawing cases, and making a failing one as small as it gets: all that the kit needs of Hypothesis.
+"""Draws cases and shrinks the failing ones, by way of Hypothesis. Needs the ``testing`` extra.
 
-A check that names its inputs is tried on many cases; for every clause it finds broken the smallest case is looked for.
-The same seed draws the same cases. Above stands the runner; below stands `_inputs`, the strategies. Needs the ``testing``
-extra.
+A check that names its inputs is run on many cases; for every clause it finds broken the smallest case is looked for.
+The same seed draws the same cases.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from hypothesis import seed as seeded
 from hypothesis.errors import HypothesisException
 from hypothesis.strategies import SearchStrategy
 
-from amplifier.conformance.harness.cpu_clock import fair_time
+from amplifier.conformance.harness.cpu_clock import unstalled_time
 from amplifier.conformance.harness.mounted_module import Fault
 
 Play = Callable[[Any], list[Fault]]
@@ -33,10 +32,10 @@ SHRINKING_SECONDS = 5.0
 def explore(cases: SearchStrategy[Any], play: Play, *, seed: int, examples: int) -> list[Fault]:
     """Play many cases and return the faults of the smallest failing one for each clause that was broken."""
     failing: dict[str, tuple[Any, Fault]] = {}
-    enough = fair_time() + SECONDS_PER_EXAMPLE * examples
+    enough = unstalled_time() + SECONDS_PER_EXAMPLE * examples
 
     def trial(case: Any) -> None:
-        if fair_time() > enough:
+        if unstalled_time() > enough:
             return
         for fault in play(case):
             failing.setdefault(fault.clause, (case, fault))
@@ -49,18 +48,18 @@ def explore(cases: SearchStrategy[Any], play: Play, *, seed: int, examples: int)
 def _smallest(cases: SearchStrategy[Any], play: Play, clause: str, seed: int, examples: int) -> Fault | None:
     best: list[Fault] = []
     left = examples + SHRINKING
-    give_up = fair_time() + SHRINKING_SECONDS
+    give_up = unstalled_time() + SHRINKING_SECONDS
 
     def breaks(case: Any) -> bool:
         nonlocal left, best
         left -= 1
-        if left < 0 or fair_time() > give_up:
+        if left < 0 or unstalled_time() > give_up:
             return False
         found = [fault for fault in play(case) if fault.clause == clause]
         best = found or best
         return bool(found)
 
-    with suppress(HypothesisException):  # not found again: the subject does not do the same every time
+    with suppress(HypothesisException):  # not reproduced: the module does not do the same every time
         find(cases, breaks, settings=_settings(examples + SHRINKING), random=random.Random(seed))
     return best[0] if best else None
 

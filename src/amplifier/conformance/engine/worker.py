@@ -1,7 +1,7 @@
-"""The process in which a subject is run: reads a job, says what it finds, one JSON line each, on its standard output.
+"""The process in which a module is run: reads a job and writes messages, one JSON line each, to standard output.
 
-The subject cannot harm the one who asks: what it prints goes elsewhere, a call that cannot be stopped ends this process,
-and `_run` starts another one for what is left. Started as ``python -m amplifier.conformance.engine.worker``.
+The module cannot harm the controller: what it prints is discarded, a call that cannot be stopped ends this process, and
+the controller starts another one for the remaining steps. Started as ``python -m amplifier.conformance.engine.worker``.
 """
 
 from __future__ import annotations
@@ -12,92 +12,92 @@ import os
 import sys
 import threading
 import time
-import traceback
-from collections.abc import Callable
 from threading import get_native_id
 from typing import Any, NoReturn
 
 import attrs
 
 from amplifier.conformance.checks import all_checks as _all_checks  # noqa: F401 — importing the checks registers them
-from amplifier.conformance.harness.cpu_clock import kept_waiting
+from amplifier.conformance.harness.cpu_clock import cpu_wait
 from amplifier.conformance.harness.mounted_module import Fault
 from amplifier.conformance.harness.resource_snapshot import mark_descendants
+from amplifier.conformance.report.model import Finding
 from amplifier.conformance.target.load import load
-from amplifier.conformance.target.locate import find_subject
+from amplifier.loading._alias_advice import advise_on_alias
+from amplifier.models import from_json
 
-from .step_runner import Job, Runner
+from .findings import IMPORT, make_finding
+from .job import Job
+from .step_runner import Emit, Runner
+from .worker_process import ABANDONED
 
-_SIGN_OF_LIFE = 10.0
-_LONGEST_STEP = 150.0
-"""Seconds for one step of the quick profile, not counting those in which there was no processor for us."""
-ABANDONED = 3
-"""The exit code after a call that could not be stopped."""
+_ALIVE_INTERVAL = 10.0
+_STEP_SECONDS = 150.0
+"""For one step of the quick profile, not counting the time in which there was no processor for this process."""
 
 
 def main() -> int:
     """Do the job on standard input."""
-    job = Job(**json.loads(sys.stdin.buffer.read()))
-    lines = _own_stdout()
+    job = from_json(Job, sys.stdin.buffer.read())
+    output = _take_over_stdout()
     mark_descendants()
     logging.raiseExceptions = False
-
     writing = threading.RLock()
 
-    def say(line: dict[str, Any]) -> None:
-        text = json.dumps(line, default=repr, ensure_ascii=True).encode() + b"\n"
+    def emit(message: dict[str, Any]) -> None:
+        line = json.dumps(message, default=repr, ensure_ascii=True).encode() + b"\n"
         with writing:
-            lines.write(text)
-            lines.flush()
+            output.write(line)
+            output.flush()
 
-    def last_words(step: str, fault: Fault) -> NoReturn:
-        say({"fault": attrs.asdict(fault), "step": step})
-        say({"abandoned": step})
+    def abandon(finding: Finding) -> NoReturn:
+        emit({"finding": attrs.asdict(finding)})
         os._exit(ABANDONED)
 
-    subject = find_subject(job.target, job.module_type)
-    say({"start": "import"})
+    emit({"start": IMPORT})
     try:
-        loaded = load(subject, job.config, job.plan)
-    except BaseException as error:  # noqa: BLE001 — foreign code: importing may raise anything, exit included
-        place = next(
-            (
-                f"{os.path.basename(frame.filename)}:{frame.lineno}"  # noqa: PTH119 — a name out of a traceback
-                for frame in reversed(traceback.extract_tb(error.__traceback__))
-                if subject.owns(frame.filename)
-            ),
-            None,
+        loaded = load(job.target, job.config, job.plan)
+    except BaseException as error:  # noqa: BLE001 — third-party code: importing may raise anything, exit included
+        fault = Fault(
+            clause="A1",
+            what=advise_on_alias(f"it cannot be imported: {type(error).__name__}: {error}", error),
+            location=job.target.location_of(error),
         )
-        say({"unimported": f"{type(error).__name__}: {error}", "location": place})
-        return 0
-    say({"loaded": {"type": loaded.module_type, "backends": list(loaded.backends)}})
-    runner = Runner(loaded, job, say, last_words)
-    say({"steps": [step.name for step in runner.steps()]})
-    threading.Thread(target=_show_life, args=(runner, say, get_native_id()), name="life", daemon=True).start()
-    runner.run()
-    say({"end": True})
+        finding = make_finding(fault, job, module_type=job.target.module_type, check=IMPORT, backend=None)
+        emit({"finding": attrs.asdict(finding)})
+    else:
+        if "amplifier_core" in sys.modules:
+            place = sys.modules["amplifier_core"].__file__
+            emit({"note": f"it imports amplifier_core, here an alias of this kernel ({place})"})
+        runner = Runner(loaded, job, emit, abandon)
+        steps = [step.name for step in runner.steps()]
+        emit({"module_type": loaded.module_type, "backends": list(loaded.backends), "steps": steps})
+        watched = (runner, emit, get_native_id())
+        threading.Thread(target=_report_alive, args=watched, name="alive", daemon=True).start()
+        runner.run()
+    emit({"end": True})
     return 0
 
 
-def _show_life(runner: Runner, say: Callable[[dict[str, Any]], None], main_thread: int) -> None:
-    """Tell that a step still goes on, for as long as one may take on a machine that has nothing else to do."""
+def _report_alive(runner: Runner, emit: Emit, main_thread: int) -> None:
+    """Emit that a step still runs, for as long as one may take on an otherwise idle machine."""
     while True:
-        step, started = runner.step, time.monotonic() - kept_waiting(main_thread)
-        longest = _LONGEST_STEP if not runner.is_thorough else _LONGEST_STEP * 10
-        while runner.step == step and time.monotonic() - kept_waiting(main_thread) - started < longest:
-            time.sleep(_SIGN_OF_LIFE)
-            say({"alive": step})
+        step, started = runner.step, time.monotonic() - cpu_wait(main_thread)
+        longest = _STEP_SECONDS if not runner.is_thorough else _STEP_SECONDS * 10
+        while runner.step == step and time.monotonic() - cpu_wait(main_thread) - started < longest:
+            time.sleep(_ALIVE_INTERVAL)
+            emit({"alive": step})
         while runner.step == step:
-            time.sleep(_SIGN_OF_LIFE)
+            time.sleep(_ALIVE_INTERVAL)
 
 
-def _own_stdout() -> Any:
-    """Keep standard output for us; what the subject prints goes to a file that nobody reads."""
+def _take_over_stdout() -> Any:
+    """Keep standard output for messages; what the module prints is discarded."""
     kept = os.dup(1)
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nowhere, 0)
-    os.dup2(nowhere, 1)
-    os.close(nowhere)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    os.close(null)
     return os.fdopen(kept, "wb")
 
 

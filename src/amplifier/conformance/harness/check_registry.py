@@ -1,7 +1,6 @@
-"""Which check decides which clause: one record per check, filled by the decorator `check`.
+"""The registry of checks: which check decides which clause. The decorator `check` fills it.
 
-The checks themselves are in `checks/`; they are plain functions that know neither pytest nor Hypothesis. Above stands the
-runner, which calls them; below stand the clauses of the contracts.
+Checks are plain functions that import neither pytest nor Hypothesis.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from amplifier.contracts import COMMON_CLAUSES, CONTRACTS, Clause
 
 Kind = Literal["static", "structure", "behaviour", "cancellation", "hygiene"]
 KINDS: tuple[Kind, ...] = ("static", "structure", "behaviour", "cancellation", "hygiene")
-"""In the order in which they run: what executes nothing first, what abuses the module most last."""
+"""In the order in which they run: what executes nothing first, what strains the module most last."""
 
 ALL_TYPES = frozenset(CONTRACTS)
 
@@ -24,14 +23,15 @@ CheckFunction = TypeVar("CheckFunction", bound=Callable[..., Any])
 
 @frozen
 class Check:
-    """One way of finding out whether promises are kept.
+    """One check.
 
     Attributes:
         name: The package of the check and its function, such as ``tool.answers_everything``.
-        clauses: What it can find broken.
+        clauses: The clauses that it can find broken.
         kind: What it has to run for that.
-        types: The kinds of modules it applies to.
-        inputs: The name of the strategy its cases are drawn from; None if it needs none.
+        types: The module types it applies to.
+        inputs: The name of the strategy that draws its cases; None if it draws none.
+        without_instance: The clauses that it can decide even if mount declines and nothing is mounted.
         run: The function.
     """
 
@@ -40,6 +40,7 @@ class Check:
     kind: Kind
     types: frozenset[str]
     inputs: str | None
+    without_instance: frozenset[str]
     run: Callable[..., Any]
 
     @property
@@ -53,18 +54,22 @@ CHECKS: dict[str, Check] = {}
 
 
 def check(
-    *clauses: str, kind: Kind, types: Iterable[str] = ALL_TYPES, inputs: str | None = None
+    *clauses: str,
+    kind: Kind,
+    types: Iterable[str] = ALL_TYPES,
+    inputs: str | None = None,
+    without_instance: Iterable[str] = (),
 ) -> Callable[[CheckFunction], CheckFunction]:
-    """Make a function a check.
+    """Register a function as a check.
 
-    A static check is called with the subject and yields faults; every other is an async function of a scene, and of a
-    case if it names ``inputs``.
+    A static check is called with the target and yields faults; every other is an async function of a `CheckContext`,
+    which holds the drawn case if it names ``inputs``.
     """
 
     def register(function: CheckFunction) -> CheckFunction:
         package = function.__module__.split(".")[-2]
-        made = Check(f"{package}.{function.__name__}", clauses, kind, frozenset(types), inputs, function)
-        CHECKS[made.name] = made
+        name = f"{package}.{function.__name__}"
+        CHECKS[name] = Check(name, clauses, kind, frozenset(types), inputs, frozenset(without_instance), function)
         return function
 
     return register

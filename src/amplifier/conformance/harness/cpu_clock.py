@@ -1,7 +1,6 @@
-"""A clock that a busy machine does not make faster: time in which nobody let us run does not pass.
+"""Monotonic clock that excludes time spent waiting for a CPU.
 
-Linux tells how long a thread was ready to run and had no processor. Elsewhere it is an ordinary clock. Above stand the budgets,
-the drawing of cases and the watch over the loop; below stands nothing of ours.
+Linux reports how long a thread was ready to run without a CPU. Elsewhere this is an ordinary monotonic clock.
 """
 
 from __future__ import annotations
@@ -11,35 +10,41 @@ from pathlib import Path
 from threading import get_native_id
 
 _THREADS = Path("/proc/self/task")
-_MOST = 10.0
+_MAX_SLOWDOWN = 10.0
 
 
-def fair_time() -> float:
-    """Seconds on a clock that stands still while the calling thread waits for a processor."""
-    return time.monotonic() - kept_waiting(get_native_id())
+def unstalled_time() -> float:
+    """Seconds on a clock that stops while the calling thread waits for a CPU."""
+    thread = get_native_id()
+    waited = cpu_wait(thread)
+    while True:
+        now, before = time.monotonic(), waited
+        waited = cpu_wait(thread)
+        if waited == before:  # or the thread waited between the two readings, which then do not belong together
+            return now - waited
 
 
-def kept_waiting(thread: int) -> float:
-    """Seconds that a thread, given by its native id, has waited for a processor so far."""
+def cpu_wait(thread: int) -> float:
+    """Seconds that a thread, given by its native id, has waited for a CPU so far."""
     try:
         return int((_THREADS / str(thread) / "schedstat").read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
         return 0.0
 
 
-def stretch() -> float:
-    """How many times longer than on an idle machine things have taken so far; by this much deadlines are put off."""
+def slowdown() -> float:
+    """How many times longer than on an idle machine things have taken so far; deadlines are multiplied by it."""
     passed = time.monotonic() - _STARTED
-    worked = passed - (kept_waiting(get_native_id()) - _WAITED)
-    return min(max(passed / max(worked, 0.01), 1.0), _MOST)
+    worked = passed - (cpu_wait(get_native_id()) - _WAITED)
+    return min(max(passed / max(worked, 0.01), 1.0), _MAX_SLOWDOWN)
 
 
-def everybody_kept_waiting() -> float:
-    """As `kept_waiting`, for all threads of the process together."""
+def process_cpu_wait() -> float:
+    """As `cpu_wait`, for all threads of the process together."""
     try:
-        return sum(kept_waiting(int(each.name)) for each in _THREADS.iterdir())
+        return sum(cpu_wait(int(each.name)) for each in _THREADS.iterdir())
     except OSError:
         return 0.0
 
 
-_STARTED, _WAITED = time.monotonic(), kept_waiting(get_native_id())
+_STARTED, _WAITED = time.monotonic(), cpu_wait(get_native_id())

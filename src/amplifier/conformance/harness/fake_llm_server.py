@@ -1,9 +1,8 @@
-"""A service of language models that providers can be pointed at: a process of its own, on 127.0.0.1, with a script.
+"""A fake LLM server for providers, on 127.0.0.1 in a process of its own. Run as a script; it prints its port.
 
-It speaks Chat Completions, Anthropic Messages and OpenAI Responses, whole and streamed. The first part of the path says
-what to answer, so that it keeps nothing but what it was sent: ``/auto/…`` answers the question, with calls when it speaks
-of tools, ``/thinking/…`` thinks aloud, ``/status-429/…`` refuses. ``GET /seen`` tells what came since it was last asked.
-Run as a script; it prints its port. Above stands `_settling`, which starts it; below stands the standard library alone.
+It implements Chat Completions, Anthropic Messages and OpenAI Responses, whole and streamed. The first part of the path
+selects the response: ``/auto/…`` answers the question, with tool calls when the question mentions tools, ``/thinking/…``
+returns thinking blocks, ``/status-429/…`` an error. ``GET /seen`` returns the requests since it was last called.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 — the base class calls it that
-        """Say nothing."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
-        """What was seen, or the models."""
+        """The received requests, or the models."""
         if self.path == "/seen":
             with _lock:
-                told = list(_seen)
+                requests = list(_seen)
                 _seen.clear()
-            self._send(200, told)
+            self._send(200, requests)
         else:
             self._send(
                 200, {"data": [{"id": "test-model", "object": "model", "type": "model", "display_name": "Test"}]}
@@ -53,44 +52,42 @@ class _Handler(BaseHTTPRequestHandler):
             _seen.append({"path": self.path, "body": body})
         scenario = self.path.split("/")[1]
         if scenario.startswith("status-"):
-            error = {"type": "scripted_error", "message": "the script says so", "code": "scripted"}
+            error = {"type": "scripted_error", "message": "the script demands it", "code": "scripted"}
             self._send(int(scenario.removeprefix("status-")), {"type": "error", "error": error})
             return
         blocks = _answer(scenario, body)
-        speak = _messages if "messages" in self.path.rsplit("/", 1)[-1] else _chat
-        speak = _responses if self.path.endswith("/responses") else speak
-        whole, events = speak(blocks, body)
+        encode = _messages if "messages" in self.path.rsplit("/", 1)[-1] else _chat
+        encode = _responses if self.path.endswith("/responses") else encode
+        whole, events = encode(blocks, body)
         if body.get("stream"):
             self._stream(events)
         else:
             self._send(200, whole)
 
     def _send(self, status: int, value: Any) -> None:
-        text = json.dumps(value).encode()
+        self._write(status, "application/json", json.dumps(value))
+
+    def _write(self, status: int, content_type: str, text: str) -> None:
+        body = text.encode()
         self.send_response(status)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(text)))
+        self.send_header("content-type", content_type)
+        self.send_header("content-length", str(len(body)))
         self.end_headers()
-        self.wfile.write(text)
+        self.wfile.write(body)
 
     def _stream(self, events: list[tuple[str | None, Any]]) -> None:
         lines = []
         for name, value in events:
             lines.append(f"event: {name}\n" if name else "")
             lines.append(f"data: {value if isinstance(value, str) else json.dumps(value)}\n\n")
-        text = "".join(lines).encode()
-        self.send_response(200)
-        self.send_header("content-type", "text/event-stream")
-        self.send_header("content-length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
+        self._write(200, "text/event-stream", "".join(lines))
 
 
 # ── what to answer ──
 
 
 def _answer(scenario: str, body: dict[str, Any]) -> list[Block]:
-    asked = _last_words(body)
+    asked = _last_user_text(body)
     tools = [_tool_name(tool) for tool in body.get("tools") or []]
     text: Block = {"type": "text", "text": f"You said: {asked}"}
     if scenario == "thinking":
@@ -103,13 +100,13 @@ def _answer(scenario: str, body: dict[str, Any]) -> list[Block]:
 
 
 def _call(body: dict[str, Any], number: int, name: str) -> Block:
-    """A call whose id has not been in the conversation."""
+    """A call with an id that is new in the conversation."""
     length = len(json.dumps(body.get("messages") or body.get("input") or []))
     return {"type": "tool_use", "id": f"toolu_{length}_{number}", "name": name, "input": {"text": f"é {number}"}}
 
 
-def _last_words(body: dict[str, Any]) -> str:
-    """The last thing a person said; nothing if a tool spoke last."""
+def _last_user_text(body: dict[str, Any]) -> str:
+    """The text of the last message, if it is the user's."""
     messages = body.get("messages") or body.get("input") or []
     last = messages[-1] if isinstance(messages, list) and messages else {}
     if not isinstance(last, dict) or last.get("role") != "user":
@@ -131,12 +128,12 @@ def _counts(blocks: list[Block], body: dict[str, Any]) -> tuple[int, int]:
     return len(json.dumps(body)) // 4, len(json.dumps(blocks)) // 4
 
 
-# ── the dialects: the whole answer, and the events of a stream ──
+# ── the wire formats: the whole response, and the events of a stream ──
 
-Spoken = tuple[dict[str, Any], list[tuple[str | None, Any]]]
+Encoded = tuple[dict[str, Any], list[tuple[str | None, Any]]]
 
 
-def _chat(blocks: list[Block], body: dict[str, Any]) -> Spoken:
+def _chat(blocks: list[Block], body: dict[str, Any]) -> Encoded:
     text = "".join(block["text"] for block in blocks if block["type"] == "text")
     calls = [
         {
@@ -164,7 +161,7 @@ def _chat(blocks: list[Block], body: dict[str, Any]) -> Spoken:
     return whole, events
 
 
-def _messages(blocks: list[Block], body: dict[str, Any]) -> Spoken:
+def _messages(blocks: list[Block], body: dict[str, Any]) -> Encoded:
     taken, given = _counts(blocks, body)
     usage = {"input_tokens": taken, "output_tokens": given}
     reason = "tool_use" if any(block["type"] == "tool_use" for block in blocks) else "end_turn"
@@ -212,20 +209,20 @@ def _begun(block: Block) -> tuple[Block, list[Block]]:
     return block, []
 
 
-def _responses(blocks: list[Block], body: dict[str, Any]) -> Spoken:
+def _responses(blocks: list[Block], body: dict[str, Any]) -> Encoded:
     taken, given = _counts(blocks, body)
     output: list[dict[str, Any]] = []
     for number, block in enumerate(blocks):
         if block["type"] == "text":
             parts = [{"type": "output_text", "text": block["text"], "annotations": []}]
-            said = {
+            message = {
                 "type": "message",
                 "id": f"msg_{number}",
                 "role": "assistant",
                 "status": "completed",
                 "content": parts,
             }
-            output.append(said)
+            output.append(message)
         elif block["type"] == "tool_use":
             call = {"type": "function_call", "id": f"fc_{number}", "call_id": block["id"], "status": "completed"}
             output.append({**call, "name": block["name"], "arguments": json.dumps(block["input"])})
@@ -248,7 +245,7 @@ def _responses(blocks: list[Block], body: dict[str, Any]) -> Spoken:
 
 
 def main() -> None:
-    """Serve until whoever started it is gone."""
+    """Serve until standard input is closed."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     server.daemon_threads = True
     sys.stdout.write(f"{server.server_address[1]}\n")

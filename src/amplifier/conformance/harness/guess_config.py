@@ -1,31 +1,30 @@
-"""What to mount a module with when its author does not say: settings guessed from the words of its source.
+"""Guesses the configuration of a module from the words of its source when its author gives none.
 
-A provider that wants a key declines without one, and then nothing could be said about it; a context that can keep a file
-should be seen keeping one. So candidates are tried, and the first with which the module mounts and does its ordinary work
-is used for the whole examination. What is guessed is reported. Above stands the runner; below stand the scene and the
-exercises.
+A provider that needs a key declines without one, and then nothing could be examined; a context that can keep a file should
+be examined while it keeps one. So candidates are tried, and the first one with which the module mounts and runs its typical
+operations is used for all checks. The report names the guessed settings.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import attrs
 
 from amplifier.conformance.harness.llm_server_process import SERVICE, is_served
-from amplifier.conformance.harness.mounted_module import MountFailed, Scene, Stage
+from amplifier.conformance.harness.mounted_module import CheckContext, MountFailed
 from amplifier.conformance.harness.resolver_sources import settings_for
-from amplifier.conformance.harness.typical_use import exercises
-from amplifier.conformance.target.load import LoadedSubject
+from amplifier.conformance.harness.typical_use import typical_operations
+from amplifier.conformance.target.load import LoadedTarget
 from amplifier.conformance.target.source_literals import environment_in, inputs_in, settings_in
 
 SECRET = "conformance-secret-7f3a"
-"""Given wherever a key is wanted; it opens nothing."""
+"""A value for keys; it is valid nowhere."""
 NOWHERE = "http://127.0.0.1:9"
-"""An address that nobody listens at."""
+"""An address at which no server listens."""
 
 _SECRETS = ("api_key", "apikey", "key", "token", "secret", "password", "credential")
 _ADDRESSES = ("base_url", "api_base", "endpoint", "url")
@@ -35,70 +34,63 @@ _COUNTS = ("max", "min", "limit", "size", "count", "tokens", "timeout", "seconds
 _MOST_MISSING = 8
 
 
-async def settled(stage: Stage) -> LoadedSubject:
-    """The subject with the settings that it is to be examined with."""
-    loaded = stage.loaded
-    works = await _works(stage, loaded.config)
+async def find_working_config(ctx: CheckContext) -> LoadedTarget:
+    """The module with the settings for all checks."""
+    loaded = ctx.loaded
+    works = await _works(ctx, loaded.config)
     wanted: list[dict[str, Any]] = []
     if loaded.module_type == "context":
         wanted = _placed(loaded)
     elif loaded.module_type == "provider" and _addresses(loaded, ""):
         wanted = _served(loaded)
     elif loaded.module_type == "resolver" and not works:
-        wanted = settings_for(settings_in(loaded.subject))
+        wanted = settings_for(settings_in(loaded.target))
     if not works:
         set_environment(loaded)
         wanted = [*wanted, *_enough(loaded)]
     for candidate in wanted:
         config = {**candidate, **loaded.config}
-        if config != loaded.config and await _works(stage, config):
+        if config != loaded.config and await _works(ctx, config):
             return attrs.evolve(loaded, config=config, given=loaded.config if works else config)
-    return await _supplied(stage, works)
+    return await _supplied(ctx, works)
 
 
-async def _supplied(stage: Stage, works: bool) -> LoadedSubject:
-    """As it is, or with what it complains to miss, one setting after the other."""
-    loaded = stage.loaded
+async def _supplied(ctx: CheckContext, works: bool) -> LoadedTarget:
+    """As it is, or with the settings whose absence it reports, one after the other."""
+    loaded = ctx.loaded
     config = dict(loaded.config)
     for _ in range(0 if works else _MOST_MISSING):
-        missing = await _missing(stage, config)
+        missing = await _missing(ctx, config)
         if missing is None or missing in config:
             break
         config[missing] = _guess(missing)
-        if await _works(stage, config):
+        if await _works(ctx, config):
             return attrs.evolve(loaded, config=config, given=config)
     return loaded
 
 
-async def _works(stage: Stage, config: dict[str, Any]) -> bool:
-    """Whether it mounts with these settings, and does something ordinary without raising."""
-    trial = attrs.evolve(stage, faults=[], notes=[])
+async def _works(ctx: CheckContext, config: dict[str, Any]) -> bool:
+    """Whether it mounts with these settings, and runs its typical operations."""
+    module_type = ctx.loaded.module_type
     try:
-        async with trial.scene(config=config) as scene:
-            return _stands(scene) and await _does_something(scene, config)
+        async with ctx.fresh().mount(config=config) as mounted:
+            # A hook need not register anything.
+            if mounted.instance is None and module_type not in ("hook", "resolver"):
+                return False
+            # Failing calls are a matter for the checks, except where the settings exist to make them work.
+            if module_type not in ("context", "resolver") and not is_served(config):
+                return True
+            outcomes = [await mounted.call(each.run, mounted) for each in typical_operations(mounted)]
+            if module_type == "resolver":
+                return any(outcome.value is not None for outcome in outcomes)
+            return all(outcome.returned for outcome in outcomes)
     except MountFailed:
         return False
 
 
-def _stands(scene: Scene) -> bool:
-    if scene.loaded.module_type in ("hook", "resolver"):
-        return True  # whether it registers anything is its own affair
-    return scene.instance is not None
-
-
-async def _does_something(scene: Scene, config: dict[str, Any]) -> bool:
-    """Whether what it was given for is done: files are written, a service is understood."""
-    if scene.loaded.module_type == "resolver":  # it finds a module that is there
-        return any([(await scene.call(each.run, scene)).value is not None for each in exercises(scene)])
-    if scene.loaded.module_type != "context" and not is_served(config):
-        return True  # that calls fail is what is to be seen
-    outcomes = [await scene.call(each.run, scene) for each in exercises(scene)]
-    return all(outcome.returned for outcome in outcomes)
-
-
-async def _missing(stage: Stage, config: dict[str, Any]) -> str | None:
+async def _missing(ctx: CheckContext, config: dict[str, Any]) -> str | None:
     try:
-        async with attrs.evolve(stage, faults=[], notes=[]).scene(config=config):
+        async with ctx.fresh().mount(config=config):
             return None
     except MountFailed as failed:
         error = failed.outcome.error
@@ -108,27 +100,27 @@ async def _missing(stage: Stage, config: dict[str, Any]) -> str | None:
 # ── guesses ──
 
 
-def _placed(loaded: LoadedSubject) -> list[dict[str, Any]]:
+def _placed(loaded: LoadedTarget) -> list[dict[str, Any]]:
     """A file for every setting that looks like one, or a folder."""
-    keys = list(dict.fromkeys([*settings_in(loaded.subject), *inputs_in(loaded.subject)]))
+    keys = list(dict.fromkeys([*settings_in(loaded.target), *inputs_in(loaded.target)]))
     files = {key: "{directory}/memory.jsonl" for key in keys if _is_one_of(key, _FILES)}
     folders = {key: "{directory}" for key in keys if _is_one_of(key, _FOLDERS)}
     return [candidate for candidate in ({**folders, **files}, {**files, **folders}) if candidate]
 
 
-def _served(loaded: LoadedSubject) -> list[dict[str, Any]]:
-    """Our service for every address, with keys to it."""
-    keys = settings_in(loaded.subject)
+def _served(loaded: LoadedTarget) -> list[dict[str, Any]]:
+    """The fake LLM server for every address, with keys for it."""
+    keys = settings_in(loaded.target)
     secrets = {key: SECRET for key in keys if is_secret(key)}
     models = {key: "test-model" for key in keys if "model" in key.lower().split("_")}
-    patience = {key: 0 for key in keys if key.lower() in ("max_retries", "retries")}
+    no_retries = {key: 0 for key in keys if key.lower() in ("max_retries", "retries")}
     addresses = _addresses(loaded, f"{SERVICE}/auto")
-    return [{**secrets, **addresses, **patience}, {**secrets, **models, **addresses, **patience}]
+    return [{**secrets, **addresses, **no_retries}, {**secrets, **models, **addresses, **no_retries}]
 
 
-def _enough(loaded: LoadedSubject) -> list[dict[str, Any]]:
+def _enough(loaded: LoadedTarget) -> list[dict[str, Any]]:
     """A value for every setting that can be guessed by its name: keys alone, then keys and addresses."""
-    keys = settings_in(loaded.subject)
+    keys = settings_in(loaded.target)
     secrets = {key: SECRET for key in keys if is_secret(key)}
     addresses = _addresses(loaded, NOWHERE)
     models = {key: "test-model" for key in keys if "model" in key.lower()}
@@ -136,8 +128,8 @@ def _enough(loaded: LoadedSubject) -> list[dict[str, Any]]:
     return [candidate for number, candidate in enumerate(found) if candidate not in found[:number]]
 
 
-def _addresses(loaded: LoadedSubject, address: str) -> dict[str, Any]:
-    return {key: address for key in settings_in(loaded.subject) if _is_one_of(key, _ADDRESSES)}
+def _addresses(loaded: LoadedTarget, address: str) -> dict[str, Any]:
+    return {key: address for key in settings_in(loaded.target) if _is_one_of(key, _ADDRESSES)}
 
 
 def _guess(key: str) -> Any:
@@ -165,23 +157,22 @@ def is_secret(key: str) -> bool:
 # ── the environment ──
 
 
-def set_environment(loaded: LoadedSubject) -> None:
-    """Give a value to the environment variables that it looks for its keys in."""
+def set_environment(loaded: LoadedTarget) -> None:
+    """Set the environment variables in which it looks for keys."""
     for name in secret_variables(loaded):
         os.environ.setdefault(name, SECRET)
 
 
-def secret_variables(loaded: LoadedSubject) -> list[str]:
+def secret_variables(loaded: LoadedTarget) -> list[str]:
     """The environment variables in which it looks for keys."""
-    return [name for name in environment_in(loaded.subject) if is_secret(name)]
+    return [name for name in environment_in(loaded.target) if is_secret(name)]
 
 
 @contextmanager
-def without_secrets(loaded: LoadedSubject) -> Iterator[None]:
-    """Take those variables away for a while."""
+def without_secrets(loaded: LoadedTarget) -> Iterator[None]:
+    """Unset those variables in the body."""
     saved = {name: os.environ.pop(name) for name in secret_variables(loaded) if name in os.environ}
     try:
         yield
     finally:
-        with suppress(OSError):
-            os.environ.update(saved)
+        os.environ.update(saved)

@@ -1,64 +1,63 @@
-"""What a call that was cancelled leaves behind once the module is closed: tasks, threads, processes, temporary files.
-
-Work that was handed to a pool of threads and given up there ends by itself and is nobody's to end, so a pool's threads do not
-count, nor what they hold open. Above stands the sweep of cancellations; below stand the snapshot of resources and the scene.
-"""
+"""What a module leaves behind once it is closed: tasks, threads, processes, temporary files."""
 
 from __future__ import annotations
 
 import anyio
 import anyio.lowlevel
 
-from .mounted_module import Scene
+from .mounted_module import MountedModule
 from .resource_snapshot import PATIENCE, Resources
 
-_STEPS = 5
+_SETTLING_STEPS = 5
 _PAUSE = 0.02
 _KERNEL_TASKS = "amplifier.kernel."
-"""How the names of the kernel's own tasks begin; they end a moment later."""
+"""Prefix of the names of the kernel's own tasks, which end a moment later."""
 
 
-class Remains:
-    """Counts what is there, to tell later what is new."""
-
-    def __init__(self) -> None:
-        self._before = Resources()
-        self._tasks = {task.id for task in anyio.get_running_tasks()}
-
-    async def found(self) -> list[str]:
-        """What is there now and was not then, after it had the time to go."""
-        return [*await self._tasks_left(), *self._others_left()]
-
-    async def _tasks_left(self) -> list[str]:
-        left: list[str] = []
-        for _ in range(_STEPS):
-            left = [task.name or "?" for task in anyio.get_running_tasks() if task.id not in self._tasks]
-            left = [name for name in left if not name.startswith(_KERNEL_TASKS)]
-            if not left:
-                break
-            await anyio.lowlevel.checkpoint()
-        return [f"the task {name!r}" for name in left]
-
-    def _others_left(self) -> list[str]:
-        found = self._before.leaks()
-        if not any(_counts(each) for each in found):
-            return []
-        return [each for each in self._before.leaks_after_patience() if _counts(each)]
+def task_ids() -> set[int]:
+    """The ids of all running tasks."""
+    return {task.id for task in anyio.get_running_tasks()}
 
 
-def _counts(leak: str) -> bool:
-    return leak.startswith(("the thread", "the process"))
-
-
-async def temporary_files_left(scene: Scene) -> list[str]:
-    """The names of temporary files of a closed scene that are still there when a moment has passed."""
-    left = _names(scene)
-    give_up = anyio.current_time() + PATIENCE
-    while left and anyio.current_time() < give_up:
-        await anyio.sleep(_PAUSE)
-        left = _names(scene)
+async def new_tasks(before: set[int]) -> list[str]:
+    """The tasks that were not running before and do not end within a few steps of the loop."""
+    left: list[str] = []
+    for _ in range(_SETTLING_STEPS):
+        left = [task.name or "?" for task in anyio.get_running_tasks() if task.id not in before]
+        left = [f"the task {name!r}" for name in left if not name.startswith(_KERNEL_TASKS)]
+        if not left:
+            break
+        await anyio.lowlevel.checkpoint()
     return left
 
 
-def _names(scene: Scene) -> list[str]:
-    return sorted(path.name for path in scene.temporary.iterdir())
+class Leftovers:
+    """A snapshot of tasks, threads and processes to compare with later.
+
+    Work that was handed to a thread pool and abandoned ends by itself, so open files do not count: a pool's thread may
+    hold them.
+    """
+
+    def __init__(self) -> None:
+        self._before = Resources()
+        self._tasks = task_ids()
+
+    async def found(self) -> list[str]:
+        """What exists now and did not then, after it had the time to end."""
+        return [*await new_tasks(self._tasks), *self._threads_and_processes()]
+
+    def _threads_and_processes(self) -> list[str]:
+        counted = ("the thread", "the process")
+        if not any(each.startswith(counted) for each in self._before.leaks()):
+            return []
+        return [each for each in self._before.leaks_after_patience() if each.startswith(counted)]
+
+
+async def temporary_files_left(mounted: MountedModule) -> list[str]:
+    """The names of temporary files of a closed module that still exist after a moment."""
+    give_up = anyio.current_time() + PATIENCE
+    while left := sorted(path.name for path in mounted.temporary.iterdir()):
+        if anyio.current_time() >= give_up:
+            break
+        await anyio.sleep(_PAUSE)
+    return left

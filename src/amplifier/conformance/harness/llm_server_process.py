@@ -1,7 +1,7 @@
-"""Starts the scripted service when a configuration first asks for it, and asks it what it has seen.
+"""Starts the fake LLM server when a configuration first names it, and reads the requests it has received.
 
-``{service}`` in a configuration stands for its address. Above stand the scene and the checks of providers; below stands
-`_service`, which runs in a process of its own, so that its sockets and threads are not taken for the subject's.
+``{service}`` in a configuration is replaced by its address. The server runs in a process of its own, so that its sockets
+and threads do not count as the module's.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _kept: list[subprocess.Popen[bytes]] = []
 
 @cache
 def service_address() -> str:
-    """Where the service listens; started the first time."""
+    """The address of the server, which is started the first time."""
     script = Path(__file__).with_name("fake_llm_server.py")
     process = subprocess.Popen(
         [sys.executable, "-I", str(script)],
-        stdin=subprocess.PIPE,  # it ends when this end of the pipe is closed, at the latest by our own end
+        stdin=subprocess.PIPE,  # it ends when this pipe is closed, at the latest when this process ends
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
@@ -34,13 +34,13 @@ def service_address() -> str:
     return f"http://127.0.0.1:{int(process.stdout.readline())}"
 
 
-def seen() -> list[dict[str, Any]]:
-    """The requests that came since this was last asked, each with its path and body."""
+def received_requests() -> list[dict[str, Any]]:
+    """The requests since the last call of this function, each with its path and body."""
     with urllib.request.urlopen(f"{service_address()}/seen", timeout=_SECONDS) as answer:
-        told: list[dict[str, Any]] = json.load(answer)
-    return told
+        requests: list[dict[str, Any]] = json.load(answer)
+    return requests
 
 
 def is_served(config: Any) -> bool:
-    """Whether a configuration names the service."""
+    """Whether a configuration names the server."""
     return SERVICE in json.dumps(config, default=str)

@@ -1,58 +1,49 @@
-"""A scene: the subject mounted in a real session of its own, with directories of its own, and what to do with it.
+"""The module under test, mounted in a real session with directories of its own, and what a check is given to work with.
 
-Every check that runs the subject gets a fresh scene, so that none sees what another one did. The subject is mounted by
-hand, because the kit is stricter than the kernel: what the kernel would forgive has to be seen. Above stand the checks;
-below stand the kernel and the doubles.
+Every check that runs the module mounts it anew, so that no check depends on another. The module is mounted by hand,
+because the kit is stricter than the kernel: it has to see what the kernel would tolerate.
 """
 
 from __future__ import annotations
 
 import inspect
-import itertools
-import math
-import os
 import signal
-import tempfile
 import threading
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
-import anyio
 import attrs
 
-from amplifier.conformance.target.load import LoadedSubject
+from amplifier.conformance.target.load import LoadedTarget
 from amplifier.contracts import CONTRACTS
 from amplifier.kernel import AmplifierSession
 from amplifier.loading import ModuleLoader
 from amplifier.testing import EventRecorder, MockApprovalSystem, MockContextManager, MockDisplaySystem
 
-from .cpu_clock import fair_time, stretch
-from .examined import Sight
-from .llm_server_process import SERVICE, service_address
-from .resolver_sources import furnish, resolver_of
+from .calls import CALL_SECONDS, Outcome, call_with_deadline
+from .coverage import StepCoverage
+from .cpu_clock import slowdown, unstalled_time
+from .private_directories import fill_placeholders, private_directories
+from .resolver_sources import install_samples, resolver_of
 
-OWNER = "subject"
+OWNER = "target"
 MOUNT_SECONDS = 20.0
-CALL_SECONDS = 5.0
 CLEANUP_SECONDS = 10.0
 """The kernel's default deadline for one cleanup."""
-IGNORED_AFTER = 4.0
+CANCEL_GRACE = 4.0
 """Seconds after its cancellation at which a call counts as never ending."""
 
-_UNENDING: set[str] = set()
-"""Subjects whose cleanup did not end in time when it was called only to tidy up."""
-
-CANARY = "canary.txt"
-"""A file of the user's in the scene's directory; it must be there, unchanged, to the end."""
+_hanging_cleanups: set[str] = set()
+"""Modules whose cleanup did not end in time when a check closed them."""
 
 
 @attrs.frozen(kw_only=True)
 class Fault:
-    """A broken promise as a check sees it; the runner makes a `Finding` of it."""
+    """A broken clause as a check found it; the controller makes a `Finding` of it."""
 
     clause: str
     what: str
@@ -61,35 +52,8 @@ class Fault:
     location: str | None = None
 
 
-@attrs.frozen(kw_only=True)
-class Outcome:
-    """How a call of foreign code ended.
-
-    Attributes:
-        kind: ``returned``, ``raised``, or ``late`` when it was cancelled after its time.
-        seconds: How long it took.
-    """
-
-    kind: Literal["returned", "raised", "late"]
-    value: Any = None
-    error: BaseException | None = None
-    seconds: float = 0.0
-
-    @property
-    def returned(self) -> bool:
-        """Whether the call returned in time."""
-        return self.kind == "returned"
-
-    def __str__(self) -> str:
-        if self.kind == "raised":
-            return f"raised {type(self.error).__name__}: {str(self.error)[:200]}"
-        if self.kind == "late":
-            return f"did not end within {self.seconds:.1f} s"
-        return f"returned {type(self.value).__name__}"
-
-
 class MountFailed(Exception):
-    """The subject could not be mounted, so that nothing else can be said about it."""
+    """The module could not be mounted, so that nothing else can be examined."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(f"mount {outcome}")
@@ -97,22 +61,23 @@ class MountFailed(Exception):
 
 
 @attrs.define(kw_only=True, eq=False)
-class Scene:
-    """The subject on stage.
+class MountedModule:
+    """The module under test in a session.
 
     Attributes:
-        stage: Where it stands; faults are reported there.
+        ctx: The check that mounted it; faults are reported there.
         session: The session around it.
-        coordinator: The coordinator as the subject sees it.
+        coordinator: The coordinator as the module sees it.
         returned: What mount returned; for a structured mount what it yielded.
         is_structured: Whether mount is an async context manager.
-        directory: A directory of this scene's own; the working directory while it lasts.
+        directory: Its private directory; the working directory while it is mounted.
         temporary: Where temporary files go.
-        events: What was emitted, by anybody.
+        events: All emitted events.
         is_cleaned: The cleanup that mount returned has been called.
+        leave_mount: Leaves a structured mount.
     """
 
-    stage: Stage
+    ctx: CheckContext
     session: AmplifierSession
     coordinator: Any
     directory: Path
@@ -121,45 +86,74 @@ class Scene:
     returned: Any = None
     is_structured: bool = False
     is_cleaned: bool = False
-    _leave: Callable[[], Any] | None = None
+    leave_mount: Callable[[], Any] | None = None
 
     @property
-    def loaded(self) -> LoadedSubject:
+    def loaded(self) -> LoadedTarget:
         """The loaded module."""
-        return self.stage.loaded
+        return self.ctx.loaded
+
+    async def mount(self, config: dict[str, Any]) -> None:
+        """Call mount and keep what it returns.
+
+        Raises:
+            MountFailed: It raised, or did not end in time.
+        """
+        settings = fill_placeholders(config, self.directory)
+        outcome = await self.call(self._call_mount, settings, seconds=MOUNT_SECONDS)
+        if not outcome.returned:
+            raise MountFailed(outcome)
+
+    async def _call_mount(self, config: dict[str, Any]) -> None:
+        core = self.session.coordinator
+        answer = self.loaded.mount(self.coordinator, config)
+        if hasattr(type(answer), "__aenter__") and hasattr(type(answer), "__aexit__"):
+            self.is_structured = True
+            self.returned, self.leave_mount = await core.hosting.host(answer, name=OWNER, owner=OWNER)
+        else:
+            self.returned = await answer if inspect.isawaitable(answer) else answer
+        contract = CONTRACTS[self.loaded.module_type]  # type: ignore[index]  # checked when it was loaded
+        result = self.returned
+        if result is None or isinstance(result, type) or contract.module_type in ("hook", "resolver"):
+            return
+        if isinstance(result, contract.protocol) and result not in self.instances.values():
+            core.mount_as(OWNER, contract.mount_point, result)
 
     async def call(
         self, function: Callable[..., Any], *args: Any, seconds: float = CALL_SECONDS, **kwargs: Any
     ) -> Outcome:
-        """Call foreign code, sync or async, for a limited time; never raises but for a cancellation from outside.
+        """Call foreign code, sync or async, for a limited time; raises only when it is cancelled from outside.
 
         Code that goes on after that time, ignoring its cancellation or blocking the loop, ends the process.
         """
-        with self.stage.alarm(seconds + IGNORED_AFTER):
-            return await attempt(function, *args, seconds=seconds, **kwargs)
-
-    # ── the subject's parts ──
+        with self.ctx.alarm(seconds + CANCEL_GRACE):
+            return await call_with_deadline(function, *args, seconds=seconds, **kwargs)
 
     @property
     def instances(self) -> dict[str, Any]:
-        """What the subject mounted at the mount point of its type, by name."""
+        """What the module mounted at the mount point of its type, by name."""
         point = CONTRACTS[self.loaded.module_type].mount_point  # type: ignore[index]  # checked when it was loaded
         mounts = self.session.coordinator.mounts
         return {name or point: module for at, name, module in mounts.mounted_by(OWNER) if at == point}
 
     @property
     def instance(self) -> Any:
-        """The first of them; None if mount declined."""
+        """The first instance; None if mount declined."""
         return next(iter(self.instances.values()), None)
 
     @property
+    def mount_points(self) -> list[str]:
+        """The mount points at which the module has mounted anything."""
+        return sorted({repr(point) for point, _, _ in self.session.coordinator.mounts.mounted_by(OWNER)})
+
+    @property
     def registrations(self) -> list[Any]:
-        """The handlers that the subject has registered and not removed."""
+        """The handlers that the module has registered and not removed."""
         return self.session.coordinator.hooks.registrations_of(OWNER)
 
     @property
-    def stands(self) -> bool:
-        """Whether anything of the subject is there to be looked at."""
+    def is_present(self) -> bool:
+        """Whether the module has mounted or registered what its type requires."""
         if self.loaded.module_type == "resolver":
             return resolver_of(self) is not None
         return bool(self.registrations if self.loaded.module_type == "hook" else self.instances)
@@ -171,65 +165,96 @@ class Scene:
             return None
         return self.returned if callable(self.returned) else None
 
+    @property
+    def registered_cleanups(self) -> list[Any]:
+        """The cleanups that the module registered with the coordinator."""
+        entries = self.session.coordinator.cleanups.entries
+        return [entry for entry in entries if entry.owner == OWNER and entry.what == "cleanup"]
+
+    def without_session(self, text: str) -> str:
+        """A text in which placeholders replace the session id and the private directories."""
+        return text.replace(self.session.session_id, "<session>").replace(str(self.directory.parent), "<place>")
+
     async def close(self) -> None:
-        """End the subject the way the kernel would, but without looking."""
-        cleanup, name = self.cleanup, self.loaded.subject.target
-        if cleanup is not None and not self.is_cleaned and name not in _UNENDING:
+        """Clean the module up as the kernel would, without checking anything."""
+        cleanup, name = self.cleanup, self.loaded.target.reference
+        if cleanup is not None and not self.is_cleaned and name not in _hanging_cleanups:
             self.is_cleaned = True
             outcome = await self.call(cleanup, seconds=CALL_SECONDS)
             if outcome.kind == "late":
-                _UNENDING.add(name)  # or every scene would wait for it
+                _hanging_cleanups.add(name)  # or every check would wait for it
         await self.session.coordinator.undo(OWNER)
 
 
 @attrs.define(kw_only=True, eq=False)
-class Stage:
-    """What a check is given: it opens scenes, and takes what the check finds.
+class CheckContext:
+    """What a check is given: it mounts the module and collects faults.
 
     Attributes:
-        loaded: The subject.
-        backend: What the event loop is.
-        seed: For whatever is drawn.
+        loaded: The module under test.
+        backend: The async backend.
+        seed: Seeds every random choice.
         points: How many suspension points of a call are tried at most.
-        case: What was drawn for the check, if it draws cases; JSON values.
-        faults: What was found.
+        case: The JSON case that was drawn for the check, if it draws cases.
+        faults: The faults found so far.
         notes: What limits the result.
-        last_words: Called with a fault when the subject cannot be stopped and the process has to end.
-        sight: What the check gets to see; the stages that a check makes of this one share it.
+        abort: Called with a fault when the module cannot be stopped and the process has to end.
+        coverage: What the check has looked at; contexts derived from this one share it.
     """
 
-    loaded: LoadedSubject
+    loaded: LoadedTarget
     backend: str
     seed: int = 0
     points: int = 25
     case: Any = None
     faults: list[Fault] = attrs.field(factory=list)
     notes: list[str] = attrs.field(factory=list)
-    last_words: Callable[[Fault], NoReturn] | None = None
-    sight: Sight = attrs.field(factory=Sight)
+    abort: Callable[[Fault], NoReturn] | None = None
+    coverage: StepCoverage = attrs.field(factory=StepCoverage)
+
+    def fresh(self) -> CheckContext:
+        """The same context without faults and notes, for a trial whose faults may not count."""
+        return attrs.evolve(self, faults=[], notes=[])
+
+    @property
+    def configs(self) -> list[dict[str, Any]]:
+        """The guessed settings and, if the module can be mounted with them, the given ones.
+
+        A module may handle files well where the settings name the place, and badly where it chooses the place itself.
+        """
+        loaded = self.loaded
+        return [loaded.config, loaded.given] if loaded.given != loaded.config else [loaded.config]
+
+    @property
+    def cancel_modes(self) -> tuple[bool, ...]:
+        """Whether to cancel by ``Task.cancel()``: False for by scope, and on asyncio also True."""
+        return (False, True) if self.backend == "asyncio" else (False,)
 
     @asynccontextmanager
-    async def scene(
+    async def mount(
         self,
         *,
         config: dict[str, Any] | None = None,
         ready: bool = True,
-        beside: Scene | None = None,
-        neighbour: Scene | None = None,
-    ) -> AsyncIterator[Scene]:
-        """Mount the subject in a session of its own; it is closed and its directories are removed at the end.
+        beside: MountedModule | None = None,
+        neighbour: MountedModule | None = None,
+    ) -> AsyncIterator[MountedModule]:
+        """Mount the module in a session of its own; close it and remove its directories at the end.
 
         Args:
-            config: What to mount it with; left out, what it was loaded with.
+            config: The settings; those it was loaded with by default.
             ready: Whether to call its on_session_ready.
-            beside: A scene whose directories this one shares, as a second session of the same user would.
-            neighbour: A scene whose home this one shares, as a session of the same user elsewhere would.
+            beside: A mounted module whose directories to share, as a second session of the same user does.
+            neighbour: A mounted module whose home to share, as a session of the same user elsewhere does.
 
         Raises:
             MountFailed: Mount raised, or did not end in time.
         """
-        places = own_directories(neighbour) if beside is None else nullcontext((beside.directory, beside.temporary))
-        with ExitStack() as closing, places as (directory, temporary):
+        if beside is not None:
+            directories: Any = nullcontext((beside.directory, beside.temporary))
+        else:
+            directories = private_directories(None if neighbour is None else neighbour.directory.parent)
+        with ExitStack() as closing, directories as (directory, temporary):
             session = AmplifierSession(
                 {**self.loaded.plan, "session": {"orchestrator": "loop-stand-in", "context": "context-stand-in"}},
                 loader=ModuleLoader(modules={"loop-stand-in": _mount_no_loop, "context-stand-in": _mount_context}),
@@ -237,29 +262,27 @@ class Stage:
                 display_system=MockDisplaySystem(),
             )
             if self.loaded.module_type == "resolver":
-                furnish(directory, self.loaded.subject)
+                install_samples(directory, self.loaded.target)
             async with session:
-                scene = Scene(
-                    stage=self,
+                mounted = MountedModule(
+                    ctx=self,
                     session=session,
                     coordinator=session.coordinator.view_for(OWNER),
                     directory=directory,
                     temporary=temporary,
                     events=EventRecorder(),
                 )
-                scene.events.listen(session.coordinator.hooks)
-                self.sight.tried = True
-                await mount_subject(scene, self.loaded.config if config is None else config)
+                mounted.events.listen(session.coordinator.hooks)
+                self.coverage.mount_attempted = True
+                await mounted.mount(self.loaded.config if config is None else config)
                 if ready and self.loaded.on_session_ready is not None:
-                    await scene.call(self.loaded.on_session_ready, scene.coordinator)
-                self.sight.stood |= scene.stands
+                    await mounted.call(self.loaded.on_session_ready, mounted.coordinator)
+                self.coverage.instance_seen |= mounted.is_present
                 try:
-                    yield scene
+                    yield mounted
                 finally:
                     closing.enter_context(self.alarm(CLEANUP_SECONDS * 2, "A12", "closing the session"))
-                    await scene.close()
-
-    # ── saying ──
+                    await mounted.close()
 
     def fault(
         self,
@@ -271,7 +294,7 @@ class Stage:
         location: str | None = None,
         error: BaseException | None = None,
     ) -> None:
-        """Write down a broken promise; the place in the module is found from an error that was raised there."""
+        """Report a broken clause; an error that the module raised gives the location."""
         if location is None and error is not None:
             location = self.location_of(error)
         self.faults.append(
@@ -279,132 +302,61 @@ class Stage:
         )
 
     def expect(self, condition: object, clause: str, what: str, **details: Any) -> bool:
-        """Write down a fault unless the condition holds."""
+        """Report a fault unless the condition holds."""
         if not condition:
             self.fault(clause, what, **details)
         return bool(condition)
 
-    def tell_input(self, given: Any) -> None:
-        """Name what was given, for those faults that do not say it yet."""
+    def fill_input(self, given: Any) -> None:
+        """Set the input of those faults that have none yet."""
         self.faults[:] = [attrs.evolve(each, input=given) if each.input is None else each for each in self.faults]
 
     def location_of(self, error: BaseException) -> str | None:
-        """The innermost line of the subject that an error came through."""
-        place = None
+        """The innermost line of the module in a traceback."""
+        location = None
         for frame, line in traceback.walk_tb(error.__traceback__):
-            if self.loaded.subject.owns(frame.f_code.co_filename):
-                place = f"{Path(frame.f_code.co_filename).name}:{line}"
-        return place
+            if self.loaded.target.owns(frame.f_code.co_filename):
+                location = f"{Path(frame.f_code.co_filename).name}:{line}"
+        return location
 
-    # ── the last resort ──
-
-    @contextmanager
-    def alarm(self, seconds: float, clause: str = "A8", what: str = "a cancelled call") -> Iterator[None]:
-        """End the process if what is inside takes longer: code that refuses to be stopped can be ended no other way.
-
-        The clause that is blamed is A17 when the subject is found running, the one given when it waits.
-        """
-        if self.last_words is None or threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        words, started = self.last_words, fair_time()
-
-        def ring(signum: int, frame: FrameType | None) -> None:
-            left = seconds - (fair_time() - started)
-            if left > 0:  # it was not given the time
-                signal.setitimer(signal.ITIMER_REAL, max(left, 0.5))
-                return
-            line = self._subject_line(frame)
-            blamed = clause if line is None else "A17"
-            text = (
-                f"{what} had not ended {seconds:g} s later" if line is None else "the event loop was blocked for good"
-            )
-            words(Fault(clause=blamed, what=text, input=self.case, location=line))
-
-        previous = signal.signal(signal.SIGALRM, ring)
-        left, _ = signal.setitimer(signal.ITIMER_REAL, seconds * stretch())
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, left)  # an alarm around this one goes on, a little later
-            signal.signal(signal.SIGALRM, previous)
-
-    def _subject_line(self, frame: FrameType | None) -> str | None:
+    def line_of(self, frame: FrameType | None) -> str | None:
+        """The innermost line of the module on a call stack."""
         while frame is not None:
-            if self.loaded.subject.owns(frame.f_code.co_filename):
+            if self.loaded.target.owns(frame.f_code.co_filename):
                 return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
             frame = frame.f_back
         return None
 
+    @contextmanager
+    def alarm(
+        self, seconds: float = CALL_SECONDS + CANCEL_GRACE, clause: str = "A8", what: str = "a cancelled call"
+    ) -> Iterator[None]:
+        """End the process if the body takes longer: code that ignores its cancellation cannot be ended otherwise.
 
-async def attempt(function: Callable[..., Any], *args: Any, seconds: float = CALL_SECONDS, **kwargs: Any) -> Outcome:
-    """Call foreign code as `Scene.call` does, but without an alarm, of which there is only one at a time."""
-    started = fair_time()
-    with anyio.CancelScope() as scope:
-        scope.deadline = anyio.current_time() + seconds * stretch()
+        The clause that is reported is A17 when the module is found running, and the one given when it waits.
+        """
+        if self.abort is None or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        abort, started = self.abort, unstalled_time()
+
+        def ring(signum: int, frame: FrameType | None) -> None:
+            left = seconds - (unstalled_time() - started)
+            if left > 0:  # the thread waited for a CPU meanwhile
+                signal.setitimer(signal.ITIMER_REAL, max(left, 0.5))
+                return
+            line = self.line_of(frame)
+            if line is None:
+                abort(Fault(clause=clause, what=f"{what} had not ended {seconds:g} s later", input=self.case))
+            abort(Fault(clause="A17", what="the event loop was blocked for good", input=self.case, location=line))
+
+        previous = signal.signal(signal.SIGALRM, ring)
+        left, _ = signal.setitimer(signal.ITIMER_REAL, seconds * slowdown())
         try:
-            answer = function(*args, **kwargs)
-            if inspect.isawaitable(answer):
-                answer = await answer
-        except BaseException as error:  # foreign code: it may exit, or invent a cancellation
-            if isinstance(error, anyio.get_cancelled_exc_class()) and _is_cancelled():
-                raise
-            return Outcome(kind="raised", error=error, seconds=fair_time() - started)
-        return Outcome(kind="returned", value=answer, seconds=fair_time() - started)
-    return Outcome(kind="late", seconds=fair_time() - started)
-
-
-def _is_cancelled() -> bool:
-    return anyio.current_effective_deadline() == -math.inf
-
-
-async def mount_subject(scene: Scene, config: dict[str, Any]) -> None:
-    """Call mount and take what it gives.
-
-    Raises:
-        MountFailed: It raised, or did not end in time.
-    """
-    settings = placed(config, scene.directory)
-    outcome = await scene.call(_mounted, scene, settings, seconds=MOUNT_SECONDS)
-    if not outcome.returned:
-        raise MountFailed(outcome)
-
-
-async def _mounted(scene: Scene, config: dict[str, Any]) -> None:
-    core = scene.session.coordinator
-    answer = scene.loaded.mount(scene.coordinator, config)
-    if hasattr(type(answer), "__aenter__") and hasattr(type(answer), "__aexit__"):
-        scene.is_structured = True
-        scene.returned, scene._leave = await core.hosting.host(answer, name=OWNER, owner=OWNER)
-    else:
-        scene.returned = await answer if inspect.isawaitable(answer) else answer
-    contract = CONTRACTS[scene.loaded.module_type]  # type: ignore[index]  # checked when it was loaded
-    result = scene.returned
-    if result is None or isinstance(result, type) or contract.module_type in ("hook", "resolver"):
-        return
-    if isinstance(result, contract.protocol) and result not in scene.instances.values():
-        core.mount_as(OWNER, contract.mount_point, result)
-
-
-def ways_to_mount(stage: Stage) -> list[dict[str, Any]]:
-    """With the settings that were guessed and, if it can be mounted without them, with those that were given.
-
-    Where a module is told to keep its files it may do well, and badly where it chooses the place itself.
-    """
-    loaded = stage.loaded
-    return [loaded.config, loaded.given] if loaded.given != loaded.config else [loaded.config]
-
-
-def placed(config: Any, directory: Path) -> Any:
-    """A configuration with ``{directory}`` and ``{service}`` filled in."""
-    if isinstance(config, str):
-        served = config.replace(SERVICE, service_address()) if SERVICE in config else config
-        return served.replace("{directory}", str(directory))
-    if isinstance(config, dict):
-        return {key: placed(value, directory) for key, value in config.items()}
-    if isinstance(config, list):
-        return [placed(value, directory) for value in config]
-    return config
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, left)  # an outer alarm goes on, a little later
+            signal.signal(signal.SIGALRM, previous)
 
 
 async def _mount_no_loop(coordinator: Any, config: dict[str, Any]) -> None:
@@ -418,37 +370,3 @@ class _NoLoop:
 
 async def _mount_context(coordinator: Any, config: dict[str, Any]) -> None:
     coordinator.mount("context", MockContextManager())
-
-
-@contextmanager
-def own_directories(neighbour: Scene | None = None) -> Iterator[tuple[Path, Path]]:
-    """A working directory with the user's canary in it, a home and a place for temporary files, all gone afterwards.
-
-    Temporary files get the same names in every scene, so that what one holds can be compared with what another does.
-
-    With a neighbour, home and temporary files are where that scene has them.
-    """
-    before = Path.cwd()
-    saved = {name: os.environ.get(name) for name in ("HOME", "TMPDIR")}
-    with tempfile.TemporaryDirectory(prefix="scene-", ignore_cleanup_errors=True) as root:
-        directory, home, temporary = Path(root, "work"), Path(root, "home"), Path(root, "tmp")
-        for folder in (directory, home, temporary):
-            folder.mkdir()
-        (directory / CANARY).write_text("this file belongs to the user\n", encoding="utf-8")
-        if neighbour is not None:
-            home, temporary = neighbour.directory.parent / "home", neighbour.temporary
-        os.environ["HOME"], os.environ["TMPDIR"] = str(home), str(temporary)
-        tempfile.tempdir = None  # so that TMPDIR is read again
-        names = tempfile._name_sequence  # type: ignore[attr-defined]  # there is no other way to name them
-        tempfile._name_sequence = map("{:08d}".format, itertools.count())  # type: ignore[attr-defined]
-        os.chdir(directory)
-        try:
-            yield directory, temporary
-        finally:
-            os.chdir(before)
-            for name, value in saved.items():
-                os.environ.pop(name, None)
-                if value is not None:
-                    os.environ[name] = value
-            tempfile.tempdir = None
-            tempfile._name_sequence = names  # type: ignore[attr-defined]

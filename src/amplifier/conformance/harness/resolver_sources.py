@@ -1,13 +1,13 @@
-"""Modules to be found, questions to a resolver, and what it answers.
+"""Sample modules for a resolver to find, questions to ask it, and ways to ask them.
 
 A resolver is policy: the kit cannot know where it looks. So sample modules are put wherever its defaults, its settings and
-the words of its source may point, in every layout that the loader understands. Above stand the scene, the exercises and the
-checks of resolvers; below stands nothing that runs.
+the words of its source may point, in every layout that the loader understands.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import re
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from typing import Any
 
 import attrs
 
-from amplifier.conformance.target.locate import Subject
+from amplifier.conformance.target.locate import Target
 from amplifier.conformance.target.source_literals import texts_in
 from amplifier.contracts import CONTRACTS
 from amplifier.loading import is_module_id
@@ -26,7 +26,7 @@ MOUNT_POINTS = frozenset(contract.mount_point for contract in CONTRACTS.values()
 UNHEARD_OF = ("tool-unheard-of", "provider-zzz")
 INDEX = "index.json"
 EXECUTED = "was_executed"
-"""A file that appears beside the code of a sample module when that is run."""
+"""A file that a sample module creates beside its code when it is run."""
 
 _CODE = f"""from pathlib import Path
 
@@ -39,35 +39,29 @@ async def mount(coordinator, config):
 """
 _FOLDER = re.compile(r"(?!.*\.\.)(?:~/|\./)?\.?[A-Za-z][A-Za-z0-9_./-]{0,40}")
 _MOST_FOLDERS = 10
-_NO_HINT: Any = object()
 
 
-def furnish(directory: Path, subject: Subject) -> None:
-    """Put the samples where a resolver may look."""
+def install_samples(directory: Path, target: Target) -> None:
+    """Create the sample modules wherever the resolver may look."""
     bases = [
         directory / "modules",
         directory,
         Path.home() / ".amplifier" / "modules",
         directory / ".amplifier" / "modules",
     ]
-    words = [text for text in texts_in(subject) if _FOLDER.fullmatch(text) and not _is_id(text)]
+    words = [text for text in texts_in(target) if _FOLDER.fullmatch(text) and not _is_id(text)]
     folders = [text for text in words if not Path(text).suffix and "amplifier_module" not in text]
     for text in folders[:_MOST_FOLDERS]:
         bases.append(Path(text).expanduser() if text.startswith("~") else directory / text)
     for base in dict.fromkeys(bases):
         for module_id in SAMPLES:
-            _put(base, module_id)
+            package = f"amplifier_module_{module_id.replace('-', '_')}"
+            for parent in (base / module_id, base / f"amplifier-module-{module_id}", base):
+                if not (parent / package).exists():
+                    (parent / package).mkdir(parents=True)
+                    (parent / package / "__init__.py").write_text(_CODE, encoding="utf-8")
     places = {module_id: str(directory / "modules" / module_id) for module_id in SAMPLES}
-    text = "{" + ", ".join(f'"{key}": "{value}"' for key, value in places.items()) + "}"
-    (directory / INDEX).write_text(text, encoding="utf-8")
-
-
-def _put(base: Path, module_id: str) -> None:
-    package = f"amplifier_module_{module_id.replace('-', '_')}"
-    for folder in (base / module_id / package, base / f"amplifier-module-{module_id}" / package, base / package):
-        if not folder.exists():
-            folder.mkdir(parents=True)
-            (folder / "__init__.py").write_text(_CODE, encoding="utf-8")
+    (directory / INDEX).write_text(json.dumps(places), encoding="utf-8")
 
 
 def settings_for(keys: list[str]) -> list[dict[str, Any]]:
@@ -97,18 +91,23 @@ class Question:
 
     Attributes:
         module_id: The module.
-        hint: What the plan says about its source: None for nothing, else a key of `hints`.
+        hint: The source in the plan: None for none, else a key of `hints`.
     """
 
     module_id: str
     hint: str | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The question as the input of a fault."""
+        return {"module_id": self.module_id, "hint": self.hint}
 
     def __str__(self) -> str:
         return f"{self.module_id!r}" if self.hint is None else f"{self.module_id!r} with {self.hint} as its hint"
 
 
 def hints(directory: Path, module_id: str) -> dict[str, Any]:
-    """Hints by name; which of them a resolver understands is its own affair."""
+    """Hints by name; a resolver need not understand all of them."""
     there = directory / "modules" / module_id
     return {
         "a path": str(there),
@@ -120,15 +119,15 @@ def hints(directory: Path, module_id: str) -> dict[str, Any]:
     }
 
 
-def questions_about(subject: Subject) -> list[Question]:
-    """Ordinary questions: samples, ids that the source names, ids that nobody knows, with hints and without."""
-    ids = [*SAMPLES, *ids_in(texts_in(subject)), *UNHEARD_OF]
+def questions_about(target: Target) -> list[Question]:
+    """Ordinary questions: samples, ids that the source names, unknown ids, with hints and without."""
+    ids = [*SAMPLES, *ids_in(texts_in(target)), *UNHEARD_OF]
     hinted = [Question(SAMPLES[0], hint) for hint in ("a path", "a file URI", "a missing path", "a missing URI")]
     return [*(Question(each) for each in ids), *hinted]
 
 
 def ids_in(texts: list[str]) -> list[str]:
-    """Those of some texts that may be the id of a module which the resolver knows by name."""
+    """Those texts that may be the id of a module which the resolver knows by name."""
     return [text for text in texts if _is_id(text) and text not in MOUNT_POINTS][:4]
 
 
@@ -136,11 +135,11 @@ def _is_id(text: str) -> bool:
     return is_module_id(text) and "-" in text and not text.startswith("amplifier-")
 
 
-def resolver_of(scene: Any) -> Any:
-    """The resolver on a scene: what was mounted, or what mount returned; None if there is none."""
-    if scene.instance is not None:
-        return scene.instance
-    returned = scene.returned
+def resolver_of(mounted: Any) -> Any:
+    """The resolver of a mounted module: what was mounted, or what mount returned; None if there is none."""
+    if mounted.instance is not None:
+        return mounted.instance
+    returned = mounted.returned
     is_resolver = callable(getattr(returned, "resolve", None)) or callable(getattr(returned, "async_resolve", None))
     return returned if is_resolver and not isinstance(returned, type) else None
 
@@ -151,9 +150,11 @@ def methods_of(resolver: Any) -> list[Callable[..., Any]]:
 
 
 async def ask(method: Callable[..., Any], question: Question, directory: Path) -> Any:
-    """What a resolver answers, before its source was asked; raises what it raises."""
-    hint: Any = _NO_HINT if question.hint is None else hints(directory, question.module_id)[question.hint]
-    answer = method(question.module_id) if hint is _NO_HINT else _with_hint(method, question.module_id, hint)
+    """The source that a resolver returns; raises what it raises."""
+    if question.hint is None:
+        answer = method(question.module_id)
+    else:
+        answer = _with_hint(method, question.module_id, hints(directory, question.module_id)[question.hint])
     return await answer if inspect.isawaitable(answer) else answer
 
 
@@ -172,7 +173,7 @@ def _with_hint(method: Callable[..., Any], module_id: str, hint: Any) -> Any:
 
 
 async def locate(method: Callable[..., Any], question: Question, directory: Path) -> Any:
-    """Where a module is, all the way; raises what resolver or source raise."""
+    """The directory that the source of a module resolves to; raises what resolver or source raise."""
     source = await ask(method, question, directory)
     if isinstance(source, (str, os.PathLike)) or not callable(getattr(source, "resolve", None)):
         return source
@@ -181,7 +182,7 @@ async def locate(method: Callable[..., Any], question: Question, directory: Path
 
 
 def is_not_found(error: BaseException | None) -> bool:
-    """Whether an error says that there is no such module; by name, since there are several classes of that name."""
+    """Whether an error is a ModuleNotFoundError; by name, since there are several classes of that name."""
     return any(kind.__name__ == "ModuleNotFoundError" for kind in type(error).__mro__)
 
 

@@ -1,7 +1,6 @@
-"""What the process holds at one moment, to tell later what is new: threads, child processes, descriptors, files.
+"""Snapshot of the threads, child processes, descriptors and files of this process, to find later what is new.
 
-Above stand the scene and the hygiene checks; below stands nothing of ours. Processes and descriptors are read from
-``/proc``; elsewhere only threads and files are seen, and the report says so.
+Processes and descriptors are read from ``/proc``; elsewhere only threads and files are seen.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from attrs import field, frozen
 _PROC = Path("/proc")
 SEES_PROCESSES = (_PROC / "self" / "fd").is_dir()
 PATIENCE = 1.0
-"""Seconds that something on its way out may take to be gone."""
+"""Seconds that a resource which is being closed may take to disappear."""
 _POOLED_THREAD = "AnyIO worker thread"
-"""Kept by AnyIO until its event loop ends, for more work; a module that uses one has not started it."""
+"""AnyIO keeps these until its event loop ends; a module that uses one has not started it."""
 _MARK = "AMPLIFIER_CONFORMANCE_WORKER"
 
 
@@ -33,14 +32,14 @@ def mark_descendants() -> None:
 
 @frozen
 class Resources:
-    """A snapshot."""
+    """A snapshot of this process."""
 
     threads: frozenset[threading.Thread] = field(factory=lambda: frozenset(threading.enumerate()))
     descriptors: dict[int, str] = field(factory=lambda: dict(_open_descriptors()))
     processes: frozenset[int] = field(factory=lambda: frozenset(_own_processes()))
 
     def leaks(self) -> list[str]:
-        """What is here now and was not then, one phrase each."""
+        """What exists now and did not then, one phrase each."""
         idle = _idle_threads()
         threads = [
             each
@@ -55,7 +54,7 @@ class Resources:
         ]
 
     def leaks_after_patience(self) -> list[str]:
-        """As `leaks`, once whatever was on its way out has had the time to leave."""
+        """As `leaks`, once whatever is being closed has had the time to disappear."""
         left = self.leaks()
         if left:
             gc.collect()
@@ -101,7 +100,7 @@ def _open_descriptors() -> Iterator[tuple[int, str]]:
     for name in os.listdir(folder):  # noqa: PTH208 — a Path per descriptor, of which most are uninteresting
         with suppress(FileNotFoundError):
             target = os.readlink(folder / name)  # noqa: PTH115 — sockets and pipes are no paths
-            # Memory that looks like files is where scenes may have their directories.
+            # Private directories may be in shared memory.
             if not target.startswith(("/dev/", "/proc/")) or target.startswith("/dev/shm/"):
                 yield int(name), target
 
@@ -123,5 +122,5 @@ def _command_line(pid: int) -> str:
     try:
         words = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
     except OSError:
-        return "that is gone meanwhile"
-    return repr(b" ".join(words).decode(errors="replace").strip()[:80]) if words[0] else "that nobody waited for"
+        return "that has ended meanwhile"
+    return repr(b" ".join(words).decode(errors="replace").strip()[:80]) if words[0] else "that was not waited for"

@@ -1,14 +1,11 @@
-"""How long a check may go on asking: a slow module is asked fewer questions, the first of which say the most.
-
-Above stand the checks that list their questions; below stands the profile, as the stage knows it.
-"""
+"""Time limits of checks: a slow module gets fewer calls, the most revealing of which come first."""
 
 from __future__ import annotations
 
 import time
 
-from .cpu_clock import fair_time
-from .mounted_module import Stage
+from .cpu_clock import unstalled_time
+from .mounted_module import CheckContext
 
 _QUICK_POINTS = 100
 _THOROUGH = 8.0
@@ -16,32 +13,32 @@ _WAITING = 1.3
 
 
 class Budget:
-    """Counts the time a check has used.
+    """The time that a check may use.
 
-    Seconds of work count in full and seconds of waiting for less; waiting for a processor does not count at all, so that a busy
-    machine asks as many questions as an idle one.
+    CPU time counts in full and waiting for less. Waiting for a CPU does not count, so that a busy machine makes as many
+    calls as an idle one.
 
     Args:
-        stage: Its profile decides how much there is.
-        seconds: What the quick profile grants.
+        ctx: Its profile decides how much there is.
+        seconds: The time in the quick profile.
     """
 
-    def __init__(self, stage: Stage, seconds: float) -> None:
-        granted = seconds * (1.0 if stage.points < _QUICK_POINTS else _THOROUGH)
+    def __init__(self, ctx: CheckContext, seconds: float) -> None:
+        granted = seconds * (1.0 if ctx.points < _QUICK_POINTS else _THOROUGH)
         self._busy_until = time.process_time() + granted
-        self._until = fair_time() + granted * _WAITING
+        self._until = unstalled_time() + granted * _WAITING
 
     def is_spent(self) -> bool:
-        """Whether it is time to come to an end."""
-        return time.process_time() > self._busy_until or fair_time() > self._until
+        """Whether the time is used up."""
+        return time.process_time() > self._busy_until or unstalled_time() > self._until
 
 
 _SHARED: dict[tuple[int, str], Budget] = {}
 
 
-def shared_budget(stage: Stage, name: str, seconds: float) -> Budget:
-    """The budget of all the cases of a check together; the time between them counts as well."""
-    key = (id(stage.loaded), f"{name}:{stage.backend}")
+def shared_budget(ctx: CheckContext, name: str, seconds: float) -> Budget:
+    """One budget for all drawn cases of a check; the time between them counts as well."""
+    key = (id(ctx.loaded), f"{name}:{ctx.backend}")
     if key not in _SHARED:
-        _SHARED[key] = Budget(stage, seconds)
+        _SHARED[key] = Budget(ctx, seconds)
     return _SHARED[key]

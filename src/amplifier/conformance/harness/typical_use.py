@@ -1,22 +1,19 @@
-"""Ordinary use of a mounted subject, by type: what hygiene, sharing and cancellation are examined on.
-
-An exercise is a list of operations; each is a name and an async function of the scene that calls the subject once and
-returns something comparable. Above stand the checks; below stand the scene and the samples.
-"""
+"""Typical operations of a mounted module, by type; hygiene, isolation and cancellation are checked on them."""
 
 from __future__ import annotations
 
 import copy
 import inspect
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import attrs
 
 from amplifier.conformance.inputs.hook_payloads import ordinary_payload, reaching_payloads
-from amplifier.conformance.inputs.sample_calls import sample_inputs
+from amplifier.conformance.inputs.tool_inputs import sample_inputs
 from amplifier.conformance.target.source_literals import choices_in, inputs_in, texts_in, triggers_in
 from amplifier.contracts import tool_schema
 from amplifier.errors import ContractError
@@ -32,109 +29,110 @@ from amplifier.models import (
     to_dict,
 )
 
-from .mounted_module import CANARY, Scene
+from .mounted_module import MountedModule
+from .private_directories import CANARY
 from .resolver_sources import Question, locate, questions_about, resolver_of
 from .resource_snapshot import files_below
-from .scripted_turns import World
-
-Operation = Callable[[Scene], Awaitable[Any]]
+from .scripted_turns import ScriptedSession
 
 
 @attrs.frozen
-class Exercise:
-    """One operation of the subject.
+class Operation:
+    """One call of the module.
 
     Attributes:
         name: What it does, for reports.
         given: Its input, as JSON values.
-        run: Calls the subject; raises what the subject raises.
-        is_last: Whether it ends the session's work, so that nothing ordinary comes after it.
+        run: Calls the module, raises what the module raises and returns something comparable.
+        is_last: Whether it ends the session's work, so that no other operation comes after it.
     """
 
     name: str
     given: Any
-    run: Operation
+    run: Callable[[MountedModule], Coroutine[Any, Any, Any]]
     is_last: bool = False
 
 
-def exercises(scene: Scene) -> list[Exercise]:
-    """Ordinary use of the subject on this scene; none if mount declined."""
-    return _BY_TYPE[scene.loaded.module_type](scene)
+def typical_operations(mounted: MountedModule) -> list[Operation]:
+    """The typical operations of the module; none if mount declined."""
+    return _BY_TYPE[mounted.loaded.module_type](mounted)
+
+
+async def run_typical_operations(mounted: MountedModule) -> None:
+    """Run every typical operation, however it ends."""
+    for operation in typical_operations(mounted):
+        await mounted.call(operation.run, mounted)
 
 
 # ── tools ──
 
 _MOST_CALLS = 10
-"""Of all the tools of a module together: each of them is cancelled at each of its suspensions, several times."""
+"""Of all tools of a module together: each call is cancelled at each of its suspensions, several times."""
 
 
-def _tool_exercises(scene: Scene) -> list[Exercise]:
+def _tool_exercises(mounted: MountedModule) -> list[Operation]:
     found = []
-    subject = scene.loaded.subject
-    words, choices = inputs_in(subject), choices_in(subject)
-    most = max(2, _MOST_CALLS // max(len(scene.instances), 1))
-    for name, tool in scene.instances.items():
+    target = mounted.loaded.target
+    words, choices = inputs_in(target), choices_in(target)
+    most = max(2, _MOST_CALLS // max(len(mounted.instances), 1))
+    for name, tool in mounted.instances.items():
         for sample in sample_inputs(schema_of(tool), CANARY, words=words, choices=choices)[:most]:
-            found.append(
-                Exercise(f"execute of the tool {name!r}", {"tool": name, "input": sample}, _executing(name, sample))
-            )
+            given = {"tool": name, "input": sample}
+            found.append(Operation(f"execute of the tool {name!r}", given, partial(_execute, name, sample)))
     return found
 
 
 def schema_of(tool: Any) -> dict[str, Any] | None:
-    """A tool's schema; None when it gives none, or a bad one."""
+    """A tool's schema; None when it has none, or an invalid one."""
     try:
         return tool_schema(tool)
     except ContractError:
         return None
 
 
-def _executing(name: str, sample: dict[str, Any]) -> Operation:
-    async def execute(scene: Scene) -> Any:
-        result = await scene.instances[name].execute(copy.deepcopy(sample))
-        return [getattr(result, "success", None), getattr(result, "output", None)]
-
-    return execute
+async def _execute(name: str, sample: dict[str, Any], mounted: MountedModule) -> Any:
+    result = await mounted.instances[name].execute(copy.deepcopy(sample))
+    return [getattr(result, "success", None), getattr(result, "output", None)]
 
 
 # ── providers ──
 
 
 def plain_request() -> ChatRequest:
-    """A short conversation with a tool on offer."""
+    """A request with one message and one tool."""
     return ChatRequest(
         messages=[Message(role="user", content="Say something.")],
         tools=[ToolSpec(name="look", description="Looks.", parameters={"type": "object", "properties": {}})],
     )
 
 
-def _provider_exercises(scene: Scene) -> list[Exercise]:
-    async def complete(scene: Scene) -> Any:
-        return _told(await scene.instance.complete(plain_request()))
+def _provider_exercises(mounted: MountedModule) -> list[Operation]:
+    async def complete(mounted: MountedModule) -> Any:
+        return _comparable(await mounted.instance.complete(plain_request()))
 
-    async def list_models(scene: Scene) -> Any:
-        return len(await scene.instance.list_models())
+    async def list_models(mounted: MountedModule) -> Any:
+        return len(await mounted.instance.list_models())
 
-    async def get_info(scene: Scene) -> Any:
-        return repr(scene.instance.get_info())
+    async def get_info(mounted: MountedModule) -> Any:
+        return repr(mounted.instance.get_info())
 
-    async def stream(scene: Scene) -> Any:
-        manager = scene.instance.stream(plain_request())
+    async def stream(mounted: MountedModule) -> Any:
+        manager = mounted.instance.stream(plain_request())
         if not hasattr(type(manager), "__aenter__"):
             return None  # another kind of stream than the contract's
         async with manager as chunks:
-            return [_told(chunk.response) async for chunk in chunks if isinstance(chunk, StreamChunk)][-1:]
+            return [_comparable(chunk.response) async for chunk in chunks if isinstance(chunk, StreamChunk)][-1:]
 
-    if scene.instance is None:
+    if mounted.instance is None:
         return []
     request = to_dict(plain_request())
-    found = [Exercise("complete", request, complete), Exercise("list_models", None, list_models)]
-    found.append(Exercise("get_info", None, get_info))
-    return [*found, Exercise("stream", request, stream)] if hasattr(scene.instance, "stream") else found
+    found = [Operation("complete", request, complete), Operation("list_models", None, list_models)]
+    found.append(Operation("get_info", None, get_info))
+    return [*found, Operation("stream", request, stream)] if hasattr(mounted.instance, "stream") else found
 
 
-def _told(response: Any) -> Any:
-    """What a response says; ids of calls only have to be new, so they are left out."""
+def _comparable(response: Any) -> Any:
+    """The content of a response without the ids of calls, which only have to be new."""
     if not isinstance(response, ChatResponse):
         return repr(type(response))
     blocks = copy.deepcopy(response.content)
@@ -147,28 +145,28 @@ def _told(response: Any) -> Any:
 # ── contexts ──
 
 
-def _context_exercises(scene: Scene) -> list[Exercise]:
-    async def add_and_read(scene: Scene) -> Any:
-        await scene.instance.add_message({"role": "user", "content": "first"})
-        await scene.instance.add_message({"role": "assistant", "content": "second"})
-        return [await scene.instance.get_messages(), await scene.instance.get_messages_for_request()]
+def _context_exercises(mounted: MountedModule) -> list[Operation]:
+    async def add_and_read(mounted: MountedModule) -> Any:
+        await mounted.instance.add_message({"role": "user", "content": "first"})
+        await mounted.instance.add_message({"role": "assistant", "content": "second"})
+        return [await mounted.instance.get_messages(), await mounted.instance.get_messages_for_request()]
 
-    async def replace_and_compact(scene: Scene) -> Any:
-        await scene.instance.set_messages(
+    async def replace_and_compact(mounted: MountedModule) -> Any:
+        await mounted.instance.set_messages(
             [{"role": "user", "content": "the old man and his dog " * 9} for _ in range(40)]
         )
-        return len(await scene.instance.get_messages_for_request(token_budget=400))
+        return len(await mounted.instance.get_messages_for_request(token_budget=400))
 
-    async def clear(scene: Scene) -> Any:
-        await scene.instance.clear()
-        return await scene.instance.get_messages()
+    async def clear(mounted: MountedModule) -> Any:
+        await mounted.instance.clear()
+        return await mounted.instance.get_messages()
 
-    if scene.instance is None:
+    if mounted.instance is None:
         return []
     return [
-        Exercise("add_message and get_messages", None, add_and_read),
-        Exercise("set_messages and get_messages_for_request", None, replace_and_compact),
-        Exercise("clear", None, clear),
+        Operation("add_message and get_messages", None, add_and_read),
+        Operation("set_messages and get_messages_for_request", None, replace_and_compact),
+        Operation("clear", None, clear),
     ]
 
 
@@ -189,43 +187,39 @@ _MOST_EVENTS = 12
 _ENDING = ("session:end", "cancel:completed")
 
 
-def _hook_exercises(scene: Scene) -> list[Exercise]:
-    subject = scene.loaded.subject
-    words, choices = inputs_in(subject), choices_in(subject)
-    found: list[tuple[int, Exercise]] = []
-    for registration, event in _handled(scene):
+def _hook_exercises(mounted: MountedModule) -> list[Operation]:
+    target = mounted.loaded.target
+    words, choices = inputs_in(target), choices_in(target)
+    found: list[tuple[int, Operation]] = []
+    for registration, event in _handled(mounted):
         name = f"the handler {registration.name!r} on {event}"
-        payloads = list(itertools.islice(reaching_payloads(event, words, choices, triggers_in(subject)), 0, 9))
+        payloads = list(itertools.islice(reaching_payloads(event, words, choices, triggers_in(target)), 0, 9))
         for rank, payload in enumerate([ordinary_payload(event), *payloads]):
-            given = {"event": event, "data": payload}
-            handle = _handling(registration, event, payload)
-            found.append((rank, Exercise(name, given, handle, event in _ENDING)))
-    # Every handler with its plain payload first, then what the words of its source suggest; what ends a session, last.
-    chosen = [exercise for _, exercise in sorted(found, key=lambda each: each[0])][:_MOST_EVENTS]
-    return sorted(chosen, key=lambda exercise: exercise.is_last)
+            handle = partial(_handle, registration, event, payload)
+            found.append((rank, Operation(name, {"event": event, "data": payload}, handle, event in _ENDING)))
+    # Every handler with its plain payload first, then what the words of its source suggest; events that end a session last.
+    chosen = [operation for _, operation in sorted(found, key=lambda each: each[0])][:_MOST_EVENTS]
+    return sorted(chosen, key=lambda operation: operation.is_last)
 
 
-def _handled(scene: Scene) -> list[tuple[Any, str]]:
-    """Every handler with an event it is registered for, the telling events first."""
-    named = [event for event in ALL_EVENTS if event in set(texts_in(scene.loaded.subject))]
-    telling = list(dict.fromkeys([*named, *_USUAL_EVENTS]))
+def _handled(mounted: MountedModule) -> list[tuple[Any, str]]:
+    """Every handler with each event it is registered for, the events that its source names first."""
+    named = [event for event in ALL_EVENTS if event in set(texts_in(mounted.loaded.target))]
+    likely = list(dict.fromkeys([*named, *_USUAL_EVENTS]))
     found = []
-    for registration in scene.registrations:
-        events = telling if registration.event == "*" else [registration.event]
+    for registration in mounted.registrations:
+        events = likely if registration.event == "*" else [registration.event]
         found += [(registration, event) for event in events]
-    return sorted(found, key=lambda each: telling.index(each[1]) if each[1] in telling else len(telling))
+    return sorted(found, key=lambda each: likely.index(each[1]) if each[1] in likely else len(likely))
 
 
-def _handling(registration: Any, event: str, payload: dict[str, Any]) -> Operation:
-    async def handle(scene: Scene) -> Any:
-        answer = registration.handler(event, {**copy.deepcopy(payload), "session_id": scene.session.session_id})
-        if inspect.isawaitable(answer):
-            answer = await answer
-        if not isinstance(answer, HookResult):
-            return repr(type(answer))
-        return {key: getattr(answer, key) for key in ("action", "reason", "context_injection", "user_message", "data")}
-
-    return handle
+async def _handle(registration: Any, event: str, payload: dict[str, Any], mounted: MountedModule) -> Any:
+    result = registration.handler(event, {**copy.deepcopy(payload), "session_id": mounted.session.session_id})
+    if inspect.isawaitable(result):
+        result = await result
+    if not isinstance(result, HookResult):
+        return repr(type(result))
+    return {key: getattr(result, key) for key in ("action", "reason", "context_injection", "user_message", "data")}
 
 
 # ── orchestrators ──
@@ -239,51 +233,45 @@ TURN: dict[str, Any] = {
         }
     ]
 }
-"""An ordinary turn: two tools, and then an answer."""
+"""A turn with two tool calls and a final answer."""
 
 
-def _orchestrator_exercises(scene: Scene) -> list[Exercise]:
-    async def turn(scene: Scene) -> Any:
-        world = World(scene, TURN)
+def _orchestrator_exercises(mounted: MountedModule) -> list[Operation]:
+    async def turn(mounted: MountedModule) -> Any:
+        session = ScriptedSession(mounted, TURN)
         try:
-            return await world.run_bare()
+            return await session.execute_unguarded()
         finally:
-            world.leave()
+            session.detach()
 
-    return [] if scene.instance is None else [Exercise("a turn with two tools", None, turn)]
+    return [] if mounted.instance is None else [Operation("a turn with two tools", None, turn)]
 
 
 # ── resolvers ──
 
 
-def _resolver_exercises(scene: Scene) -> list[Exercise]:
-    resolver = resolver_of(scene)
+def _resolver_exercises(mounted: MountedModule) -> list[Operation]:
+    resolver = resolver_of(mounted)
     if resolver is None:
         return []
-    asked = questions_about(scene.loaded.subject)
     return [
-        Exercise(
-            f"{name} of {question}", {"module_id": question.module_id, "hint": question.hint}, _asking(name, question)
-        )
+        Operation(f"{name} of {question}", question.given, partial(_locate, name, question))
         for name in ("async_resolve", "resolve")
         if callable(getattr(resolver, name, None))
-        for question in asked
+        for question in questions_about(mounted.loaded.target)
     ]
 
 
-def _asking(name: str, question: Question) -> Operation:
-    async def find(scene: Scene) -> Any:
-        try:
-            found = await locate(getattr(resolver_of(scene), name), question, scene.directory)
-        except ModuleNotFoundError:
-            return None  # an answer like another
-        held = sorted(files_below(found)) if isinstance(found, Path) and found.is_dir() else []
-        return {"found": str(found), "files": [each for each in held if "__pycache__" not in each]}
-
-    return find
+async def _locate(name: str, question: Question, mounted: MountedModule) -> Any:
+    try:
+        found = await locate(getattr(resolver_of(mounted), name), question, mounted.directory)
+    except ModuleNotFoundError:
+        return None  # a valid answer
+    files = sorted(files_below(found)) if isinstance(found, Path) and found.is_dir() else []
+    return {"found": str(found), "files": [each for each in files if "__pycache__" not in each]}
 
 
-_BY_TYPE: dict[str, Callable[[Scene], list[Exercise]]] = {
+_BY_TYPE: dict[str, Callable[[MountedModule], list[Operation]]] = {
     "tool": _tool_exercises,
     "provider": _provider_exercises,
     "context": _context_exercises,

@@ -1,8 +1,8 @@
-"""Conversations for contexts, built from a few numbers. Pure.
+"""Conversations for contexts, built from a few numbers.
 
-Texts are made of three-letter words, so that those who count a token for four characters, those who count words and those
-who use a tokenizer come to about the same. Every message begins with a mark of its own, by which it is known again when
-somebody has shortened it. Above stand the checks of contexts and their strategies; below stands nothing of ours.
+Texts are made of three-letter words, so that counting four characters for a token, counting words and using a tokenizer
+come to about the same. Every message begins with a mark of its own, by which it is recognised after a context has
+shortened it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 Message = dict[str, Any]
 
 CHARACTERS_PER_TOKEN = 4
-_WORDS = (
+_WORDS = [
     "the",
     "old",
     "man",
@@ -31,12 +31,12 @@ _WORDS = (
     "all",
     "saw",
     "him",
-)
+]
 _MARK = re.compile(r"m\d{4}")
 
 
 def prose(number: int, words: int) -> str:
-    """A text of so many words, with the mark of a number."""
+    """A text of so many words that begins with the mark of a number."""
     return " ".join([f"m{number:04d}", *(_WORDS[(number + each) % len(_WORDS)] for each in range(words - 1))])
 
 
@@ -61,8 +61,8 @@ def tool_turn(number: int, calls: int, words: int, *, between: str | None = None
         number: From which the ids of the calls are made.
         calls: How many.
         words: The length of each result.
-        between: The role of a message that stands between the results, if there is one.
-        content: What the assistant says with it.
+        between: The role of a message between the results, if there is one.
+        content: The content of the assistant's message.
     """
     ids = [f"call-{number}-{index}" for index in range(calls)]
     requests = [
@@ -85,8 +85,8 @@ def built(units: Iterable[Mapping[str, Any]], first: int = 0) -> list[Message]:
     for index, unit in enumerate(units):
         number = (first + index) * 10
         if "calls" in unit:
-            says = prose(number + 9, 8) if unit.get("says") else None
-            history += tool_turn(number, unit["calls"], unit["words"], between=unit.get("between"), content=says)
+            text = prose(number + 9, 8) if unit.get("says") else None
+            history += tool_turn(number, unit["calls"], unit["words"], between=unit.get("between"), content=text)
         else:
             history.append(spoken(number, unit["role"], unit["words"]))
     return history
@@ -100,12 +100,12 @@ def call_ids(message: Mapping[str, Any]) -> list[str]:
 
 
 def size(message: Mapping[str, Any]) -> int:
-    """The characters of what a message says."""
+    """The characters of a message's content and calls."""
     return _characters(message.get("content")) + _characters(message.get("tool_calls"))
 
 
 def total_size(messages: Iterable[Mapping[str, Any]]) -> int:
-    """The characters of what all of them say."""
+    """The characters of all of them together."""
     return sum(size(message) for message in messages)
 
 
@@ -115,7 +115,7 @@ def tokens(messages: Iterable[Mapping[str, Any]]) -> int:
 
 
 def newest_unit(history: Sequence[Message]) -> set[int]:
-    """The positions of the newest message and of those that cannot be parted from it."""
+    """The positions of the newest message and of those that belong with it: a call and all its results."""
     if not history:
         return set()
     last = len(history) - 1
@@ -137,8 +137,5 @@ def _answered(message: Mapping[str, Any]) -> set[str]:
 def _characters(value: Any) -> int:
     if isinstance(value, str):
         return len(value)
-    if isinstance(value, dict):
-        return sum(_characters(inner) for inner in value.values())
-    if isinstance(value, list):
-        return sum(_characters(inner) for inner in value)
-    return 0
+    members = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return sum(_characters(member) for member in members)

@@ -1,10 +1,8 @@
-"""Payloads for handlers, listed and not drawn: the ordinary one of every event, and everything that is wrong by one thing.
-
-Pure. Above stand the exercises, the checks of hooks and the strategies; below stands the catalogue of events.
-"""
+"""Payloads for handlers, listed and not drawn: the ordinary one of every event, and payloads with one thing wrong."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 from typing import Any
@@ -17,10 +15,10 @@ Payload = dict[str, Any]
 
 EVENTS = tuple(CATALOGUE)
 UNKNOWN_EVENTS = ("my-module:something", "unknown", "", "tool:pre:extra", "TOOL:PRE", "ünï:✓")
-"""Names that no catalogue holds; modules may emit what they like."""
+"""Names that are not in the catalogue; modules may emit any name."""
 
 NEUTRAL = {"kit_note": "plain", "kit_numbers": [1, 2]}
-"""Keys that nobody knows; whoever passes a payload on passes them on."""
+"""Keys that no handler knows; a handler that passes a payload on passes them on."""
 
 _RESULT = {"success": True, "output": "seen", "error": None}
 _MESSAGES = [
@@ -82,18 +80,18 @@ _ODD_INSIDE: tuple[Any, ...] = (None, 7, "", "text", [], {}, ["a", 1], "nul\x00"
 
 
 def ordinary_payload(event: str, **replaced: Any) -> Payload:
-    """What an event usually carries; of an unknown event, what a tool's carries."""
+    """What an event usually carries; for an unknown event, what ``tool:pre`` carries."""
     known = CATALOGUE.get(event)
     keys = known.keys if known is not None else CATALOGUE["tool:pre"].keys
     counted = ("_count", "_tokens", "_messages")
     values = {key: _VALUES.get(key, 3 if key.endswith(counted) or key == "budget" else "text") for key in keys}
-    return {**_copied(values), **_KERNEL_KEYS, **_copied(NEUTRAL), **replaced}
+    return {**copy.deepcopy(values), **_KERNEL_KEYS, **copy.deepcopy(NEUTRAL), **replaced}
 
 
 def reaching_payloads(
     event: str, words: Iterable[str], choices: Iterable[str], triggers: Iterable[str] = ()
 ) -> Iterator[Payload]:
-    """Ordinary payloads that name what the module's source looks for: its keys at both levels, its words in their place.
+    """Ordinary payloads with what the module's source looks for: its keys at both levels, its words as values.
 
     Args:
         event: What they are for.
@@ -120,12 +118,12 @@ def reaching_payloads(
 
 
 def _triggering(base: Payload, trigger: str) -> Iterator[Payload]:
-    """A payload with a text in the midst of all its texts, in lists and objects too, and one with the text by itself."""
+    """A payload with a text inside all its texts, in lists and objects too, and one with the text by itself."""
     amid = f"a {trigger} b"
     nested = {**base["tool_input"], "items": ["text", {"deep": ["text"]}]}
     kept = {key: base[key] for key in NEUTRAL}
-    yield {**_replaced({**base, "tool_input": nested}, amid), **_copied(kept)}
-    # By itself a text might be a place somewhere on this machine.
+    yield {**_replaced({**base, "tool_input": nested}, amid), **copy.deepcopy(kept)}
+    # By itself a text might be a path on this machine.
     if not any(part in trigger for part in ("/", "~", "..", "\\")):
         yield {**base, "tool_input": _replaced(nested, trigger), "prompt": trigger}
 
@@ -139,7 +137,7 @@ def _replaced(value: Any, text: str) -> Any:
 
 
 def odd_payloads(event: str, words: Iterable[str], *, briefly: bool = False) -> Iterator[Payload]:
-    """Payloads in which a key is missing, a value is of another kind, or nothing is as it should be.
+    """Payloads in which a key is missing, a value is of another type, or everything is wrong.
 
     Args:
         event: Whose keys.
@@ -166,13 +164,3 @@ def odd_payloads(event: str, words: Iterable[str], *, briefly: bool = False) -> 
                 yield from ({**base, key: {**inner, name: odd}} for odd in _ODD_INSIDE)
         if isinstance(inner, list):
             yield from ({**base, key: [odd]} for odd in _ODD_INSIDE)
-
-
-def _copied(values: Payload) -> Payload:
-    return {key: _copy(value) for key, value in values.items()}
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _copy(member) for key, member in value.items()}
-    return [_copy(member) for member in value] if isinstance(value, list) else value

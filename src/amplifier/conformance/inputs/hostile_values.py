@@ -1,8 +1,7 @@
-"""Values that nobody expects and JSON allows: what a model writes on a bad day.
+"""Hostile values: what JSON allows and few programs expect.
 
-None of them can do harm where it lands: no absolute path, no way up, no home, no address beyond this machine, no program,
-and no number large enough to fill the memory of whoever counts to it. Above stand the inputs of tools and the payloads of
-hooks; below stands nothing of ours.
+None of them does harm in a module that uses it: no absolute path, no parent directory, no home, no address beyond this
+machine, no program, and no number so large that counting to it would fill the memory.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ ODD_TEXTS = (
     "1e400",
     LONG,
 )
-"""Texts that trip naive code: empty, controls, patterns, templates, numbers beyond measure, much of it."""
+"""Texts that break naive code: empty, control characters, patterns, templates, out-of-range numbers, very long."""
 
 DEEP: Any = "leaf"
 for _ in range(40):
@@ -57,11 +56,11 @@ ODD_VALUES: tuple[Any, ...] = (
     DEEP,
     *ODD_TEXTS,
 )
-"""One of every kind of JSON value, and the edges of each."""
+"""One of every type of JSON value, and the edge cases of each."""
 
 _HARMLESS = re.compile(r"[A-Za-z][\w.:-]{0,30}")
 
 
 def is_harmless(text: str) -> bool:
-    """Whether a text found in a module's source may be handed to it: a word, not a path or a command line."""
+    """Whether a text found in a module's source may be passed to it: a word, not a path or a command line."""
     return _HARMLESS.fullmatch(text) is not None and ".." not in text

@@ -1,6 +1,6 @@
-"""JSON and JSON Schema as a check needs them: is this value JSON, is this schema valid, does it accept that input.
+"""JSON and JSON Schema for checks: is this value JSON, is this schema valid, does it accept that input.
 
-Above stand the checks and strategies of tools and hooks; below stands a validator, which comes with the ``testing`` extra.
+The validator comes with the ``testing`` extra.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from amplifier.errors import MissingExtraError
 
 _DEEPEST = 900
-"""Levels; text that is nested deeper cannot be read back by Python's own parser."""
+"""Levels; Python's own parser cannot read text that is nested deeper."""
 
 Accepts = Callable[[Any], bool]
 
@@ -43,7 +43,7 @@ def json_problem(value: Any, path: str = "", inside: tuple[int, ...] = ()) -> st
 
 
 def fingerprint(value: Any) -> str:
-    """A text that is equal for equal values only, and tells 1 from True and from 1.0."""
+    """A text that is equal for equal values only; 1, True and 1.0 differ."""
     try:
         return json.dumps(value, sort_keys=True, default=repr)
     except (TypeError, ValueError, RecursionError):
@@ -51,14 +51,14 @@ def fingerprint(value: Any) -> str:
 
 
 def schema_problem(schema: Any) -> str | None:
-    """What is wrong with a JSON Schema of an object; None if nothing is, or if that cannot be told."""
+    """What is wrong with a JSON Schema of an object; None if nothing is, or if that cannot be decided."""
     problem = json_problem(schema)
     if problem is not None:
         return f"it holds {problem}"
     kinds = schema.get("type", "object")
     if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
         return f"it describes {kinds!r}, expected 'object'"
-    validator, plain = _validator(), json.loads(json.dumps(schema))  # what may be a tuple is a list to others
+    validator, plain = _validator(), json.loads(json.dumps(schema))  # with lists for tuples
     try:
         validator.meta.validate(plain)
     except (validator.ValidationError, ValueError) as error:
@@ -67,14 +67,14 @@ def schema_problem(schema: Any) -> str | None:
 
 
 def acceptor(schema: Mapping[str, Any] | None) -> Accepts | None:
-    """A function that says whether a schema accepts a value; None if the schema cannot be understood."""
+    """A function that decides whether a schema accepts a value; None if the schema cannot be understood."""
     if not schema:
         return None
     validator = _validator()
     try:
         plain = json.loads(json.dumps(schema))
         accepts = validator.validator_for(plain, retriever=_refuse, validate_formats=True).is_valid
-    except Exception:  # noqa: BLE001 — a foreign schema, by way of a foreign library: it fails in many ways
+    except Exception:  # noqa: BLE001 — a third-party schema in a third-party library: it fails in many ways
         return None
 
     def is_accepted(value: Any) -> bool:
@@ -96,23 +96,24 @@ def resolved(schema: Any, root: Any, depth: int = 8) -> dict[str, Any]:
         found = {**resolved(_pointed(reference, root), root, depth - 1), **found}
     parts = found.pop("allOf", None)
     for part in parts if isinstance(parts, list) else ():
-        found = _folded(found, resolved(part, root, depth - 1))
+        found = merged(found, resolved(part, root, depth - 1))
     return found
 
 
-def _folded(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    merged = {**other, **one}
+def merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Both schemas in one, with the properties and required keys of both; for the rest the first takes precedence."""
+    found = {**other, **one}
     for key in ("properties", "required"):
         mine, theirs = one.get(key), other.get(key)
         if isinstance(mine, dict) and isinstance(theirs, dict):
-            merged[key] = {**theirs, **mine}
+            found[key] = {**theirs, **mine}
         elif isinstance(mine, list) and isinstance(theirs, list):
-            merged[key] = [*mine, *(each for each in theirs if each not in mine)]
-    return merged
+            found[key] = [*mine, *(each for each in theirs if each not in mine)]
+    return found
 
 
 def _pointed(reference: str, root: Any) -> Any:
-    """What a reference within the same document points to; None if it points nowhere or elsewhere."""
+    """The target of a reference within the same document; None if there is none or it is in another document."""
     if not reference.startswith("#"):
         return None
     place = root
@@ -144,21 +145,21 @@ def _lost_references(part: Any, root: Any) -> Iterator[str]:
 
 
 def _compiles(pattern: str) -> bool:
-    """Whether a pattern means something in either dialect in use: the standard's, or Python's."""
+    """Whether a pattern is valid in either dialect in use: the standard's, or Python's."""
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError):
-        return bool(re.search(r"\\[pPuc]|\\/|\(\?<", pattern))  # right in the standard's dialect, unknown to Python's
+        return bool(re.search(r"\\[pPuc]|\\/|\(\?<", pattern))  # valid in the standard's dialect, unknown to Python's
     return True
 
 
 def _refuse(uri: str) -> Any:
-    raise ValueError(f"{uri} is elsewhere, and checks do not go there")
+    raise ValueError(f"{uri} is another document; checks do not fetch any")
 
 
 def _validator() -> Any:
     try:
-        import jsonschema_rs  # noqa: PLC0415 — an extra; most of this room works without it
+        import jsonschema_rs  # noqa: PLC0415 — an extra; most of the kit works without it
     except ImportError as error:
         raise MissingExtraError("checking tools", extra="testing", missing="jsonschema_rs") from error
     return jsonschema_rs

@@ -1,8 +1,7 @@
-r"""Texts that a regular expression matches, made without luck.
+r"""Texts that a regular expression matches, generated from the parsed expression.
 
-A gate that looks for ``rm\s+-rf`` never objects to anything that was drawn at random; whoever examines it has to say what it is
-listening for. Read from the parsed expression; what is made is tried, and what does not match is dropped. Pure. Above stands
-`_words`; below stands the standard library's parser of expressions.
+A gate that looks for ``rm\s+-rf`` never objects to text drawn at random; examining it takes the text that it looks for.
+Generated texts that do not match are dropped.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from itertools import islice, product
-from re import _constants, _parser  # type: ignore[attr-defined]  # no public door leads to a parsed expression
+from re import _constants, _parser  # type: ignore[attr-defined]  # there is no public way to a parsed expression
 from typing import Any
 
 _MOST = 4
@@ -33,14 +32,14 @@ def texts_matching(text: str) -> list[str]:
     except (re.error, RecursionError, OverflowError, ValueError):
         return [text]
     matching = [each for each in dict.fromkeys(made) if 0 < len(each) <= _LONGEST and expression.search(each)]
-    # A text with a dot in it may be meant as it stands: a name of a file, the end of a sentence.
+    # A text with a dot in it may be meant literally: a name of a file, the end of a sentence.
     return list(dict.fromkeys([*matching[:_MOST], *([text] if expression.search(text) else [])]))
 
 
 def _of_sequence(parts: Iterable[Any], groups: dict[int, str]) -> Iterator[str]:
     choices = [list(islice(_of_part(op, value, groups), _MOST_ALTERNATIVES)) for op, value in parts]
     longest = max((len(choice) for choice in choices), default=1)
-    # Each alternative of each part once, not every combination: the first of the others stands beside it.
+    # Each alternative of each part once, not every combination: the others contribute their first.
     yield "".join(choice[0] for choice in choices if choice)
     for turn in range(1, longest):
         yield "".join(choice[turn % len(choice)] for choice in choices if choice)

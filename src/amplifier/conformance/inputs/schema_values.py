@@ -1,7 +1,6 @@
-"""Values that a schema accepts, made without luck: one plain value for everything, and one for each alternative.
+"""Values that a schema accepts, listed and not drawn: one plain value for everything, and one for each alternative.
 
-Pure. The drawn inputs come from `_inputs_tool`; these are what an ordinary model would write, and what a schema names by
-name: its choices, its bounds. Above stand the samples and the checks of tools; below stands `_json_schema`.
+They are what a model would ordinarily write, and what a schema names explicitly: its choices, its bounds.
 """
 
 from __future__ import annotations
@@ -10,12 +9,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .json_schema import resolved
+from .json_schema import merged, resolved
 
-_DEPTH = 6
-_MOST_CHOICES = 12
-_LONGEST = 5_000
-_FARTHEST = 1_000_000
+_MAX_DEPTH = 6
+_MAX_CHOICES = 12
+_MAX_LENGTH = 5_000
+_MAX_NUMBER = 1_000_000
 """Code that counts to a bound must come to an end."""
 
 FORMATS = {
@@ -52,7 +51,7 @@ SHAPED_TEXTS = (
     "a.txt",
     "1.2.3",
 )
-"""Texts of many shapes, for those who want a certain one and do not say which."""
+"""Texts of many shapes, for a tool that wants a certain one and does not document which."""
 
 
 class Values:
@@ -68,9 +67,9 @@ class Values:
         self._file_name = file_name
 
     def plain(self, schema: Any, name: str = "", *, least: bool = False, depth: int = 0) -> Any:
-        """The one value that comes to mind; with ``least`` nothing is in it that could be left out."""
+        """The most ordinary value; with ``least`` it holds nothing that is optional."""
         found = resolved(schema, self._root)
-        if not found or depth > _DEPTH:
+        if not found or depth > _MAX_DEPTH:
             return "text"
         for key in ("const", "default"):
             if key in found and not (least and isinstance(found[key], dict)):
@@ -93,29 +92,27 @@ class Values:
         return self._text(found, name.lower())
 
     def alternatives(self, schema: Any, name: str = "", depth: int = 0) -> list[Any]:
-        """The plain value, and one for each thing that the schema allows besides."""
+        """The plain value, and one for each other thing that the schema allows."""
         found = resolved(schema, self._root)
         values = [self.plain(found, name)]
-        if depth > _DEPTH:
+        if depth > _MAX_DEPTH:
             return values
         for key in ("enum", "examples"):
             if isinstance(found.get(key), list):
-                values += found[key][:_MOST_CHOICES]
+                values += found[key][:_MAX_CHOICES]
         values += self.branches(found, name)
         if "enum" not in found and "const" not in found:
             for kind in kinds_of(found):
                 values += self._of_kind({**found, "type": kind}, kind, name, depth)
-        return _different(values)
+        return _distinct(values)
 
     def branches(self, found: Mapping[str, Any], name: str = "") -> list[Any]:
-        """The plain value of each of the branches of which a schema wants one."""
+        """The plain value of each branch of an ``anyOf`` or ``oneOf``."""
         values = []
         for key in ("anyOf", "oneOf"):
             branches = found.get(key)
-            for branch in branches[:_MOST_CHOICES] if isinstance(branches, list) else ():
-                values.append(
-                    self.plain({**_without(found, key), **_merged(found, resolved(branch, self._root))}, name)
-                )
+            for branch in branches[:_MAX_CHOICES] if isinstance(branches, list) else ():
+                values.append(self.plain(merged(resolved(branch, self._root), _without(found, key)), name))
         return values
 
     def _of_kind(self, schema: dict[str, Any], kind: str, name: str, depth: int) -> Iterator[Any]:
@@ -124,11 +121,11 @@ class Values:
             yield True
         elif kind in ("integer", "number"):
             bounds = [schema.get(key) for key in ("minimum", "maximum")]
-            yield from (each for each in bounds if isinstance(each, (int, float)) and abs(each) <= _FARTHEST)
+            yield from (each for each in bounds if isinstance(each, (int, float)) and abs(each) <= _MAX_NUMBER)
             yield from (2, 7) if kind == "integer" else (2, 1.5)
         elif kind == "string" and "pattern" not in schema and "format" not in schema:
             least, most = schema.get("minLength"), schema.get("maxLength")
-            yield from ("t" * count for count in (least, most) if isinstance(count, int) and 0 < count <= _LONGEST)
+            yield from ("t" * count for count in (least, most) if isinstance(count, int) and 0 < count <= _MAX_LENGTH)
         elif kind == "array":
             for item in self.alternatives(schema.get("items", {}), name, depth + 1)[:4]:
                 yield [item]
@@ -187,7 +184,7 @@ def properties_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def required_of(schema: Mapping[str, Any]) -> list[str]:
-    """The keys a schema demands."""
+    """The keys a schema requires."""
     required = schema.get("required")
     return [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
 
@@ -196,17 +193,7 @@ def _without(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
     return {name: value for name, value in schema.items() if name != key}
 
 
-def _merged(schema: Mapping[str, Any], branch: Mapping[str, Any]) -> dict[str, Any]:
-    """A branch that knows the properties of the schema it is a branch of, and what that demands."""
-    merged = dict(branch)
-    if "properties" in schema:
-        merged["properties"] = {**properties_of(schema), **properties_of(branch)}
-    if "required" in schema:
-        merged["required"] = list(dict.fromkeys([*required_of(schema), *required_of(branch)]))
-    return merged
-
-
-def _different(values: list[Any]) -> list[Any]:
+def _distinct(values: list[Any]) -> list[Any]:
     return list({repr(value): value for value in values}.values())
 
 
@@ -225,7 +212,7 @@ def _number(schema: Mapping[str, Any], kind: str) -> Any:
 
 
 def _matching(pattern: str, schema: Mapping[str, Any]) -> str:
-    """A text that a pattern accepts, if one of a few shapes does; a schema whose pattern is stranger is not tried."""
+    """A text that a pattern accepts, if one of a few shapes does; else a text that it may refuse."""
     try:
         expression = re.compile(pattern)
     except re.error:
@@ -243,5 +230,5 @@ def _matching(pattern: str, schema: Mapping[str, Any]) -> str:
 def _of_length(text: str, schema: Mapping[str, Any]) -> str:
     least, most = schema.get("minLength"), schema.get("maxLength")
     if isinstance(least, int) and len(text) < least:
-        text = (text * (least // max(len(text), 1) + 1))[: min(least, _LONGEST)]
+        text = (text * (least // max(len(text), 1) + 1))[: min(least, _MAX_LENGTH)]
     return text[:most] if isinstance(most, int) else text

@@ -1,6 +1,6 @@
-"""What the kit has to say about a module: plain data with a stable JSON form, and a text for people.
+"""The report on a module: plain data with a stable JSON form, and a text for people.
 
-`amplifier.models.to_json` and `from_json` write and read it. Above stand the runner and the doors; below stand the clauses.
+`amplifier.models.to_json` and `from_json` write and read it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ Status = Literal["kept", "broken", "not_applicable", "not_checked"]
 Verdict = Literal["conforms", "violations", "unchecked"]
 
 FORMAT = 1
-"""Of the JSON form; a change that readers would notice gets another number."""
+"""Version of the JSON form; a change that readers would notice gets another number."""
 
 
 @frozen(kw_only=True)
 class Finding:
-    """One broken promise, with everything an author needs to see it and to mend it.
+    """One broken promise, with everything an author needs to reproduce and to fix it.
 
     Attributes:
         clause: The id of the clause.
@@ -29,8 +29,8 @@ class Finding:
         input: The smallest input that shows it, as JSON values; None if there is none.
         cancelled_at: The await at which the call was cancelled, ``file:line function``.
         location: Where in the module to look, ``file:line``.
-        hint: How to mend it.
-        reproduce: One command that shows exactly this again.
+        hint: How to fix it.
+        reproduce: The command that reproduces exactly this finding.
     """
 
     clause: str
@@ -50,9 +50,9 @@ class ClauseOutcome:
     """What became of one clause.
 
     Attributes:
-        status: ``kept`` as far as was looked; ``broken``; ``not_applicable`` to this module; ``not_checked`` when it was
-            not examined, and the notes of the report say why.
-        how: How it was looked at.
+        status: ``kept`` as far as was examined; ``broken``; ``not_applicable`` to this module; ``not_checked`` when it
+            was not examined, and the notes of the report state why.
+        how: How it was examined.
         backends: Where; empty when that took no running.
     """
 
@@ -152,7 +152,7 @@ STATUS_WORDS: dict[Status, str] = {
     "not_applicable": "not applicable",
     "not_checked": "not examined",
 }
-"""What people are told for each status."""
+"""The words for each status in texts for people."""
 
 
 def described(found: Finding) -> list[str]:
@@ -160,15 +160,19 @@ def described(found: Finding) -> list[str]:
     rank = "" if found.level == "required" else " (recommended)"
     lines = [f"  {found.clause}{rank}: {found.what}"]
     lines += [f"    on {found.backend}"] if found.backend else []
-    lines += [f"    input: {shortened(found.input)}"] if found.input is not None else []
-    lines += [f"    cancelled at: {found.cancelled_at}"] if found.cancelled_at else []
-    lines += [f"    look at: {found.location}"] if found.location else []
-    lines += [f"    to mend it: {found.hint}"] if found.hint else []
-    lines += [f"    again: {found.reproduce}"] if found.reproduce else []
-    return lines
+    return lines + [f"    {label}: {text}" for label, text in details(found, 300).items()]
 
 
-def shortened(value: Any, most: int = 300) -> str:
-    """A value as text of bounded length."""
-    text = repr(value)
-    return text if len(text) <= most else f"{text[: most - 40]}… ({len(text)} characters)"
+def details(found: Finding, longest_input: int) -> dict[str, str]:
+    """What is known about a finding besides its clause, what happened and where, as texts by their labels."""
+    given = None if found.input is None else repr(found.input)
+    if given is not None and len(given) > longest_input:
+        given = f"{given[: longest_input - 40]}… ({len(given)} characters)"
+    texts = {
+        "input": given,
+        "cancelled at": found.cancelled_at,
+        "look at": found.location,
+        "fix": found.hint,
+        "reproduce": found.reproduce,
+    }
+    return {label: text for label, text in texts.items() if text}

@@ -1,40 +1,13 @@
-"""Where in a module to look for what broke a clause, when no error points there: the function that makes the promise.
-
-Read from syntax trees. Above stands the conductor, which writes the reports; below stands `_subject`.
-"""
+"""Where in a module's source to look for what broke a clause, when no error points there: read from syntax trees."""
 
 from __future__ import annotations
 
 import ast
 
-from amplifier.conformance.target.locate import Subject, parsed
+from amplifier.conformance.target.locate import Target, parsed
+from amplifier.contracts import Clause
 
-_BY_CLAUSE: dict[str, tuple[str, ...]] = {
-    "A6": ("on_session_ready",),
-    "A11": ("cleanup", "close", "aclose"),
-    "A12": ("cleanup", "close", "aclose"),
-    "A13": ("cleanup", "close", "aclose"),
-    "A14": ("cleanup", "close", "aclose"),
-    "A15": ("cleanup", "close", "aclose"),
-    "T2": ("name",),
-    "T3": ("description",),
-    "T7": ("get_schema", "input_schema"),
-    "T8": ("get_schema", "input_schema", "execute"),
-    "P10": ("parse_tool_calls",),
-    "P12": ("list_models",),
-    "P13": ("get_info",),
-    "P20": ("get_info",),
-    "P21": ("stream",),
-    "P22": ("stream",),
-    "C3": ("add_message",),
-    "C4": ("get_messages", "add_message"),
-    "C5": ("add_message",),
-    "C13": ("add_message",),
-    "C14": ("clear", "set_messages"),
-    "C15": ("add_message",),
-    "C19": ("add_message",),
-}
-_BY_TYPE: dict[str, tuple[str, ...]] = {
+_MAIN_FUNCTIONS: dict[str, tuple[str, ...]] = {
     "tool": ("execute",),
     "provider": ("complete",),
     "orchestrator": ("execute",),
@@ -42,28 +15,25 @@ _BY_TYPE: dict[str, tuple[str, ...]] = {
     "hook": ("__call__", "handle", "handler", "on_event"),
     "resolver": ("async_resolve", "resolve"),
 }
-_ABOUT_MOUNT = frozenset(
-    {"A3", "A4", "A5", "A19", "A20", "A21", "T4", "P2", "P15", "P17", "P18", "O2", "C2", "C18", "H2"}
-    | {f"H{number}" for number in range(8, 15)}
-)
+"""Functions that do the work of a module, by its type: where to look when the clause itself names no function."""
 
 
-def place_for(subject: Subject, module_type: str, clause: str, cancelled_at: str | None) -> str | None:
-    """The line to look at, ``file:line``: where the call was cancelled, else where the promise is kept."""
+def source_location(subject: Target, module_type: str, clause: Clause, cancelled_at: str | None) -> str | None:
+    """The line to look at, ``file:line``: where the call was cancelled, else the function that keeps the promise."""
     if cancelled_at is not None and ".py:" in cancelled_at:
         return cancelled_at.partition(" ")[0].rpartition("/")[2]
-    names = _BY_CLAUSE.get(clause, ())
-    if clause not in _ABOUT_MOUNT:
-        names += _BY_TYPE[module_type]
-    for name in names:
-        found = _defined(subject, name)
+    for name in (*clause.look_at, *_MAIN_FUNCTIONS[module_type], "mount"):
+        if name == "mount":
+            mount = subject.definition(subject.attribute)
+            found = None if mount is None else mount.location
+        else:
+            found = _function_named(subject, name)
         if found is not None:
             return found
-    mount = subject.definition(subject.attribute)
-    return None if mount is None else mount.location
+    return None
 
 
-def _defined(subject: Subject, name: str) -> str | None:
+def _function_named(subject: Target, name: str) -> str | None:
     for file in subject.sources():
         tree = parsed(file)
         for node in ast.walk(tree) if tree is not None else ():

@@ -1,7 +1,7 @@
-"""The module under examination: where it is, what it says of itself. Nothing of it is run here.
+"""The module under examination: where it is, and what its files declare. Nothing of it is run here.
 
-A subject is found by folder, by file, by the id of an installed module or by the name of an importable package. Everything
-is read from files and syntax trees. Above stand the static checks and `_loading`; below stands the loader's discovery.
+A target is found by folder, by file, by the id of an installed module or by the name of an importable package.
+Everything is read from files and syntax trees.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import importlib.machinery
 import os
 import sys
 import tomllib
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -21,9 +22,10 @@ from amplifier.contracts import CONTRACTS
 from amplifier.errors import ModuleLoadError, ModuleNotFoundError
 from amplifier.loading import choose, entry_points, type_from_id
 
+BACKENDS = ("asyncio", "trio")
 Origin = Literal["folder", "file", "installed"]
 
-GROUP = "amplifier.modules"
+_ENTRY_POINT_GROUP = "amplifier.modules"
 _PREFIXES = ("amplifier_module_", "amplifier-module-")
 
 
@@ -41,32 +43,32 @@ class Definition:
 
 
 @attrs.frozen(kw_only=True)
-class Subject:
-    """A module that was found and not yet run.
+class Target:
+    """A module that was located and not yet run.
 
     Attributes:
-        target: How it was asked for.
+        reference: How the caller named it.
         module_id: Its id.
-        module_type: Its type, as asked for, declared, or named by the first word of its id.
+        module_type: Its type, as the caller named it, as declared, or by the first word of its id.
         origin: How it was found.
         import_name: The Python module to import.
         attribute: The name of the mount function in it.
         file: The file of that Python module.
-        search_path: What has to be on sys.path to import it; None when it is importable as things are.
+        search_path: What has to be on sys.path to import it; None when it is importable already.
         project: Its pyproject.toml, if it has one.
         declared: The entry points of the group that the project or distribution declares, id to reference.
     """
 
-    target: str
+    reference: str
     module_id: str
-    module_type: str | None
+    module_type: str | None = None
     origin: Origin
     import_name: str
-    attribute: str
+    attribute: str = "mount"
     file: Path
-    search_path: Path | None
-    project: Path | None
-    declared: dict[str, str]
+    search_path: Path | None = None
+    project: Path | None = None
+    declared: dict[str, str] = attrs.field(factory=dict, hash=False)
 
     @property
     def folder(self) -> Path:
@@ -80,6 +82,14 @@ class Subject:
             return path == self.file
         return self.folder in path.parents
 
+    def location_of(self, error: BaseException) -> str | None:
+        """The innermost line of the module that an error came through, ``file:line``."""
+        location = None
+        for frame, line in traceback.walk_tb(error.__traceback__):
+            if self.owns(frame.f_code.co_filename):
+                location = f"{Path(frame.f_code.co_filename).name}:{line}"
+        return location
+
     def sources(self) -> list[Path]:
         """The module's Python files."""
         return [self.file] if self.file.name != "__init__.py" else sorted(self.folder.rglob("*.py"))
@@ -92,41 +102,39 @@ class Subject:
         """The constant assigned to a module-level name; None if there is none."""
         found = self.definition(name)
         value = getattr(found.node, "value", None) if found is not None else None
-        if value is None:
-            return None
         try:
-            return ast.literal_eval(value)
+            return None if value is None else ast.literal_eval(value)
         except (ValueError, TypeError):
             return None
 
 
-def is_path(target: str | Path) -> bool:
-    """Whether a target can only be meant as the place of a file or folder."""
-    text = str(target)
-    return isinstance(target, Path) or text.endswith(".py") or "/" in text or os.sep in text or text in (".", "..")
+def is_path(reference: str | Path) -> bool:
+    """Whether a reference can only be meant as the path of a file or folder."""
+    text = str(reference)
+    return isinstance(reference, Path) or text.endswith(".py") or "/" in text or os.sep in text or text in (".", "..")
 
 
-def find_subject(target: str | Path, module_type: str | None = None) -> Subject:
+def find_target(reference: str | Path, module_type: str | None = None) -> Target:
     """Find a module by folder, file, id or package name.
 
     Raises:
-        ModuleNotFoundError: There is no such thing.
-        ModuleLoadError: What is there cannot be a module, or its type is unknown.
+        ModuleNotFoundError: There is no such module.
+        ModuleLoadError: What was found cannot be a module, or its type is unknown.
     """
     if module_type is not None and module_type not in CONTRACTS:
-        raise ModuleLoadError(f"type {module_type!r}; expected one of {', '.join(CONTRACTS)}", module_id=str(target))
-    path = Path(target).expanduser()
+        raise ModuleLoadError(f"type {module_type!r}; expected one of {', '.join(CONTRACTS)}", module_id=str(reference))
+    path = Path(reference).expanduser()
     if path.is_file():
-        found = _from_file(str(target), path.resolve())
+        found = _from_file(str(reference), path.resolve())
     elif path.is_dir():
-        found = _from_folder(str(target), path.resolve())
-    elif is_path(target):
+        found = _from_folder(str(reference), path.resolve())
+    elif is_path(reference):
         raise ModuleNotFoundError(
             f"there is no file or folder {str(path.absolute())!r}; expected a folder or .py file, the id of an installed "
             "module, or the name of an importable package"
         )
     else:
-        found = _from_installed(str(target))
+        found = _from_installed(str(reference))
     declared = module_type or found.constant("__amplifier_module_type__") or type_from_id(found.module_id)
     return attrs.evolve(found, module_type=declared if declared in CONTRACTS else None)
 
@@ -134,39 +142,34 @@ def find_subject(target: str | Path, module_type: str | None = None) -> Subject:
 # ── the three ways ───────────────────────────────────────────────────────────────────────────────
 
 
-def _from_file(target: str, path: Path) -> Subject:
+def _from_file(reference: str, path: Path) -> Target:
     if path.suffix != ".py":
-        raise ModuleLoadError(f"{target} is not a Python file; expected a folder, a .py file or a module id")
+        raise ModuleLoadError(f"{reference} is not a Python file; expected a folder, a .py file or a module id")
     if path.name == "__init__.py":
-        return _from_folder(target, path.parent)
-    return Subject(
-        target=target,
+        return _from_folder(reference, path.parent)
+    return Target(
+        reference=reference,
         module_id=_id_from(path.stem),
-        module_type=None,
         origin="file",
         import_name=path.stem,
-        attribute="mount",
         file=path,
         search_path=path.parent,
-        project=None,
-        declared={},
     )
 
 
-def _from_folder(target: str, folder: Path) -> Subject:
+def _from_folder(reference: str, folder: Path) -> Target:
     project, declared = _project_of(folder)
-    for module_id, reference in declared.items():
-        import_name, _, attribute = reference.partition(":")
+    for module_id, entry_point in declared.items():
+        import_name, _, attribute = (part.strip() for part in entry_point.partition(":"))
         for base in (folder, folder / "src", folder.parent):
-            file = _file_of(base, import_name.strip())
+            file = _file_of(base, import_name)
             if file is not None:
-                return Subject(
-                    target=target,
+                return Target(
+                    reference=reference,
                     module_id=module_id,
-                    module_type=None,
                     origin="folder",
-                    import_name=import_name.strip(),
-                    attribute=attribute.strip() or "mount",
+                    import_name=import_name,
+                    attribute=attribute or "mount",
                     file=file,
                     search_path=base,
                     project=project,
@@ -175,46 +178,40 @@ def _from_folder(target: str, folder: Path) -> Subject:
     file = _package_in(folder)
     if file is None:
         raise ModuleNotFoundError(
-            f"{target}: no Python package in this folder or its src/; expected a package with mount(coordinator, config)"
+            f"{reference}: no Python package in this folder or its src/; expected a package with mount(coordinator, config)"
         )
-    base = file.parent.parent if file.name == "__init__.py" else file.parent
-    import_name = file.parent.name if file.name == "__init__.py" else file.stem
-    return Subject(
-        target=target,
-        module_id=_id_from(folder.name if folder.name.startswith(_PREFIXES) else import_name),
-        module_type=None,
+    package = file.parent if file.name == "__init__.py" else file
+    return Target(
+        reference=reference,
+        module_id=_id_from(folder.name if folder.name.startswith(_PREFIXES) else package.stem),
         origin="folder",
-        import_name=import_name,
-        attribute="mount",
+        import_name=package.stem,
         file=file,
-        search_path=base,
+        search_path=package.parent,
         project=project,
         declared=declared,
     )
 
 
-def _from_installed(target: str) -> Subject:
-    claim = choose(target, entry_points().get(target, ()))
-    import_name, attribute = (claim.module, claim.attribute or "mount") if claim else (target, "mount")
+def _from_installed(reference: str) -> Target:
+    claim = choose(reference, entry_points().get(reference, ()))
+    import_name = claim.module if claim else reference
     file = next((f for base in sys.path if (f := _file_of(Path(base or "."), import_name)) is not None), None)
     if file is None and claim:  # installed in place: only an import hook knows where
         file = _file_by_hook(import_name)
     if file is None:
-        near = ", ".join(sorted(entry_points())[:20])
+        known = ", ".join(sorted(entry_points())[:20])
         raise ModuleNotFoundError(
-            f"{target!r} is neither a folder, a .py file, an installed module nor an importable package; "
-            f"installed modules: {near or 'none'}"
+            f"{reference!r} is neither a folder, a .py file, an installed module nor an importable package; "
+            f"installed modules: {known or 'none'}"
         )
-    return Subject(
-        target=target,
-        module_id=target if claim else _id_from(import_name.rpartition(".")[2]),
-        module_type=None,
+    return Target(
+        reference=reference,
+        module_id=reference if claim else _id_from(import_name.rpartition(".")[2]),
         origin="installed",
         import_name=import_name,
-        attribute=attribute,
+        attribute=(claim and claim.attribute) or "mount",
         file=file,
-        search_path=None,
-        project=None,
         declared={claim.module_id: f"{claim.module}:{claim.attribute}"} if claim else {},
     )
 
@@ -225,10 +222,7 @@ def _file_by_hook(import_name: str) -> Path | None:
         find = getattr(finder, "find_spec", None)
         spec = find(top, None, None) if find is not None else None
         if isinstance(spec, importlib.machinery.ModuleSpec) and spec.origin:
-            base = Path(spec.origin).parent.joinpath(*rest) if rest else None
-            if base is None:
-                return Path(spec.origin)
-            return next((f for f in (base / "__init__.py", base.with_suffix(".py")) if f.is_file()), None)
+            return _file_of(Path(spec.origin).parent, ".".join(rest)) if rest else Path(spec.origin)
     return None
 
 
@@ -245,7 +239,7 @@ def _project_of(folder: Path) -> tuple[Path | None, dict[str, str]]:
             project = tomllib.loads(text).get("project", {})
         except tomllib.TOMLDecodeError:
             return file, {}
-        points = project.get("entry-points", {}).get(GROUP, {}) if isinstance(project, dict) else {}
+        points = project.get("entry-points", {}).get(_ENTRY_POINT_GROUP, {}) if isinstance(project, dict) else {}
         return file, {str(key): str(value) for key, value in points.items()} if isinstance(points, dict) else {}
     return None, {}
 

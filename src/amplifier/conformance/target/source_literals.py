@@ -1,6 +1,6 @@
-"""Words that a module's own source uses: a dictionary for drawing inputs and settings that reach its code.
+"""Literals of a module's own source: a dictionary for drawing inputs and settings that reach its code.
 
-Read from syntax trees, nothing is run. Above stand `inputs` and the checks of hygiene; below stands `_subject`.
+Read from syntax trees, nothing is run. Every function looks once for each module.
 """
 
 from __future__ import annotations
@@ -8,125 +8,100 @@ from __future__ import annotations
 import ast
 import functools
 import shutil
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 
 from amplifier.conformance.inputs.hostile_values import is_harmless
 from amplifier.conformance.inputs.regex_matches import texts_matching
 
-from .locate import Subject, parsed
+from .locate import Target, parsed
 
-_MOST = 60
-_LONGEST_PATTERN = 300
-_Finder = Callable[[Subject], list[str]]
-
-
-def _remembered(find: _Finder) -> _Finder:
-    """Look once for each module: its words are asked for in every scene."""
-    known: dict[Path, list[str]] = {}
-
-    @functools.wraps(find)
-    def look(subject: Subject) -> list[str]:
-        if subject.file not in known:
-            known[subject.file] = find(subject)
-        return list(known[subject.file])
-
-    return look
-
-
-@_remembered
-def settings_in(subject: Subject) -> list[str]:
-    """Keys looked up in something called ``config`` or ``settings``."""
-    return _looked_up(subject, ("config", "settings", "cfg", "conf", "options"))
-
-
-@_remembered
-def inputs_in(subject: Subject) -> list[str]:
-    """Keys looked up in anything else: inputs of tools, payloads of events."""
-    found: list[str] = []
-    for file in subject.sources():
-        tree = parsed(file)
-        for node in ast.walk(tree) if tree is not None else ():
-            key = _key_of(node)
-            if key is not None:
-                found.append(key)
-    return list(dict.fromkeys(found))[:_MOST]
-
-
-@_remembered
-def texts_in(subject: Subject) -> list[str]:
-    """Short text constants: names of modes, commands, actions."""
-    found: list[str] = []
-    for file in subject.sources():
-        tree = parsed(file)
-        for node in ast.walk(tree) if tree is not None else ():
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and 0 < len(node.value) <= 40:
-                found.append(node.value)
-    return [text for text in dict.fromkeys(found) if "\n" not in text][:_MOST]
-
-
-def environment_in(subject: Subject) -> list[str]:
-    """Names of environment variables that the source looks up."""
-    found = _looked_up(subject, ("environ",))
-    for file in subject.sources():
-        tree = parsed(file)
-        for node in ast.walk(tree) if tree is not None else ():
-            called = node.func if isinstance(node, ast.Call) else None
-            name = getattr(called, "attr", getattr(called, "id", ""))
-            first = node.args[0] if isinstance(node, ast.Call) and node.args else None
-            if name == "getenv" and isinstance(first, ast.Constant) and isinstance(first.value, str):
-                found.append(first.value)
-    return list(dict.fromkeys(found))
-
-
-def numbers_in(subject: Subject) -> set[int]:
-    """Whole numbers that stand in the source."""
-    trees = [tree for file in subject.sources() if (tree := parsed(file)) is not None]
-    constants = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)]
-    return {value for value in constants if type(value) is int}
-
-
-_RUNNERS = frozenset(
+_MAX_LITERALS = 60
+_MAX_PATTERN_LENGTH = 300
+_PROGRAM_STARTERS = frozenset(
     {"subprocess", "system", "popen", "open_process", "run_process", "eval", "exec", "pexpect", "pty", "spawn"}
 )
 
 
-@_remembered
-def choices_in(subject: Subject) -> list[str]:
+@functools.cache
+def settings_in(target: Target) -> list[str]:
+    """Keys looked up in something called ``config`` or ``settings``."""
+    return _looked_up(target, ("config", "settings", "cfg", "conf", "options"))
+
+
+@functools.cache
+def inputs_in(target: Target) -> list[str]:
+    """Keys looked up in anything: inputs of tools, payloads of events."""
+    return _distinct(key for node in _nodes(target) for key in _key_of(node))
+
+
+@functools.cache
+def texts_in(target: Target) -> list[str]:
+    """Short text constants: names of modes, commands, actions."""
+    return _distinct(text for text in _texts(_nodes(target)) if 0 < len(text) <= 40 and "\n" not in text)
+
+
+@functools.cache
+def environment_in(target: Target) -> list[str]:
+    """Names of environment variables that the source looks up."""
+    found = _looked_up(target, ("environ",))
+    for node in _nodes(target):
+        if isinstance(node, ast.Call) and _name_of(node.func) == "getenv":
+            found += _texts(node.args[:1])
+    return list(dict.fromkeys(found))
+
+
+def numbers_in(target: Target) -> set[int]:
+    """Whole numbers in the source."""
+    constants = [node.value for node in _nodes(target) if isinstance(node, ast.Constant)]
+    return {value for value in constants if type(value) is int}
+
+
+@functools.cache
+def choices_in(target: Target) -> list[str]:
     """Words that something is compared with, or looked up in a table: names of actions and modes.
 
     Of a module that starts programs, no word is taken that is the name of one.
     """
-    found: list[str] = []
-    runs_programs = False
-    for file in subject.sources():
-        tree = parsed(file)
-        for node in ast.walk(tree) if tree is not None else ():
-            found += _compared(node)
-            runs_programs |= isinstance(node, ast.Call) and _starts_programs(node.func)
-    harmless = [text for text in dict.fromkeys(found) if is_harmless(text)]
-    return [text for text in harmless if not runs_programs or shutil.which(text) is None][:_MOST]
+    words = [text for node in _nodes(target) for text in _compared(node) if is_harmless(text)]
+    if _starts_programs(target):
+        words = [word for word in dict.fromkeys(words) if shutil.which(word) is None]
+    return _distinct(words)
 
 
-@_remembered
-def triggers_in(subject: Subject) -> list[str]:
+@functools.cache
+def triggers_in(target: Target) -> list[str]:
     """Texts that the source may be looking for inside other texts: what its patterns match, what its lists name.
 
     They are data for handlers, which look at events and run nothing; a module that starts programs gets none of them.
     """
-    found: list[str] = []
-    for file in subject.sources():
-        tree = parsed(file)
-        for node in ast.walk(tree) if tree is not None else ():
-            if isinstance(node, ast.Call) and _starts_programs(node.func):
-                return []
-            found += _listed(node)
-    texts = [match for text in dict.fromkeys(found) for match in texts_matching(text)]
-    return list(dict.fromkeys(texts))[:_MOST]
+    if _starts_programs(target):
+        return []
+    listed = dict.fromkeys(text for node in _nodes(target) for text in _listed(node))
+    return _distinct(match for text in listed for match in texts_matching(text))
+
+
+@functools.cache
+def _nodes(target: Target) -> list[ast.AST]:
+    trees = [parsed(file) for file in target.sources()]
+    return [node for tree in trees if tree is not None for node in ast.walk(tree)]
+
+
+def _distinct(texts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(texts))[:_MAX_LITERALS]
+
+
+def _texts(nodes: Iterable[ast.AST | None]) -> Iterator[str]:
+    """The values of those nodes that are text constants."""
+    return (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+def _name_of(node: ast.AST | None) -> str:
+    """The last word of a name: ``getenv`` of ``os.getenv``."""
+    return str(getattr(node, "attr", getattr(node, "id", "")))
 
 
 def _listed(node: ast.AST) -> Iterator[str]:
-    """Texts that stand in a list, in a table, as the argument of a call, or on a side of a comparison."""
+    """Texts in a list, in a table, as an argument of a call, or on a side of a comparison."""
     parts: list[ast.AST | None] = []
     if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
         parts = list(node.elts)
@@ -136,18 +111,11 @@ def _listed(node: ast.AST) -> Iterator[str]:
         parts = list(node.args)
     elif isinstance(node, ast.Compare):
         parts = [node.left, *node.comparators]
-    for part in parts:
-        if isinstance(part, ast.Constant) and isinstance(part.value, str) and 1 < len(part.value) <= _LONGEST_PATTERN:
-            yield part.value
-
-
-def _starts_programs(function: ast.expr) -> bool:
-    words = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
-    words |= {node.attr for node in ast.walk(function) if isinstance(node, ast.Attribute)}
-    return any(word in _RUNNERS or "subprocess" in word for word in words)
+    return (text for text in _texts(parts) if 1 < len(text) <= _MAX_PATTERN_LENGTH)
 
 
 def _compared(node: ast.AST) -> Iterator[str]:
+    """Texts that something is compared with, or that are keys of a table."""
     parts: list[ast.AST | None] = []
     if isinstance(node, ast.Compare):
         for side in (node.left, *node.comparators):
@@ -158,47 +126,39 @@ def _compared(node: ast.AST) -> Iterator[str]:
         parts = list(node.keys)
     elif isinstance(node, ast.Set):
         parts = list(node.elts)
-    elif (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in ("startswith", "endswith")
-    ):
+    elif isinstance(node, ast.Call) and _is_method(node, "startswith", "endswith"):
         parts = list(node.args)
-    for part in parts:
-        if isinstance(part, ast.Constant) and isinstance(part.value, str):
-            yield part.value
+    return _texts(parts)
 
 
-def _looked_up(subject: Subject, holders: tuple[str, ...]) -> list[str]:
-    found: list[str] = []
-    for file in subject.sources():
-        tree = parsed(file)
-        for node in ast.walk(tree) if tree is not None else ():
-            holder = (
-                node.func.value
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-                else getattr(node, "value", None)
-            )
-            name = getattr(holder, "attr", getattr(holder, "id", ""))
-            key = _key_of(node)
-            if key is not None and any(word in str(name).lower() for word in holders):
-                found.append(key)
-    return list(dict.fromkeys(found))[:_MOST]
-
-
-def _key_of(node: ast.AST) -> str | None:
-    """The constant key of ``x["key"]``, ``x.get("key")``, ``x.pop("key")`` or ``"key" in x``."""
-    candidate: ast.AST | None = None
+def _key_of(node: ast.AST) -> Iterator[str]:
+    """The constant key of ``x["key"]``, ``x.get("key")``, ``x.pop("key")`` or ``"key" in x``, if it is one of these."""
+    parts: list[ast.AST] = []
     if isinstance(node, ast.Subscript):
-        candidate = node.slice
-    elif (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in ("get", "pop", "setdefault")
-    ):
-        candidate = node.args[0] if node.args else None
+        parts = [node.slice]
+    elif isinstance(node, ast.Call) and _is_method(node, "get", "pop", "setdefault"):
+        parts = list(node.args[:1])
     elif isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
-        candidate = node.left
-    if isinstance(candidate, ast.Constant) and isinstance(candidate.value, str):
-        return candidate.value
-    return None
+        parts = [node.left]
+    return _texts(parts)
+
+
+def _looked_up(target: Target, holders: tuple[str, ...]) -> list[str]:
+    """Keys looked up in something whose name contains one of these words."""
+    found: list[str] = []
+    for node in _nodes(target):
+        called = node.func if isinstance(node, ast.Call) else node
+        name = _name_of(getattr(called, "value", None)).lower()
+        if any(word in name for word in holders):
+            found += _key_of(node)
+    return _distinct(found)
+
+
+def _is_method(call: ast.Call, *names: str) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr in names
+
+
+def _starts_programs(target: Target) -> bool:
+    calls = [node.func for node in _nodes(target) if isinstance(node, ast.Call)]
+    words = {_name_of(part) for function in calls for part in ast.walk(function)}
+    return any(word in _PROGRAM_STARTERS or "subprocess" in word for word in words)

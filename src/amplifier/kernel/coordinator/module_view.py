@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from amplifier.contracts import DEFAULT, Inherited, OnFailure
 
@@ -19,13 +19,38 @@ from ..hooks.registry import HookRegistry
 from .mounts import DONE, Done
 from .ownership import Ledger
 
-if TYPE_CHECKING:
-    from .coordinator import ModuleCoordinator  # the view is made by it and cannot be imported by it the other way
-
 logger: logging.Logger = logging.getLogger("amplifier.coordinator")
 
 _GUARDED = ("approval_system", "display_system")
 _OWN = frozenset({"_core", "_hooks_view", "_generation", "_on_failure", "_owner"})
+
+
+class _Registrations(Protocol):
+    """The part of the coordinator that a view uses: registrations on behalf of a module."""
+
+    ledger: Ledger
+
+    @property
+    def hooks(self) -> HookRegistry: ...
+    def mount_as(self, owner: str | None, mount_point: str, module: Any, name: str | None = None) -> None: ...
+    def unmount_as(self, owner: str | None, mount_point: str, name: str | None = None) -> None: ...
+    def register_cleanup_as(self, owner: str | None, cleanup_fn: Any) -> None: ...
+    def register_capability_as(self, owner: str | None, name: str, value: Any) -> None: ...
+    def register_contributor_as(
+        self, owner: str | None, channel: str, name: str, callback: Callable[[], Any]
+    ) -> None: ...
+    def start_soon_as(
+        self,
+        owner: str | None,
+        fn: Callable[..., Awaitable[Any]],
+        *args: Any,
+        name: str | None = None,
+        fatal: bool = False,
+    ) -> None: ...
+    async def host_as(
+        self, owner: str | None, context_manager: AbstractAsyncContextManager[Any], *, name: str | None = None
+    ) -> Callable[[], Awaitable[None]]: ...
+    async def cleanup_of(self, owner: str) -> None: ...
 
 
 class HooksView:
@@ -84,13 +109,13 @@ class ModuleView:
 
     __slots__ = ("__weakref__", "_core", "_generation", "_hooks_view", "_on_failure", "_owner")
 
-    _core: ModuleCoordinator
+    _core: _Registrations
     _hooks_view: HooksView | None
     _generation: int
     _on_failure: OnFailure
     _owner: str
 
-    def __init__(self, core: ModuleCoordinator, owner: str, on_failure: OnFailure) -> None:
+    def __init__(self, core: _Registrations, owner: str, on_failure: OnFailure) -> None:
         own = object.__setattr__
         own(self, "_core", core)
         own(self, "_owner", owner)

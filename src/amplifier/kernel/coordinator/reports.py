@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import logging
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from amplifier._json import redact_text
 from amplifier.contracts._containment import text_of
 from amplifier.events import MODULE_CRASHED, MODULE_UNRESPONSIVE
+from amplifier.plan import Deadlines
 
 from ..hooks.dispatch import Registration
+from ..hooks.registry import HookRegistry
 from ..runtime.cleanup_stack import CleanupEntry
 from ..runtime.sections import run_section
-from ..runtime.task_host import PATIENCE
+from ..runtime.task_host import PATIENCE, TaskHost
 from ..runtime.watchdog import Unresponsive
 from .contributions import Contributor
 
-if TYPE_CHECKING:
-    from .coordinator import ModuleCoordinator  # the reports are made by it and cannot be imported by it the other way
-
 logger: logging.Logger = logging.getLogger("amplifier.coordinator")
+
+
+class _ReportedCoordinator(Protocol):
+    """The part of the coordinator that reports use."""
+
+    deadlines: Deadlines
+    hosting: TaskHost
+
+    @property
+    def hooks(self) -> HookRegistry: ...
 
 
 class Reports:
@@ -32,11 +41,11 @@ class Reports:
 
     __slots__ = ("__weakref__", "_coordinator")
 
-    def __init__(self, coordinator: ModuleCoordinator) -> None:
+    def __init__(self, coordinator: _ReportedCoordinator) -> None:
         self._coordinator = weakref.ref(coordinator)
 
     @property
-    def coordinator(self) -> ModuleCoordinator | None:
+    def coordinator(self) -> _ReportedCoordinator | None:
         """Whose modules these reports are about."""
         return self._coordinator()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from amplifier._spelling import misspelt, warn_caller
+from amplifier._spelling import did_you_mean, misspelt, warn_caller
 from amplifier.events import CATALOGUE
 
 
@@ -29,7 +29,7 @@ def warn_if_misspelt(event: str) -> None:
     meant = meant_event(event)
     if meant is not None:
         warn_caller(
-            f"a handler is registered for {event!r}, which is no event of the catalogue; did you mean {meant!r}?",
+            f"a handler is registered for {event!r}, which is no event of the catalogue; {did_you_mean(meant)}",
             "amplifier.kernel.",
         )
 

@@ -3,14 +3,15 @@
 A model's JSON has its declared fields in order, then its unknown members in theirs; a field whose default is None is
 left out when it is None. Decimals are text, times are ISO 8601 with an offset. Integers are exact up to 4300 digits.
 NaN, infinities, halves of surrogate pairs and keys that are not str are refused in both directions. Free-form values
-nest at most 100 levels. Of duplicate keys in a text the last one counts: no fast codec tells, and telling would cost
-more than the parsing. Reading a text that was written here and writing it again gives the same text.
+nest at most 100 levels. Of duplicate keys in a text the last one counts: no fast codec reports them, and finding them
+would cost more than the parsing. Reading a text that was written here and writing it again gives the same text.
 
 orjson is the codec because it writes twice as fast as msgspec and reads as fast. What it cannot hold exactly, integers
-over 64 bits, is noticed and done the careful way with the standard library.
+over 64 bits, is noticed and converted with the standard library.
 
-What is neither a model nor a JSON value is left to cattrs (`_strangers`): other attrs classes, dataclasses, enums. Above:
-every room. Below: `_fast_reading` and `_fast_writing`, `_plain` (careful).
+Every function tries the generated code first (`fast_reader`, `fast_writer`), which takes a fifth of the time, and leaves
+what is not of the exact type to the complete one (`strict_reader`, `plain_values`). What is neither a model nor a JSON
+value is left to cattrs (`foreign_classes`): other attrs classes, dataclasses, enums.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ import orjson
 from amplifier.errors import ModelError
 from amplifier.models._definition.base import Model
 from amplifier.models._definition.field_types import MAX_DIGITS
-from amplifier.models._definition.problems import Building, class_text, type_name
+from amplifier.models._definition.problems import class_text, type_name
 
 from .fast_reader import READERS
-from .fast_writer import copied, encode, write
-from .plain_values import STRICTLY, Decline, PlainWalk, vetted
+from .fast_writer import encode
+from .plain_values import STRICTLY, Decline, JsonConversion, vetted
 
 T = TypeVar("T")
 Text: TypeAlias = str | bytes | bytearray | memoryview
@@ -43,10 +44,9 @@ def to_json(obj: Any) -> str:
         ModelError: JSON cannot hold something in it; every such place is listed.
     """
     try:
-        text = encode(obj) if isinstance(obj, Model) else orjson.dumps(vetted(obj), None, STRICTLY)
+        text = _encode(obj)
     except (Decline, TypeError, RecursionError):
-        # TypeError is orjson's: an integer over 64 bits, half a surrogate pair, a key that is not a str.
-        text = orjson.dumps(_written_carefully(obj, large_int=orjson.Fragment), None, STRICTLY)
+        text = orjson.dumps(_json_values(obj, large_int=orjson.Fragment), None, STRICTLY)
     return text.decode()
 
 
@@ -63,9 +63,9 @@ def from_json(cls: Any, text: Text) -> Any:
     try:
         return READERS[cls](orjson.loads(text))
     except Decline:
-        return _structured(cls, _parsed_exactly(cls, text))
+        return _read_completely(cls, _parsed_exactly(cls, text))
     except orjson.JSONDecodeError as error:
-        return _structured(cls, _parsed_despite(cls, text, error))
+        return _read_completely(cls, _parsed_despite(cls, text, error))
 
 
 @overload
@@ -79,13 +79,9 @@ def to_dict(obj: Any) -> Any:
         ModelError: JSON cannot hold something in it; every such place is listed.
     """
     try:
-        plain = write(obj) if isinstance(obj, Model) else copied(obj)
-        orjson.dumps(
-            plain, None, STRICTLY
-        )  # the codec finds odd keys and halves of surrogate pairs faster than any walk
+        return orjson.loads(_encode(obj))  # the codec checks and copies faster than any walk in Python
     except (Decline, TypeError, RecursionError):
-        return _written_carefully(obj, large_int=None)
-    return plain
+        return _json_values(obj, large_int=None)
 
 
 @overload
@@ -99,38 +95,43 @@ def from_dict(cls: Any, data: Any) -> Any:
         ModelError: The values do not fit, or are no JSON values; everything wrong with them is listed.
     """
     try:
-        # The codec's round trip checks and copies faster than any walk in Python; what it refuses is a TypeError.
         return READERS[cls](orjson.loads(orjson.dumps(vetted(data), None, STRICTLY)))
     except (Decline, TypeError, RecursionError):
-        return _structured(cls, data)
+        return _read_completely(cls, data)
 
 
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _written_carefully(obj: Any, large_int: Callable[[str], Any] | None) -> Any:
-    building = Building()
-    plain = PlainWalk(building.problems, large_int=large_int, foreign=_unstructured).start(obj)
-    building.finish(f"{type_name(obj)} cannot be written as JSON")
+def _encode(obj: Any) -> bytes:
+    """The JSON text of what is of the exact types.
+
+    Raises:
+        Decline: Something is not.
+        TypeError: By orjson, for an integer over 64 bits, half a surrogate pair, a key that is not a str.
+    """
+    return encode(obj) if isinstance(obj, Model) else orjson.dumps(vetted(obj), None, STRICTLY)
+
+
+def _json_values(obj: Any, large_int: Callable[[str], Any] | None) -> Any:
+    conversion = JsonConversion(large_int=large_int, foreign=lambda value: _foreign_classes().unstructured(value))
+    plain = conversion.convert(obj)
+    conversion.finish(f"{type_name(obj)} cannot be written as JSON")
     return plain
 
 
-def _unstructured(obj: Any) -> Any:
-    return _strangers().converter.unstructure(obj)
-
-
-def _strangers() -> Any:
+def _foreign_classes() -> Any:
     """cattrs, and pathlib and much else behind it, are a fifth of importing the package; few programs need them."""
-    from . import foreign_classes as strangers  # noqa: PLC0415 — see above
+    from . import foreign_classes  # noqa: PLC0415 — see above
 
-    return strangers
+    return foreign_classes
 
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _structured(cls: Any, data: Any) -> Any:
-    return _strangers().structured(cls, data)
+def _read_completely(cls: Any, data: Any) -> Any:
+    return _foreign_classes().structured(cls, data)
 
 
 def _parsed_despite(cls: Any, text: Text, error: orjson.JSONDecodeError) -> Any:

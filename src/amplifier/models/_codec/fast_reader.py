@@ -1,8 +1,7 @@
-"""Fast readers, one function per class, written out from its fields.
+"""Fast readers: one function per class, generated from its fields because a loop over the fields costs four times as much.
 
-They take the straight road only: exact types, nothing odd. Anything else raises `Decline`, and `_converter` goes the
-careful way (`_reading`), which gives the same result or a proper error; a property test holds the two together
-(tests/models/test_fast.py). Generated because a loop over the fields costs four times as much.
+A reader accepts exact types only. Anything else raises `Decline`, and the converter calls `strict_reader`, which gives the
+same result or a list of problems; tests/models/test_fast.py holds the two equal.
 """
 
 from __future__ import annotations
@@ -10,92 +9,149 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from amplifier.models._definition.base import (
-    Model,
-    ModelField,
-    OpenModel,
+from amplifier.models._definition.base import FieldType, Model, OpenModel
+from amplifier.models._definition.field_types import (
+    BoolType,
+    DictType,
+    FloatType,
+    IntType,
+    ListType,
+    LiteralType,
+    ModelType,
+    OpaqueType,
+    OptionalType,
+    StrType,
+    TaggedUnionType,
+    UnionType,
+    field_type_of,
+    is_understood,
+)
+from amplifier.models._definition.generated_code import (
+    FunctionTable,
     compile_function,
-    hidden_lines,
+    default_lines,
     indented,
     store_line,
 )
-from amplifier.models._definition.field_types import (
-    BoolShape,
-    CheckedShape,
-    DatetimeShape,
-    DictShape,
-    EitherShape,
-    FloatShape,
-    IntShape,
-    ListShape,
-    LiteralShape,
-    ModelShape,
-    OpaqueShape,
-    OptionalShape,
-    Shape,
-    StrShape,
-    TaggedShape,
-    is_understood,
-    shape_of,
-)
 
-from .plain_values import HIGHEST_SURE_FLOAT, LEAVES, LOWEST_SURE_FLOAT, Decline, only_word, vet, vetted
+from .plain_values import HIGHEST_SURE_FLOAT, LEAVES, LOWEST_SURE_FLOAT, Decline, vet, vetted
 
-Convert = Callable[..., Any]
-
-_EXACT: dict[type[Shape], str] = {StrShape: "str", IntShape: "int", BoolShape: "bool"}
-_STR_ONLY = frozenset({str})
+_EXACT: dict[type[FieldType], str] = {StrType: "str", IntType: "int", BoolType: "bool"}
 
 
-class _Table(dict[Any, Convert]):
-    """Functions by class, made when first asked for."""
-
-    def __init__(self, make: Callable[[Any], Convert]) -> None:
-        super().__init__()
-        self._make = make
-
-    def __missing__(self, key: Any) -> Convert:
-        made = self[key] = self._make(key)
-        return made
+def _make_reader(annotation: Any) -> Callable[[Any], Any]:
+    field_type = field_type_of(annotation)
+    if isinstance(field_type, ModelType):
+        return _model_reader(field_type.cls)
+    names = _shared_names()
+    lines = _read_lines("value", field_type, names) if is_understood(field_type) else ["raise Decline"]
+    return compile_function("read(value)", [*lines, "return value"], names, annotation)
 
 
-def _decline(*arguments: Any) -> Any:
-    raise Decline
-
-
-def _make_reader(annotation: Any) -> Convert:
-    if isinstance(annotation, type) and issubclass(annotation, Model):
-        return _model_reader(annotation)
-    shape = shape_of(annotation)
-    return _reader(shape) if is_understood(shape) else _decline
-
-
-READERS = _Table(_make_reader)
+READERS = FunctionTable(_make_reader)
 """From a class or type to the function that reads fresh JSON values into it. Values are kept, not copied."""
 
 
-def _reader(shape: Shape) -> Convert:
-    """A function for one shape; the commonest shapes are inlined instead, see `_read_lines`."""
-    if type(shape) is Shape or isinstance(shape, OpaqueShape):
-        return vetted
-    if isinstance(shape, FloatShape):
-        return _read_float
-    if isinstance(shape, ModelShape):
-        return READERS[shape.cls]
-    if isinstance(shape, TaggedShape):
-        return _tagged_reader(shape)
-    if isinstance(shape, ListShape) and isinstance(shape.inner, (ModelShape, TaggedShape)):
-        return _list_reader(_reader(shape.inner))
-    if isinstance(shape, ListShape) and isinstance(shape.inner, StrShape):
-        return _read_texts
-    if isinstance(shape, OptionalShape):
-        inner = _reader(shape.inner)
-        return lambda value: None if value is None else inner(value)
-    if isinstance(shape, EitherShape):
-        return _either_reader(shape)
-    if isinstance(shape, (StrShape, IntShape, BoolShape, DictShape, ListShape)):
-        return _exact_reader(shape)
-    return _decline
+def _shared_names() -> dict[str, Any]:
+    return {
+        "Decline": Decline,
+        "LEAVES": LEAVES,
+        "ONLY_STR": frozenset({str}),
+        "readers": READERS,
+        "vet": vet,
+        "vetted": vetted,
+        "read_float": _read_float,
+        "read_tagged": _read_tagged,
+        "unknown_members": _unknown_members,
+    }
+
+
+def _model_reader(cls: type[Model]) -> Callable[[Any], Any]:
+    """Generate the reader of one class: it fills a new instance directly, without `__init__`."""
+    fields = cls.__model_fields_of__
+    names = _shared_names() | {"new": cls.__new__, "cls": cls, "known": frozenset(field.name for field in fields)}
+    if hasattr(cls, "__attrs_post_init__"):
+        return compile_function("read(data)", ["raise Decline"], names, cls)
+    required = [field for field in fields if field.is_required]
+    lines = ["if data.__class__ is not dict:", "    raise Decline", "self = new(cls)", *default_lines(cls, names)]
+    if required:
+        lines += ["try:", *(f"    field_{field.name} = data[{field.name!r}]" for field in required)]
+        lines += ["except KeyError:", "    raise Decline from None"]
+    for field in required:
+        value = f"field_{field.name}"
+        lines += [*_read_lines(value, field.type, names), store_line(cls, field.name, value, names)]
+    lines.append(f"left = len(data) - {len(required)}")
+    for field in fields:
+        if field.is_required:
+            continue
+        default = _name("default", field.default if field.factory is None else field.factory, names)
+        default = default if field.factory is None else f"{default}()"
+        lines += [
+            f"if left and {field.name!r} in data:",
+            "    left -= 1",
+            f"    value = data[{field.name!r}]",
+            *indented(_read_lines("value", field.type, names)),
+            f"    {store_line(cls, field.name, 'value', names)}",
+            "else:",
+            f"    {store_line(cls, field.name, default, names)}",
+        ]
+    if issubclass(cls, OpenModel):
+        lines.append(store_line(cls, "extra", "unknown_members(data, known) if left else {}", names))
+    if cls.__remembers_order__:
+        lines.append("self._remember_order(data)")
+    return compile_function("read(data)", [*lines, "return self"], names, cls)
+
+
+def _name(stem: str, value: Any, names: dict[str, Any]) -> str:
+    """A new name for a value that generated code refers to."""
+    name = f"{stem}_{len(names)}"
+    names[name] = value
+    return name
+
+
+def _read_lines(value: str, field_type: FieldType, names: dict[str, Any]) -> list[str]:
+    """Lines that test, and where needed replace, the variable called `value`."""
+    if isinstance(field_type, OptionalType):
+        return [f"if {value} is not None:", *indented(_read_lines(value, field_type.inner, names))]
+    if type(field_type) in _EXACT:
+        return [f"if {value}.__class__ is not {_EXACT[type(field_type)]}:", "    raise Decline"]
+    if isinstance(field_type, LiteralType):
+        words = _name("words", field_type.values, names)
+        return [f"if {value}.__class__ is not str or {value} not in {words}:", "    raise Decline"]
+    if isinstance(field_type, FloatType):
+        return [f"{value} = read_float({value})"]
+    if isinstance(field_type, ModelType):
+        return [f"{value} = readers[{_name('class', field_type.cls, names)}]({value})"]
+    if isinstance(field_type, TaggedUnionType):
+        return [f"{value} = read_tagged({value}, {_name('union', field_type, names)})"]
+    if (
+        isinstance(field_type, UnionType)
+        and isinstance(field_type.options[0], StrType)
+        and len(field_type.options) == 2
+    ):
+        return [f"if {value}.__class__ is not str:", *indented(_read_lines(value, field_type.options[1], names))]
+    if isinstance(field_type, (DictType, ListType)):
+        kind = "dict" if isinstance(field_type, DictType) else "list"
+        return [f"if {value}.__class__ is not {kind}:", "    raise Decline", *_member_lines(value, field_type, names)]
+    if type(field_type) is FieldType or isinstance(field_type, OpaqueType):
+        return [f"if {value}.__class__ not in LEAVES:", f"    vetted({value})"]
+    return ["raise Decline"]
+
+
+def _member_lines(value: str, container: DictType | ListType, names: dict[str, Any]) -> list[str]:
+    if type(container.inner) is FieldType:
+        return [f"vet({value})"]
+    if isinstance(container, ListType) and isinstance(container.inner, StrType):
+        return [f"if not ONLY_STR.issuperset(map(type, {value})):", "    raise Decline"]
+    if isinstance(container, ListType) and isinstance(container.inner, (ModelType, TaggedUnionType)):
+        return [  # a loop, because a comprehension is a function call of its own before Python 3.12
+            "members = []",
+            f"for member in {value}:",
+            *indented(_read_lines("member", container.inner, names)),
+            "    members.append(member)",
+            f"{value} = members",
+        ]
+    return ["raise Decline"]
 
 
 def _read_float(value: Any) -> float:
@@ -106,149 +162,12 @@ def _read_float(value: Any) -> float:
     raise Decline
 
 
-def _read_texts(value: Any) -> Any:
-    if value.__class__ is list and _STR_ONLY.issuperset(map(type, value)):
-        return value
-    raise Decline
-
-
-def _exact_reader(shape: Shape) -> Convert:
-    free = False
-    if isinstance(shape, (DictShape, ListShape)):
-        free = True
-        if type(shape.inner) is not Shape:
-            return _decline
-    kind: type = {StrShape: str, IntShape: int, BoolShape: bool, DictShape: dict, ListShape: list}[type(shape)]
-
-    def read(value: Any) -> Any:
-        if value.__class__ is not kind:
-            raise Decline
-        if free:
-            vet(value)
-        return value
-
-    return read
-
-
-def _either_reader(shape: EitherShape) -> Convert:
-    readers = [_reader(option) for option in shape.options]
-
-    def read(value: Any) -> Any:
-        for reader in readers:
-            try:
-                return reader(value)
-            except Decline:
-                continue
+def _read_tagged(value: Any, union: TaggedUnionType) -> Any:
+    tag = value.get("type") if value.__class__ is dict else None
+    cls = union.by_tag.get(tag, union.fallback) if tag.__class__ is str else None
+    if cls is None:
         raise Decline
-
-    return read
-
-
-def _list_reader(read_member: Convert) -> Convert:
-    def read(value: Any) -> Any:
-        if value.__class__ is not list:
-            raise Decline
-        members = []
-        for member in value:
-            members.append(read_member(member))  # a comprehension is a call of its own before 3.12
-        return members
-
-    return read
-
-
-def _tagged_reader(shape: TaggedShape) -> Convert:
-    readers = {tag: _TAGGED_READERS[cls] for tag, cls in shape.by_tag.items()}
-    fallback: Convert = _decline if shape.fallback is None else READERS[shape.fallback]
-
-    def read(value: Any) -> Any:
-        if value.__class__ is not dict:
-            raise Decline
-        tag = value.get("type")
-        if tag.__class__ is not str:
-            raise Decline
-        reader: Convert = readers.get(tag, fallback)
-        return reader(value)
-
-    return read
-
-
-def _model_reader(cls: type[Model], *, tag_was_read: bool = False) -> Convert:
-    """Write the reader of one class: it fills a new instance directly, without `__init__`.
-
-    A class with rules of its own (a post-init, checked fields, remembered order) is left to the careful reader.
-
-    Args:
-        tag_was_read: The caller has seen that the data is a dict with the right ``type``.
-    """
-    fields = cls.__model_fields_of__
-    has_rules = any(isinstance(field.shape, (CheckedShape, DatetimeShape)) for field in fields)
-    if has_rules or hasattr(cls, "__attrs_post_init__"):
-        return _decline
-    if cls.__remembers_order__:
-        return _unknown_block_reader(cls)
-    names: dict[str, Any] = {"Decline": Decline, "new": cls.__new__, "cls": cls, "LEAVES": LEAVES}
-    names |= {"vet": vet, "vetted": vetted, "unknown": _unknown_members, "known": frozenset(f.name for f in fields)}
-    numbered = list(enumerate(fields))
-    required = [(index, field) for index, field in numbered if field.is_required]
-    lines = ["self = new(cls)", *hidden_lines(cls, names)]
-    if not tag_was_read:
-        lines = ["if data.__class__ is not dict:", "    raise Decline", *lines]
-    if required:
-        lines += ["try:", *(f"    value{index} = data[{field.name!r}]" for index, field in required)]
-        lines += ["except KeyError:", "    raise Decline from None"]
-    for index, field in required:
-        lines += [*_read_lines(index, field.shape, names), store_line(cls, field.name, f"value{index}", names)]
-    lines.append(f"left = len(data) - {len(required) + tag_was_read}")
-    for index, field in numbered:
-        if tag_was_read and field.name == "type":
-            word = only_word(field.shape)
-            lines.append(store_line(cls, "type", "data['type']" if word is None else repr(word), names))
-        elif not field.is_required:
-            lines += [
-                f"if left and {field.name!r} in data:",
-                f"    value{index} = data[{field.name!r}]",
-                "    left -= 1",
-            ]
-            given = [*_read_lines(index, field.shape, names), store_line(cls, field.name, f"value{index}", names)]
-            default = _default_source(index, field, names)
-            lines += [*indented(given), "else:", "    " + store_line(cls, field.name, default, names)]
-    if issubclass(cls, OpenModel):
-        lines.append(store_line(cls, "extra", "unknown(data, known) if left else {}", names))
-    lines.append("return self")
-    source = "def read(data):\n" + "\n".join(indented(lines)) + "\n"
-    return compile_function(source, "read", names, f"{cls.__module__}.{cls.__qualname__}")
-
-
-_TAGGED_READERS = _Table(lambda cls: _model_reader(cls, tag_was_read=True))
-
-
-def _read_lines(index: int, shape: Shape, names: dict[str, Any]) -> list[str]:
-    """Lines that test, and where needed replace, ``value<index>``."""
-    value = f"value{index}"
-    if isinstance(shape, OptionalShape):
-        return [f"if {value} is not None:", *indented(_read_lines(index, shape.inner, names))]
-    if type(shape) in _EXACT:
-        return [f"if {value}.__class__ is not {_EXACT[type(shape)]}:", "    raise Decline"]
-    if isinstance(shape, LiteralShape):
-        names[f"words{index}"] = shape.values
-        return [f"if {value}.__class__ is not str or {value} not in words{index}:", "    raise Decline"]
-    if type(shape) is Shape:
-        return [f"if {value}.__class__ not in LEAVES:", f"    vetted({value})"]
-    if isinstance(shape, DictShape) and type(shape.inner) is Shape:
-        return [f"if {value}.__class__ is not dict:", "    raise Decline", f"vet({value})"]
-    if isinstance(shape, EitherShape) and isinstance(shape.options[0], StrShape) and len(shape.options) == 2:
-        names[f"read{index}"] = _reader(shape.options[1])
-        return [f"if {value}.__class__ is not str:", f"    {value} = read{index}({value})"]
-    names[f"read{index}"] = _reader(shape)
-    return [f"{value} = read{index}({value})"]
-
-
-def _default_source(index: int, field: ModelField, names: dict[str, Any]) -> str:
-    if field.factory is None:
-        names[f"default{index}"] = field.default
-        return f"default{index}"
-    names[f"factory{index}"] = field.factory
-    return f"factory{index}()"
+    return READERS[cls](value)
 
 
 def _unknown_members(data: dict[str, Any], known: frozenset[str]) -> dict[str, Any]:
@@ -257,15 +176,3 @@ def _unknown_members(data: dict[str, Any], known: frozenset[str]) -> dict[str, A
         if name not in known:
             unknown[name] = member if member.__class__ in LEAVES else vetted(member)
     return unknown
-
-
-def _unknown_block_reader(cls: Callable[..., Any]) -> Convert:
-    def read(data: Any) -> Any:
-        if data.__class__ is not dict or data.get("type").__class__ is not str:
-            raise Decline
-        made = cls(type=data["type"])
-        made.extra = _unknown_members(data, frozenset({"type"}))
-        made._remember_order(data)
-        return made
-
-    return read

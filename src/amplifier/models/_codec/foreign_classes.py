@@ -1,7 +1,7 @@
-"""Classes that are not ours: the cattrs converter, which knows our models and everything cattrs knows besides.
+"""Classes that are not models: the cattrs converter, which knows the models and everything cattrs knows besides.
 
-So a class of yours (attrs, dataclass, enum, a union, ``list[Message]``) may hold a model of ours. Above: `_converter`,
-which imports this file when it is first needed. Below: `_reading`, the careful way to read a model.
+So an attrs class, a dataclass, an enum, a union or a ``list[Message]`` may hold a model. `converter` imports this file when
+it is first needed.
 """
 
 from __future__ import annotations
@@ -18,66 +18,61 @@ from cattrs.errors import (
 )
 
 from amplifier.errors import ModelError
-from amplifier.models._definition.base import Model
-from amplifier.models._definition.field_types import is_understood, shape_of
-from amplifier.models._definition.problems import Building, Path, class_text, type_name
+from amplifier.models._definition.base import Coercion, Model
+from amplifier.models._definition.field_types import field_type_of, is_understood
+from amplifier.models._definition.problems import Path, class_text, type_name
 
-from .converter import to_dict
-from .strict_reader import read_carefully
+from .strict_reader import read_strictly
 
 
 def structured(cls: Any, data: Any) -> Any:
-    """An instance of any class from JSON values, read carefully.
+    """An instance of any class from JSON values, with all problems listed.
 
     Raises:
         ModelError: The values do not fit; everything wrong with them is listed.
     """
     try:
-        return converter.structure(data, cls)
+        return _converter.structure(data, cls)
     except (BaseValidationError, StructureHandlerNotFoundError) as error:
-        building = Building()
-        _note(error, None, building)
-        raise ModelError(building.problems, subject=class_text(cls)) from error
+        coercion = Coercion()
+        _note(error, None, coercion)
+        raise ModelError(coercion.problems, subject=class_text(cls)) from error
     except RecursionError:
         raise ModelError([("", "nested too deeply")], subject=class_text(cls)) from None
 
 
-def _is_ours(cls: Any) -> bool:
-    return is_understood(shape_of(cls))
+def unstructured(value: Any) -> Any:
+    """The members of an instance; models among them are left as they are, for `plain_values.JsonConversion`."""
+    return _converter.unstructure(value)
 
 
 def _structure_hook(cls: Any) -> Callable[[Any, Any], Any]:
-    shape, subject = shape_of(cls), class_text(cls)
-    return lambda data, _: read_carefully(shape, data, subject)
+    field_type, subject = field_type_of(cls), class_text(cls)
+    return lambda data, _: read_strictly(field_type, data, subject)
 
 
 def _is_model(cls: Any) -> bool:
     return isinstance(cls, type) and issubclass(cls, Model)
 
 
-def _new_converter() -> Converter:
-    made = Converter()
-    made.register_structure_hook_factory(_is_ours, _structure_hook)
-    made.register_unstructure_hook_factory(_is_model, lambda cls: to_dict)
-    return made
+_converter = Converter()
+_converter.register_structure_hook_factory(lambda cls: is_understood(field_type_of(cls)), _structure_hook)
+_converter.register_unstructure_hook_func(_is_model, lambda value: value)
 
 
-converter = _new_converter()
-
-
-def _note(error: BaseException, path: Path, building: Building) -> None:
-    """Turn what cattrs reports about somebody else's class into our list of problems."""
+def _note(error: BaseException, path: Path, coercion: Coercion) -> None:
+    """Turn what cattrs reports about a class that is no model into our list of problems."""
     if isinstance(error, (ClassValidationError, IterableValidationError)):
         placed, unplaced = error.group_exceptions()
         for inner, note in placed:
-            # The index may be the key of a mapping, whatever the annotation says.
+            # The index may be the key of a mapping, whatever the annotation is.
             key: Any = note.name if isinstance(note, AttributeValidationNote) else note.index
-            _note(inner, (path, key if isinstance(key, (str, int)) else str(key)), building)
+            _note(inner, (path, key if isinstance(key, (str, int)) else str(key)), coercion)
         for inner in unplaced:
-            _note(inner, path, building)
+            _note(inner, path, coercion)
     elif isinstance(error, ModelError):
-        building.adopt(error, path)
+        coercion.adopt(error, path)
     elif isinstance(error, KeyError):
-        building.note(path, "required, but missing")
+        coercion.note(path, "required, but missing")
     else:
-        building.note(path, str(error) or type_name(error))
+        coercion.note(path, str(error) or type_name(error))

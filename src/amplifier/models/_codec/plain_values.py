@@ -1,7 +1,7 @@
-"""Free-form values on their way to and from JSON: a fast check, a fast copy, and the careful walk behind both.
+"""Free-form values on their way to and from JSON: fast checks, and the complete conversion behind them.
 
-The fast functions accept only what JSON can hold exactly and decline everything else; `PlainWalk` then decides, with
-a path for every problem. Above: `_reading`, `_fast_reading`, `_fast_writing`, `_converter`. Below: `_base`.
+The fast functions accept only what JSON can hold exactly and decline everything else; `JsonConversion` then decides, with
+a path for every problem.
 """
 
 from __future__ import annotations
@@ -19,20 +19,18 @@ from typing import Any
 import attrs
 import orjson
 
-from amplifier.errors import Problem
-from amplifier.models._definition.base import Model, ModelField, OpenModel
+from amplifier.models._definition.base import Coercion, FieldType, Model, ModelField, OpenModel
 from amplifier.models._definition.field_types import (
     MAX_DIGITS,
-    EitherShape,
-    ListShape,
-    LiteralShape,
-    ModelShape,
-    OptionalShape,
-    Shape,
-    TaggedShape,
+    ListType,
+    LiteralType,
+    ModelType,
+    OptionalType,
+    TaggedUnionType,
+    UnionType,
     aware,
 )
-from amplifier.models._definition.problems import Path, path_text, short, type_name
+from amplifier.models._definition.problems import Path, short, type_name
 
 MAX_DEPTH = 100
 """How many dicts and lists a free-form value may nest; the declared structure around it does not count."""
@@ -66,13 +64,13 @@ class _TooManyContainers(Exception):
     """Sharing makes the value exponentially larger as text than it is in memory."""
 
 
-def vet(value: Any, room: int = MAX_DEPTH) -> int:
+def vet(value: Any, levels: int = MAX_DEPTH) -> int:
     """Check that a dict or list holds exact JSON values, and return how many containers are inside it.
 
     Raises:
         Decline: It does not, or it is too deep, or suspiciously large.
     """
-    if not room:
+    if not levels:
         raise Decline
     inside = 0
     for member in value.values() if value.__class__ is dict else value:
@@ -80,7 +78,7 @@ def vet(value: Any, room: int = MAX_DEPTH) -> int:
         if kind is str or kind is int:
             continue
         if kind is dict or kind is list:
-            inside += 1 + vet(member, room - 1)
+            inside += 1 + vet(member, levels - 1)
         elif kind is float:
             if not LOWEST_SURE_FLOAT < member < HIGHEST_SURE_FLOAT:
                 raise Decline
@@ -111,20 +109,18 @@ def is_writable_size(values: list[Any]) -> bool:
     and never looks at a leaf in Python, which makes it six times as fast as `vet`. A False means only: look closer.
     """
     level = list(filter(is_tracked, values))
-    room, containers = MAX_DEPTH - 1, 0
+    levels, containers = MAX_DEPTH - 1, 0
     while level:
-        room -= 1
+        levels -= 1
         containers += len(level)
-        if not room or containers > MANY_CONTAINERS or not _DICT_OR_LIST.issuperset(map(type, level)):
+        if not levels or containers > MANY_CONTAINERS or not _DICT_OR_LIST.issuperset(map(type, level)):
             return False
         members = sum(map(len, level))
         if members > _MANY_MEMBERS:
             return False
         inside = get_referents(*level)
-        if (
-            len(inside) != members
-        ):  # odd keys, or the attributes of a living object, which Python 3.13 does not show here
-            return False
+        if len(inside) != members:
+            return False  # odd keys, or the attributes of a living object, which Python 3.13 does not show here
         # CPython does not track a dict that holds nothing but atoms, so flat dicts drop out of the walk here. Where
         # it does track them (3.14), the answer is the same and takes a little longer.
         level = list(filter(is_tracked, inside))
@@ -144,58 +140,58 @@ def may_hide_nan(text: bytes) -> bool:
     return False
 
 
-def only_word(shape: Shape) -> str | None:
+def only_word(field_type: FieldType) -> str | None:
     """The word of a field that can hold only one; it is written whatever was assigned, because the class decides."""
-    return next(iter(shape.values)) if isinstance(shape, LiteralShape) and len(shape.values) == 1 else None
+    if not isinstance(field_type, LiteralType) or len(field_type.values) != 1:
+        return None
+    [word] = field_type.values
+    return str(word)
 
 
-def list_of_models(shape: Shape) -> ListShape | None:
-    """The part of a field's shape that is a list of our own models, if there is one."""
-    if isinstance(shape, OptionalShape):
-        return list_of_models(shape.inner)
-    if isinstance(shape, EitherShape):
-        return next((found for option in shape.options if (found := list_of_models(option))), None)
-    is_one = isinstance(shape, ListShape) and isinstance(shape.inner, (ModelShape, TaggedShape))
-    return shape if is_one and isinstance(shape, ListShape) else None
+def has_list_of_models(field_type: FieldType) -> bool:
+    """Whether a field may hold a list of models as its declared type."""
+    if isinstance(field_type, OptionalType):
+        return has_list_of_models(field_type.inner)
+    if isinstance(field_type, UnionType):
+        return any(map(has_list_of_models, field_type.options))
+    return isinstance(field_type, ListType) and isinstance(field_type.inner, (ModelType, TaggedUnionType))
 
 
-class PlainWalk:
-    """Turns any value into JSON values, noting a problem for everything JSON cannot hold.
+class JsonConversion(Coercion):
+    """Converts any value to JSON values, noting a problem for everything JSON cannot hold.
 
     A tuple becomes a list; Decimals, dates, times and UUIDs become text; an enum member becomes its value; models
     become dicts. Sets, bytes and other objects are problems: nothing is ever written by its `str()`.
+
+    Args:
+        large_int: Converts the digits of an integer over 64 bits; without it the integer is kept.
+        foreign: Converts an instance of a dataclass or of an attrs class that is no model; without it that is a problem.
     """
 
+    __slots__ = ("_foreign", "_large_int", "_open", "_seen", "_visits")
+
     def __init__(
-        self,
-        problems: list[Problem],
-        *,
-        large_int: Callable[[str], Any] | None = None,
-        foreign: Callable[[Any], Any] | None = None,
+        self, *, large_int: Callable[[str], Any] | None = None, foreign: Callable[[Any], Any] | None = None
     ) -> None:
-        self.problems = problems
+        super().__init__()
         self._large_int = large_int
         self._foreign = foreign
-        self._inside: set[int] = set()
+        self._open: set[int] = set()
         self._seen: set[int] = set()
         self._visits = 0
 
-    def note(self, path: Path, problem: str) -> None:
-        self.problems.append((path_text(path), problem))
-
-    def start(self, value: Any, path: Path = None) -> Any:
-        """Walk a whole value; problems are noted, never raised."""
+    def convert(self, value: Any, path: Path = None) -> Any:
+        """Convert a whole value; problems are noted, never raised."""
         try:
-            return self._walk(value, path, MAX_DEPTH)
+            return self._value(value, path, MAX_DEPTH)
         except _TooManyContainers:
-            self.note(
+            return self.note(
                 path, f"uses the same parts so often that its JSON would hold over {MANY_CONTAINERS:,} containers"
             )
         except RecursionError:
-            self.note(path, "nested too deeply")
-        return None
+            return self.note(path, "nested too deeply")
 
-    def _walk(self, value: Any, path: Path, room: int) -> Any:
+    def _value(self, value: Any, path: Path, levels: int) -> Any:
         kind = value.__class__
         if kind is str:
             return self.text(value, path)
@@ -205,13 +201,11 @@ class PlainWalk:
             return self.integer(value, path)
         if kind is float:
             return self.number(value, path)
-        if kind is dict:
-            return self._container(value, value, path, room)
-        if kind is list or kind is tuple:
-            return self._container(value, value, path, room)
+        if kind is dict or kind is list or kind is tuple:
+            return self._container(value, value, path, levels)
         if isinstance(value, Model):
-            return self._model(value, path, room)
-        return self._other(value, path, room)
+            return self._model(value, path, levels)
+        return self._other(value, path, levels)
 
     # ── leaves ──
 
@@ -227,15 +221,13 @@ class PlainWalk:
         if -(2**63) <= value < 2**64:
             return value
         if value.bit_length() > _MAX_BITS:
-            self.note(path, f"an int of more than {MAX_DIGITS} digits")
-            return None
+            return self.note(path, f"an int of more than {MAX_DIGITS} digits")
         if self._large_int is None:
             return value
         try:
             return self._large_int(str(value))
-        except ValueError as error:  # the interpreter may have been told a lower limit than ours
-            self.note(path, str(error))
-            return None
+        except ValueError as error:  # the interpreter may be configured with a lower limit than ours
+            return self.note(path, str(error))
 
     def number(self, value: float, path: Path) -> float | None:
         if math.isfinite(value):
@@ -243,10 +235,10 @@ class PlainWalk:
         self.note(path, f"{value!r} is not a JSON number")
         return None
 
-    def _other(self, value: Any, path: Path, room: int) -> Any:
+    def _other(self, value: Any, path: Path, levels: int) -> Any:
         """Types that are not JSON's own; the subclasses are read through the base, so no foreign code runs."""
         if isinstance(value, enum.Enum):
-            return self._walk(value.value, path, room)
+            return self._value(value.value, path, levels)
         if isinstance(value, str):
             return self.text(str.__str__(value), path)
         if isinstance(value, int):
@@ -254,98 +246,86 @@ class PlainWalk:
         if isinstance(value, float):
             return self.number(float.__float__(value), path)
         if isinstance(value, Mapping):
-            return self._container(value, dict(value), path, room)
+            return self._container(value, dict(value), path, levels)
         if isinstance(value, (list, tuple)):
-            return self._container(value, list(value), path, room)
+            return self._container(value, list(value), path, levels)
         if isinstance(value, Decimal):
-            if value.is_finite():
-                return str(value)
-            self.note(path, f"{value!r} is not a JSON number")
-            return None
+            return str(value) if value.is_finite() else self.note(path, f"{value!r} is not a JSON number")
         if isinstance(value, datetime):
-            return self._moment(value, path)
+            try:
+                return aware(value).isoformat()
+            except (OverflowError, OSError, ValueError):
+                return self.note(path, f"{short(value)} is too far away to have a time zone")
         if isinstance(value, (date, time)):
             return value.isoformat()
-        # Nobody holds an instance of a class whose module was never imported, and importing it takes its time.
+        # No program holds an instance of a class whose module was never imported, and importing it takes its time.
         if (uuid := sys.modules.get("uuid")) is not None and isinstance(value, uuid.UUID):
             return str(value)
         if self._foreign is not None and (dataclasses.is_dataclass(value) or attrs.has(type(value))):
-            return self._container(value, self._foreign(value), path, room)
-        self.note(path, f"expected a JSON value, got {type_name(value)}")
-        return None
-
-    def _moment(self, value: datetime, path: Path) -> str | None:
-        try:
-            return aware(value).isoformat()
-        except (OverflowError, OSError, ValueError):
-            self.note(path, f"{short(value)} is too far away to have a time zone")
-            return None
+            return self._container(value, self._foreign(value), path, levels)
+        return self.note(path, f"expected a JSON value, got {type_name(value)}")
 
     # ── containers ──
 
-    def _container(self, owner: Any, members: Any, path: Path, room: int) -> Any:
-        """Enter `members`; `owner` is the object they were taken from and stands for them in the bookkeeping."""
-        if not room:
-            self.note(path, f"nested deeper than {MAX_DEPTH} levels")
-            return None
-        if not self._enter(owner, path):
+    def _container(self, owner: Any, members: Any, path: Path, levels: int) -> Any:
+        """Convert `members`; `owner` is the object they were taken from, by which cycles are found."""
+        if not self._enter(owner, path, levels):
             return None
         try:
             if isinstance(members, dict):
-                return self._dict(members, path, room - 1)
-            return [self._walk(member, (path, index), room - 1) for index, member in enumerate(members)]
+                return self._members(members, path, levels - 1)
+            return [self._value(member, (path, index), levels - 1) for index, member in enumerate(members)]
         finally:
-            self._inside.discard(id(owner))
+            self._open.discard(id(owner))
 
-    def _enter(self, owner: Any, path: Path) -> bool:
+    def _enter(self, owner: Any, path: Path, levels: int) -> bool:
+        if not levels:
+            self.note(path, f"nested deeper than {MAX_DEPTH} levels")
+            return False
         identity = id(owner)
-        if identity in self._inside:
+        if identity in self._open:
             self.note(path, "contains itself")
             return False
-        self._inside.add(identity)
+        self._open.add(identity)
         self._seen.add(identity)
         self._visits += 1
         if self._visits > MANY_CONTAINERS and self._visits > MAX_SHARING * len(self._seen):
             raise _TooManyContainers
         return True
 
-    def _dict(self, members: dict[Any, Any], path: Path, room: int) -> dict[str, Any]:
+    def _members(self, members: dict[Any, Any], path: Path, levels: int) -> dict[str, Any]:
         plain = {}
         for key, member in members.items():
             if isinstance(key, str) and not isinstance(key, enum.Enum):
-                plain[self.text(str.__str__(key), path)] = self._walk(member, (path, key), room)
+                plain[self.text(str.__str__(key), path)] = self._value(member, (path, key), levels)
             else:
                 self.note(path, f"expected str keys, got the {type_name(key)} key {short(key)}")
         return plain
 
-    def _model(self, value: Model, path: Path, room: int) -> Any:
-        if not room:
-            self.note(path, f"nested deeper than {MAX_DEPTH} levels")
-            return None
-        if not self._enter(value, path):
+    def _model(self, value: Model, path: Path, levels: int) -> Any:
+        if not self._enter(value, path, levels):
             return None
         try:
             plain: dict[str, Any] = {}
             for field in value.__model_fields_of__:
-                member = only_word(field.shape) or getattr(value, field.name, None)
+                member = only_word(field.type) or getattr(value, field.name, None)
                 if member is not None or not field.is_left_out_when_none:
-                    plain[field.name] = self._field(member, field, (path, field.name), room)
+                    plain[field.name] = self._field(member, field, (path, field.name), levels)
             if isinstance(value, OpenModel) and value.extra:
-                unknown = {name: member for name, member in value.extra.items() if name not in plain}
-                for field in value.__model_fields_of__:
-                    unknown.pop(field.name, None)
-                plain.update(self._dict(unknown, path, room))
+                declared = {field.name for field in value.__model_fields_of__}
+                unknown = {name: member for name, member in value.extra.items() if name not in declared}
+                plain.update(self._members(unknown, path, levels))
             return value._in_order(plain)
         finally:
-            self._inside.discard(id(value))
+            self._open.discard(id(value))
 
-    def _field(self, value: Any, field: ModelField, path: Path, room: int) -> Any:
-        """A declared field: its own structure costs no room, only what is free-form inside it does."""
-        if isinstance(value, list) and list_of_models(field.shape) is not None:
-            if not self._enter(value, path):
-                return None
-            try:
-                return [self._walk(member, (path, index), room) for index, member in enumerate(value)]
-            finally:
-                self._inside.discard(id(value))
-        return self._walk(value, path, room)
+    def _field(self, value: Any, field: ModelField, path: Path, levels: int) -> Any:
+        """A declared field: its own structure takes no level, only what is free-form inside it does."""
+        if not isinstance(value, list) or not has_list_of_models(field.type):
+            return self._value(value, path, levels)
+        if not self._enter(value, path, levels):
+            return None
+        try:
+            return [self._value(member, (path, index), levels) for index, member in enumerate(value)]
+        finally:
+            self._open.discard(id(value))

@@ -1,4 +1,4 @@
-"""Calls into third-party code: whatever it raises leaves as an ``Exception`` that names it, for one call and for many.
+"""Contains failures of third-party code: whatever it raises leaves as an ``Exception`` that names it.
 
 KeyboardInterrupt, GeneratorExit and real cancellation pass, see `amplifier.contracts.contained_failure`.
 """

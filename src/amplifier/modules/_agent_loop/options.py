@@ -7,8 +7,8 @@ from typing import Any
 
 import attrs
 
-from amplifier.modules._shared import configuration
-from amplifier.modules._shared.configuration import any_text, delay, no_limit_or_seconds, option, optional, whole_number
+from .._shared import configuration
+from .._shared.configuration import any_text, delay, no_limit_or_seconds, option, optional, whole_number
 
 
 @attrs.frozen(kw_only=True)

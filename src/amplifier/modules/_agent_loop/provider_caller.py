@@ -1,4 +1,4 @@
-"""Calls one provider: the request, the answer piece by piece or at once, retries where they may help."""
+"""Calls one provider: sends the request, streams or reads the answer, retries retryable errors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def choose_provider(providers: Mapping[str, Provider], wanted: str | None) -> tu
 
 
 class ProviderCaller:
-    """Asks one provider on behalf of a turn."""
+    """Calls one provider on behalf of a turn."""
 
     def __init__(self, name: str, provider: Provider, hooks: Hooks, options: TurnOptions) -> None:
         self.name = name

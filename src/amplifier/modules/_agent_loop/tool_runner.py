@@ -1,4 +1,4 @@
-"""Running the tool calls of one answer: gates, validation, the call itself, and one result each, whatever happens."""
+"""Runs the tool calls of one answer: hooks, input validation, the call itself, and one result each, whatever happens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checking a tool's input against the schema the tool itself publishes."""
+"""Checks the input of a tool against the JSON Schema that the tool publishes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a turn writes into the context, and how it stays valid when the turn is cut short (L5).
+"""Writes the messages of a turn into the context, so that the conversation stays valid when the turn is cancelled.
 
 The assistant's message comes before its tool results; results follow in the order of the calls, one for each, whatever happens.
 """
@@ -11,9 +11,9 @@ import anyio
 
 from amplifier.contracts import ContextManager, Coordinator, Provider
 from amplifier.models import ChatResponse, Message, TextBlock, ToolCall, ToolCallBlock, ToolResult, to_dict
-from amplifier.modules._chat_history import owed_calls
-from amplifier.modules._shared.shielded import run_shielded
 
+from .._chat_history import missing_results
+from .._shared.shielded import run_shielded
 from .containment import Contained
 
 INTERRUPTED = "[interrupted: the turn ended before this call returned]"
@@ -72,14 +72,10 @@ def closing_messages(stored: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """
     last: dict[str, Any] = next((message for message in reversed(stored) if not _is_aside(message)), {})
     role = last.get("role")
-    owed = owed_calls(stored) if role in ("assistant", "tool") else []
-    if not owed and role not in ("user", "tool", "function"):
+    results = missing_results(stored, INTERRUPTED) if role in ("assistant", "tool") else []
+    if not results and role not in ("user", "tool", "function"):
         return []
-    closing: list[dict[str, Any]] = [
-        {"role": "tool", "tool_call_id": call, **({"name": name} if name else {}), "content": INTERRUPTED}
-        for call, name in owed
-    ]
-    return [*closing, {"role": "assistant", "content": UNANSWERED}]
+    return [*results, {"role": "assistant", "content": UNANSWERED}]
 
 
 def _is_aside(message: dict[str, Any]) -> bool:

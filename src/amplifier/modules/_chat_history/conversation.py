@@ -1,6 +1,6 @@
-"""The conversation in memory: messages in order, with what the view needs to know of each, worked out once.
+"""The conversation in memory: messages in order, with what the view needs to know of each, computed once.
 
-A message in here is never changed and never handed out; what goes in and out are copies. No method awaits, so that
+A stored message is never changed and never handed out; what goes in and out are copies. No method awaits, so that
 on one event loop every method is one step.
 """
 

@@ -1,7 +1,7 @@
-"""Which messages a compacted view shows. Pure: positions in, positions out.
+"""Selects the messages that a compacted view shows. Pure: positions in, positions out.
 
 A view is made of system messages, wherever they are; of the newest part of the conversation, cut so that no tool call is
-parted from its results; and of the prompt that began the turn in which the cut falls, so that the model still
+separated from its results; and of the prompt that began the turn in which the cut falls, so that the model still
 knows what it was asked. The cut moves in steps: the beginning of the view stays the same over many requests.
 """
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import attrs
 
 from amplifier.errors import PlanError
-from amplifier.modules._shared.configuration import number, option, whole_number
+
+from .._shared.configuration import number, option, whole_number
 
 _TARGET_SHARE = 0.625  # of the threshold: 0.5 of the budget for a threshold of 0.8
 _share = number(0, 1, above=True, what="a share of the budget")

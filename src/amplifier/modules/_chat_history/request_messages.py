@@ -1,4 +1,4 @@
-"""From the conversation to the messages of one request: the budget, the events, the view."""
+"""Makes the messages of one request from the conversation: the budget, the events, the view."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The last resort: messages that must all be shown and do not fit are shortened, with a note in place of what is left out.
+"""Shortens messages that must all be shown and do not fit the budget, with a note in place of what is left out.
 
-What is cut keeps its beginning and its end around a note of how much is missing. The order of sacrifice: tool
+What is cut keeps its beginning and its end around a note of how much is missing. The order: tool
 results; then the text of everything but the newest message and the system messages; then theirs; then every text down to
 the bare note; then pictures, thoughts, blocks of unknown kind and fields beyond the contract. Roles, ids, names and the shape of
 tool calls stay whatever happens, so a budget below that skeleton is exceeded.
@@ -33,7 +33,7 @@ _TEXT_BLOCKS = CALL_BLOCKS | RESULT_BLOCKS | {"text"}
 
 
 class _Rank(IntEnum):
-    """Who is cut first."""
+    """The order in which texts are cut."""
 
     RESULT = 0
     OLDER = 1

@@ -1,7 +1,7 @@
-"""A cheap guess at how many tokens a message takes: the bytes of its JSON text, divided.
+"""Estimates how many tokens a message takes: the bytes of its JSON text, divided.
 
 Bytes of UTF-8 rather than characters: for English they are the same, and for Cyrillic, Chinese or emoji a byte count
-is much nearer to what tokenizers do. A picture counts as a picture, not as the base64 it is written in. Nothing here runs code of a foreign class or recurses.
+is much nearer to what tokenizers do. A picture counts as a picture, not as the base64 it is written in. Nothing here runs code of third-party classes or recurses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which messages belong together: the ids of the tool calls a message makes and of those it answers.
+"""Pairs tool calls with their results: the ids of the calls a message makes and of those it answers.
 
 Calls are in ``tool_calls`` or in content blocks, results in messages of the role ``tool`` or in content blocks; both
 spellings of block and id that providers use are known. Anything malformed simply has no ids.
@@ -57,15 +57,19 @@ def result_ids(message: Mapping[str, Any]) -> list[CallId]:
     return list(found)
 
 
-def owed_calls(messages: Sequence[Mapping[str, Any]]) -> list[tuple[CallId, str | None]]:
-    """Calls of the last assistant's message without a result, as (id, tool name), in the order of the calls.
+def missing_results(messages: Sequence[Mapping[str, Any]], content: str) -> list[dict[str, Any]]:
+    """A message for each call of the last assistant's message without a result, in the order of the calls.
 
     What came after that message may be anything but another answer of the assistant: results and what hooks injected.
     """
     answered: set[CallId] = set()
     for message in reversed(messages):
         if message.get("role") == "assistant":
-            return [(call, name) for call, name in _named_calls(message).items() if call not in answered]
+            return [
+                {"role": "tool", "tool_call_id": call, **({"name": name} if name else {}), "content": content}
+                for call, name in _named_calls(message).items()
+                if call not in answered
+            ]
         answered.update(result_ids(message))
     return []
 

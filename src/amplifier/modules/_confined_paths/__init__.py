@@ -1,10 +1,10 @@
-"""The part of the file system that tools may see: roots, opening beneath them without races, walking, glob patterns."""
+"""Access to files below allowed roots only: opening without races, walking, glob patterns."""
 
 from .glob_patterns import GlobPattern
 from .glob_tool import GlobTool
 from .open_beneath import Entry, entries_of, open_directory, open_file, open_file_in, open_parent, refuse_unless_regular
 from .tree_walk import DEFAULT_IGNORED, Found, Walk, directory_names
-from .workspace import AccessRoots, ConfinedPath, UnsupportedPlatform, Workspace
+from .workspace import AccessRoots, ConfinedPath, Workspace
 
 __all__ = [
     "DEFAULT_IGNORED",
@@ -14,7 +14,6 @@ __all__ = [
     "Found",
     "GlobPattern",
     "GlobTool",
-    "UnsupportedPlatform",
     "Walk",
     "Workspace",
     "directory_names",

@@ -10,7 +10,7 @@ import fnmatch
 import re
 from typing import TypeAlias
 
-from amplifier.modules._tool_base import ToolFailure, shown
+from .._tool_base import ToolFailure, shown
 
 _MOST_ALTERNATIVES = 64
 

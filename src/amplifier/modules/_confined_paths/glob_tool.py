@@ -1,12 +1,12 @@
-"""glob: files by name. Lives here because two modules offer it, and those must not know each other."""
+"""glob: files by name. Shared, because two modules offer it and built-in modules do not import each other."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
 from amplifier.models import ToolResult
-from amplifier.modules._tool_base import BuiltinTool, Stop, Workers, shown
 
+from .._tool_base import BuiltinTool, Stop, Workers, shown
 from .glob_patterns import GlobPattern
 from .tree_walk import Walk
 from .workspace import Workspace

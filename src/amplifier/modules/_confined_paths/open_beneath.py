@@ -1,4 +1,4 @@
-"""Opening beneath a root so that no symbolic link leads out, however the tree changes meanwhile.
+"""Opens files below a root so that no symbolic link leads out of it, however the tree changes meanwhile.
 
 Every step opens one name relative to the directory opened before it and follows no link, so there is no moment between
 checking and using. A link that is met is read, checked as text against the roots, and the walk starts again at a root.
@@ -21,8 +21,7 @@ from typing import Literal
 
 import attrs
 
-from amplifier.modules._tool_base import ToolFailure, failure_from_os, shown
-
+from .._tool_base import ToolFailure, failure_from_os, shown
 from .workspace import AccessRoots, ConfinedPath
 
 _MAX_LINKS = 32

@@ -1,4 +1,4 @@
-"""Walking a tree beneath a root: directories are opened like everything else, links are named but never entered."""
+"""Walks the tree below a root; symbolic links are listed but never followed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 
 import attrs
 
-from amplifier.modules._shared.configuration import texts
-from amplifier.modules._tool_base import Stop
-
+from .._shared.configuration import texts
+from .._tool_base import Stop
 from .glob_patterns import GlobPattern, States
 from .open_beneath import Entry, enter, entries_of, open_directory
 from .workspace import MAX_DEPTH, AccessRoots, ConfinedPath

@@ -1,4 +1,4 @@
-"""Which places a tool may touch: roots from the plan, and paths of the model turned into places beneath them.
+"""Which paths a tool may use: roots from the plan, and paths of the model resolved below them.
 
 Pure text except for resolving a root once. Whether a path really leads where its text suggests is checked by
 `open_beneath`, which asks the file system component by component.
@@ -14,22 +14,19 @@ import attrs
 
 from amplifier.contracts import Coordinator
 from amplifier.errors import ModuleLoadError, PlanError, Problem
-from amplifier.modules._tool_base import ToolFailure, shown
+
+from .._shared.session_files import working_directory
+from .._tool_base import ToolFailure, shown
 
 MAX_DEPTH = 128
 """Names in a path; deeper ones are refused rather than walked."""
 
-_WORKING_DIR = "session.working_dir"
 _CAN_OPEN_BENEATH = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
-
-
-class UnsupportedPlatform(ModuleLoadError):
-    """This system cannot open files relative to a directory, so nothing here could be safe."""
 
 
 @attrs.frozen
 class ConfinedPath:
-    """A name beneath a root; no names means the root itself.
+    """A path below a root; without names it is the root itself.
 
     Attributes:
         root: The root's absolute path, free of symbolic links when it was read.
@@ -145,7 +142,7 @@ class AccessRoots:
 
 
 class Workspace:
-    """What the plan lets the tools of one module see.
+    """The roots that the tools of one module may read and write.
 
     Without ``allowed_paths`` the root is the session's working directory, asked for at every call because an
     application may set or move it after mount; without that capability it is the process's directory at mount.
@@ -170,7 +167,7 @@ class Workspace:
         read_only: bool = False,
     ) -> None:
         if not _CAN_OPEN_BENEATH:
-            raise UnsupportedPlatform(f"{module} needs a system with openat and O_NOFOLLOW", module_id=module)
+            raise ModuleLoadError(f"{module} needs a system with openat and O_NOFOLLOW", module_id=module)
         self._coordinator = coordinator
         self._default = Path.cwd()
         self._known: dict[str, Root] = {}
@@ -205,12 +202,11 @@ class Workspace:
         return shown(path[len(inside) :] if path.startswith(inside) else path, 5000)
 
     def _allowed_now(self) -> tuple[Root, ...]:
-        return (self._resolved(self._working_dir()),) if self._allowed is None else self._allowed
-
-    def _working_dir(self) -> Path:
-        value = self._coordinator.get_capability(_WORKING_DIR)
-        # An application may offer a string or a Path; anything else is not a directory.
-        return self._default / value if isinstance(value, str | Path) else self._default
+        return (
+            (self._resolved(working_directory(self._coordinator, self._default)),)
+            if self._allowed is None
+            else self._allowed
+        )
 
     def _resolved(self, path: Path) -> Root:
         """A root without symbolic links, resolved once: what is swapped later is met by `open_beneath` and refused."""
@@ -224,7 +220,7 @@ class Workspace:
             return None
         roots = []
         for index, given in enumerate(paths):
-            path = self._working_dir() / Path(given).expanduser()
+            path = working_directory(self._coordinator, self._default) / Path(given).expanduser()
             if "\0" in given or not path.is_dir():
                 problems.append((f"$.{key}[{index}]", f"expected an existing directory, got {given!r}"))
             else:

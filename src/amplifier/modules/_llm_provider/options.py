@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from amplifier.modules._shared.configuration import (
+from .._shared.configuration import (
     choice,
     delay,
     flag,

@@ -18,7 +18,8 @@ from amplifier.models import (
     UnknownBlock,
     to_dict,
 )
-from amplifier.modules._llm_provider import (
+
+from .._llm_provider import (
     CallOptions,
     Conversation,
     EncodedRequest,
@@ -28,7 +29,6 @@ from amplifier.modules._llm_provider import (
     as_text,
     read_json_schema,
 )
-
 from .shared_fields import image_url
 
 REASONING_FIELDS = ("reasoning_content", "reasoning")

@@ -13,8 +13,8 @@ from typing import Any, final
 import attrs
 
 from amplifier.models import StreamChunk, TextBlock, ThinkingBlock
-from amplifier.modules._llm_provider import ResponseReader, ServiceError, SseEvent, read_json
 
+from .._llm_provider import ResponseReader, ServiceError, SseEvent, read_json
 from .chat_completions import REASONING_FIELDS
 from .shared_fields import count_tokens
 

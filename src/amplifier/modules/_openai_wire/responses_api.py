@@ -23,7 +23,8 @@ from amplifier.models import (
     UnknownBlock,
     to_dict,
 )
-from amplifier.modules._llm_provider import (
+
+from .._llm_provider import (
     CallOptions,
     Conversation,
     EncodedRequest,
@@ -34,7 +35,6 @@ from amplifier.modules._llm_provider import (
     as_text,
     read_json_schema,
 )
-
 from .shared_fields import image_url
 
 _INPUT_PARTS = ("input_file", "input_audio", "input_image")

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import Any, final
 
 from amplifier.models import ContentBlockUnion, ReasoningBlock, StreamChunk, TextBlock, from_dict
-from amplifier.modules._llm_provider import ResponseReader, ServiceError, SseEvent, read_json
 
+from .._llm_provider import ResponseReader, ServiceError, SseEvent, read_json
 from .shared_fields import count_tokens
 
 _OUR_TYPE = {"function_call": "tool_call"}

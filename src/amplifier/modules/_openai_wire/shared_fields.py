@@ -6,7 +6,8 @@ from typing import Any
 
 from amplifier.errors import InvalidRequestError
 from amplifier.models import ImageBlock
-from amplifier.modules._llm_provider import TokenCounts
+
+from .._llm_provider import TokenCounts
 
 
 def image_url(block: ImageBlock) -> str:

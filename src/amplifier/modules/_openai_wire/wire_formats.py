@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import final
 
 from amplifier.models import ChatRequest
-from amplifier.modules._llm_provider import CallOptions, Conversation, EncodedRequest
 
+from .._llm_provider import CallOptions, Conversation, EncodedRequest
 from .chat_completions import ChatStyle, encode_chat
 from .chat_completions_reader import ChatCompletionsReader
 from .responses_api import ResponsesStyle, encode_responses

@@ -29,7 +29,7 @@ from typing import Any, Final, TypeVar
 
 import attrs
 
-from amplifier._spelling import cut_short, did_you_mean, misspelt, warn_caller
+from amplifier._spelling import cut_short, misspelt, suggestion, warn_caller
 from amplifier.errors import PlanError, Problem
 
 logger = logging.getLogger("amplifier.modules.configuration")
@@ -140,7 +140,7 @@ def read_options(
     for key, value in (config or {}).items():
         if key not in known:
             if not warn_of_misspelt_key(module, f"$.{key}", key, known):
-                hint = did_you_mean(key, known) or f"; known keys: {', '.join(known) or 'none'}"
+                hint = suggestion(key, known) or f"; known keys: {', '.join(known) or 'none'}"
                 logger.warning("%s: $.%s: unknown key, ignored%s", module, key, hint)
             continue
         name = known[key].name
@@ -323,7 +323,7 @@ def object_with(kinds: Mapping[str, Kind]) -> Kind:
         problems: list[Problem] = []
         for key, value in members.items():
             if key not in kinds:
-                hint = did_you_mean(key, kinds) or f"; expected one of {', '.join(kinds)}"
+                hint = suggestion(key, kinds) or f"; expected one of {', '.join(kinds)}"
                 problems.append((f"$.{key}", f"unknown key{hint}"))
                 continue
             try:

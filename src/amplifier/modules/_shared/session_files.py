@@ -1,4 +1,4 @@
-"""Where built-in modules keep the files of sessions."""
+"""The directories that belong to a session."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from amplifier.contracts import Coordinator
 from amplifier.errors import PlanError
 
 # Repeats the kernel's rule for session ids: the id becomes part of a path, and a coordinator need not be the kernel's.
@@ -18,6 +19,12 @@ def default_sessions_directory() -> Path:
     configured = Path(os.environ.get("XDG_STATE_HOME", ""))
     base = configured if configured.is_absolute() else Path.home() / ".local" / "state"
     return base / "amplifier" / "sessions"
+
+
+def working_directory(coordinator: Coordinator, default: Path) -> Path:
+    """The session's working directory, or `default`; an application may set or change it at any time."""
+    value = coordinator.get_capability("session.working_dir")
+    return default / value if isinstance(value, str | Path) else default
 
 
 def check_session_id(session_id: Any) -> None:

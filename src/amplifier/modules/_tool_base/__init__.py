@@ -4,7 +4,7 @@ from ._config import count, flag, one_of, read_config, seconds, texts
 from .failure import ToolFailure, failure_from_os, shown
 from .input_schema import check_input
 from .tool import BuiltinTool
-from .worker_threads import Stop, Stopped, Workers
+from .worker_threads import Stop, Stopped, Workers, poll_until
 
 __all__ = [
     "BuiltinTool",
@@ -17,6 +17,7 @@ __all__ = [
     "failure_from_os",
     "flag",
     "one_of",
+    "poll_until",
     "read_config",
     "seconds",
     "shown",

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeAlias
 
-from amplifier._spelling import did_you_mean
+from amplifier._spelling import suggestion
 from amplifier.errors import PlanError
 
 Check: TypeAlias = Callable[[Any], str | None]
@@ -26,7 +26,7 @@ def read_config(module: str, config: Mapping[str, Any] | None, checks: Mapping[s
     problems: list[tuple[str, str]] = []
     for key, value in given.items():
         if key not in checks:
-            hint = did_you_mean(key, checks) or f"; expected one of {', '.join(checks)}"
+            hint = suggestion(key, checks) or f"; expected one of {', '.join(checks)}"
             problems.append((f"$.{key}", f"unknown key{hint}"))
         elif problem := checks[key](value):
             problems.append((f"$.{key}", problem))

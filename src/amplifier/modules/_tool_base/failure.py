@@ -1,4 +1,4 @@
-"""Failures that are answers for the model, and text of unknown origin made safe to put into them."""
+"""Failures that are results for the model, and text of unknown origin made safe for them."""
 
 from __future__ import annotations
 

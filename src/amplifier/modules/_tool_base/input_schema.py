@@ -1,4 +1,4 @@
-"""Checks a tool's input against its own schema, so that the schema is the truth and not a second description.
+"""Checks a tool's input against its own schema, so that the published schema is the one that is enforced.
 
 Supports the keywords that the built-in tools use and refuses a schema with any other.
 """

@@ -24,7 +24,14 @@ _Result = TypeVar("_Result")
 
 PATIENCE = 1.0
 """Seconds a cancelled call waits for its thread: a cancelled call has to end within about one."""
-_SHORTEST_LOOK, _LONGEST_LOOK = 0.001, 0.02
+
+
+async def poll_until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds that nothing reports, checking less and less often."""
+    pause = 0.001
+    while not condition():
+        await anyio.sleep(pause)
+        pause = min(2 * pause, 0.02)
 
 
 class Stopped(Exception):
@@ -32,7 +39,7 @@ class Stopped(Exception):
 
 
 class Stop:
-    """Asks a thread to stop; the thread looks at its own convenience."""
+    """A request to stop, which the thread checks between steps."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -40,7 +47,7 @@ class Stop:
         self.requested = False
 
     def check(self) -> None:
-        """Do nothing, or end the work.
+        """End the work if a stop was requested.
 
         Raises:
             Stopped: A stop was requested.
@@ -101,12 +108,9 @@ class _Job(Generic[_Result]):
 
     async def wait(self, what: str) -> None:
         """Wait until the thread has finished, under every cancellation, for at most `PATIENCE`."""
-        pause = _SHORTEST_LOOK
         with anyio.move_on_after(PATIENCE, shield=True):
-            # Looking again and again needs nothing of the thread, which may outlive the loop it would have to wake.
-            while not self.over:
-                await anyio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_LOOK)
+            # Polling needs nothing of the thread, which may outlive the event loop that it would have to wake.
+            await poll_until(lambda: self.over)
         if not self.over:
             logger.warning("%s: the thread hangs in a system call; it was asked to stop and left behind", what)
 

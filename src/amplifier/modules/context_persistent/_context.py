@@ -16,16 +16,16 @@ import anyio.to_thread
 
 from amplifier.contracts import Coordinator, Hooks
 from amplifier.errors import SessionStateError
-from amplifier.modules._chat_history import (
+
+from .._chat_history import (
     Conversation,
     Statistics,
     checked_copy,
     messages_for_request,
-    owed_calls,
+    missing_results,
     require_role,
 )
-from amplifier.modules._shared.shielded import run_shielded
-
+from .._shared.shielded import run_shielded
 from ._log_records import encode_message
 from ._message_log import MessageLog
 from ._options import PersistentOptions
@@ -87,10 +87,7 @@ class PersistentContext:
         found = self._log.open()
         try:
             # Provider and tools of the last session are gone, so these calls get no other result.
-            notes: list[dict[str, Any]] = [
-                {"role": "tool", "tool_call_id": call, **({"name": name} if name else {}), "content": INTERRUPTED}
-                for call, name in owed_calls(found)
-            ]
+            notes = missing_results(found, INTERRUPTED)
             if notes:
                 self._log.append([encode_message(note)[0] for note in notes])
         except BaseException:

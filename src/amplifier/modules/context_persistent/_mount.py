@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from amplifier.contracts import Coordinator
-from amplifier.modules._chat_history import announce_events
 
+from .._chat_history import announce_events
 from ._context import PersistentContext
 from ._options import read_persistent_options
 

@@ -8,9 +8,9 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 
-from amplifier.modules._chat_history import ContextOptions
-from amplifier.modules._shared.configuration import choice, directory_name, option, read_options
-from amplifier.modules._shared.session_files import check_session_id, default_sessions_directory
+from .._chat_history import ContextOptions
+from .._shared.configuration import choice, directory_name, option, read_options
+from .._shared.session_files import check_session_id, default_sessions_directory
 
 ResumePolicy: TypeAlias = Literal["keep_file", "replace"]
 

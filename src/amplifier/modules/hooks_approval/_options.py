@@ -9,7 +9,8 @@ import attrs
 
 from amplifier.errors import PlanError, Problem
 from amplifier.models import ApprovalDefault
-from amplifier.modules._shared.configuration import (
+
+from .._shared.configuration import (
     Kind,
     choice,
     flag,
@@ -23,7 +24,6 @@ from amplifier.modules._shared.configuration import (
     text,
     whole_number,
 )
-
 from ._rules import Action, Rule
 
 MODULE = "hooks-approval"

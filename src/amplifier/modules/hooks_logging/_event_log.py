@@ -11,8 +11,8 @@ import attrs
 from amplifier.contracts import Coordinator, Hooks
 from amplifier.events import ALL_EVENTS, OUR_EVENTS
 from amplifier.models import HookResult
-from amplifier.modules._tool_base import Stop, ToolFailure, Workers
 
+from .._tool_base import Stop, ToolFailure, Workers
 from ._log_file import EventFile
 from ._log_record import broken_line, level_of, write_line
 from ._options import LEVELS, LogOptions, read_log_options

@@ -13,7 +13,8 @@ import attrs
 
 from amplifier.contracts import Coordinator
 from amplifier.errors import PlanError
-from amplifier.modules._shared.configuration import (
+
+from .._shared.configuration import (
     choice,
     file_name,
     flag,
@@ -22,7 +23,7 @@ from amplifier.modules._shared.configuration import (
     texts,
     whole_number,
 )
-from amplifier.modules._shared.session_files import check_session_id, default_sessions_directory
+from .._shared.session_files import check_session_id, default_sessions_directory
 
 MODULE = "hooks-logging"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")

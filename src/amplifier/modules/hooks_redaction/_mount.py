@@ -8,8 +8,8 @@ from typing import Any
 
 from amplifier.contracts import Coordinator
 from amplifier.models import HookResult
-from amplifier.modules._tool_base import ToolFailure, Workers
 
+from .._tool_base import ToolFailure, Workers
 from ._options import MODULE, RedactionOptions, read_redaction_options
 from ._redactor import Redactor
 

@@ -10,7 +10,8 @@ import attrs
 
 from amplifier.errors import PlanError
 from amplifier.events import ALL_EVENTS, CATALOGUE, OUR_EVENTS
-from amplifier.modules._shared.configuration import Kind, choices, list_of, option, read_options, texts, whole_number
+
+from .._shared.configuration import Kind, choices, list_of, option, read_options, texts, whole_number
 
 MODULE = "hooks-redaction"
 

@@ -23,7 +23,8 @@ from amplifier.models import (
     UnknownBlock,
     to_dict,
 )
-from amplifier.modules._llm_provider import (
+
+from .._llm_provider import (
     CallOptions,
     Conversation,
     EncodedRequest,
@@ -32,7 +33,6 @@ from amplifier.modules._llm_provider import (
     ToolResultEntry,
     read_json_schema,
 )
-
 from ._model_catalogue import thinks_adaptively
 from ._options import AnthropicOptions
 

@@ -13,7 +13,8 @@ from amplifier.models import (
     ThinkingBlock,
     from_dict,
 )
-from amplifier.modules._llm_provider import ResponseReader, ServiceError, SseEvent, read_json
+
+from .._llm_provider import ResponseReader, ServiceError, SseEvent, read_json
 
 _OUR_TYPE = {"tool_use": "tool_call"}
 _DELTA_TEXT = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}

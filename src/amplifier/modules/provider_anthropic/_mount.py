@@ -7,7 +7,8 @@ from typing import Any, final
 
 from amplifier.contracts import Coordinator
 from amplifier.models import ChatRequest
-from amplifier.modules._llm_provider import (
+
+from .._llm_provider import (
     CallOptions,
     Conversation,
     EncodedRequest,
@@ -20,8 +21,7 @@ from amplifier.modules._llm_provider import (
     make_info,
     mount_provider,
 )
-from amplifier.modules._shared.configuration import read_options
-
+from .._shared.configuration import read_options
 from ._messages_api import encode
 from ._messages_api_reader import MessagesApiReader
 from ._model_catalogue import DEFAULT_MODEL, ClaudeModels

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-from amplifier.modules._llm_provider import ProviderOptions
-from amplifier.modules._shared.configuration import choice, flag, option, optional, whole_number
+from .._llm_provider import ProviderOptions
+from .._shared.configuration import choice, flag, option, optional, whole_number
 
 
 @attrs.frozen(kw_only=True)

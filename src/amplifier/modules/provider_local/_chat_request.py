@@ -24,7 +24,7 @@ from amplifier.models import (
     UnknownBlock,
 )
 
-from .._canned import calls_in
+from .._local_answers import calls_in
 from ._options import Options
 
 NO_RESULT = "[no result: the call was interrupted]"

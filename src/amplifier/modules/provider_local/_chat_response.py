@@ -12,7 +12,7 @@ import attrs
 from amplifier.errors import InvalidToolCallError, StreamError
 from amplifier.models import ChatResponse, StreamChunk, TextBlock, ThinkingBlock, ToolCall, ToolCallBlock, Usage
 
-from .._canned import fresh_id
+from .._local_answers import fresh_id
 
 _FINISH = {"stop": "stop", "length": "length", "tool_calls": "tool_calls"}
 

@@ -10,7 +10,8 @@ from typing import Any
 import attrs
 
 from amplifier.errors import PlanError
-from amplifier.modules._shared.configuration import (
+
+from .._shared.configuration import (
     Kind,
     flag,
     number,

@@ -23,9 +23,9 @@ from amplifier.models import (
     ToolCallBlock,
     to_dict,
 )
-from amplifier.modules._llm_provider import AnswerStream, AnswerStreams, start_soon_of
 
-from .._canned import used_ids
+from .._llm_provider import AnswerStream, AnswerStreams, start_soon_of
+from .._local_answers import used_ids
 from ._chat_request import Encoded, encode
 from ._chat_response import Decoder, Lines
 from ._error_mapping import TRANSPORT_ERRORS, from_body, from_error, from_transport

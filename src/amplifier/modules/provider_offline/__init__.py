@@ -1,13 +1,10 @@
-"""provider-offline: the embedded default, which is no model: fixed rules over plain English, and the real tools.
+"""provider-offline: the default provider of the command line. No language model: fixed rules over English, and real tools.
 
-_conversation    what of a request matters: the prompt of this turn, what was called since, what may be called
-_clauses         a prompt in clauses, each with one verb
-_understanding   a clause as an intent; `_intents` names them, `_subjects` finds what they are about,
-                 `_looking_rules` and `_sought` know the questions, `_leftovers` what of them was not understood
-_desk            calls that intents need: taken from the transcript, or asked for
-_gathering       which files there are, by one rule for all of them
-_looking, _counting, _summarising, _doing    intents to words
-_thinking        the whole of it: a pure function of the request
+_request         what a chat request holds: the prompt of this turn, results of earlier calls, tools on offer
+_prompt_rules    the sentences it understands, each with an example
+_answers         for each kind of instruction the tool calls it needs and the answer made of their results
+_reply           from a chat request to a reply: the calls to make next, or the whole answer
+_mount           the provider and its config
 """
 
 from ._mount import OfflineProvider, mount

@@ -1,4 +1,4 @@
-"""Reads the plan and mounts the provider."""
+"""The provider and its config."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any
 
 from amplifier.contracts import Coordinator
 from amplifier.models import ChatRequest, ChatResponse, Degradation, TextBlock, ToolCall, ToolCallBlock
-from amplifier.modules._tool_base import count, flag, read_config
 
-from .._canned import Answer, CannedProvider, estimated_usage
-from ._thinking import think
+from .._local_answers import Answer, LocalAnswerProvider, estimated_usage
+from .._tool_base import count, flag, read_config
+from ._reply import reply_to
 
 _MODULE = "provider-offline"
 _CHARACTERS_PER_TOKEN = 4
 
 
-class OfflineProvider(CannedProvider):
-    """Answers by rules; keeps nothing, so that one object serves any number of requests at once.
+class OfflineProvider(LocalAnswerProvider):
+    """Answers by fixed rules; keeps no state, so that it serves any number of requests at once.
 
     Args:
         coordinator: For events.
-        max_calls: Calls of tools in one turn.
-        max_steps: Answers with calls in one turn.
+        max_calls: Tool calls in one turn.
+        max_steps: Replies with tool calls in one turn.
         pause: Seconds before each piece of a stream.
         raw: Whether events carry the whole request and response.
     """
@@ -47,13 +47,10 @@ class OfflineProvider(CannedProvider):
         self._pause = pause
 
     async def _answer(self, request: ChatRequest) -> Answer:
-        thought = think(request, max_calls=self._max_calls, max_steps=self._max_steps)
-        text, finish_reason = _limited(thought.text, request)
+        reply = reply_to(request, max_calls=self._max_calls, max_steps=self._max_steps)
+        text, finish_reason = _limited(reply.text, request)
         blocks: list[Any] = [TextBlock(text=text)] if text else []
-        calls = [
-            ToolCall(id=name, name=wanted.tool, arguments=dict(wanted.arguments))
-            for name, wanted in thought.calls.items()
-        ]
+        calls = [ToolCall(id=key, name=call.tool, arguments=dict(call.arguments)) for key, call in reply.calls.items()]
         blocks += [ToolCallBlock(id=call.id, name=call.name, input=dict(call.arguments)) for call in calls]
         response = ChatResponse(
             content=blocks,
@@ -66,7 +63,7 @@ class OfflineProvider(CannedProvider):
 
 
 def _limited(text: str, request: ChatRequest) -> tuple[str, str]:
-    """The text within what the request allows, and why it ends."""
+    """Cut the text to what the request allows; returns it with the reason why it ends."""
     reason = "stop"
     for stop in request.stop or ():
         if stop and stop in text:
@@ -80,7 +77,7 @@ def _limited(text: str, request: ChatRequest) -> tuple[str, str]:
 def _degradation(request: ChatRequest) -> Degradation | None:
     asked = request.response_format
     if asked is not None and asked.type != "text":
-        return Degradation(requested=asked.type, actual="text", reason="provider-offline answers in words only")
+        return Degradation(requested=asked.type, actual="text", reason="provider-offline answers in text only")
     if request.tool_choice not in (None, "auto", "none"):
         return Degradation(requested="tool_choice", actual="auto", reason="provider-offline calls what its rules need")
     return None
@@ -97,7 +94,7 @@ _CHECKS = {
     "max_steps": count(1),
     "stream_delay_ms": _milliseconds,
     "debug": flag,
-    "priority": count(0),  # for those who choose between providers
+    "priority": count(0),  # for loops that choose between providers
 }
 
 
@@ -105,11 +102,11 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     """Mount the provider ``offline``.
 
     Args:
-        coordinator: The session's.
+        coordinator: The coordinator of the session.
         config: See the module's reference page for the keys.
 
     Returns:
-        The cleanup, which closes streams that were left half-way.
+        The cleanup, which closes unfinished streams.
 
     Raises:
         PlanError: The config is wrong.

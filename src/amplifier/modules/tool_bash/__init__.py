@@ -1,6 +1,6 @@
 """tool-bash: run a command in a shell, and have nothing of it left when the call is over.
 
-`_tool` is the tool, `_command` one command under way in a worker thread, `_process_tree` finds and ends every process a command
+`_tool` is the tool, `_command` runs one command in a worker thread, `_output_reader` reads its output, `_process_tree` finds and ends every process a command
 started, `_capture` keeps a bounded part of its output, `_environment` makes the environment of a command.
 """
 

@@ -1,4 +1,4 @@
-"""A bounded part of a stream: its beginning and its end. What is between is counted and dropped as it comes."""
+"""A bounded part of a stream: its beginning and its end. What is between is counted and dropped."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""One command under way: started, listened to, and ended with everything it started. Blocking; runs in a worker thread.
+"""Runs one command: starts it, reads its output, and ends every process it started. Blocking; runs in a worker thread.
 
-The thread alone owns the processes. Whatever happens to the task that waits for it, it goes on until they are gone, so no
+The thread alone owns the processes. Whatever happens to the task that waits for it, it continues until they are gone, so no
 kind of cancellation can leave them behind.
 """
 
@@ -16,8 +16,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from amplifier.modules._tool_base import Stop, ToolFailure
-
+from .._tool_base import Stop, ToolFailure
 from ._capture import Capture
 from ._output_reader import OutputReader
 from ._process_tree import ProcessTree, has_ended
@@ -26,7 +25,7 @@ logger = logging.getLogger("amplifier.modules.tools")
 
 _LINGER = 0.25
 """Seconds in which what the shell left running may finish its output: bash does not wait for ``>(tee log)``."""
-_LAST_BREATH = 0.05
+_LAST_OUTPUT = 0.05
 """Seconds for a process that has closed its output to be gone; what is on its way out was not left running."""
 _KILLING = 2.0
 """Seconds after which a process that does not even die of SIGKILL is given up and named in the log."""
@@ -94,12 +93,12 @@ class Command:
         tree = ProcessTree(process, self._mark)
         in_time, left = False, 0
         try:
-            with OutputReader(process, self._captures, self._stop) as reader:
+            with contextlib.closing(OutputReader(process, self._captures, self._stop)) as reader:
                 reader.read_until(seconds, lambda: has_ended(process))
                 in_time = has_ended(process)
                 if in_time:
                     reader.read_until(_LINGER, lambda: reader.is_at_end)
-                    reader.read_until(_LAST_BREATH, lambda: not tree.members(), look=_SHORT_LOOK)
+                    reader.read_until(_LAST_OUTPUT, lambda: not tree.members(), look=_SHORT_LOOK)
                 left = self._end(tree, reader)
         finally:
             self._kill(tree, process)
@@ -135,14 +134,13 @@ class Command:
             raise ToolFailure("InvalidInput", f"command: lone surrogate at character {error.start}") from None
 
     def _end(self, tree: ProcessTree, reader: OutputReader) -> int:
-        """Ask whatever is there to end, listening meanwhile; return how many there were."""
+        """Send SIGTERM to all processes and read their output meanwhile; return how many there were."""
         found = len(tree.send(signal.SIGTERM))
         if found:
             grace = min(self._grace, _MOST_GRACE_WHEN_CANCELLED) if self._stop.requested else self._grace
             reader.read_until(grace, lambda: not tree.members(), look=_LOOK, obey_stop=False)
-            reader.read_until(
-                _LAST_BREATH, lambda: reader.is_at_end, obey_stop=False
-            )  # their last output may not be read yet
+            # Their last output may not be read yet.
+            reader.read_until(_LAST_OUTPUT, lambda: reader.is_at_end, obey_stop=False)
         return found
 
     def _kill(self, tree: ProcessTree, process: subprocess.Popen[bytes]) -> None:

@@ -13,15 +13,14 @@ import anyio.to_thread
 
 from amplifier.contracts import Coordinator
 from amplifier.errors import ModuleLoadError
-from amplifier.modules._shared.configuration import read_options
-from amplifier.modules._tool_base import Workers
 
+from .._shared.configuration import read_options
+from .._shared.session_files import working_directory
+from .._tool_base import Workers, poll_until
 from ._options import BashOptions
 from ._tool import BashTool
 
 _MODULE = "tool-bash"
-_WORKING_DIR = "session.working_dir"
-_SHORTEST_LOOK, _LONGEST_LOOK = 0.001, 0.02
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
@@ -40,9 +39,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     options, shell, start = await anyio.to_thread.run_sync(_read, config)
 
     def directory() -> Path:
-        value = options.working_dir or coordinator.get_capability(_WORKING_DIR)
-        # An application may offer a string or a Path; anything else is not a directory.
-        return start / value if isinstance(value, str | Path) else start
+        return working_directory(coordinator, start) if options.working_dir is None else start / options.working_dir
 
     # Time is kept by the command itself, which then still has an answer to give; waiting for a free thread has no limit.
     workers = Workers(threads=options.max_parallel, timeout=math.inf)
@@ -50,10 +47,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
 
     async def end_commands() -> None:
         # Only a command that runs outside of any turn can be left: a turn's commands ended with it.
-        pause = _SHORTEST_LOOK
-        while tool.stop_all():
-            await anyio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_LOOK)
+        await poll_until(lambda: not tool.stop_all())
 
     coordinator.register_cleanup(end_commands)
     await coordinator.mount("tools", tool)

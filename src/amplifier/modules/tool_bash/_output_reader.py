@@ -9,10 +9,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 
-from amplifier.modules._tool_base import Stop
-
+from .._tool_base import Stop
 from ._capture import Capture
 
 _CHUNK = 1 << 16
@@ -93,12 +91,8 @@ class OutputReader:
             if self._is_open:
                 os.write(self._wakeup_write, b"!")
 
-    def __enter__(self) -> OutputReader:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Close the pipes."""
         self._stop.discard(self._wake)
         with self._lock:
             self._is_open = False

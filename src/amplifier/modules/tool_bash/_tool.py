@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from amplifier.models import ToolResult
-from amplifier.modules._tool_base import BuiltinTool, Stop, Stopped, ToolFailure, Workers, shown
 
+from .._tool_base import BuiltinTool, Stop, Stopped, ToolFailure, Workers, shown
 from ._command import Command, Outcome
 from ._environment import clean_environment
 from ._options import DEFAULT_TIMEOUT, BashOptions

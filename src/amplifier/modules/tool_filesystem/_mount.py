@@ -9,10 +9,10 @@ import anyio
 import anyio.to_thread
 
 from amplifier.contracts import Coordinator
-from amplifier.modules._confined_paths import GlobTool, Workspace
-from amplifier.modules._shared.configuration import read_options
-from amplifier.modules._tool_base import BuiltinTool, Workers
 
+from .._confined_paths import GlobTool, Workspace
+from .._shared.configuration import read_options
+from .._tool_base import BuiltinTool, Workers
 from ._options import READING_TOOLS, WRITING_TOOLS, FilesystemOptions
 from ._read_tools import ListDirectoryTool, ReadFileTool
 from ._write_tools import EditFileTool, WriteFileTool

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-from amplifier.modules._confined_paths import DEFAULT_IGNORED, directory_names
-from amplifier.modules._shared.configuration import choices, flag, option, seconds, texts, whole_number
+from .._confined_paths import DEFAULT_IGNORED, directory_names
+from .._shared.configuration import choices, flag, option, seconds, texts, whole_number
 
 READING_TOOLS = ("read_file", "list_directory", "glob")
 WRITING_TOOLS = ("write_file", "edit_file")

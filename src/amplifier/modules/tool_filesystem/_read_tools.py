@@ -13,9 +13,9 @@ from amplifier.contracts import Coordinator
 from amplifier.errors import AmplifierError
 from amplifier.events import ARTIFACT_READ
 from amplifier.models import ImageBlock, TextBlock, ToolResult
-from amplifier.modules._confined_paths import ConfinedPath, Entry, Workspace, entries_of, open_directory, open_file
-from amplifier.modules._tool_base import BuiltinTool, Stop, ToolFailure, Workers, shown
 
+from .._confined_paths import ConfinedPath, Entry, Workspace, entries_of, open_directory, open_file
+from .._tool_base import BuiltinTool, Stop, ToolFailure, Workers, shown
 from ._options import FilesystemOptions
 from ._reading import CHUNK, Lines, is_binary, media_type, read_all
 

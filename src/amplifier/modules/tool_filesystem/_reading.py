@@ -1,4 +1,4 @@
-"""Reading from an open file: a range of lines as text, or everything as bytes; bounded, and able to stop.
+"""Reads an open file: a range of lines as text, or everything as bytes; bounded, and able to stop.
 
 Blocking; runs in a worker thread.
 """
@@ -10,7 +10,7 @@ import os
 
 import attrs
 
-from amplifier.modules._tool_base import Stop, ToolFailure
+from .._tool_base import Stop, ToolFailure
 
 CHUNK = 1 << 16
 _SNIFFED = 8192

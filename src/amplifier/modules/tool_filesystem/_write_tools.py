@@ -11,9 +11,9 @@ import anyio
 from amplifier.contracts import Coordinator
 from amplifier.events import ARTIFACT_WRITE
 from amplifier.models import ToolResult
-from amplifier.modules._confined_paths import Workspace, open_file
-from amplifier.modules._tool_base import Stop, ToolFailure, Workers, shown
 
+from .._confined_paths import Workspace, open_file
+from .._tool_base import Stop, ToolFailure, Workers, shown
 from ._options import FilesystemOptions
 from ._read_tools import FILE_PATH, FileTool
 from ._reading import is_binary, read_all

@@ -1,4 +1,4 @@
-"""Replacing a file as a whole: either the old content stays or the new one is there, also when cancelled half-way.
+"""Replaces a file atomically: the file has the old content or the new one, also when the call is cancelled.
 
 The new content goes into a file in the same directory, under a name that cannot be predicted, and is renamed into place by directory
 descriptor, so nothing is ever written through a link. Blocking; runs in a worker thread.
@@ -16,8 +16,8 @@ import stat
 
 import attrs
 
-from amplifier.modules._confined_paths import AccessRoots, ConfinedPath, open_parent, refuse_unless_regular
-from amplifier.modules._tool_base import Stop, ToolFailure, shown
+from .._confined_paths import AccessRoots, ConfinedPath, open_parent, refuse_unless_regular
+from .._tool_base import Stop, ToolFailure, shown
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _PIECE = 1 << 20
@@ -59,7 +59,7 @@ def replace_file(
     """Give a file new content, and make it and its directories if they are missing.
 
     Args:
-        access: Where it may lie.
+        access: The roots it may be below.
         place: The file.
         data: Its whole content.
         stop: Looked at until the last moment before the file changes, and not afterwards.

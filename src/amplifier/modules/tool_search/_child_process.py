@@ -1,4 +1,4 @@
-"""A child process that ends with the work that needs it, however that ends.
+"""A child process that does not outlive the work it was started for.
 
 Started and used in a worker thread, killed from any. It leads a process group of its own, and the whole group is killed.
 """
@@ -11,10 +11,9 @@ import signal
 import subprocess
 import threading
 from collections.abc import Sequence
-from types import TracebackType
 from typing import IO
 
-from amplifier.modules._tool_base import Stop
+from .._tool_base import Stop
 
 # What a dynamic linker may need to start the program at all; the rest of the environment may hold secrets.
 _PASSED_ON = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")
@@ -61,12 +60,8 @@ class Child:
         """Wait until it has ended by itself; its output must have been read."""
         return self._process.wait()
 
-    def __enter__(self) -> Child:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Kill it, and wait until it has ended."""
         self.kill()
         self._stop.discard(self.kill)
         with self._lock:

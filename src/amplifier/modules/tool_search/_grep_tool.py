@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from amplifier.models import ToolResult
-from amplifier.modules._confined_paths import Workspace
-from amplifier.modules._tool_base import BuiltinTool, Workers, shown
 
+from .._confined_paths import Workspace
+from .._tool_base import BuiltinTool, Workers, shown
 from ._options import SearchOptions
 from ._search import Search
 

@@ -1,7 +1,7 @@
 """Runs a regular expression in a process of its own.
 
-Python's ``re`` can take for ever on a line of twenty letters, and holds the interpreter's lock all the while: in a thread
-of ours it would stop the event loop. A process can be killed. It sees content only; files are opened on this side.
+Python's ``re`` can take for ever on a line of twenty letters, and holds the interpreter's lock meanwhile: in a thread
+it would block the event loop. A process can be killed. It sees content only; files are opened on this side.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ import json
 import struct
 import sys
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import attrs
 
-from amplifier.modules._tool_base import Stop, ToolFailure, shown
-
+from .._tool_base import Stop, ToolFailure, shown
 from ._child_process import Child
 
 _SCRIPT = Path(__file__).with_name("_matcher_process.py")
@@ -82,15 +80,7 @@ class Matcher:
 
     def close(self) -> None:
         """End the process."""
-        self._child.__exit__(None, None, None)
-
-    def __enter__(self) -> Matcher:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
+        self._child.close()
 
     def _ask(self, request: bytes) -> dict[str, Any]:
         self._stop.check()

@@ -10,10 +10,10 @@ import attrs
 
 from amplifier.contracts import Coordinator
 from amplifier.errors import ModuleLoadError
-from amplifier.modules._confined_paths import GlobTool, Workspace
-from amplifier.modules._shared.configuration import read_options
-from amplifier.modules._tool_base import Workers
 
+from .._confined_paths import GlobTool, Workspace
+from .._shared.configuration import read_options
+from .._tool_base import Workers
 from ._grep_tool import GrepTool
 from ._options import TOOLS, SearchOptions
 from ._ripgrep import find_ripgrep

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import attrs
 
-from amplifier.modules._confined_paths import DEFAULT_IGNORED, directory_names
-from amplifier.modules._shared.configuration import Kind, choices, option, seconds, texts, whole_number
+from .._confined_paths import DEFAULT_IGNORED, directory_names
+from .._shared.configuration import Kind, choices, option, seconds, texts, whole_number
 
 TOOLS = ("grep", "glob")
 

@@ -1,19 +1,19 @@
-"""Asks ripgrep, where it is installed, which files are worth opening.
+"""Asks ripgrep, where it is installed, which files may match.
 
 It is quick on large trees but opens files by path, so a tree that changes under it may lead it outside. Therefore nothing
-it prints is shown to anybody except names, and those only after the file was opened and searched our own way. What is
-left is that a name may be looked at because of a file elsewhere.
+it prints is used except names, and those only after the file was opened and searched without it. The remaining effect
+is that a file may be searched because of a file elsewhere.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from amplifier.modules._tool_base import Stop
-
+from .._tool_base import Stop
 from ._child_process import Child
 
 _MOST_OUTPUT = 8 << 20
@@ -55,7 +55,7 @@ def likely_files(
         ".",
     ]
     try:
-        with Child(command, stop, cwd=directory) as child:
+        with contextlib.closing(Child(command, stop, cwd=directory)) as child:
             output = child.stdout.read(_MOST_OUTPUT)
             if len(output) == _MOST_OUTPUT:
                 return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -9,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from amplifier.modules._confined_paths import (
+from .._confined_paths import (
     AccessRoots,
     ConfinedPath,
     GlobPattern,
@@ -19,8 +20,7 @@ from amplifier.modules._confined_paths import (
     open_file,
     open_file_in,
 )
-from amplifier.modules._tool_base import Stop, ToolFailure, shown
-
+from .._tool_base import Stop, ToolFailure, shown
 from ._matcher import Matcher
 from ._options import SearchOptions
 from ._ripgrep import likely_files
@@ -67,13 +67,14 @@ class Search:
         access = self.workspace.readable()
         base = access.locate(self.values["path"])
         wanted = GlobPattern(self.values["glob"], anywhere=True) if "glob" in self.values else None
-        with Matcher(
+        matcher = Matcher(
             self.values["pattern"],
             ignore_case=self.values["ignore_case"],
             max_line=self.options.max_line_length,
             seconds=self.options.timeout,
             stop=self.stop,
-        ) as matcher:
+        )
+        with contextlib.closing(matcher):
             for file, place in self._files(access, base, wanted):
                 try:
                     self._search(matcher, file, place)

@@ -1,7 +1,7 @@
 """tool-task: hand a task to an agent of the plan, which works on it in a child session.
 
-`_tool` is the tool, `_agents` reads the plan's agents, `_child_sessions` opens, runs and closes one child, `_token_usage` counts what
-children consume, those of children included.
+`_tool` is the tool, `_agents` reads the plan's agents, `_child_sessions` opens, runs and closes one child, `_token_usage` counts the
+tokens of children and their children.
 """
 
 from ._mount import mount

@@ -8,9 +8,10 @@ from typing import Any
 
 import attrs
 
-from amplifier._spelling import did_you_mean
-from amplifier.modules._shared.configuration import warn_of_misspelt_key
-from amplifier.modules._tool_base import ToolFailure, shown
+from amplifier._spelling import suggestion
+
+from .._shared.configuration import warn_of_misspelt_key
+from .._tool_base import ToolFailure, shown
 
 logger = logging.getLogger("amplifier.modules.tools")
 
@@ -84,6 +85,6 @@ def find_agent(agents: Mapping[str, Agent], name: str) -> Agent:
     """
     if name in agents:
         return agents[name]
-    hint = did_you_mean(name, agents)
+    hint = suggestion(name, agents)
     known = ", ".join(shown(known, 60) for known in list(agents)[:_MOST_SHOWN]) or "none"
     raise ToolFailure("UnknownAgent", f"there is no agent {shown(ascii(name), 80)}{hint} Available: {known}")

@@ -1,4 +1,4 @@
-"""One child session: made, opened, given its task, and closed, all inside the call that asked for it.
+"""Runs a child session: creates, opens and closes it inside the call that delegates the task.
 
 The call runs inside the parent's turn, so whatever ends that turn (its deadline, its token, a cancelled scope around it)
 ends the child first, and the child has closed before the call returns.
@@ -19,8 +19,8 @@ from amplifier._json import redact_text
 from amplifier.contracts import Coordinator
 from amplifier.errors import ExecutionCancelled, ExecutionTimeout
 from amplifier.events import EXECUTION_END, LLM_RESPONSE, PROMPT_COMPLETE, PROVIDER_RESPONSE
-from amplifier.modules._tool_base import ToolFailure, shown
 
+from .._tool_base import ToolFailure, shown
 from ._agents import Agent
 from ._token_usage import Budget, TokenUsage, UsageCounter
 

@@ -1,4 +1,4 @@
-"""Reads the plan, mounts the tool and offers what it can do to other modules."""
+"""Reads the plan, mounts the tool and registers the capabilities for other modules."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import attrs
 
 from amplifier.contracts import Coordinator
-from amplifier.modules._shared.configuration import no_limit_or_seconds, option, read_options, texts, whole_number
 
+from .._shared.configuration import no_limit_or_seconds, option, read_options, texts, whole_number
 from ._agents import find_agent, read_agents
 from ._child_sessions import BUDGET, COMPLETED, SPAWNED, ChildSessions, depth_of
 from ._token_usage import Budget

@@ -1,4 +1,4 @@
-"""What children consume: counted as their models answer, so that nothing is forgotten when one is cancelled."""
+"""Counts the tokens of child sessions as their models answer, so that a cancelled child is counted, too."""
 
 from __future__ import annotations
 

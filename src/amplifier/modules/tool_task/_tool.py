@@ -10,8 +10,8 @@ import anyio
 
 from amplifier.contracts import Coordinator
 from amplifier.models import ToolResult
-from amplifier.modules._tool_base import BuiltinTool, ToolFailure, shown
 
+from .._tool_base import BuiltinTool, ToolFailure, shown
 from ._agents import Agent, describe, find_agent
 from ._child_sessions import ChildSessions, Outcome, child_id
 

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Final
 
-from amplifier.modules._tool_base import ToolFailure, shown
+from .._tool_base import ToolFailure, shown
 
 _PIECE = 1 << 16
 _WINDOWS: Final = {"gzip": 47, "x-gzip": 47, "deflate": 47}
@@ -25,7 +25,7 @@ _BOMS: Final = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"),
 
 
 class Body:
-    """What came back, up to a limit.
+    """The body of a response, up to a limit.
 
     Args:
         encoding: The header Content-Encoding.

@@ -1,4 +1,4 @@
-"""Follows one URL, redirect by redirect, to a bounded body.
+"""Fetches one URL, following redirects, to a bounded body.
 
 Each hop is read, resolved and checked on its own, and then connected to exactly the address that was checked, while the Host
 header, the name in the TLS handshake and the certificate check keep the host's name. So a name server that answers
@@ -16,8 +16,7 @@ from typing import TypeAlias
 import anyio
 import attrs
 
-from amplifier.modules._tool_base import ToolFailure, shown
-
+from .._tool_base import ToolFailure, shown
 from ._body import Body
 from ._http_exchange import Dial, Exchange, dial, open_exchange
 from ._options import WebOptions
@@ -34,7 +33,7 @@ _ACCEPT = "text/html, application/xhtml+xml, application/json, text/*;q=0.9, */*
 
 @attrs.frozen(kw_only=True)
 class Fetched:
-    """What came back in the end.
+    """The response to the last request.
 
     Attributes:
         hops: The URLs on the way there, without the last.

@@ -1,4 +1,4 @@
-r"""HTML as text that reads well; pure, and in linear time whatever the page does.
+r"""Converts HTML to readable text; pure, and in linear time for every page.
 
 Not the standard library's parser: some versions of it take a minute for 60 kB of ``<a <a <a``. This one looks at every
 character a bounded number of times: a search that fails is not tried again further on.

@@ -1,4 +1,4 @@
-"""One GET over one connection of its own: sent, answered, and hung up.
+"""One GET request over a connection of its own, which is closed afterwards.
 
 The protocol is h11's, which does no input or output; the stream is AnyIO's. A client library would be shorter, but those
 looked at leave sockets open when they are cancelled during a TLS handshake, and this module may leave nothing.
@@ -16,8 +16,7 @@ import h11
 from anyio.abc import ByteStream
 from anyio.streams.tls import TLSStream
 
-from amplifier.modules._tool_base import ToolFailure, shown
-
+from .._tool_base import ToolFailure, shown
 from ._urls import Target
 
 _CHUNK = 1 << 16
@@ -33,7 +32,7 @@ async def dial(address: str, port: int) -> ByteStream:
 
 
 class Exchange:
-    """A request on its way, and its answer.
+    """One request and its response.
 
     Args:
         stream: Connected, and closed by its owner.

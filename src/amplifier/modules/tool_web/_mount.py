@@ -9,8 +9,8 @@ import anyio.to_thread
 
 from amplifier.contracts import Coordinator
 from amplifier.errors import MissingExtraError, PlanError
-from amplifier.modules._shared.configuration import read_options
 
+from .._shared.configuration import read_options
 from ._options import WebOptions
 from ._tool import WebFetchTool
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from amplifier.modules._shared.configuration import Kind, existing_file, list_of, option, seconds, whole_number
+from .._shared.configuration import Kind, existing_file, list_of, option, seconds, whole_number
 
 _HOST = r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?"
 _HOST_PATTERN = re.compile(rf"(\*\.)?{_HOST}|[0-9a-f:]+")

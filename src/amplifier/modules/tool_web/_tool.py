@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import anyio
 
 from amplifier.models import ToolResult
-from amplifier.modules._tool_base import BuiltinTool, Stop, ToolFailure, Workers, shown
 
+from .._tool_base import BuiltinTool, Stop, ToolFailure, Workers, shown
 from ._html_to_text import readable
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Parses a URL of the model or of a redirect, and checks whether it may be fetched as far as its text shows.
 
-One parser serves the check and the request, so there is no second opinion on where a URL leads. What a name resolves to is
+One parser serves the check and the request, so both agree on where a URL leads. What a name resolves to is
 checked by `_fetcher`, right before it connects.
 """
 
@@ -13,8 +13,7 @@ from urllib.parse import quote, urljoin, urlsplit
 import attrs
 import idna
 
-from amplifier.modules._tool_base import ToolFailure, shown
-
+from .._tool_base import ToolFailure, shown
 from ._public_addresses import Address, is_never_allowed, read_address, reason_to_refuse
 
 _LONGEST = 8192
@@ -54,7 +53,7 @@ class Target:
 
 @attrs.frozen(kw_only=True)
 class Policy:
-    """What the plan lets be fetched.
+    """Which hosts, ports and addresses may be fetched from.
 
     Attributes:
         allow_hosts: The only hosts that may be fetched, ``*.`` for all below one; empty for every public one.

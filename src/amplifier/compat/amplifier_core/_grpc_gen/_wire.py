@@ -1,7 +1,7 @@
 """The published wire format as a table: messages, enums, services.
 
 A line is a message and its fields in the order of their numbers, which begin at 1; a field without a kind is text. After the
-kind, ``*`` stands for several, ``?`` for a field that knows whether it was set, ``@name`` for one of a group of which only one
+kind, ``*`` means repeated, ``?`` for a field that knows whether it was set, ``@name`` for one of a group of which only one
 is set; ``map`` is from text to text. Continued lines are indented. An enum's members begin at 0 and are written without the
 prefix that their full names have. A service lists its calls as ``Name:Request:Response``, with ``*`` for a stream of responses.
 """

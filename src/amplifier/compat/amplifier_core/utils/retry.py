@@ -35,10 +35,10 @@ class RetryConfig:
     Args:
         max_retries: Tries after the first one.
         initial_delay: Seconds before the second try.
-        max_delay: What the growing delay is cut to; neither a server's wish nor an error's multiplier is cut.
+        max_delay: The limit of the growing delay; it limits neither a delay that a server requests nor the multiplier of an error.
         backoff_factor: By how much the delay grows from try to try.
         jitter: Whether the delay is multiplied by a random number from 0.5 up to 1.5; on unless switched off.
-        honor_retry_after: Whether to wait at least as long as the server asks for.
+        honor_retry_after: Whether to wait at least as long as the server requests.
         min_delay: The old name of `initial_delay`.
         backoff_multiplier: The old name of `backoff_factor`.
     """
@@ -93,12 +93,12 @@ class RetryConfig:
 
     @property
     def jitter(self) -> float:
-        """0.2 if delays are varied, else 0.0; the number says nothing about by how much."""
+        """0.2 if delays are varied, else 0.0; it is not the amount of variation."""
         return _JITTER if self._jitter else 0.0
 
     @property
     def honor_retry_after(self) -> bool:
-        """Whether to wait at least as long as the server asks for."""
+        """Whether to wait at least as long as the server requests."""
         return self._honor_retry_after
 
     @property
@@ -149,8 +149,8 @@ def compute_delay(
     Args:
         config: The rules.
         attempt: How many tries failed before this one.
-        retry_after: What the server asked for.
-        delay_multiplier: What the error asks for; ignored unless it is a positive number.
+        retry_after: The delay that the server requested.
+        delay_multiplier: The factor that the error requests; ignored unless it is a positive number.
     """
     if attempt < 0:
         raise OverflowError(f"attempt must not be negative, got {attempt}")
@@ -234,8 +234,8 @@ def classify_error_message(
     """The class of error that fits a provider's message.
 
     Args:
-        message: What the provider said.
-        status_code: The HTTP status, which decides unless it is one that says too little, such as 400.
+        message: The error text of the provider.
+        status_code: The HTTP status, which decides unless it is ambiguous, such as 400.
         provider: Accepted and not looked at.
     """
     if status_code is not None:

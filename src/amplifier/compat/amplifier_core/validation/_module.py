@@ -8,7 +8,7 @@ import inspect
 from pathlib import Path
 from typing import Any, ClassVar
 
-from amplifier.compat._on_trio import worded
+from amplifier.compat._modules.on_trio import translated
 
 from .base import ValidationResult, check_on_session_ready, import_module_from_path
 
@@ -58,7 +58,7 @@ class ModuleValidator:
             module = import_module_from_path(path)
         except ImportError as exc:
             result.note("module_importable", False, f"Failed to import module: {exc}")
-        except Exception as exc:  # noqa: BLE001 — the module is foreign code
+        except Exception as exc:  # noqa: BLE001 — the module is third-party code
             result.note("module_importable", False, f"Error loading module: {exc}")
         else:
             result.note("module_importable", True, f"Module loaded from {path}")
@@ -89,18 +89,18 @@ class ModuleValidator:
     async def _check_protocol_compliance(
         self, result: ValidationResult, mount_fn: Any, config: dict[str, Any] | None = None
     ) -> None:
-        """Mount the module on a coordinator of its own, look at what is there, and clean up."""
+        """Mount the module on a coordinator of its own, check what is mounted, and clean up."""
         from ..testing import MockCoordinator  # noqa: PLC0415 — tests patch the name there
 
         coordinator = MockCoordinator()
+        package = str(getattr(mount_fn, "__module__", "")).partition(".")[0]
+        mount = translated(package.removeprefix("amplifier_module_").replace("_", "-"), mount_fn)
         answer = None
         try:
-            answer = await mount_fn(coordinator, config if config is not None else {})
+            answer = await mount(coordinator, config if config is not None else {})
             self._check_mounted(result, coordinator, answer)
-        except Exception as exc:  # noqa: BLE001 — the module is foreign code
-            package = str(getattr(mount_fn, "__module__", "")).partition(".")[0]
-            named = worded(package.removeprefix("amplifier_module_").replace("_", "-"), exc)
-            result.note("protocol_compliance", False, f"Error during protocol compliance check: {named}")
+        except Exception as exc:  # noqa: BLE001 — the module is third-party code
+            result.note("protocol_compliance", False, f"Error during protocol compliance check: {exc}")
         finally:
             for cleanup in (answer, *reversed(coordinator._cleanup_fns)):
                 await _clean_up(cleanup)
@@ -147,7 +147,7 @@ class ModuleValidator:
         check = f"{self.KIND}_{attribute}"
         try:
             value = getattr(instance, attribute)
-        except Exception as exc:  # noqa: BLE001 — the module is foreign code
+        except Exception as exc:  # noqa: BLE001 — the module is third-party code
             result.note(check, False, f"Error accessing {self.CONTRACT}.{attribute}: {exc}")
             return
         if isinstance(value, str) and value:
@@ -184,7 +184,7 @@ class ModuleValidator:
 
 
 async def _clean_up(cleanup: Any) -> None:
-    """Close what a validated module opened; what goes wrong in that is not what was asked."""
+    """Close what a validated module opened; errors of that are not part of the validation."""
     if not callable(cleanup):
         return
     try:

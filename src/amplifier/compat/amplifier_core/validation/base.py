@@ -107,7 +107,7 @@ def import_module_from_path(module_path: str | Path) -> ModuleType:
 
 @contextmanager
 def _all_imports_wait() -> Iterator[None]:
-    """Nobody else may find anything through the path entry that is there for one import only."""
+    """Keep other imports from using a path entry that exists for one import only."""
     _imp.acquire_lock()
     try:
         yield
@@ -163,5 +163,5 @@ def _takes_a_coordinator(function: Any) -> bool:
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        return True  # nothing to be seen from outside; the call will tell
+        return True  # not visible from outside; the call shows it
     return any(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty for p in parameters)

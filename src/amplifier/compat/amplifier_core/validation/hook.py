@@ -38,7 +38,7 @@ class HookValidator(ModuleValidator):
             self._check_answer(result, answer)
 
     def _check_members(self, result: ValidationResult, instance: Any) -> None:
-        call = getattr(instance, "__call__", None)  # noqa: B004 — its kind is asked for, not whether it is there
+        call = getattr(instance, "__call__", None)  # noqa: B004 — its kind is needed, not whether it exists
         if not (asyncio.iscoroutinefunction(instance) or asyncio.iscoroutinefunction(call)):
             result.note("hook_call", False, "HookHandler.__call__() should be async")
             return

@@ -38,7 +38,7 @@ class ProviderValidator(ModuleValidator):
     def _check_info(self, result: ValidationResult, instance: Any) -> None:
         try:
             info = instance.get_info()
-        except Exception as exc:  # noqa: BLE001 — the module is foreign code
+        except Exception as exc:  # noqa: BLE001 — the module is third-party code
             result.note("provider_get_info", False, f"Error calling Provider.get_info(): {exc}", failing="warning")
             return
         good = isinstance(info, ProviderInfo)

@@ -1,6 +1,6 @@
-"""What contexts promise about the views they show: what has to be in them, and how much.
+"""Checks of contexts: what compacted views have to contain, and how large they may be.
 
-How tokens are counted is the context's business, so budgets are far too small or far too large for what is stored.
+Contexts count tokens in their own way, so budgets are far too small or far too large for the stored messages.
 """
 
 from __future__ import annotations
@@ -10,57 +10,52 @@ import itertools
 from typing import Any
 
 from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.mounted_module import Stage
+from amplifier.conformance.harness.mounted_module import CheckContext
 from amplifier.conformance.inputs.conversations import Message, built, newest_unit, prose, spoken, tokens, tool_turn
 
-from .observed_context import PLENTY, Rehearsal, Window, rehearsal
+from .observed_context import PLENTY, ObservedContext, Window, observe_context
 from .view_rules import is_whole, shows
 
 CONTEXT = ("context",)
-
-
-# ── conversations that are too long ──
 
 
 @check(
     "C6", "C7", "C8", "C9", "C10", "C11", "C12", "C17",
     kind="behaviour", types=CONTEXT, inputs="long_conversations",
 )  # fmt: skip
-async def shows_what_fits(stage: Stage) -> None:
-    """Asks for views of long conversations with budgets for a fraction of them, and reads what is in the views."""
-    async with rehearsal(stage, placed=stage.case["placed"]) as play:
-        if play is None:
+async def shows_what_fits(ctx: CheckContext) -> None:
+    """Requests views of long conversations with budgets for a fraction of them, and checks their content and size."""
+    async with observe_context(ctx, placed=ctx.case["placed"]) as observed:
+        if observed is None:
             return
-        history, budget = _long_conversation(stage.case)
-        # Messages added one by one to a file take their time.
-        is_file = stage.case["placed"] and stage.loaded.config != stage.loaded.given
-        if not await _stored(play, history, "both" if is_file else stage.case["how"]):
+        history, budget = _long_conversation(ctx.case)
+        # Adding messages one by one to a file takes long.
+        is_file = ctx.case["placed"] and ctx.loaded.config != ctx.loaded.given
+        if not await _stored(observed, history, "both" if is_file else ctx.case["how"]):
             return
-        before = await play.view(PLENTY)
+        before = await observed.view(PLENTY)
         view: list[dict[str, Any]] | None = None
-        for _ in range(stage.case["again"]):
-            view = await play.view(budget)
-            if view is None or stage.faults:
+        for _ in range(ctx.case["again"]):
+            view = await observed.view(budget)
+            observed.check_view(view, budget)
+            if view is None or ctx.faults:
                 return
-            play.judge(view, budget)
-            if stage.faults:
-                return
-        _judge_events(play, view)
-        if await play.compare("C6", "after a compacted view"):
-            after = await play.view(PLENTY)
+        _check_events(observed, view)
+        if await observed.compare("C6", "after a compacted view"):
+            after = await observed.view(PLENTY)
             if is_whole(history, before) and not is_whole(history, after):
-                stage.fault("C6", "a budget for everything, asked for after a small one, no longer shows everything")
+                ctx.fault("C6", "a budget for everything, asked for after a small one, no longer shows everything")
 
 
 def _long_conversation(case: dict[str, Any]) -> tuple[list[Message], int]:
-    """The conversation of a case, and a budget for so many of its units."""
+    """The conversation of a case, and a budget for the given number of its units."""
     units = list(itertools.islice(itertools.cycle(case["pattern"]), case["count"]))
     history = [spoken(0, "user", 20), *built(units, first=1)]
     last = len(units) + 1
     history += [spoken(last * 10, "user", 20)] if case["ends"] == "user" else tool_turn(last * 10, 2, 10)
     for at in range(5, len(history) - 8, 9) if case["echo"] else ():
         if history[at]["role"] == "user":
-            history[at] = {"role": "user", "content": "go on"}  # equal messages are messages, too
+            history[at] = {"role": "user", "content": "go on"}  # equal messages must be kept, too
     for number, at in enumerate(sorted(case["systems"])):
         history.insert(at % (len(history) - 3), spoken(9000 + number, "system", 10))
     must = [history[at] for at in newest_unit(history)] + [m for m in history if m["role"] == "system"]
@@ -71,7 +66,7 @@ def _long_conversation(case: dict[str, Any]) -> tuple[list[Message], int]:
 
 
 def _enlarge(history: list[Message], role: str, budget: int) -> None:
-    """Make an older message of a role far larger than the budget: the first one that a budget from the end reaches."""
+    """Make an older message of a role far larger than the budget: the last one that does not fit into it."""
     taken = 0
     for at in range(len(history) - 1, 0, -1):
         taken += tokens([history[at]])
@@ -81,38 +76,34 @@ def _enlarge(history: list[Message], role: str, budget: int) -> None:
             return
 
 
-async def _stored(play: Rehearsal, history: list[Message], how: str) -> bool:
-    """Put a conversation in, by one way or the other."""
+async def _stored(observed: ObservedContext, history: list[Message], how: str) -> bool:
+    """Store a conversation by add_message, set_messages or both."""
     at = {"add": 0, "set": len(history), "both": len(history) - 10}[how]
-    # What was there before must not count.
-    if how != "add" and not (await play.add(spoken(1, "user", 3)) and await play.set(history[:at])):
+    # A message that set_messages replaces must not count.
+    if how != "add" and not (await observed.add(spoken(1, "user", 3)) and await observed.set(history[:at])):
         return False
-    for message in history[at:]:
-        if not await play.add(message):
-            return False
-    return await play.compare("C3", f"after storing {len(history)} messages")
+    return await observed.add_all(history[at:]) and await observed.compare(
+        "C3", f"after storing {len(history)} messages"
+    )
 
 
-def _judge_events(play: Rehearsal, view: Any) -> None:
-    if is_whole(play.expected, view):
+def _check_events(observed: ObservedContext, view: Any) -> None:
+    if is_whole(observed.expected, view):
         return
     for name in ("context:pre_compact", "context:post_compact"):
-        told = play.scene.events.get_events(name)
-        if not told:
-            play.stage.fault("C17", f"a view was compacted, and {name} was not emitted")
+        emitted = observed.mounted.events.get_events(name)
+        if not emitted:
+            observed.ctx.fault("C17", f"a view was compacted, and {name} was not emitted")
             return
-        missing = [key for key in ("message_count", "token_count") if not isinstance(told[-1][1].get(key), int)]
+        missing = [key for key in ("message_count", "token_count") if not isinstance(emitted[-1][1].get(key), int)]
         if missing:
-            play.stage.fault("C17", f"{name} was emitted without {missing[0]!r}")
+            observed.ctx.fault("C17", f"{name} was emitted without {missing[0]!r}")
             return
-
-
-# ── what may not be left out ──
 
 
 @check("C6", "C7", "C9", "C10", "C11", "C12", kind="behaviour", types=CONTEXT)
-async def keeps_what_it_must(stage: Stage) -> None:
-    """Asks for views that hardly hold what must be shown: instructions, the newest message and what belongs to it."""
+async def keeps_what_it_must(ctx: CheckContext) -> None:
+    """Requests views that hardly hold what must be shown: instructions, the newest message and what belongs to it."""
     endings: tuple[list[Message], ...] = (
         [spoken(800, "user", 400)],
         tool_turn(800, 3, 200),
@@ -124,154 +115,132 @@ async def keeps_what_it_must(stage: Stage) -> None:
     beginning = [spoken(1, "system", 30), *(spoken(number * 10, "user", 30) for number in range(1, 21))]
     middle = [spoken(700, "system", 30), *tool_turn(710, 2, 400)]
     for ending in endings:
-        async with rehearsal(stage) as play:
-            if play is None or not await play.set([*beginning, *middle, *ending]):
+        async with observe_context(ctx) as observed:
+            if observed is None or not await observed.set([*beginning, *middle, *ending]):
                 return
             for budget in (400, 120, 60, 1):
-                view = await play.view(budget)
-                if view is not None:
-                    play.judge(view, budget, ("C7", "C9", "C10", "C11", "C12"))
-                if stage.faults or not await play.compare("C6", "after a compacted view"):
-                    stage.tell_input({"token_budget": budget, "messages": play.expected})
+                observed.check_view(await observed.view(budget), budget, ("C7", "C9", "C10", "C11", "C12"))
+                if ctx.faults or not await observed.compare("C6", "after a compacted view"):
+                    ctx.fill_input({"token_budget": budget, "messages": observed.expected})
                     return
 
 
 @check("C7", "C8", kind="behaviour", types=CONTEXT)
-async def fits_by_its_own_count(stage: Stage) -> None:
-    """Holds a view against what the context itself, in its events of compaction, counts for it."""
+async def fits_by_its_own_count(ctx: CheckContext) -> None:
+    """Compares a view with the token counts in the context's own compaction events."""
     history = [spoken(number, "user", 30) for number in range(60)]
-    async with rehearsal(stage) as play:
-        if play is None or not await play.set(history):
+    async with observe_context(ctx) as observed:
+        if observed is None or not await observed.set(history):
             return
-        await play.view(tokens(history) // 10)
-        counted = _told_count(play, "context:pre_compact")
+        await observed.view(tokens(history) // 10)
+        counted = _emitted_count(observed, "context:pre_compact")
         if counted is None or not 0.7 * tokens(history) < counted < 1.5 * tokens(history):
-            return  # it says nothing, or counts something else
+            return  # it emits no count, or counts something else
         budget = int(counted / 1.4)
-        play.scene.events.clear()
-        view = await play.view(budget)
+        observed.mounted.events.clear()
+        view = await observed.view(budget)
         if is_whole(history, view):
             what = f"a history that is {counted} tokens by its own count was returned whole for a budget of {budget}"
-            stage.fault("C7", what)
+            ctx.fault("C7", what)
             return
-        shown = _told_count(play, "context:post_compact")
+        shown = _emitted_count(observed, "context:post_compact")
         if shown is not None and shown > budget * 1.05:
-            stage.fault("C8", f"the view is {shown} tokens by the context's own count, for a budget of {budget}")
+            ctx.fault("C8", f"the view is {shown} tokens by the context's own count, for a budget of {budget}")
 
 
-def _told_count(play: Rehearsal, event: str) -> int | None:
-    told = [data.get("token_count") for _, data in play.scene.events.get_events(event)]
-    return told[-1] if told and type(told[-1]) is int else None
-
-
-# ── whose budget ──
+def _emitted_count(observed: ObservedContext, event: str) -> int | None:
+    counts = [data.get("token_count") for _, data in observed.mounted.events.get_events(event)]
+    return counts[-1] if counts and type(counts[-1]) is int else None
 
 
 @check("C8", kind="behaviour", types=CONTEXT)
-async def asks_the_provider(stage: Stage) -> None:
-    """Asks for views for providers with windows of several sizes, and for an explicit budget beside a large window."""
+async def asks_the_provider(ctx: CheckContext) -> None:
+    """Requests views for providers with windows of several sizes, and with an explicit budget beside a large window."""
     for window, output, count, words in (
         (200_000, 150_000, 100, 1500),
         (20_000, 10_000, 80, 500),
         (9_000, 6_000, 80, 200),
     ):
-        async with rehearsal(stage) as play:
-            if play is None:
+        async with observe_context(ctx) as observed:
+            if observed is None:
                 return
-            if not await play.set([spoken(number, "user", words) for number in range(count)]):
+            if not await observed.set([spoken(number, "user", words) for number in range(count)]):
                 return
-            # A large one first: a budget is asked for anew each time.
-            await play.view(provider=Window(10 * window, output))
-            view = await play.view(provider=Window(window, output))
-            if view is not None:
-                play.judge(view, window - output, ("C7", "C8"))
-            if not stage.faults:
-                view = await play.view((window - output) // 4, provider=Window(10 * window, output))
-                if view is not None:
-                    play.judge(view, (window - output) // 4, ("C7", "C8"))
-        if stage.faults:
+            # A large window first: the context has to ask for the window anew each time.
+            await observed.view(provider=Window(10 * window, output))
+            budget = window - output
+            observed.check_view(await observed.view(provider=Window(window, output)), budget, ("C7", "C8"))
+            if not ctx.faults:
+                view = await observed.view(budget // 4, provider=Window(10 * window, output))
+                observed.check_view(view, budget // 4, ("C7", "C8"))
+        if ctx.faults:
             return
-    await _ask_one_that_does_not_know(stage)
-
-
-async def _ask_one_that_does_not_know(stage: Stage) -> None:
-    """A provider may leave its window unsaid."""
-    async with rehearsal(stage) as play:
-        if play is None:
-            return
-        for number in range(4):
-            await play.add(spoken(number, "user", 5))
-        await play.view(provider=Window())
-
-
-# ── after replacing ──
+    async with observe_context(ctx) as observed:
+        if observed is not None:
+            await observed.add_all([spoken(number, "user", 5) for number in range(4)])
+            await observed.view(provider=Window())  # a provider need not report its window
 
 
 @check("C14", kind="behaviour", types=CONTEXT)
-async def counts_anew(stage: Stage) -> None:
+async def counts_anew(ctx: CheckContext) -> None:
     """Compares the views of a context that was full and was cleared or replaced with those of a fresh one."""
     small = [spoken(number, "user" if number % 2 else "assistant", 30) for number in range(8)]
     for how in ("clear", "set"):
         views = []
         for is_used in (False, True):
-            async with rehearsal(stage) as play:
-                if play is None or not await _refilled(play, small, how, is_used):
+            async with observe_context(ctx) as observed:
+                if observed is None or not await _refilled(observed, small, how, is_used):
                     return
-                views.append([await play.view(budget) for budget in (None, 10 * tokens(small), 3 * tokens(small))])
+                views.append([await observed.view(budget) for budget in (None, 10 * tokens(small), 3 * tokens(small))])
         for number, (fresh, used) in enumerate(zip(*views, strict=True)):
             shown = ["no budget", "ten times the budget it needs", "three times the budget it needs"][number]
             if fresh is not None and used is not None and len(used) != len(fresh):
                 what = (
                     f"after {how} a context that had been full shows {len(used)} of {len(small)} messages with {shown}"
                 )
-                stage.fault("C14", f"{what}; a fresh one shows {len(fresh)}")
+                ctx.fault("C14", f"{what}; a fresh one shows {len(fresh)}")
                 return
 
 
 @check("C14", kind="behaviour", types=CONTEXT)
-async def looks_anew(stage: Stage) -> None:
-    """Replaces a conversation by another of the same length; the views must be of the new one, whatever was shown before."""
+async def looks_anew(ctx: CheckContext) -> None:
+    """Replaces a conversation by another of the same length; all views have to show the new one."""
     old, new = ([spoken(first + number, "user", 30) for number in range(40)] for first in (1000, 2000))
     for how in ("clear", "set"):
-        async with rehearsal(stage) as play:
-            if play is None or not await play.set(old):
+        async with observe_context(ctx) as observed:
+            if observed is None or not await observed.set(old):
                 return
             budgets = (None, PLENTY, tokens(old) // 4)
             for budget in budgets:
-                await play.view(budget)
-            if how == "clear" and not await play.clear():
+                await observed.view(budget)
+            if how == "clear" and not await observed.clear():
                 return
-            if not (await play.set(new) if how == "set" else all([await play.add(message) for message in new])):
+            if not (await observed.set(new) if how == "set" else await observed.add_all(new)):
                 return
             for budget in budgets:
-                view = await play.view(budget)
+                view = await observed.view(budget)
                 shown = [message for message in view or () if any(shows(message, each) for each in old)]
                 if shown or (view is not None and not any(shows(message, new[-1]) for message in view)):
-                    stage.fault("C14", f"after {how} a view shows {len(shown)} messages of the conversation before")
+                    ctx.fault("C14", f"after {how} a view shows {len(shown)} messages of the conversation before")
                     return
 
 
-async def _refilled(play: Rehearsal, small: list[Message], how: str, is_used: bool) -> bool:
-    """Put a few messages into a context, which may have been full before."""
+async def _refilled(observed: ObservedContext, small: list[Message], how: str, is_used: bool) -> bool:
+    """Store a few messages in a context, which may have been full before."""
     if is_used:
         before = [spoken(1000 + number, "user", 60) for number in range(120)]
-        if not (await play.set(before[:-9]) and all([await play.add(message) for message in before[-9:]])):
+        if not (await observed.set(before[:-9]) and await observed.add_all(before[-9:])):
             return False
-        await play.view(200)
-        if how == "clear" and not await play.clear():
+        await observed.view(200)
+        if how == "clear" and not await observed.clear():
             return False
-    if how == "set":
-        return await play.set(small)
-    return all([await play.add(message) for message in small])
-
-
-# ── settings ──
+    return await observed.set(small) if how == "set" else await observed.add_all(small)
 
 
 @check("C18", kind="structure", types=CONTEXT)
-async def can_be_configured(stage: Stage) -> None:
-    """Reads mount for any use of its configuration."""
-    found = stage.loaded.subject.definition(stage.loaded.subject.attribute)
+async def can_be_configured(ctx: CheckContext) -> None:
+    """Reads in the source whether mount uses its configuration."""
+    found = ctx.loaded.target.definition(ctx.loaded.target.attribute)
     node = None if found is None else found.node
     if found is None or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return
@@ -280,4 +249,4 @@ async def can_be_configured(stage: Stage) -> None:
         return
     name = arguments[1].arg
     if not any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(node)):
-        stage.fault("C18", "mount reads nothing of its configuration, so no limit can be set", location=found.location)
+        ctx.fault("C18", "mount reads nothing of its configuration, so no limit can be set", location=found.location)

@@ -1,7 +1,4 @@
-"""A context under observation: every call with a deadline, its outcome judged, and a plain list to compare it with.
-
-Above stand the checks of contexts; below stand the scene and the judgement of views.
-"""
+"""A context under observation: every call has a deadline and a checked outcome, and a plain list to compare with."""
 
 from __future__ import annotations
 
@@ -13,126 +10,130 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from amplifier.conformance.harness.mounted_module import OWNER, MountFailed, Outcome, Scene, Stage, mount_subject
+from amplifier.conformance.harness.calls import Outcome
+from amplifier.conformance.harness.mounted_module import OWNER, CheckContext, MountedModule, MountFailed
 from amplifier.conformance.inputs.conversations import Message, newest_unit, tokens
 from amplifier.contracts import ContextManager
 from amplifier.errors import AmplifierError
 from amplifier.models import HookResult, ProviderInfo
 
-from .view_rules import complaints, difference, is_whole
+from .view_rules import difference, is_whole, view_violations
 
 PLENTY = 10_000_000
 """A budget into which everything fits."""
 SHORT = 12
-"""Messages that every window should hold."""
+"""So many messages should fit every window."""
 _VERY_FEW, _VERY_SHORT = 4, 100
 
 
-class Rehearsal:
-    """A context, and what it should hold.
+class ObservedContext:
+    """A context, and the messages it should hold.
 
     Attributes:
-        context: The subject's instance.
-        expected: What it should hold.
-        given: What it was given, each with a copy made before.
+        context: The module's instance.
+        expected: The messages it should hold.
+        given: Every value it was given, with a copy made before.
     """
 
-    def __init__(self, stage: Stage, scene: Scene) -> None:
-        self.stage = stage
-        self.scene = scene
-        self.context = scene.instance
+    def __init__(self, ctx: CheckContext, mounted: MountedModule) -> None:
+        self.ctx = ctx
+        self.mounted = mounted
+        self.context = mounted.instance
         self.expected: list[Message] = []
         self.given: list[tuple[Any, Any]] = []
 
     @property
-    def is_broken(self) -> bool:
-        """Whether a fault was found."""
-        return bool(self.stage.faults)
-
-    # ── calls ──
+    def has_faults(self) -> bool:
+        """Whether any fault was reported."""
+        return bool(self.ctx.faults)
 
     async def add(self, message: Message, clause: str = "C3") -> bool:
-        """Add a message; whether that worked."""
-        outcome = await self.scene.call(self.context.add_message, self._watched(message))
+        """Add a message; return whether that worked."""
+        outcome = await self.mounted.call(self.context.add_message, self._watched(message))
         if self._worked(outcome, "add_message", "C13" if message.get("content", "") is None else clause, message):
             self.expected.append(copy.deepcopy(message))
             return True
         return False
 
+    async def add_all(self, messages: Sequence[Message], clause: str = "C3") -> bool:
+        """Add messages one after the other, up to the first that fails; return whether all worked."""
+        for message in messages:
+            if not await self.add(message, clause):
+                return False
+        return True
+
     async def set(self, messages: Sequence[Message], clause: str = "C14") -> bool:
-        """Replace everything; whether that worked."""
-        outcome = await self.scene.call(self.context.set_messages, self._watched(list(messages)))
+        """Replace all messages; return whether that worked."""
+        outcome = await self.mounted.call(self.context.set_messages, self._watched(list(messages)))
         if self._worked(outcome, "set_messages", clause, list(messages)):
             self.expected = copy.deepcopy(list(messages))
             return True
         return False
 
     async def clear(self) -> bool:
-        """Forget everything; whether that worked."""
-        outcome = await self.scene.call(self.context.clear)
+        """Remove all messages; return whether that worked."""
+        outcome = await self.mounted.call(self.context.clear)
         if self._worked(outcome, "clear", "C14"):
             self.expected = []
             return True
         return False
 
     async def stored(self, clause: str = "C6") -> Any:
-        """What get_messages returns; None if it does not."""
-        outcome = await self.scene.call(self.context.get_messages)
+        """The result of get_messages; None if it fails."""
+        outcome = await self.mounted.call(self.context.get_messages)
         return outcome.value if self._worked(outcome, "get_messages", clause) else None
 
     async def view(self, budget: int | None = None, **more: Any) -> Any:
-        """What get_messages_for_request returns; None if it does not. A refusal of the impossible is not judged."""
+        """The result of get_messages_for_request; None if it fails. It may refuse an impossible budget."""
         options = {**({} if budget is None else {"token_budget": budget}), **more}
-        outcome = await self.scene.call(self.context.get_messages_for_request, **options)
+        outcome = await self.mounted.call(self.context.get_messages_for_request, **options)
         if outcome.returned:
             return outcome.value
-        if not (self._is_hopeless(budget) and _is_refusal(outcome)):
+        is_accident = isinstance(outcome.error, (UnicodeError, RecursionError))
+        is_refusal = isinstance(outcome.error, (ValueError, RuntimeError, AmplifierError)) and not is_accident
+        if not (self._is_hopeless(budget) and is_refusal):
             has_none = any(message.get("content", "") is None for message in self.expected)
             clause = "C8" if "provider" in more else "C13" if has_none else "C7"
-            self._worked(outcome, f"get_messages_for_request with {_named(options)}", clause)
+            limit = "no budget" if budget is None else f"token_budget={budget!r}"
+            self._worked(outcome, f"get_messages_for_request with {limit}", clause)
         return None
 
-    # ── judgements ──
-
     async def compare(self, clause: str, when: str) -> bool:
-        """Compare what is stored with what should be; whether it is the same."""
+        """Compare the stored messages with the expected ones; return whether they are the same."""
         stored = await self.stored(clause)
         if stored is None:
             return False
         found = difference(stored, self.expected)
         if found is not None:
-            self.stage.fault(clause, f"{when}, {found}")
+            self.ctx.fault(clause, f"{when}, {found}")
         return found is None
 
     def expect_untouched(self) -> None:
-        """Nobody changes what he was given."""
+        """Report a message that the context changed after it was given."""
         for now, before in self.given:
             if now != before:
-                self.stage.fault("C4", f"it changed what it was given: {_shortened(before)} became {_shortened(now)}")
+                self.ctx.fault("C4", f"it changed what it was given: {_shortened(before)} became {_shortened(now)}")
                 return
 
-    def judge(self, view: Any, budget: int | None = None, clauses: Sequence[str] = ()) -> None:
-        """Judge a view of what should be stored."""
-        for clause, what in complaints(self.expected, view, budget):
+    def check_view(self, view: Any, budget: int | None = None, clauses: Sequence[str] = ()) -> None:
+        """Report what is wrong with a view of the expected messages; None is a view that failed."""
+        for clause, what in () if view is None else view_violations(self.expected, view, budget):
             if not clauses or clause in clauses:
-                self.stage.fault(clause, what)
+                self.ctx.fault(clause, what)
 
-    async def judge_plenty(self) -> Any:
-        """With a budget that holds everything, a short conversation should be shown whole."""
+    async def check_unlimited_view(self) -> None:
+        """Report a short conversation that is not shown whole, with a budget for everything or without one."""
         view = await self.view(PLENTY)
-        if view is not None:
-            self.judge(view)
-            if len(self.expected) <= SHORT and not self.is_broken and not is_whole(self.expected, view):
-                what = f"of {len(self.expected)} short messages the view shows {len(view)}, or shows them changed"
-                self.stage.fault("C16", f"{what}, with a budget of {PLENTY} tokens")
-        if 0 < len(self.expected) <= _VERY_FEW and tokens(self.expected) < _VERY_SHORT and not self.is_broken:
+        self.check_view(view)
+        is_short = view is not None and len(self.expected) <= SHORT
+        if is_short and not self.has_faults and not is_whole(self.expected, view):
+            what = f"of {len(self.expected)} short messages the view shows {len(view)}, or shows them changed"
+            self.ctx.fault("C16", f"{what}, with a budget of {PLENTY} tokens")
+        if 0 < len(self.expected) <= _VERY_FEW and tokens(self.expected) < _VERY_SHORT and not self.has_faults:
             view = await self.view()
             if view is not None and not is_whole(self.expected, view):
                 what = f"of {len(self.expected)} short messages the view without a budget shows {len(view)}"
-                self.stage.fault("C16", f"{what}, or shows them changed")
-        return view
-
-    # ── parts ──
+                self.ctx.fault("C16", f"{what}, or shows them changed")
 
     def _watched(self, value: Any) -> Any:
         own = copy.deepcopy(value)
@@ -143,57 +144,56 @@ class Rehearsal:
         if outcome.returned:
             return True
         about = "" if given is None else f" of {_shortened(given)}"
-        self.stage.fault(clause, f"{name}{about} {outcome}", error=outcome.error)
+        self.ctx.fault(clause, f"{name}{about} {outcome}", error=outcome.error)
         return False
 
     def _is_hopeless(self, budget: int | None) -> bool:
-        """Whether the budget hardly holds what must be shown."""
+        """Whether the budget hardly holds what a view must contain."""
         unit = newest_unit(self.expected)
         must = [m for at, m in enumerate(self.expected) if at in unit or m["role"] == "system"]
         return budget is not None and budget < 3 * (tokens(must) + 10 * len(must))
 
 
 @asynccontextmanager
-async def rehearsal(stage: Stage, *, placed: bool = True) -> AsyncIterator[Rehearsal | None]:
-    """A fresh context; None when there is none that could be used.
+async def observe_context(ctx: CheckContext, *, placed: bool = True) -> AsyncIterator[ObservedContext | None]:
+    """Mount a fresh context; None when mount gave none.
 
     Args:
-        stage: Where.
+        ctx: The check.
         placed: Whether it keeps files, if it can.
     """
-    config = stage.loaded.config if placed else stage.loaded.given
-    async with stage.scene(config=config) as scene:
-        yield Rehearsal(stage, scene) if isinstance(scene.instance, ContextManager) else None
+    config = ctx.loaded.config if placed else ctx.loaded.given
+    async with ctx.mount(config=config) as mounted:
+        yield ObservedContext(ctx, mounted) if isinstance(mounted.instance, ContextManager) else None
 
 
-async def remounted(play: Rehearsal) -> bool:
-    """Close the context and mount it again in the same session and place; whether that worked."""
-    await play.scene.close()
-    play.scene.is_cleaned = False
-    play.scene.coordinator = play.scene.session.coordinator.view_for(
-        OWNER
-    )  # that of an undone module registers nothing
+async def remounted(observed: ObservedContext) -> bool:
+    """Close the context and mount it again in the same session and directory; return whether that worked."""
+    await observed.mounted.close()
+    observed.mounted.is_cleaned = False
+    # The view of an undone module registers nothing.
+    observed.mounted.coordinator = observed.mounted.session.coordinator.view_for(OWNER)
     try:
-        await mount_subject(play.scene, play.stage.loaded.config)
+        await observed.mounted.mount(observed.ctx.loaded.config)
     except MountFailed:
         return False
-    play.context = play.scene.instance
-    return isinstance(play.context, ContextManager)
+    observed.context = observed.mounted.instance
+    return isinstance(observed.context, ContextManager)
 
 
-def interrupt_compactions(scene: Scene) -> None:
-    """Let handlers of compaction events give way to other tasks, as handlers do."""
+def interrupt_compactions(mounted: MountedModule) -> None:
+    """Register handlers of compaction events that suspend once."""
 
-    async def give_way(event: str, data: dict[str, Any]) -> HookResult:
+    async def suspend(event: str, data: dict[str, Any]) -> HookResult:
         await anyio.lowlevel.checkpoint()
         return HookResult(action="continue")
 
     for event in ("context:pre_compact", "context:post_compact", "context:compaction"):
-        scene.session.coordinator.hooks.register(event, give_way, name="give way")
+        mounted.session.coordinator.hooks.register(event, suspend, name="suspend")
 
 
 class Window:
-    """As much of a provider as a context may look at."""
+    """The part of a provider that a context may read."""
 
     name = "window"
 
@@ -206,7 +206,7 @@ class Window:
 
 
 def spoil(value: Any) -> None:
-    """Change everything that can be changed in a value."""
+    """Change everything in a value that can be changed."""
     if isinstance(value, dict):
         for inner in list(value.values()):
             spoil(inner)
@@ -217,17 +217,6 @@ def spoil(value: Any) -> None:
             spoil(inner)
         value.append({"role": "user", "content": "spoiled"})
         value.reverse()
-
-
-def _is_refusal(outcome: Outcome) -> bool:
-    """Whether an error was raised on purpose rather than by accident."""
-    return isinstance(outcome.error, (ValueError, RuntimeError, AmplifierError)) and not isinstance(
-        outcome.error, (UnicodeError, RecursionError)
-    )
-
-
-def _named(options: dict[str, Any]) -> str:
-    return ", ".join(f"{key}={value!r}" for key, value in options.items() if key != "provider") or "no budget"
 
 
 def _shortened(value: Any) -> str:

@@ -1,7 +1,7 @@
-"""Is this a fair view of that conversation? What a context may leave out, and what it may not. Pure.
+"""Rules of the contract about views: what a context may leave out of a view, and what it may not. Pure.
 
-Contexts may shorten, summarise and leave out as they like; only what the contract says is asked. Messages are known again
-by what they hold, or by their mark. Above stand the checks of contexts; below stand the transcripts.
+Contexts may shorten, summarise and leave out as they like; only the clauses are checked. Messages are recognised by their
+content, or by their mark.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from amplifier.conformance.inputs.conversations import (
 )
 
 MOST_CHARACTERS = 7
-"""Of a token of three-letter words: no honest way of counting comes near."""
+"""Characters per token that no way of counting reaches with three-letter words."""
 SURELY_TOO_MUCH = 12
-"""Characters of history for each token of the budget with which something surely has to go."""
+"""Characters of history per token of the budget at which a view surely has to leave something out."""
 
 INSTRUCTIONS = ("system", "developer")
-_SAID = ("role", "content", "tool_calls", "tool_call_id")
+_SHOWN_TO_MODEL = ("role", "content", "tool_calls", "tool_call_id")
 """The fields that a model is shown."""
 
-Complaint = tuple[str, str]
+Violation = tuple[str, str]
 """A clause, and what is wrong."""
 
 
 def holds(stored: Any, given: Any) -> bool:
-    """Whether a message is the one that was given: every field with its value; more fields do no harm."""
+    """Whether a stored message has every field of the given one with its value; more fields are allowed."""
     if not isinstance(stored, dict):
         return False
     return all(key in stored and _same(stored[key], value) for key, value in given.items())
 
 
 def shows(shown: Any, given: Any) -> bool:
-    """Whether a message of a view is the one that was given; what is only for us may be left out of a view."""
-    return holds(shown, {key: value for key, value in given.items() if key in _SAID})
+    """Whether a message of a view is the given one; a view may leave out fields that no model is shown."""
+    return holds(shown, {key: value for key, value in given.items() if key in _SHOWN_TO_MODEL})
 
 
 def difference(stored: Any, expected: Sequence[Message]) -> str | None:
-    """How a stored history differs from what it should be; None if it does not."""
+    """How a stored history differs from the expected one; None if it does not."""
     if not isinstance(stored, list):
         return f"get_messages returned {type(stored).__name__}; expected a list"
     for position, (found, wanted) in enumerate(zip(stored, expected, strict=False)):
@@ -64,18 +64,18 @@ def is_whole(history: Sequence[Message], view: Any) -> bool:
     return all(any(shows(shown, wanted) for shown in rest) for wanted in history if not _rank(wanted))
 
 
-def complaints(history: Sequence[Message], view: Any, budget: int | None = None) -> Iterator[Complaint]:
-    """Everything that a view must not do.
+def view_violations(history: Sequence[Message], view: Any, budget: int | None = None) -> Iterator[Violation]:
+    """Every clause that a view breaks.
 
     Args:
         history: What is stored.
         view: What was returned for a request.
-        budget: The tokens it should fit; None if that is not asked.
+        budget: The tokens it should fit into; None to leave that out.
     """
     if not isinstance(view, list) or not all(isinstance(message, dict) and "role" in message for message in view):
         yield "C7", f"get_messages_for_request returned {_short(view)}; expected a list of messages"
         return
-    places = _Places(history, view)
+    places = _Positions(history, view)
     yield from _order(history, view, places)
     yield from _pairs(history, view)
     yield from _systems(history, view, places)
@@ -87,12 +87,13 @@ def complaints(history: Sequence[Message], view: Any, budget: int | None = None)
 # ── recognising ──
 
 
-class _Places:
-    """Where the messages of a view may stand in the history.
+class _Positions:
+    """The positions of the messages of a view in the history.
 
     Attributes:
-        candidates: For every message of the view the positions it may come from; empty for what was put in.
-        chosen: One of them for each, in order as far as possible; None for what was put in or stands out of order.
+        candidates: For every message of the view the positions it may come from; empty for one that the context added.
+        chosen: One of them for each, in order as far as possible; None for an added one, or one out of order.
+        displaced: The messages that are out of order.
     """
 
     def __init__(self, history: Sequence[Message], view: Sequence[Message]) -> None:
@@ -122,7 +123,7 @@ class _Places:
 
 
 def _rank(message: Message) -> str:
-    """Which messages keep their order among each other; instructions may be gathered at the beginning."""
+    """The group within which messages keep their order; instructions may be moved to the beginning."""
     return message["role"] if message["role"] in INSTRUCTIONS else ""
 
 
@@ -140,17 +141,17 @@ def _is_marked(message: Message) -> bool:
     return mark_of(message) is not None or bool(message.get("tool_call_id")) or bool(call_ids(message))
 
 
-# ── the promises ──
+# ── the clauses ──
 
 
-def _order(history: Sequence[Message], view: Sequence[Message], places: _Places) -> Iterator[Complaint]:
+def _order(history: Sequence[Message], view: Sequence[Message], places: _Positions) -> Iterator[Violation]:
     for at in places.displaced[:1]:
         yield "C10", f"the view shows {_short(view[at])} after messages that came later, or more than once"
     newest_before = -1
     for at, place in enumerate(places.chosen):
         if place is None:
             continue
-        # To show instructions earlier than they were given is common; to show them later changes what they mean.
+        # Showing instructions earlier than they were given is common; showing them later changes their meaning.
         if _rank(view[at]) and place < newest_before:
             yield "C10", f"the view shows the instruction {_short(view[at])} after messages that came later"
             return
@@ -158,7 +159,7 @@ def _order(history: Sequence[Message], view: Sequence[Message], places: _Places)
             newest_before = max(newest_before, place)
 
 
-def _pairs(history: Sequence[Message], view: Sequence[Message]) -> Iterator[Complaint]:
+def _pairs(history: Sequence[Message], view: Sequence[Message]) -> Iterator[Violation]:
     called, answered = _ids(history)
     called_here, answered_here = _ids(view)
     for each in sorted(called & answered):
@@ -176,14 +177,14 @@ def _ids(messages: Sequence[Message]) -> tuple[set[str], set[str]]:
     return called, answered
 
 
-def _systems(history: Sequence[Message], view: Sequence[Message], places: _Places) -> Iterator[Complaint]:
+def _systems(history: Sequence[Message], view: Sequence[Message], places: _Positions) -> Iterator[Violation]:
     shown = [message for message in view if message["role"] == "system"]
     texts = "\n".join(str(message.get("content")) for message in shown)
     wanted = [(at, message) for at, message in enumerate(history) if message["role"] == "system"]
     if len(shown) >= len(wanted):
         return
     for at, message in wanted:
-        # Several may be put together into one, in which a message that says nothing leaves no trace.
+        # Several may be joined into one, in which an empty message leaves no trace.
         joined = bool(shown) and str(message.get("content") or "") in texts
         if joined or at in places.shown() or any(shows(m, message) for m in shown):
             continue
@@ -191,9 +192,9 @@ def _systems(history: Sequence[Message], view: Sequence[Message], places: _Place
         return
 
 
-def _newest(history: Sequence[Message], view: Sequence[Message]) -> Iterator[Complaint]:
+def _newest(history: Sequence[Message], view: Sequence[Message]) -> Iterator[Violation]:
     if not history or _rank(history[-1]):
-        return  # where instructions are shown is the context's choice
+        return  # the context decides where it shows instructions
     newest = history[-1]
     if not view:
         yield "C12", "the view is empty; expected at least the newest message"
@@ -206,7 +207,7 @@ def _newest(history: Sequence[Message], view: Sequence[Message]) -> Iterator[Com
         yield "C12", f"the view ends with {_short(last)}; expected the newest message, {_short(newest)}"
 
 
-def _fit(history: Sequence[Message], view: Sequence[Message], places: _Places, budget: int) -> Iterator[Complaint]:
+def _fit(history: Sequence[Message], view: Sequence[Message], places: _Positions, budget: int) -> Iterator[Violation]:
     unit = newest_unit(history)
     optional = [
         message for message, place in zip(view, places.chosen, strict=True) if not _rank(message) and place not in unit
@@ -218,13 +219,8 @@ def _fit(history: Sequence[Message], view: Sequence[Message], places: _Places, b
     if taken > MOST_CHARACTERS * budget:
         about = taken // CHARACTERS_PER_TOKEN
         biggest = max(optional, key=size)
-        yield (
-            "C8",
-            (
-                f"the view takes about {about} tokens, not counting system messages and the newest, for a budget of {budget}; "
-                f"its largest part is {_short(biggest)}"
-            ),
-        )
+        what = f"the view takes about {about} tokens, not counting system messages and the newest"
+        yield "C8", f"{what}, for a budget of {budget}; its largest part is {_short(biggest)}"
 
 
 # ── comparing ──

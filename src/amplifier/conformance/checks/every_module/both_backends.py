@@ -1,57 +1,53 @@
-"""The same use on both backends. Above stands the check; below stands the scene."""
+"""Compares the outcomes of typical operations on asyncio and trio."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import anyio
 import anyio.to_thread
 import attrs
 
-from amplifier.conformance.harness.mounted_module import MountFailed, Stage
-from amplifier.conformance.harness.typical_use import exercises
+from amplifier.conformance.harness.calls import Outcome
+from amplifier.conformance.harness.check_registry import check
+from amplifier.conformance.harness.mounted_module import CheckContext, MountFailed
+from amplifier.conformance.harness.typical_use import typical_operations
 
-_OTHER = {"trio": "asyncio", "asyncio": "trio"}
 
-
-async def compare_backends(stage: Stage) -> None:
-    """On trio, compare with asyncio; on asyncio there is nothing to do, since one comparison is enough."""
-    if set(stage.loaded.backends) != set(_OTHER):
-        return  # it declares what it runs on, which is all that is asked of it
-    if stage.backend != "trio":
-        stage.sight.backends.clear()  # nothing is shown by this
+@check("A18", kind="hygiene")
+async def runs_on_both_backends(ctx: CheckContext) -> None:
+    """Compares typical calls on both backends."""
+    if set(ctx.loaded.backends) != {"asyncio", "trio"}:
+        return  # it declares its backend, which is all that the clause demands
+    if ctx.backend != "trio":  # one comparison is enough
+        ctx.coverage.backends.clear()
         return
-    stage.sight.backends.add("asyncio")
-    here = await _endings(stage)
-    other = attrs.evolve(stage, backend="asyncio", faults=[], notes=[], last_words=None)
-
-    def run_there() -> list[tuple[str, Any, str]]:
-        return anyio.run(_endings, other, backend="asyncio")
-
-    there = await anyio.to_thread.run_sync(run_there)
-    for (name, given, on_trio), (_, _, on_asyncio) in zip(here, there, strict=False):
-        if on_trio != on_asyncio:
-            stage.fault("A18", f"{name} {on_trio} on trio and {on_asyncio} on asyncio", given=given)
+    ctx.coverage.backends.append("asyncio")
+    on_trio = await _endings(ctx)
+    other = attrs.evolve(ctx.fresh(), backend="asyncio", abort=None)
+    on_asyncio = await anyio.to_thread.run_sync(partial(anyio.run, _endings, other, backend="asyncio"))
+    for (name, given, here), (_, _, there) in zip(on_trio, on_asyncio, strict=False):
+        if here != there:
+            ctx.fault("A18", f"{name} {here} on trio and {there} on asyncio", given=given)
             return
 
 
-async def _endings(stage: Stage) -> list[tuple[str, Any, str]]:
+async def _endings(ctx: CheckContext) -> list[tuple[str, Any, str]]:
     try:
-        async with stage.scene() as scene:
-            found = []
-            for exercise in exercises(scene):
-                outcome = await scene.call(exercise.run, scene)
-                ending = (
-                    f"raised {type(outcome.error).__name__}" if outcome.error is not None else _ending(outcome.value)
-                )
-                found.append((exercise.name, exercise.given, ending if outcome.kind != "late" else "did not end"))
-            return found
+        async with ctx.mount() as mounted:
+            return [
+                (operation.name, operation.given, _ending(await mounted.call(operation.run, mounted)))
+                for operation in typical_operations(mounted)
+            ]
     except MountFailed as failed:
         return [("mount", None, str(failed.outcome))]
 
 
-def _ending(value: Any) -> str:
-    """A tool may return its failure; everything else that returns has worked."""
-    if isinstance(value, list) and value and value[0] is False:
-        return "failed"
-    return "worked"
+def _ending(outcome: Outcome) -> str:
+    if outcome.kind == "late":
+        return "did not end"
+    if outcome.error is not None:
+        return f"raised {type(outcome.error).__name__}"
+    value = outcome.value
+    return "failed" if isinstance(value, list) and value and value[0] is False else "worked"

@@ -1,7 +1,7 @@
-"""What can be said without running anything: entry point, mount, on_session_ready, the declared type.
+"""Static checks of every module: entry point, mount, on_session_ready and declared type.
 
-Everything is read from metadata and syntax trees; where a tree does not tell, the check says so and leaves the question to
-those that run the module.
+They read metadata and syntax trees. Where a tree does not show the answer, the check reports that and leaves the clause to
+the checks that run the module.
 """
 
 from __future__ import annotations
@@ -10,62 +10,54 @@ import ast
 from collections.abc import Iterator
 
 from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.examined import Unexamined
+from amplifier.conformance.harness.coverage import Unexamined
 from amplifier.conformance.harness.mounted_module import Fault
-from amplifier.conformance.target.locate import Definition, Subject, parsed
+from amplifier.conformance.target.locate import Definition, Target, parsed
 from amplifier.contracts import CONTRACTS
 from amplifier.loading import is_module_id
 
-_MANAGERS = frozenset({"asynccontextmanager"})
-
 
 @check("A1", kind="static")
-def declares_an_entry_point(subject: Subject) -> Iterator[Fault]:
+def declares_an_entry_point(target: Target) -> Iterator[Fault]:
     """Reads the project's metadata for an entry point that leads to a file which can be parsed."""
-    if subject.project is not None and not subject.declared:
-        yield Fault(
-            clause="A1",
-            what="pyproject.toml declares no entry point in the group 'amplifier.modules'",
-            location=subject.project.name,
-        )
-    if subject.origin == "folder":
-        for module_id, reference in subject.declared.items():
+    if target.project is not None and not target.declared:
+        what = "pyproject.toml declares no entry point in the group 'amplifier.modules'"
+        yield Fault(clause="A1", what=what, location=target.project.name)
+    if target.origin == "folder":
+        for module_id, reference in target.declared.items():
             name = reference.partition(":")[0].strip()
-            if name != subject.import_name and not _exists(subject, name):
+            if name != target.import_name and not _exists(target, name):
                 what = f"the entry point {module_id!r} refers to {name!r}, and there is no such file in the project"
                 yield Fault(clause="A1", what=what, location="pyproject.toml")
-    for file in subject.sources():
+    for file in target.sources():
         if parsed(file) is None:
             yield Fault(clause="A1", what=f"{file.name} cannot be parsed, so it cannot be imported", location=file.name)
 
 
 @check("A2", kind="static")
-def is_well_named(subject: Subject) -> Iterator[Fault]:
+def is_well_named(target: Target) -> Iterator[Fault]:
     """Compares the names of the entry points with the grammar of module ids."""
-    for module_id in subject.declared:
+    for module_id in target.declared:
         if not is_module_id(module_id):
-            yield Fault(
-                clause="A2",
-                what=f"the entry point is called {module_id!r}; expected lower-case letters, digits, '-' and '_', "
-                "starting with a letter, at most 64 characters",
-                location="pyproject.toml",
-            )
+            grammar = "lower-case letters, digits, '-' and '_', starting with a letter, at most 64 characters"
+            what = f"the entry point is called {module_id!r}; expected {grammar}"
+            yield Fault(clause="A2", what=what, location="pyproject.toml")
 
 
 @check("A3", kind="static")
-def has_a_mount(subject: Subject) -> Iterator[Fault]:
+def has_a_mount(target: Target) -> Iterator[Fault]:
     """Reads the definition of mount: present, async or a context manager, callable with coordinator and config."""
-    tree = _tree(subject)
-    found = subject.definition(subject.attribute)
-    if found is None and not _is_dynamic(tree, subject.attribute):
+    tree = _tree(target)
+    found = target.definition(target.attribute)
+    if found is None and not _is_dynamic(tree, target.attribute):
         what = (
-            f"there is no {subject.attribute!r} in {subject.import_name}; expected async def mount(coordinator, config)"
+            f"there is no {target.attribute!r} in {target.import_name}; expected async def mount(coordinator, config)"
         )
-        yield Fault(clause="A3", what=what, location=subject.file.name)
+        yield Fault(clause="A3", what=what, location=target.file.name)
         return
     node = None if found is None else found.node
     if found is None or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        raise Unexamined(f"{subject.file.name} does not show how {subject.attribute!r} is defined")
+        raise Unexamined(f"{target.file.name} does not show how {target.attribute!r} is defined")
     if not _takes(node, 2):
         what = f"mount takes ({ast.unparse(node.args)}); expected one that can be called as mount(coordinator, config)"
         yield Fault(clause="A3", what=what, location=found.location)
@@ -73,15 +65,15 @@ def has_a_mount(subject: Subject) -> Iterator[Fault]:
 
 
 @check("A6", kind="static")
-def is_told_when_ready(subject: Subject) -> Iterator[Fault]:
+def is_told_when_ready(target: Target) -> Iterator[Fault]:
     """Reads the definition of on_session_ready, if there is one: async, and takes the coordinator alone."""
-    tree = _tree(subject)
-    found = subject.definition("on_session_ready")
+    tree = _tree(target)
+    found = target.definition("on_session_ready")
     if found is None and not _is_dynamic(tree, "on_session_ready"):
         return  # there is none
     node = None if found is None else found.node
     if found is None or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        raise Unexamined(f"{subject.file.name} does not show whether there is an on_session_ready")
+        raise Unexamined(f"{target.file.name} does not show whether there is an on_session_ready")
     if not _takes(node, 1):
         what = f"on_session_ready takes ({ast.unparse(node.args)}); expected on_session_ready(coordinator)"
         yield Fault(clause="A6", what=what, location=found.location)
@@ -93,41 +85,35 @@ def is_told_when_ready(subject: Subject) -> Iterator[Fault]:
 
 
 @check("A20", kind="static")
-def declares_its_type(subject: Subject) -> Iterator[Fault]:
+def declares_its_type(target: Target) -> Iterator[Fault]:
     """Reads __amplifier_module_type__."""
-    _tree(subject)
-    found = subject.definition("__amplifier_module_type__")
-    declared = subject.constant("__amplifier_module_type__")
+    _tree(target)
+    found = target.definition("__amplifier_module_type__")
+    declared = target.constant("__amplifier_module_type__")
     if found is None:
-        yield Fault(
-            clause="A20",
-            what="the module does not declare its type as __amplifier_module_type__",
-            location=subject.file.name,
-        )
+        what = "the module does not declare its type as __amplifier_module_type__"
+        yield Fault(clause="A20", what=what, location=target.file.name)
     elif declared is None:
-        raise Unexamined(f"{subject.file.name} does not show what __amplifier_module_type__ is")
+        raise Unexamined(f"{target.file.name} does not show what __amplifier_module_type__ is")
     elif declared not in CONTRACTS:
-        yield Fault(
-            clause="A20",
-            what=f"__amplifier_module_type__ is {declared!r}; expected one of {', '.join(CONTRACTS)}",
-            location=found.location,
-        )
+        what = f"__amplifier_module_type__ is {declared!r}; expected one of {', '.join(CONTRACTS)}"
+        yield Fault(clause="A20", what=what, location=found.location)
 
 
-def _tree(subject: Subject) -> ast.Module:
+def _tree(target: Target) -> ast.Module:
     """The syntax tree of the module's own file.
 
     Raises:
         Unexamined: It has none.
     """
-    tree = parsed(subject.file)
+    tree = parsed(target.file)
     if tree is None:
-        raise Unexamined(f"{subject.file.name} cannot be parsed")
+        raise Unexamined(f"{target.file.name} cannot be parsed")
     return tree
 
 
-def _exists(subject: Subject, import_name: str) -> bool:
-    base = subject.search_path or subject.folder
+def _exists(target: Target, import_name: str) -> bool:
+    base = target.search_path or target.folder
     path = base.joinpath(*import_name.split("."))
     return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
 
@@ -141,18 +127,17 @@ def _takes(node: ast.FunctionDef | ast.AsyncFunctionDef, count: int) -> bool:
 
 
 def _not_async(node: ast.FunctionDef | ast.AsyncFunctionDef, found: Definition) -> Iterator[Fault]:
-    decorators = {_last_name(each) for each in node.decorator_list}
     yields = any(isinstance(each, (ast.Yield, ast.YieldFrom)) for each in _own_nodes(node))
     if isinstance(node, ast.AsyncFunctionDef):
         if yields and not node.decorator_list:
             what = "mount is an async generator without @asynccontextmanager, which can be neither awaited nor entered"
             yield Fault(clause="A3", what=what, location=found.location)
         return
-    if decorators & _MANAGERS:
+    if any(_last_name(each) == "asynccontextmanager" for each in node.decorator_list):
         return
     if node.decorator_list:
         raise Unexamined(f"{found.file.name} does not show what its decorators make of mount")
-    # A plain function may still return a coroutine or a manager; only what surely returns neither is a fault here.
+    # A plain function may still return a coroutine or a manager; only one that surely returns neither is a fault.
     answers = [each.value for each in _own_nodes(node) if isinstance(each, ast.Return) and each.value is not None]
     local = {each.name for each in ast.walk(node) if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))}
     surely_not = [
@@ -182,7 +167,7 @@ def _last_name(decorator: ast.expr) -> str:
 
 
 def _is_dynamic(tree: ast.Module, attribute: str) -> bool:
-    """Whether a name could come into being in a way that a syntax tree does not show."""
+    """Whether a name could be defined in a way that a syntax tree does not show."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and any(
             a.name == "*" or (a.asname or a.name) == attribute for a in node.names

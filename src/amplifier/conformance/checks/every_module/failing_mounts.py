@@ -1,19 +1,22 @@
-"""Mounts that do not succeed: cancelled at each suspension, or given settings that they refuse.
+"""Mounts that fail: cancelled at each suspension, or called with settings that they refuse.
 
-What a module has registered by then, cleanups included, the kernel undoes; so it is undone here before anybody looks. Above
-stands the check in `checks/_mount.py`; below stand the scene and `cancel_at`.
+The kernel undoes what a failed module has registered, cleanups included; so the check does the same before it looks for
+leftovers.
 """
 
 from __future__ import annotations
 
 import inspect
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 
-from amplifier.conformance.harness.mounted_module import IGNORED_AFTER, MOUNT_SECONDS, Stage, own_directories, placed
+from amplifier.conformance.harness.check_registry import check
+from amplifier.conformance.harness.leftovers import new_tasks, task_ids
+from amplifier.conformance.harness.mounted_module import CANCEL_GRACE, MOUNT_SECONDS, CheckContext
+from amplifier.conformance.harness.private_directories import fill_placeholders, private_directories
 from amplifier.conformance.harness.resource_snapshot import Resources
 from amplifier.conformance.harness.time_budget import Budget
 from amplifier.conformance.target.source_literals import settings_in
@@ -21,131 +24,112 @@ from amplifier.testing import TestCoordinator, cancel_at
 
 _NEVER = 1_000_000_000
 _CLEANUP_SECONDS = 2.0
-_MOST_SETTINGS = 12
+_MAX_SETTINGS = 12
 _SETTINGS_SECONDS = 2.0
 _BAD_VALUES: tuple[Any, ...] = (None, "text", -1, [], {"unknown": True})
-"""What a person may write into a plan by mistake."""
+"""What a user may write into a plan by mistake."""
 
 
-async def cancel_mounts(stage: Stage) -> None:
-    """Cancel mount at its first, second, third … suspension."""
-    first = await _try_mount(stage, _NEVER, native=False)
-    if first is None:
-        return
-    for k in range(1, min(first, stage.points) + 1):
-        for native in (False, True) if stage.backend == "asyncio" else (False,):
-            if await _try_mount(stage, k, native=native) is None:
+class _Mount:
+    """One call of mount with a coordinator of its own.
+
+    Attributes:
+        is_done: Mount has returned, or its context manager was entered.
+        left: What remained after the module was undone.
+    """
+
+    def __init__(self, ctx: CheckContext, config: dict[str, Any]) -> None:
+        self._ctx = ctx
+        self._config = config
+        self._cleanup: Any = None
+        self.coordinator = TestCoordinator()
+        self.is_done = False
+        self.left: list[str] = []
+
+    async def run(self) -> None:
+        answer = self._ctx.loaded.mount(self.coordinator, self._config)
+        if hasattr(type(answer), "__aenter__"):
+            async with answer:
+                self.is_done = True
+        elif inspect.isawaitable(answer):
+            self._cleanup = await answer
+            self.is_done = True
+
+    async def undo(self) -> None:
+        """Run the cleanup and what is registered; other checks report what a cleanup does, and how long it takes."""
+        if callable(self._cleanup):
+            with suppress(Exception), anyio.move_on_after(_CLEANUP_SECONDS):
+                ended = self._cleanup()
+                if inspect.isawaitable(ended):
+                    await ended
+        with suppress(Exception), anyio.move_on_after(_CLEANUP_SECONDS):
+            await self.coordinator.cleanup()
+
+
+@asynccontextmanager
+async def _mount(ctx: CheckContext, config: dict[str, Any], what: str) -> AsyncIterator[_Mount]:
+    """Prepare a mount; undo it after the body, and end the tasks it has left in the caller's task group."""
+    before = Resources()
+    async with anyio.create_task_group() as group:
+        tasks = task_ids()
+        with private_directories() as (directory, _):
+            mount = _Mount(ctx, fill_placeholders(config, directory))
+            with ctx.alarm(MOUNT_SECONDS + CANCEL_GRACE, "A8", what):
+                yield mount
+            await mount.undo()
+            mount.left += await new_tasks(tasks)
+        group.cancel_scope.cancel()
+    mount.left += before.leaks_after_patience()
+
+
+@check("A5", "A7", kind="cancellation", without_instance=("A5", "A7"))
+async def fails_without_traces(ctx: CheckContext) -> None:
+    """Cancels mount at each suspension, and mounts with wrong settings; a failed mount may leave nothing behind."""
+    await _cancel_mounts(ctx)
+    await _mount_with_bad_settings(ctx)
+
+
+async def _cancel_mounts(ctx: CheckContext) -> None:
+    suspensions = await _cancel_mount(ctx, _NEVER, native=False)
+    for k in range(1, min(suspensions or 0, ctx.points) + 1):
+        for native in ctx.cancel_modes:
+            if await _cancel_mount(ctx, k, native=native) is None:
                 return
 
 
-async def _try_mount(stage: Stage, k: int, *, native: bool) -> int | None:
-    """Mount, cancelled at the k-th suspension; how often it suspends, or None when there is no more to learn."""
-    before = Resources()
-    left: list[str] = []
-    async with anyio.create_task_group() as group:
-        tasks = {task.id for task in anyio.get_running_tasks()}
-        with own_directories() as (directory, _):
-            coordinator = TestCoordinator()
-            cleanup: Any = None
-
-            async def mount() -> None:
-                nonlocal cleanup
-                answer = stage.loaded.mount(coordinator, placed(stage.loaded.config, directory))
-                if hasattr(type(answer), "__aenter__"):
-                    async with answer:
-                        pass
-                elif inspect.isawaitable(answer):
-                    cleanup = await answer
-
-            with stage.alarm(MOUNT_SECONDS + IGNORED_AFTER, "A8", "a cancelled mount"):
-                try:
-                    trial = await cancel_at(k, mount, native=native)
-                except Exception as error:  # noqa: BLE001 — foreign code
-                    if k != _NEVER:
-                        what = f"mount was cancelled and raised {type(error).__name__}: {str(error)[:200]}"
-                        stage.fault("A7", what, error=error)
-                    return None
-            if trial.swallowed:
-                stage.fault("A7", "mount was cancelled and returned all the same", cancelled_at=trial.where)
-                return None
-            if not trial.fired or trial.returned:
-                if callable(cleanup):
-                    # What a cleanup does, and how long, is another check's business.
-                    with suppress(Exception), anyio.move_on_after(_CLEANUP_SECONDS):
-                        answer = cleanup()
-                        if inspect.isawaitable(answer):
-                            await answer
-                await _undo(coordinator)
-                return trial.suspensions
-            await _undo(coordinator)
-            left = [task.name or "?" for task in await _still_running(tasks)]
-        group.cancel_scope.cancel()
-    leaks = [*(f"the task {name!r}" for name in left), *before.leaks_after_patience()]
-    for leak in leaks[:1]:
-        stage.fault("A5", f"mount was cancelled, and {leak} was left behind", cancelled_at=trial.where)
-    return None if leaks else trial.suspensions
+async def _cancel_mount(ctx: CheckContext, k: int, *, native: bool) -> int | None:
+    """Mount and cancel at the k-th suspension; how often it suspends, or None when there is no more to learn."""
+    async with _mount(ctx, ctx.loaded.config, "a cancelled mount") as mount:
+        try:
+            trial = await cancel_at(k, mount.run, native=native)
+        except Exception as error:  # noqa: BLE001 — foreign code
+            if k != _NEVER:
+                what = f"mount was cancelled and raised {type(error).__name__}: {str(error)[:200]}"
+                ctx.fault("A7", what, error=error)
+            return None
+        if trial.swallowed:
+            ctx.fault("A7", "mount was cancelled and returned all the same", cancelled_at=trial.where)
+            return None
+    if not trial.fired or trial.returned:
+        return trial.suspensions  # other checks report what a mount that succeeded leaves behind
+    for left in mount.left[:1]:
+        ctx.fault("A5", f"mount was cancelled, and {left} was left behind", cancelled_at=trial.where)
+        return None
+    return trial.suspensions
 
 
-async def _still_running(before: set[int]) -> list[Any]:
-    left: list[Any] = []
-    for _ in range(5):
-        left = [task for task in anyio.get_running_tasks() if task.id not in before]
-        if not left:
-            return []
-        await anyio.lowlevel.checkpoint()
-    return left
-
-
-async def _undo(coordinator: TestCoordinator) -> None:
-    """What the kernel does for a module that failed: run the cleanups it has registered."""
-    with suppress(Exception), anyio.move_on_after(_CLEANUP_SECONDS):
-        await coordinator.cleanup()
-
-
-async def give_bad_settings(stage: Stage) -> None:
-    """Give each setting that the source reads a wrong value: a mount that raises then must have ended what it began."""
-    budget = Budget(stage, _SETTINGS_SECONDS)
-    for key in settings_in(stage.loaded.subject)[:_MOST_SETTINGS]:
+async def _mount_with_bad_settings(ctx: CheckContext) -> None:
+    """Set each setting that the source reads to a wrong value: a mount that raises must have ended what it began."""
+    budget = Budget(ctx, _SETTINGS_SECONDS)
+    for key in settings_in(ctx.loaded.target)[:_MAX_SETTINGS]:
         for value in _BAD_VALUES:
             if budget.is_spent():
                 return
-            left = await _left_by_mounting_with(stage, {**stage.loaded.config, key: value})
-            if left:
-                stage.fault("A5", f"mount failed, and {left[0]} was left behind", given={"config": {key: value}})
+            config = {**ctx.loaded.config, key: value}
+            async with _mount(ctx, config, "a mount with wrong settings") as mount:
+                with suppress(Exception), anyio.move_on_after(MOUNT_SECONDS):
+                    await mount.run()
+                    mount.is_done = True
+            if mount.left and not mount.is_done:
+                ctx.fault("A5", f"mount failed, and {mount.left[0]} was left behind", given={"config": {key: value}})
                 return
-
-
-async def _left_by_mounting_with(stage: Stage, config: dict[str, Any]) -> list[str]:
-    """What remains of a mount that raised; nothing if it did not."""
-    before = Resources()
-    tasks = {task.id for task in anyio.get_running_tasks()}
-    with own_directories() as (directory, _):
-        coordinator = TestCoordinator()
-        with stage.alarm(MOUNT_SECONDS + IGNORED_AFTER, "A8", "a mount with wrong settings"):
-            failed = await _fails(stage, coordinator, placed(config, directory))
-        await _undo(coordinator)
-        if not failed:
-            return []
-        left = [f"the task {task.name!r}" for task in await _still_running(tasks)]
-    return [*left, *before.leaks_after_patience()]
-
-
-async def _fails(stage: Stage, coordinator: TestCoordinator, config: Any) -> bool:
-    """Whether mount raises; what it gives otherwise is ended at once."""
-    is_mounted = False
-    try:
-        with anyio.fail_after(MOUNT_SECONDS):
-            answer = stage.loaded.mount(coordinator, config)
-            if hasattr(type(answer), "__aenter__"):
-                async with answer:
-                    is_mounted = True
-            elif inspect.isawaitable(answer):
-                cleanup = await answer
-                is_mounted = True
-                if callable(cleanup):
-                    ended = cleanup()
-                    if inspect.isawaitable(ended):
-                        await ended
-    except Exception:  # noqa: BLE001 — foreign code: that it raises is what was asked for
-        return not is_mounted
-    return False

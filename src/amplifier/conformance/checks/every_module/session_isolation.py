@@ -1,7 +1,7 @@
-"""Two sessions in one process: what the second one sees must not depend on the first.
+"""Compares two sessions in one process: the results of the second must not depend on the first.
 
-The same calls are made in a first session and, while that is open, in a second of the same user in another directory. If the
-second answers otherwise, and a freshly imported module answers like the first, then something is shared. Above stands the check; below stands the scene.
+The same calls are made in a first session and, while that is open, in a second one of the same user in another directory.
+If the second returns something else, and a freshly imported module returns the same as the first, then they share state.
 """
 
 from __future__ import annotations
@@ -10,59 +10,62 @@ from typing import Any
 
 import attrs
 
-from amplifier.conformance.harness.cpu_clock import fair_time
-from amplifier.conformance.harness.mounted_module import Scene, Stage
-from amplifier.conformance.harness.typical_use import exercises
+from amplifier.conformance.harness.check_registry import check
+from amplifier.conformance.harness.cpu_clock import unstalled_time
+from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
+from amplifier.conformance.harness.typical_use import typical_operations
 from amplifier.conformance.target.load import load_anew
 
 _ROUNDS = ((0.03, 12), (0.3, 3))
-"""Below so many seconds for a round so many rounds, as what is counted may show only after a while; one for a slow module."""
+"""A round shorter than so many seconds is run so many times, as shared counters may show late; a slow one runs once."""
 
 
-async def look_for_sharing(stage: Stage, config: dict[str, Any]) -> None:
-    """Compare what three sessions see that are mounted with these settings."""
-    loaded = attrs.evolve(stage.loaded, config=config)
-    fresh = attrs.evolve(stage, loaded=load_anew(loaded), faults=[], notes=[])
-    async with fresh.scene() as first:
-        started = fair_time()
-        alone = await _answers(first, 1)
-        seconds = fair_time() - started
-        rounds = next((count for most, count in _ROUNDS if seconds < most), 1)
-        alone += await _answers(first, rounds - 1)
-        async with fresh.scene(neighbour=first) as second:
-            beside = await _answers(second, rounds, first)
-    if alone == beside:
-        return
-    again = attrs.evolve(fresh, loaded=load_anew(loaded))
-    async with again.scene() as third:
-        if await _answers(third, rounds) != alone:
-            return  # it never answers the same, so nothing follows
-    for (name, given, usual), (_, _, other) in zip(alone, beside, strict=False):
-        if usual != other:
-            what = f"in a second session {name} gave {_short(other)}, because a first one had been there; expected {_short(usual)}"
-            stage.fault("A16", what, given=given)
+@check("A16", kind="hygiene")
+async def shares_nothing(ctx: CheckContext) -> None:
+    """Makes the same calls in two sessions at once; the second gets the results that a new process would get."""
+    for config in ctx.configs:
+        await _compare_sessions(ctx, config)
+        if ctx.faults:
             return
 
 
-async def _answers(scene: Scene, rounds: int, neighbour: Scene | None = None) -> list[tuple[str, Any, Any]]:
+async def _compare_sessions(ctx: CheckContext, config: dict[str, Any]) -> None:
+    loaded = attrs.evolve(ctx.loaded, config=config)
+    fresh = attrs.evolve(ctx.fresh(), loaded=load_anew(loaded))
+    async with fresh.mount() as first:
+        started = unstalled_time()
+        alone = await _results(first, 1)
+        seconds = unstalled_time() - started
+        rounds = next((count for most, count in _ROUNDS if seconds < most), 1)
+        alone += await _results(first, rounds - 1)
+        async with fresh.mount(neighbour=first) as second:
+            beside = await _results(second, rounds, first)
+    if alone == beside:
+        return
+    async with attrs.evolve(fresh, loaded=load_anew(loaded)).mount() as third:
+        if await _results(third, rounds) != alone:
+            return  # it is not deterministic, so nothing follows
+    for (name, given, usual), (_, _, other) in zip(alone, beside, strict=False):
+        if usual != other:
+            what = f"in a second session {name} gave {_short(other)}, because a first one had been there"
+            ctx.fault("A16", f"{what}; expected {_short(usual)}", given=given)
+            return
+
+
+async def _results(
+    mounted: MountedModule, rounds: int, neighbour: MountedModule | None = None
+) -> list[tuple[str, Any, str]]:
     found = []
-    # Both sessions are in the midst of their work: what an ended one has put away says nothing.
-    for exercise in [each for each in exercises(scene) if not each.is_last] * rounds:
-        outcome = await scene.call(exercise.run, scene)
+    # Operations that end a session are left out: both sessions have to be active.
+    for operation in [each for each in typical_operations(mounted) if not each.is_last] * rounds:
+        outcome = await mounted.call(operation.run, mounted)
         value = outcome.value if outcome.returned else type(outcome.error).__name__
-        found.append((exercise.name, exercise.given, _without_session(value, scene, neighbour)))
+        text = mounted.without_session(repr(value))
+        if neighbour is not None:  # home and temporary files are the same for both
+            for folder in (neighbour.directory.parent / "home", neighbour.temporary):
+                text = text.replace(str(folder), f"<place>/{folder.name}")
+        found.append((operation.name, operation.given, text))
     return found
-
-
-def _without_session(value: Any, scene: Scene, neighbour: Scene | None) -> str:
-    """A value as text in which nothing names the session or its directories."""
-    text = repr(value).replace(scene.session.session_id, "<session>")
-    # Its own first: they may lie among the neighbour's temporary files. Home and those are one for both, the rest is not.
-    text = text.replace(str(scene.directory.parent), "<place>")
-    if neighbour is not None:
-        for folder in (neighbour.directory.parent / "home", neighbour.temporary):
-            text = text.replace(str(folder), f"<place>/{folder.name}")
-    return text
 
 
 def _short(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Files after a cancelled call: whole, old or new. Above stands the check; below stand the scene and `cancel_at`."""
+"""Compares files after a cancelled call with those before and after an undisturbed one: each is whole, old or new."""
 
 from __future__ import annotations
 
@@ -7,69 +7,62 @@ from contextlib import suppress
 
 import attrs
 
-from amplifier.conformance.harness.cancelled_calls import _NEVER, _chosen, _coroutine
-from amplifier.conformance.harness.mounted_module import CALL_SECONDS, IGNORED_AFTER, Scene, Stage
+from amplifier.conformance.harness.cancelled_calls import NEVER, cancel_once, chosen_suspensions
+from amplifier.conformance.harness.check_registry import check
+from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
 from amplifier.conformance.harness.resource_snapshot import files_below
 from amplifier.conformance.harness.time_budget import Budget
-from amplifier.conformance.harness.typical_use import exercises
+from amplifier.conformance.harness.typical_use import typical_operations
 from amplifier.testing import cancel_at
 
-Files = dict[str, bytes | None]
+_Contents = dict[str, bytes | None]
 
 _SECONDS = 4.0
-_TEMPORARY = "tmp/"
 
 
-async def look_for_torn_files(stage: Stage) -> None:
-    """Compare the files after a cancelled call with those before and after an undisturbed one."""
-    budget = Budget(stage, _SECONDS)
-    async with stage.scene() as scene:
-        count = len(exercises(scene))
+@check("A10", kind="cancellation")
+async def tears_no_file(ctx: CheckContext) -> None:
+    """Cancels calls that write files at each suspension; a file holds its old content or its new content."""
+    budget = Budget(ctx, _SECONDS)
+    async with ctx.mount() as mounted:
+        count = len(typical_operations(mounted))
     for index in range(count):
         if budget.is_spent():
             return
-        first, second = await _undisturbed(stage, index), await _undisturbed(stage, index)
+        first, second = await _undisturbed(ctx, index), await _undisturbed(ctx, index)
         if first is None or second is None or first[0] == first[1]:
             continue
-        # Files that differ from run to run (dates, ids) have no "new" to compare with; nor have names that do.
-        steady = {name for name in first[1] if first[1][name] == second[1].get(name)}
-        named_alike = first[1].keys() == second[1].keys()
-        for k in _chosen(first[2], stage):
-            if budget.is_spent():
+        old, new, suspensions = first
+        # Files that differ from run to run (dates, ids) have no new content to compare with; nor have names that do.
+        steady = {name for name in new if new[name] == second[1].get(name)}
+        files = _Files(old, new, steady, new.keys() == second[1].keys())
+        for k in chosen_suspensions(ctx, suspensions):
+            if budget.is_spent() or await _is_torn(ctx, index, k, files):
                 return
-            if await _cancelled(stage, index, k, _Files(first[0], first[1], steady, named_alike)):
-                return
 
 
-def _files(scene: Scene) -> Files:
-    """The files of a scene, temporary ones and those at home too, under names that do not depend on its session."""
-    session_id = scene.session.session_id
-    return {name.replace(session_id, "<session>"): text for name, text in files_below(scene.directory.parent).items()}
+def _contents(mounted: MountedModule) -> _Contents:
+    """All files, temporary ones and those in the home too, under names without the session id."""
+    session_id = mounted.session.session_id
+    return {name.replace(session_id, "<session>"): text for name, text in files_below(mounted.directory.parent).items()}
 
 
-async def _undisturbed(stage: Stage, index: int) -> tuple[Files, Files, int] | None:
-    async with stage.scene() as scene:
-        exercise = exercises(scene)[index]
-        before = _files(scene)
-        outcome = await scene.call(cancel_at, _NEVER, _coroutine(exercise, scene))
-        if not outcome.returned:
-            return None
-        return before, _files(scene), outcome.value.suspensions
+async def _undisturbed(ctx: CheckContext, index: int) -> tuple[_Contents, _Contents, int] | None:
+    async with ctx.mount() as mounted:
+        before = _contents(mounted)
+        outcome = await mounted.call(cancel_at, NEVER, typical_operations(mounted)[index].run, mounted)
+        return (before, _contents(mounted), outcome.value.suspensions) if outcome.returned else None
 
 
-async def _cancelled(stage: Stage, index: int, k: int, files: _Files) -> bool:
-    async with stage.scene() as scene:
-        exercise = exercises(scene)[index]
-        trial = None
-        with stage.alarm(CALL_SECONDS + IGNORED_AFTER, "A8", exercise.name), suppress(Exception):
-            trial = await cancel_at(k, _coroutine(exercise, scene))
-        if trial is None or not trial.fired:
-            return False
-        for name, content in _files(scene).items():
-            complaint = files.complaint(name, content)
-            if complaint is not None:
-                what = f"{exercise.name} was cancelled, and {complaint}"
-                stage.fault("A10", what, given=exercise.given, cancelled_at=trial.where)
+async def _is_torn(ctx: CheckContext, index: int, k: int, files: _Files) -> bool:
+    async with ctx.mount() as mounted:
+        operation = typical_operations(mounted)[index]
+        trial = await cancel_once(mounted, operation, k)
+        for name, content in _contents(mounted).items() if trial is not None and trial.fired else ():
+            problem = files.problem(name, content)
+            if problem is not None:
+                what = f"{operation.name} was cancelled, and {problem}"
+                ctx.fault("A10", what, given=operation.given, cancelled_at=trial.where)
                 return True
     return False
 
@@ -81,52 +74,47 @@ class _Files:
     Attributes:
         old: Before.
         new: After.
-        steady: The names of those that hold the same after every such call.
-        named_alike: Whether they have the same names after every such call.
+        steady: The names of those with the same content after every such call.
+        has_steady_names: Whether the names are the same after every such call.
     """
 
-    old: Files
-    new: Files
+    old: _Contents
+    new: _Contents
     steady: set[str]
-    named_alike: bool
+    has_steady_names: bool
 
-    def complaint(self, name: str, content: bytes | None) -> str | None:
-        """What is wrong with a file after a call that was cancelled."""
+    def problem(self, name: str, content: bytes | None) -> str | None:
+        """What is wrong with a file after a cancelled call."""
         if content is None or (name in self.old and content == self.old[name]) or _is_database(name, content):
             return None
+        shown = repr(name.removeprefix("work/"))
         whole = self.new.get(name)
         if whole is None:
-            if not self.named_alike or name in self.new or name.startswith(_TEMPORARY):
-                return None  # what cleanup removes may lie about until then
-            return f"the half-written file {_shown(name)!r} was left behind"
+            if not self.has_steady_names or name in self.new or name.startswith("tmp/"):
+                return None  # cleanup may remove it
+            return f"the half-written file {shown} was left behind"
         if name not in self.steady:
-            if _can_be_read(name, whole, whole) and not _can_be_read(name, content, whole):
-                return f"the file {_shown(name)!r} is not JSON any more"
+            if _is_readable(name, whole, whole) and not _is_readable(name, content, whole):
+                return f"the file {shown} is not JSON any more"
             return None
         if content == whole or (content and content.endswith(b"\n") and whole.startswith(content)):
-            return None  # done, or a log of which the first lines were written: each of them is whole
-        return f"the file {_shown(name)!r} holds neither what it held before nor what it was to hold"
+            return None  # new, or a log with complete lines
+        return f"the file {shown} holds neither what it held before nor what it was to hold"
 
 
 def _is_database(name: str, content: bytes) -> bool:
-    """Whether a file belongs to SQLite, which keeps it whole by means of its own, whatever its bytes."""
+    """Whether a file belongs to SQLite, which keeps it consistent whatever its bytes."""
     return content.startswith(b"SQLite format 3") or name.endswith(("-journal", "-wal", "-shm"))
 
 
-def _can_be_read(name: str, content: bytes, whole: bytes) -> bool:
-    """Whether a file is a JSON text, or a list of them with one in every line."""
+def _is_readable(name: str, content: bytes, whole: bytes) -> bool:
+    """Whether a file is a JSON text, or has one in every line."""
     if not content.strip():
-        # A list of nothing yet is a list.
+        # An empty list of lines is readable.
         return name.endswith((".jsonl", ".ndjson", ".log")) or (whole.startswith(b"{") and not name.endswith(".json"))
-    try:
+    with suppress(ValueError):
         json.loads(content)
-    except ValueError:
-        try:
-            return content.endswith(b"\n") and all(json.loads(line) is not None for line in content.splitlines())
-        except ValueError:
-            return False
-    return True
-
-
-def _shown(name: str) -> str:
-    return name.removeprefix("work/")
+        return True
+    with suppress(ValueError):
+        return content.endswith(b"\n") and all(json.loads(line) is not None for line in content.splitlines())
+    return False

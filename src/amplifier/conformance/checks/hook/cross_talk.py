@@ -1,49 +1,68 @@
-"""Two events for a handler at the same time: each answer is about its own event.
-
-Above stands the check; below stands the scene.
-"""
+"""Detects cross-talk between concurrent events of one handler."""
 
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
-import anyio
-import anyio.lowlevel
-
-from amplifier.conformance.harness.mounted_module import IGNORED_AFTER, Outcome, Scene, Stage, attempt
+from amplifier.conformance.harness.calls import Outcome, call_with_deadline
+from amplifier.conformance.harness.check_registry import check
+from amplifier.conformance.harness.concurrent_calls import HEAD_STARTS, MARKS, has_swapped, run_concurrently
+from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
 from amplifier.conformance.harness.time_budget import Budget
 from amplifier.conformance.inputs.hook_payloads import ordinary_payload, reaching_payloads
 from amplifier.conformance.inputs.json_schema import fingerprint
-from amplifier.conformance.target.source_literals import choices_in, inputs_in, triggers_in
+from amplifier.conformance.target.source_literals import choices_in, inputs_in, texts_in, triggers_in
+from amplifier.events import ALL_EVENTS
 from amplifier.models import HookResult, to_dict
 
-_MARKS = ("alphamark", "bravomark")
 _SECONDS = 2.0
-_MOST = 8
-_EVENTS_EACH = 3
+_BUDGET = 2.0
+_MAX_PAYLOADS = 8
+_EVENTS_PER_HANDLER = 3
 
 
-async def look_for_mixed_events(stage: Stage, named: list[str], budget: Budget) -> None:
-    """Report the first handler that answers one event with what another one carried."""
-    async with stage.scene() as scene:
+@check("H3", "H5", kind="behaviour", types=("hook",))
+async def keeps_events_apart(ctx: CheckContext) -> None:
+    """Passes two events to a handler at the same time; no result may hold what the other event carried."""
+    target = ctx.loaded.target
+    named = [event for event in ALL_EVENTS if event in set(texts_in(target))]
+    budget = Budget(ctx, _BUDGET)
+    async with ctx.mount() as mounted:
         handlers: list[Any] = []
-        events: list[tuple[int, str]] = []
-        for index, each in enumerate(scene.registrations):
-            if handlers.count(each.handler) < _EVENTS_EACH:
+        registered: list[tuple[int, str]] = []
+        for index, each in enumerate(mounted.registrations):
+            if handlers.count(each.handler) < _EVENTS_PER_HANDLER:
                 handlers.append(each.handler)
-                events.append((index, each.event))
-    for index, event in events:
-        for each in [event] if event != "*" else (named or ["tool:pre", "tool:post"])[:4]:
-            for data in _payloads(stage, each):
-                if budget.is_spent() or await _is_mixed(stage, index, each, data):
+                registered.append((index, each.event))
+    for index, pattern in registered:
+        for event in [pattern] if pattern != "*" else (named or ["tool:pre", "tool:post"])[:4]:
+            reaching = reaching_payloads(event, inputs_in(target), choices_in(target), triggers_in(target))
+            for data in [ordinary_payload(event), *reaching][:_MAX_PAYLOADS]:
+                if budget.is_spent() or await _is_mixed(ctx, index, event, data):
                     return
 
 
-def _payloads(stage: Stage, event: str) -> list[dict[str, Any]]:
-    subject = stage.loaded.subject
-    reaching = list(reaching_payloads(event, inputs_in(subject), choices_in(subject), triggers_in(subject)))
-    return [ordinary_payload(event), *reaching][:_MOST]
+async def _is_mixed(ctx: CheckContext, index: int, event: str, data: dict[str, Any]) -> bool:
+    payloads = [_marked(data, mark) for mark in MARKS]
+    for which, mark in enumerate(MARKS):
+        async with ctx.mount() as mounted:
+            alone = await _handle(mounted, index, event, payloads[which])
+        if mark not in _shown(alone):
+            return False  # the result does not show which event it is about
+    for head_start in HEAD_STARTS:
+        async with ctx.mount() as mounted:
+            first, second = (partial(_handle, mounted, index, event, payload) for payload in payloads)
+            together = await run_concurrently(ctx, (first, second), head_start, what="a handler", seconds=_SECONDS)
+        for which, outcome in enumerate(together):
+            text = _shown(outcome)
+            if has_swapped(which, text):
+                clause = "H5" if getattr(outcome.value, "action", "") == "modify" else "H3"
+                what = f"two {event} at the same time: the answer to one holds what the other carried, {text[:150]}"
+                ctx.fault(clause, what, given={"event": event, "data": payloads})
+                return True
+    return False
 
 
 def _marked(data: Any, mark: str) -> Any:
@@ -55,49 +74,11 @@ def _marked(data: Any, mark: str) -> Any:
     return f"{data} {mark}" if isinstance(data, str) else data
 
 
-async def _is_mixed(stage: Stage, index: int, event: str, data: dict[str, Any]) -> bool:
-    pair = [_marked(data, mark) for mark in _MARKS]
-    alone = []
-    for payload in pair:
-        async with stage.scene() as scene:
-            alone.append(_shown(await _handle(scene, index, event, payload)))
-    if not all(mark in text for mark, text in zip(_MARKS, alone, strict=True)):
-        return False  # the answers do not show what they are about
-    for head_start in (0, 1, 3):
-        async with stage.scene() as scene:
-            beside = await _beside_each_other(scene, index, event, pair, head_start)
-        for outcome, mark, other in zip(beside, _MARKS, _MARKS[::-1], strict=True):
-            text = _shown(outcome)
-            if mark not in text and other in text:
-                clause = "H5" if getattr(outcome.value, "action", "") == "modify" else "H3"
-                what = f"two {event} at the same time: the answer to one holds what the other carried, {text[:150]}"
-                stage.fault(clause, what, given={"event": event, "data": pair})
-                return True
-    return False
-
-
-async def _beside_each_other(
-    scene: Scene, index: int, event: str, pair: list[dict[str, Any]], head_start: int
-) -> list[Outcome]:
-    outcomes: dict[int, Outcome] = {}
-
-    async def handle(which: int) -> None:
-        outcomes[which] = await _handle(scene, index, event, pair[which])
-
-    with scene.stage.alarm(_SECONDS * 2 + IGNORED_AFTER, "A8", "a handler"):
-        async with anyio.create_task_group() as group:
-            group.start_soon(handle, 0)
-            for _ in range(head_start):
-                await anyio.lowlevel.checkpoint()
-            group.start_soon(handle, 1)
-    return [outcomes[0], outcomes[1]]
-
-
-async def _handle(scene: Scene, index: int, event: str, data: dict[str, Any]) -> Outcome:
-    registrations = scene.registrations
+async def _handle(mounted: MountedModule, index: int, event: str, data: dict[str, Any]) -> Outcome:
+    registrations = mounted.registrations
     if index >= len(registrations):
         return Outcome(kind="late")
-    return await attempt(registrations[index].handler, event, copy.deepcopy(data), seconds=_SECONDS)
+    return await call_with_deadline(registrations[index].handler, event, copy.deepcopy(data), seconds=_SECONDS)
 
 
 def _shown(outcome: Outcome) -> str:
@@ -105,5 +86,5 @@ def _shown(outcome: Outcome) -> str:
         return ""
     try:
         return fingerprint(to_dict(outcome.value))
-    except Exception:  # noqa: BLE001 — values that no model takes; another check says so
+    except Exception:  # noqa: BLE001 — values that no model accepts; another check reports them
         return ""

@@ -1,7 +1,4 @@
-"""Loops and their limits: a model that never stops, a turn that is cancelled at every moment.
-
-The other promises of loops are in `_orchestrator`.
-"""
+"""Checks of loops with many model calls or many cancellations: the iteration limit, and cancellation at every suspension."""
 
 from __future__ import annotations
 
@@ -10,18 +7,22 @@ from typing import Any
 
 import anyio.lowlevel
 
+from amplifier.conformance.harness.cancelled_calls import NEVER
 from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.mounted_module import CALL_SECONDS, IGNORED_AFTER, Scene, Stage
-from amplifier.conformance.harness.scripted_turns import PlayedTurn, World, complaints_about
+from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
+from amplifier.conformance.harness.scripted_turns import (
+    MAX_ENDLESS_MODEL_CALLS,
+    RecordedTurn,
+    ScriptedSession,
+    turn_violations,
+)
 from amplifier.testing import cancel_at
 
-from .turns import LOOPS, ONE_TOOL, get_to_know, report
+from .turns import LOOPS, ONE_TOOL, report, run_first_turn
 
-MOST_CALLS = 1_500
-"""Model calls of one turn that count as a turn without a limit."""
 _SECONDS = 60.0
 _SETTLING_STEPS = 10
-_DEEDS = {
+_ACTIONS = {
     "started": "was started",
     "returned": "returned",
     "raised": "raised",
@@ -29,9 +30,10 @@ _DEEDS = {
     "answered": "answered",
     "stored": "was stored",
 }
-_NEVER = 1_000_000_000
 REPEATS = 12
-"""How often a turn is cancelled while a tool or a model works, before the loop has to work again: slots get lost singly."""
+"""How often a turn is cancelled while a tool or a model works, since each cancellation may lose one slot."""
+_TRANSCRIPT = ("O5", "O6", "O11", "O12", "O13")
+"""The clauses that a turn cut short has to keep."""
 
 _SAID = {"blocks": [{"say": "Done. "}]}
 _PARALLEL: dict[str, Any] = {
@@ -71,181 +73,169 @@ CANCELLED = {"parallel tools": _PARALLEL, "hooks that object": _HOOKED}
 
 
 @check("O5", "O6", "O11", "O12", "O13", "O23", kind="behaviour", types=LOOPS)
-async def has_a_limit(stage: Stage) -> None:
-    """Lets the model ask for a tool again and again, and counts; then once more after turns that ended otherwise."""
-    await get_to_know(stage)
-    async with stage.scene() as scene:
-        if scene.instance is None:
+async def has_a_limit(ctx: CheckContext) -> None:
+    """Lets the model call a tool in every answer, counts its calls, and repeats that after turns that ended otherwise."""
+    await run_first_turn(ctx)
+    async with ctx.mount() as mounted:
+        if mounted.instance is None:
             return
-        first = await _count(scene, stage)
-        if first > MOST_CALLS:
-            stage.fault("O23", f"a model that never stops was asked more than {MOST_CALLS} times in one turn")
+        first = await _count(mounted, ctx)
+        if first > MAX_ENDLESS_MODEL_CALLS:
+            ctx.fault(
+                "O23", f"a model that never stops was asked more than {MAX_ENDLESS_MODEL_CALLS} times in one turn"
+            )
             return
-        second = await _count(scene)
-    async with stage.scene() as scene:
-        if await _count(scene) != first:
+        second = await _count(mounted)
+    async with ctx.mount() as mounted:
+        if await _count(mounted) != first:
             return  # a limit of another kind, such as a time
     if second < first:
-        stage.fault("O23", f"in a first turn the model was asked {first} times, in the next one {second} times")
+        ctx.fault("O23", f"in a first turn the model was asked {first} times, in the next one {second} times")
         return
-    async with stage.scene() as scene:
+    async with ctx.mount() as mounted:
         for error in (None, "NotFoundError", None):
             answers = [{"blocks": [{"call": "alpha"}]}, {"error": error} if error else _SAID]
-            world = World(scene, {"turns": [{"prompt": "Go.", "answers": answers}]})
-            await world.play()
-            world.leave()
-        world = World(scene, ONE_TOOL)
-        await world.play_and_cancel(8)
-        world.leave()
-        after = await _count(scene)
+            session = ScriptedSession(mounted, {"turns": [{"prompt": "Go.", "answers": answers}]})
+            await session.run_turns()
+            session.detach()
+        session = ScriptedSession(mounted, ONE_TOOL)
+        await session.run_and_cancel(8)
+        session.detach()
+        after = await _count(mounted)
         if after < first:
             what = f"at first the model was asked {first} times; after turns of other kinds only {after} times"
-            stage.fault("O23", what)
+            ctx.fault("O23", what)
 
 
-async def _count(scene: Scene, judged: Stage | None = None) -> int:
-    """How often a model that never stops is asked; if told so, the end of that turn is looked at as well."""
-    world = EndlessWorld(scene, ONE_TOOL)
-    turn = await world.play_turn(seconds=_SECONDS)
+async def _count(mounted: MountedModule, checked: CheckContext | None = None) -> int:
+    """How often a model that never stops is called; with ``checked``, the transcript of that turn is checked as well."""
+    session = ScriptedSession(mounted, ONE_TOOL, endless=True)
+    turn = await session.run_turn(seconds=_SECONDS)
     turn.is_limited = True
-    if judged is not None and world.gave_up is None:
-        wanted = {"O5", "O6", "O11", "O12", "O13"}
-        report(judged, (each for each in complaints_about(turn) if each[0] in wanted), world, turn)
-    world.leave()
-    return len(turn.places("asked"))
-
-
-class EndlessWorld(World):
-    """A world whose model asks for a tool again and again; too often is too often."""
-
-    is_endless = True
-
-    def next_answer(self, is_offered_tools: bool = False) -> Any:
-        """Once more."""
-        if self.asked > MOST_CALLS:
-            self.give_up("O23")
-        return super().next_answer(is_offered_tools)
+    if checked is not None and session.gave_up is None:
+        report(checked, (each for each in turn_violations(turn) if each[0] in _TRANSCRIPT), session, turn)
+    session.detach()
+    return len(turn.positions("asked"))
 
 
 # ── cancellation ──
 
 
 @check("O5", "O6", "O11", "O12", "O13", "A7", "A8", "A9", kind="cancellation", types=LOOPS)
-async def keeps_the_transcript_when_cancelled(stage: Stage) -> None:
-    """Cancels turns while models, tools, hooks and context work, at each suspension, and reads the transcript."""
-    await get_to_know(stage)
+async def keeps_the_transcript_when_cancelled(ctx: CheckContext) -> None:
+    """Cancels turns at each suspension of models, tools, hooks, context and loop, and reads the transcript."""
+    await run_first_turn(ctx)
     for name, case in CANCELLED.items():
-        async with stage.scene() as scene:
-            if scene.instance is None:
+        async with ctx.mount() as mounted:
+            if mounted.instance is None:
                 return
-            sweep = _Sweep(stage, name, World(scene, case))
-            outcome = await scene.call(cancel_at, _NEVER, sweep.world.run_bare, False)
+            sweep = _Sweep(ctx, name, ScriptedSession(mounted, case))
+            outcome = await mounted.call(cancel_at, NEVER, sweep.session.execute_unguarded, False)
             if not outcome.returned:
-                what = f"the turn with {name} does not end by itself, so it was not cancelled at every moment"
-                stage.notes.append(what)
+                what = f"the turn with {name} does not end by itself, so it was not cancelled at every suspension"
+                ctx.notes.append(what)
                 continue
-            for k in _chosen(sweep.world.moments, stage):
-                if not await sweep.at_moment(k):
+            for k in _chosen(ctx, sweep.session.suspensions):
+                if not await sweep.cancel_in_double(k):
                     return
-            for k in _chosen(outcome.value.suspensions, stage):
-                if not await sweep.at_suspension(k):
+            for k in _chosen(ctx, outcome.value.suspensions):
+                if not await sweep.cancel_in_loop(k):
                     return
-            await sweep.expect_whole()
+            await sweep.check_works()
 
 
-def _chosen(count: int, stage: Stage) -> list[int]:
-    points = range(1, count + 1)
-    most = stage.points * 4
-    return list(points) if count <= most else sorted(random.Random(stage.seed).sample(points, most))
+def _chosen(ctx: CheckContext, count: int) -> list[int]:
+    points, most = range(1, count + 1), ctx.points * 4
+    return list(points) if count <= most else sorted(random.Random(ctx.seed).sample(points, most))
 
 
 class _Sweep:
-    """The same turn of the same loop, cancelled again and again; each time it must have survived the time before."""
+    """The same turn of the same loop, cancelled again and again."""
 
-    def __init__(self, stage: Stage, name: str, world: World) -> None:
-        self._stage = stage
+    def __init__(self, ctx: CheckContext, name: str, session: ScriptedSession) -> None:
+        self._ctx = ctx
         self._name = name
         self._tried: set[str] = set()
         self._last = ""
-        self.world = world
+        self.session = session
 
-    async def at_moment(self, k: int) -> bool:
-        """Cancel while a double waits; at moments of a new kind often enough for slots to run out."""
-        given = {"turn": self._name, "moment": k}
+    async def cancel_in_double(self, k: int) -> bool:
+        """Cancel at the k-th suspension of a double; in a new kind of double often enough for slots to run out."""
+        given = {"turn": self._name, "suspension of a double": k}
         repeats = 0
         while True:
-            self.world.forget()
-            turn, repeats = await self.world.play_and_cancel(k), repeats + 1
-            where = self.world.cancelled_where
+            self.session.reset()
+            turn, repeats = await self.session.run_and_cancel(k), repeats + 1
+            where = self.session.cancelled_where
             if not where:
-                return self._judge_uncancelled(turn)
+                return self._check_uncancelled(turn)
             self._last = where
-            self._judge_outcome(turn, given, where)
-            await self._expect_rest(given, where)
-            if self._stage.faults:
+            self._check_outcome(turn, given, where)
+            await self._check_ended(given, where)
+            if self._ctx.faults:
                 return False
             wanted = REPEATS if where.startswith(("tool", "provider.")) else 3
             if repeats >= (1 if where in self._tried else wanted):
                 self._tried.add(where)
                 return True
 
-    async def at_suspension(self, k: int) -> bool:
-        """Cancel while the task of the turn itself waits, be it for code of its own."""
+    async def cancel_in_loop(self, k: int) -> bool:
+        """Cancel at the k-th suspension of the task that runs the turn."""
         given = {"turn": self._name, "suspension": k}
-        self.world.forget()
-        with self._stage.alarm(CALL_SECONDS + IGNORED_AFTER, "A8", f"a turn with {self._name}"):
+        self.session.reset()
+        with self._ctx.alarm(what=f"a turn with {self._name}"):
             try:
-                trial = await cancel_at(k, self.world.run_bare)
+                trial = await cancel_at(k, self.session.execute_unguarded)
             except Exception as error:  # noqa: BLE001 — foreign code: this is what is being looked for
                 what = f"a turn was cancelled, and execute raised {type(error).__name__}: {str(error)[:200]}"
-                self._stage.fault("A7", what, given=given, cancelled_at=self._last, error=error)
+                self._ctx.fault("A7", what, given=given, cancelled_at=self._last, error=error)
                 return False
         if trial.fired:
             self._last = trial.where
             if not trial.returned:
-                self._judge_transcript(self.world.turn, given, trial.where)
-            await self._expect_rest(given, trial.where)
-        return not self._stage.faults
+                self._check_transcript(self.session.turn, given, trial.where)
+            await self._check_ended(given, trial.where)
+        return not self._ctx.faults
 
-    async def expect_whole(self) -> None:
-        """The loop must still work."""
-        self.world.forget()
-        self._judge_uncancelled(await self.world.play_turn())
+    async def check_works(self) -> None:
+        """Run a turn without cancelling it."""
+        self.session.reset()
+        self._check_uncancelled(await self.session.run_turn())
 
-    def _judge_uncancelled(self, turn: PlayedTurn) -> bool:
+    def _check_uncancelled(self, turn: RecordedTurn) -> bool:
         outcome = turn.outcome
         if outcome is not None and outcome.returned:
             return True
         what = f"after a cancelled turn execute {outcome}"
-        self._stage.fault("A9", what, cancelled_at=self._last, error=None if outcome is None else outcome.error)
+        self._ctx.fault("A9", what, cancelled_at=self._last, error=None if outcome is None else outcome.error)
         return False
 
-    def _judge_outcome(self, turn: PlayedTurn, given: dict[str, Any], where: str) -> None:
+    def _check_outcome(self, turn: RecordedTurn, given: dict[str, Any], where: str) -> None:
         outcome = turn.outcome
         if outcome is None:
-            self._judge_transcript(turn, given, where)
+            self._check_transcript(turn, given, where)
         elif outcome.kind == "raised":
             what = f"a turn was cancelled, and execute {outcome}"
-            self._stage.fault("A7", what, given=given, cancelled_at=where, error=outcome.error)
-        elif self.world.was_delivered:
+            self._ctx.fault("A7", what, given=given, cancelled_at=where, error=outcome.error)
+        elif self.session.was_delivered:
             what = "a turn was cancelled, and execute returned all the same"
-            self._stage.fault("A7", what, given=given, cancelled_at=where)
+            self._ctx.fault("A7", what, given=given, cancelled_at=where)
 
-    def _judge_transcript(self, turn: PlayedTurn, given: dict[str, Any], where: str) -> None:
-        wanted = {"O5", "O6", "O11", "O12", "O13"}
-        for clause, what in complaints_about(turn):
+    def _check_transcript(self, turn: RecordedTurn, given: dict[str, Any], where: str) -> None:
+        wanted = set(_TRANSCRIPT)
+        for clause, what in turn_violations(turn):
             if clause in wanted:
                 wanted.discard(clause)
-                self._stage.fault(clause, what, given=given, cancelled_at=where)
+                self._ctx.fault(clause, what, given=given, cancelled_at=where)
 
-    async def _expect_rest(self, given: dict[str, Any], where: str) -> None:
-        """What a turn started ends with it; whatever happens afterwards is its ghost."""
-        turn = self.world.turn
-        ended = len(turn.happened)
-        for _ in range(_SETTLING_STEPS if self.world.running else 2):
+    async def _check_ended(self, given: dict[str, Any], where: str) -> None:
+        """Report whatever the turn started and did not end with it."""
+        turn = self.session.turn
+        ended = len(turn.log)
+        for _ in range(_SETTLING_STEPS if self.session.running else 2):
             await anyio.lowlevel.checkpoint()
-        ghosts = [each for each in turn.happened[ended:] if each.kind in _DEEDS]
-        if ghosts or self.world.running:
-            deed = f"{ghosts[0].name!r} {_DEEDS[ghosts[0].kind]}" if ghosts else "a tool still ran"
-            what = f"a turn was cancelled and had ended, and afterwards {deed}"
-            self._stage.fault("A8", what, given=given, cancelled_at=where)
+        late = [each for each in turn.log[ended:] if each.kind in _ACTIONS]
+        if late or self.session.running:
+            action = f"{late[0].name!r} {_ACTIONS[late[0].kind]}" if late else "a tool still ran"
+            what = f"a turn was cancelled and had ended, and afterwards {action}"
+            self._ctx.fault("A8", what, given=given, cancelled_at=where)

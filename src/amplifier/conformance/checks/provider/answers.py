@@ -1,19 +1,16 @@
-"""What providers promise about answers: shape, usage, calls and their ids, requests left alone, everything accepted.
-
-What they promise about being told of, listed, mounted and asked at once is in `_provider_conduct`.
-"""
+"""Checks of providers: members, responses, usage, tool calls and their ids, errors."""
 
 from __future__ import annotations
 
 import copy
-import inspect
 import json
 from typing import Any
 
 import anyio
 
+from amplifier.conformance.harness.calls import Outcome
 from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.mounted_module import Outcome, Scene, Stage
+from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
 from amplifier.conformance.harness.time_budget import Budget
 from amplifier.contracts import Provider
 from amplifier.errors import (
@@ -40,15 +37,14 @@ from amplifier.models import (
 
 from .dialogues import (
     asking,
+    call_tuples,
     calls_of,
     complete,
     continued,
     one_of_everything,
     problem_with,
-    reported_usage,
     request_from,
     snapshot,
-    told,
 )
 
 PROVIDER = ("provider",)
@@ -61,33 +57,43 @@ _OTHER_REASONS = (
     ProviderUnavailableError,
     RateLimitError,
 )
-"""Errors that do not blame the kinds of messages in a request."""
-_MOMENT = 0.2
+"""Errors that have other reasons than the content of a request."""
+_EVENT_SECONDS = 0.2
 _USAGE_KEYS = ("input_tokens", "output_tokens")
 _SLOW = 0.3
 _CONVERSATION_SECONDS = 1.5
 _CACHE_KEYS = ("cache_read_tokens", "cache_write_tokens")
 
 
-def usable(scene: Scene) -> bool:
-    """Whether there is a provider that can be asked."""
-    return isinstance(scene.instance, Provider)
+def usable(mounted: MountedModule) -> bool:
+    """Whether there is a provider that can be called."""
+    return isinstance(mounted.instance, Provider)
+
+
+async def send(mounted: MountedModule, request: ChatRequest, **options: Any) -> Outcome:
+    """Call complete; report a change of the request and a response that breaks a clause by itself."""
+    before = snapshot(request)
+    outcome = await complete(mounted, request, **options)
+    expect_unchanged(mounted.ctx, request, before)
+    if outcome.returned:
+        check_response(mounted, outcome.value)
+    return outcome
 
 
 @check("P1", kind="structure", types=PROVIDER)
-async def has_five_members(stage: Stage) -> None:
-    """Reads the name and calls each of the four methods, looking which of them have to be awaited."""
-    async with stage.scene() as scene:
-        provider = scene.instance
+async def has_five_members(ctx: CheckContext) -> None:
+    """Reads the name and calls each of the four methods; two of them have to be async."""
+    async with ctx.mount() as mounted:
+        provider = mounted.instance
         if provider is None:
             return
         names = ("get_info", "list_models", "complete", "parse_tool_calls")
         missing = [name for name in names if not callable(getattr(provider, name, None))]
         for method in missing:
-            stage.fault("P1", f"{type(provider).__name__} has no method {method!r}")
+            ctx.fault("P1", f"{type(provider).__name__} has no method {method!r}")
         own_name: Any = getattr(provider, "name", None)
         if not isinstance(own_name, str) or not own_name:
-            stage.fault("P1", f"the provider's name is {own_name!r}; expected a text")
+            ctx.fault("P1", f"the provider's name is {own_name!r}; expected a text")
         arguments: dict[str, tuple[Any, ...]] = {
             "get_info": (),
             "list_models": (),
@@ -95,127 +101,104 @@ async def has_five_members(stage: Stage) -> None:
             "parse_tool_calls": (_answer([], "call"),),
         }
         for name, given in arguments.items():
-            if name not in missing:
-                await _look_at_call(stage, scene, name, given)
-
-
-async def _look_at_call(stage: Stage, scene: Scene, name: str, given: tuple[Any, ...]) -> None:
-    awaitable: list[bool] = []
-
-    async def call() -> Any:
-        answer = getattr(scene.instance, name)(*given)
-        awaitable.append(inspect.isawaitable(answer))
-        return await answer if awaitable[0] else answer
-
-    outcome = await scene.call(call)
-    is_async = name in ("list_models", "complete")
-    if awaitable and awaitable[0] is not is_async:
-        stage.fault("P1", f"{name} {'is not' if is_async else 'is'} async; the contract has it the other way round")
-    elif isinstance(outcome.error, TypeError) and stage.location_of(outcome.error) is None:
-        stage.fault("P1", f"{name} cannot be called as the contract says: {outcome.error}")
-
-
-# ── everything is accepted ──
+            if name in missing:
+                continue
+            outcome = await mounted.call(getattr(provider, name), *given)
+            is_async = name in ("list_models", "complete")
+            if outcome.is_async is not None and outcome.is_async is not is_async:
+                what = f"{name} {'is not' if is_async else 'is'} async; the contract has it the other way round"
+                ctx.fault("P1", what)
+            elif isinstance(outcome.error, TypeError) and ctx.location_of(outcome.error) is None:
+                ctx.fault("P1", f"{name} cannot be called as the contract demands: {outcome.error}")
 
 
 @check(
     "P3", "P4", "P5", "P6", "P7", "P8", "P9", "P10", "P19", kind="behaviour", types=PROVIDER, inputs="provider_requests"
 )
-async def takes_every_request(stage: Stage) -> None:
-    """Sends requests with every role and block type, compares them with what they were, and reads the answers."""
-    async with stage.scene() as scene:
-        if not usable(scene):
+async def takes_every_request(ctx: CheckContext) -> None:
+    """Sends drawn requests with every role and block type, and checks the requests afterwards and the responses."""
+    async with ctx.mount() as mounted:
+        if not usable(mounted):
             return
-        request = request_from(stage.case)
-        before = snapshot(request)
-        outcome = await complete(scene, request)
-        expect_untouched(stage, request, before)
-        if outcome.returned:
-            judge_answer(stage, scene, outcome.value)
-            if isinstance(outcome.value, ChatResponse):
-                _judge_echo(stage, request, outcome.value)
-            return
-    is_refused = outcome.kind == "raised" and not isinstance(outcome.error, _OTHER_REASONS)
-    if is_refused and await _answers_plainly(stage):
-        stage.fault("P7", f"complete {outcome}; a plain request is answered", error=outcome.error)
+        request = request_from(ctx.case)
+        outcome = await send(mounted, request)
+        _check_echo(ctx, request, outcome.value)
+    if _is_refused(outcome) and await _answers_plainly(ctx):
+        ctx.fault("P7", f"complete {outcome}; a plain request is answered", error=outcome.error)
 
 
 @check("P4", "P5", "P6", "P7", "P8", "P9", "P10", kind="behaviour", types=PROVIDER)
-async def takes_one_of_everything(stage: Stage) -> None:
-    """Sends a request for every role and every block type in turn; where a plain one is answered, these must be."""
+async def takes_one_of_everything(ctx: CheckContext) -> None:
+    """Sends a request for every role and every block type in turn; all have to be answered if a plain one is."""
     started = anyio.current_time()
-    if not await _answers_plainly(stage):
+    if not await _answers_plainly(ctx):
         return
     everything = one_of_everything()
-    if anyio.current_time() - started > _SLOW and await _takes_it_all(stage, everything):
+    if anyio.current_time() - started > _SLOW and await _takes_it_all(ctx, everything):
         return
     for name, messages in everything.items():
-        async with stage.scene() as scene:
+        async with ctx.mount() as mounted:
             request = request_from({"messages": messages})
-            before = snapshot(request)
-            outcome = await complete(scene, request)
-            expect_untouched(stage, request, before)
-            if outcome.returned:
-                judge_answer(stage, scene, outcome.value)
-                if isinstance(outcome.value, ChatResponse):
-                    _judge_echo(stage, request, outcome.value)
-            elif outcome.kind == "raised" and not isinstance(outcome.error, _OTHER_REASONS):
+            outcome = await send(mounted, request)
+            _check_echo(ctx, request, outcome.value)
+            if _is_refused(outcome):
                 what = f"a conversation with {name}: complete {outcome}; a plain request is answered"
-                stage.fault("P7", what, given=messages, error=outcome.error)
-        if stage.faults:
+                ctx.fault("P7", what, given=messages, error=outcome.error)
+        if ctx.faults:
             return
 
 
-async def _takes_it_all(stage: Stage, everything: dict[str, list[dict[str, Any]]]) -> bool:
-    """Whether one conversation with all of it is answered, which saves time with those who take theirs."""
+async def _takes_it_all(ctx: CheckContext, everything: dict[str, list[dict[str, Any]]]) -> bool:
+    """Whether one conversation with all of it is answered, which saves time with slow providers."""
     parts = [json.dumps(messages).replace("toolu_", f"toolu_{at}_") for at, messages in enumerate(everything.values())]
     messages = [message for part in parts for message in json.loads(part)]
-    async with stage.scene() as scene:
-        request = request_from({"messages": messages})
-        before = snapshot(request)
-        outcome = await complete(scene, request)
-        expect_untouched(stage, request, before)
-        if outcome.returned:
-            judge_answer(stage, scene, outcome.value)
-        return outcome.returned
+    async with ctx.mount() as mounted:
+        return (await send(mounted, request_from({"messages": messages}))).returned
 
 
-async def _answers_plainly(stage: Stage) -> bool:
+def _is_refused(outcome: Outcome) -> bool:
+    return outcome.kind == "raised" and not isinstance(outcome.error, _OTHER_REASONS)
+
+
+async def _answers_plainly(ctx: CheckContext) -> bool:
     """Whether a fresh provider answers an ordinary first request."""
-    async with stage.scene() as scene:
-        return usable(scene) and (await complete(scene, asking("Hello."))).returned
+    async with ctx.mount() as mounted:
+        return usable(mounted) and (await complete(mounted, asking("Hello."))).returned
 
 
-def expect_untouched(stage: Stage, request: ChatRequest, before: Any) -> None:
-    """A request is the caller's."""
+def expect_unchanged(ctx: CheckContext, request: ChatRequest, before: Any) -> None:
+    """Report a request that is not what it was."""
     after = snapshot(request)
     if after != before:
         changed = sorted(key for key in {*before, *after} if before.get(key) != after.get(key))
-        stage.fault("P8", f"complete changed the request: {', '.join(changed)} is not what it was")
+        ctx.fault("P8", f"complete changed the request: {', '.join(changed)} is not what it was")
 
 
-def judge_answer(stage: Stage, scene: Scene, response: Any) -> None:
-    """What an answer must be by itself, and what parse_tool_calls makes of it."""
+def check_response(mounted: MountedModule, response: Any) -> None:
+    """Report what is wrong with a response by itself, and with the result of parse_tool_calls for it."""
     found = problem_with(response)
     if found is not None:
-        stage.fault(*found)
+        mounted.ctx.fault(*found)
         return
-    parsed = _parsed(scene, response)
-    expected = told(calls_of(response))
+    parsed, expected = _parsed(mounted, response), call_tuples(calls_of(response))
     if parsed != expected:
-        stage.fault("P10", f"parse_tool_calls gave {parsed!r} for a response of its own with the calls {expected!r}")
+        mounted.ctx.fault(
+            "P10", f"parse_tool_calls gave {parsed!r} for a response of its own with the calls {expected!r}"
+        )
 
 
-def _parsed(scene: Scene, response: ChatResponse) -> Any:
+def _parsed(mounted: MountedModule, response: ChatResponse) -> Any:
     try:
-        calls = scene.instance.parse_tool_calls(response)
+        calls = mounted.instance.parse_tool_calls(response)
     except Exception as error:  # noqa: BLE001 — foreign code
         return f"{type(error).__name__}: {error}"
-    return told(calls) if isinstance(calls, (list, tuple)) else repr(calls)
+    return call_tuples(calls) if isinstance(calls, (list, tuple)) else repr(calls)
 
 
-def _judge_echo(stage: Stage, request: ChatRequest, response: ChatResponse) -> None:
-    """A thought that comes back comes back with its seal."""
+def _check_echo(ctx: CheckContext, request: ChatRequest, response: Any) -> None:
+    """Report a thinking block that came back with another signature than it was sent with."""
+    if not isinstance(response, ChatResponse):
+        return
     sent = {
         block.thinking: block.signature
         for message in request.messages
@@ -225,119 +208,106 @@ def _judge_echo(stage: Stage, request: ChatRequest, response: ChatResponse) -> N
     for block in response.content:
         if isinstance(block, ThinkingBlock) and block.thinking in sent and block.signature != sent[block.thinking]:
             what = f"the thought {block.thinking!r} was sent with the signature {sent[block.thinking]!r}"
-            stage.fault("P6", f"{what} and came back with {block.signature!r}")
-
-
-# ── conversations ──
+            ctx.fault("P6", f"{what} and came back with {block.signature!r}")
 
 
 @check(
     "P3", "P4", "P5", "P6", "P8", "P9", "P10", "P11", "P14", "P19",
     kind="behaviour", types=PROVIDER, inputs="provider_dialogues",
 )  # fmt: skip
-async def leads_a_conversation(stage: Stage) -> None:
-    """Leads conversations of several turns, answering the calls; reads answers, events, ids and earlier requests."""
-    await _lead(stage, stage.case)
+async def leads_a_conversation(ctx: CheckContext) -> None:
+    """Holds drawn conversations of several turns with tool results; checks responses, events, ids and earlier requests."""
+    await _converse(ctx, ctx.case)
 
 
 @check("P3", "P4", "P5", "P6", "P8", "P9", "P10", "P11", "P14", "P19", kind="behaviour", types=PROVIDER)
-async def leads_usual_conversations(stage: Stage) -> None:
-    """Leads the most ordinary conversations: asking for a tool again and again, small talk, and no tools on offer."""
+async def leads_usual_conversations(ctx: CheckContext) -> None:
+    """Holds usual conversations: a tool call in every turn, plain answers, and no tools offered."""
     tool = "Please use a tool."
     for case in (
         {"words": [tool] * 12, "tools": True, "options": {}},
         {"words": ["Hello.", "Hello.", tool, "Thanks."], "tools": True, "options": {"conformance_unknown": 1}},
         {"words": ["Hello.", tool], "tools": False, "options": {}},
     ):
-        await _lead(stage, case)
-        stage.tell_input(case)
-        if stage.faults:
+        await _converse(ctx, case)
+        ctx.fill_input(case)
+        if ctx.faults:
             return
 
 
-async def _lead(stage: Stage, case: dict[str, Any]) -> None:
-    async with stage.scene() as scene:
-        if not usable(scene):
+async def _converse(ctx: CheckContext, case: dict[str, Any]) -> None:
+    async with ctx.mount() as mounted:
+        if not usable(mounted):
             return
-        dialogue = _Dialogue(stage, scene)
+        dialogue = _Dialogue(ctx, mounted)
         request = asking(case["words"][0])
         request.tools = request.tools if case["tools"] else None
-        budget = Budget(stage, _CONVERSATION_SECONDS)
+        budget = Budget(ctx, _CONVERSATION_SECONDS)
         for words in [*case["words"][1:], ""]:
             response = await dialogue.turn(request, case["options"])
-            if response is None or stage.faults or budget.is_spent():
+            if response is None or ctx.faults or budget.is_spent():
                 return
             request = continued(request, response, words)
 
 
 class _Dialogue:
-    """What was asked and answered so far."""
+    """The requests and responses of a conversation so far."""
 
-    def __init__(self, stage: Stage, scene: Scene) -> None:
-        self._stage = stage
-        self._scene = scene
-        self._ids: list[str] = []
+    def __init__(self, ctx: CheckContext, mounted: MountedModule) -> None:
+        self._ctx = ctx
+        self._mounted = mounted
+        self._ids: set[str] = set()
         self._past: list[tuple[str, Any, Any]] = []
 
     async def turn(self, request: ChatRequest, options: dict[str, Any]) -> ChatResponse | None:
-        """Ask, and judge what comes; None if that was not a response."""
-        told_before = len(self._scene.events.get_events("llm:response"))
+        """Send a request and check the response; None if there was none."""
+        emitted = len(self._mounted.events.get_events("llm:response"))
         before = snapshot(request)
-        outcome = await complete(self._scene, request, **copy.deepcopy(options))
-        expect_untouched(self._stage, request, before)
+        outcome = await send(self._mounted, request, **copy.deepcopy(options))
         if not outcome.returned:
-            await self._judge_failure(outcome, request, options)
+            await self._check_failure(outcome, request, options)
             return None
         response = outcome.value
-        judge_answer(self._stage, self._scene, response)
-        if not isinstance(response, ChatResponse) or self._stage.faults:
+        if not isinstance(response, ChatResponse) or self._ctx.faults:
             return None
-        self._judge_ids(response)
-        events = (await announcements(self._scene, told_before + 1))[told_before:]
-        judge_events(self._stage, response, events)
-        self._judge_past()
+        again = sorted({call.id for call in calls_of(response)} & self._ids)
+        if again:
+            self._ctx.fault("P9", f"the id {again[0]!r} was given to a call of an earlier answer, too")
+        self._ids.update(call.id for call in calls_of(response))
+        _check_events(self._ctx, response, (await response_events(self._mounted, emitted + 1))[emitted:])
+        for what, value, earlier in self._past:
+            if snapshot(value) != earlier:
+                clause = "P8" if what == "request" else "P14"
+                self._ctx.fault(clause, f"an earlier {what} was changed when the next one was asked for")
+                break
         self._past += [("request", request, before), ("response", response, snapshot(response))]
         return response
 
-    async def _judge_failure(self, outcome: Outcome, request: ChatRequest, options: dict[str, Any]) -> None:
+    async def _check_failure(self, outcome: Outcome, request: ChatRequest, options: dict[str, Any]) -> None:
         if outcome.kind != "raised":
             return
         turns = len(self._past) // 2 + 1
         if options and await self._works_without(request):
             what = f"complete with the keywords {sorted(options)} {outcome}; without them it answers"
-            self._stage.fault("P3", what, error=outcome.error)
+            self._ctx.fault("P3", what, error=outcome.error)
             return
-        judge_error(self._stage, outcome)
+        check_error(self._ctx, outcome)
         if not self._past or not isinstance(outcome.error, InvalidRequestError):
             return
-        # Refused at a later turn. Is it the turn, or what the turn brought back?
-        async with self._stage.scene() as fresh:
+        # Refused at a later turn: either so many turns are too many, or the provider refuses its own response.
+        async with self._ctx.mount() as fresh:
             plain = [await complete(fresh, asking("Hello.")) for _ in range(turns)]
         if all(each.returned for each in plain):
             what = f"a conversation with the provider's own answers was refused at turn {turns}: {outcome.error}"
-            self._stage.fault("P6", what, error=outcome.error)
+            self._ctx.fault("P6", what, error=outcome.error)
 
     async def _works_without(self, request: ChatRequest) -> bool:
-        """Whether a fresh provider that was asked the same answers this without the keywords."""
-        async with self._stage.scene() as fresh:
+        """Whether a fresh provider answers the same requests without the keywords."""
+        async with self._ctx.mount() as fresh:
             for what, earlier, _ in self._past:
                 if what == "request":
                     await complete(fresh, copy.deepcopy(earlier))
             return (await complete(fresh, copy.deepcopy(request))).returned
-
-    def _judge_ids(self, response: ChatResponse) -> None:
-        ids = [call.id for call in calls_of(response)]
-        again = sorted(set(ids) & set(self._ids))
-        if again:
-            self._stage.fault("P9", f"the id {again[0]!r} was given to a call of an earlier answer, too")
-        self._ids += ids
-
-    def _judge_past(self) -> None:
-        for what, value, before in self._past:
-            if snapshot(value) != before:
-                clause = "P8" if what == "request" else "P14"
-                self._stage.fault(clause, f"an earlier {what} was changed when the next one was asked for")
-                return
 
 
 _ODD_OPTIONS: tuple[dict[str, Any], ...] = (
@@ -345,86 +315,83 @@ _ODD_OPTIONS: tuple[dict[str, Any], ...] = (
     {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}},
     {"max_output_tokens": 1, "stop": ["e"], "temperature": 1.9},
 )
-"""What one provider can do and another cannot."""
+"""Options that not every provider supports."""
 
 
 @check("P4", "P19", kind="behaviour", types=PROVIDER)
-async def says_what_it_cannot_do(stage: Stage) -> None:
-    """Asks for a model and a format that may not be there: an answer is as good as an LLMError, nothing else is."""
-    if not await _answers_plainly(stage):
+async def says_what_it_cannot_do(ctx: CheckContext) -> None:
+    """Sends options that it may not support; it has to return a response or raise an LLMError."""
+    if not await _answers_plainly(ctx):
         return
     for options in _ODD_OPTIONS:
-        async with stage.scene() as scene:
-            outcome = await complete(scene, from_dict(ChatRequest, {**to_dict(asking("Hello.")), **options}))
+        async with ctx.mount() as mounted:
+            outcome = await complete(mounted, from_dict(ChatRequest, {**to_dict(asking("Hello.")), **options}))
         if outcome.kind == "raised":
-            judge_error(stage, outcome)
+            check_error(ctx, outcome)
         elif outcome.returned and not isinstance(outcome.value, ChatResponse):
-            stage.fault("P4", f"complete {outcome}; expected a ChatResponse", given=options)
-        if stage.faults:
+            ctx.fault("P4", f"complete {outcome}; expected a ChatResponse", given=options)
+        if ctx.faults:
             return
 
 
-def judge_error(stage: Stage, outcome: Outcome) -> None:
-    """What a failed call may raise."""
+def check_error(ctx: CheckContext, outcome: Outcome) -> None:
+    """Report an error that a failed call may not raise."""
     error = outcome.error
     if not isinstance(error, LLMError):
-        stage.fault("P19", f"complete {outcome}; expected an LLMError", error=error)
+        ctx.fault("P19", f"complete {outcome}; expected an LLMError", error=error)
         return
     retryable: Any = error.retryable
     if not isinstance(retryable, bool):
-        stage.fault("P19", f"{type(error).__name__} has retryable {retryable!r}; expected True or False", error=error)
+        ctx.fault("P19", f"{type(error).__name__} has retryable {retryable!r}; expected True or False", error=error)
 
 
-async def announcements(scene: Scene, wanted: int) -> list[dict[str, Any]]:
-    """The llm:response events so far; whoever tells in a task of its own gets a moment for it."""
-    with anyio.move_on_after(_MOMENT):
-        while len(scene.events.get_events("llm:response")) < wanted:  # noqa: ASYNC110 — a recorder has no event to wait for
+async def response_events(mounted: MountedModule, wanted: int) -> list[dict[str, Any]]:
+    """The llm:response events so far; waits a moment for those that are emitted in a task of their own."""
+    with anyio.move_on_after(_EVENT_SECONDS):
+        while len(mounted.events.get_events("llm:response")) < wanted:  # noqa: ASYNC110 — a recorder has no event to wait for
             await anyio.sleep(0.001)
-    return [data for _, data in scene.events.get_events("llm:response")]
+    return [data for _, data in mounted.events.get_events("llm:response")]
 
 
-def judge_events(stage: Stage, response: ChatResponse, events: list[dict[str, Any]]) -> None:
-    """Whether one of the events of a call tells the usage of its answer."""
+def _check_events(ctx: CheckContext, response: ChatResponse, events: list[dict[str, Any]]) -> None:
+    """Report an llm:response event that lacks the usage of its response."""
     if not events:
-        stage.fault("P11", "complete returned and llm:response was not emitted")
+        ctx.fault("P11", "complete returned and llm:response was not emitted")
         return
-    usage = reported_usage(events[-1])
+    usage = events[-1].get("usage")
+    usage = to_dict(usage) if isinstance(usage, Usage) else usage
     if not isinstance(usage, dict):
-        stage.fault("P11", f"llm:response was emitted with usage {usage!r}; expected a dict")
+        ctx.fault("P11", f"llm:response was emitted with usage {usage!r}; expected a dict")
         return
     for key in _USAGE_KEYS:
         if not isinstance(usage.get(key), int):
-            stage.fault("P11", f"llm:response was emitted with usage {usage!r}, without {key!r}")
+            ctx.fault("P11", f"llm:response was emitted with usage {usage!r}, without {key!r}")
             return
     counted = response.usage
-    assert isinstance(counted, Usage)  # judged before
-    for key in _CACHE_KEYS:
-        if getattr(counted, key) is not None and usage.get(key) != getattr(counted, key):
-            stage.fault("P11", f"the response has {key}={getattr(counted, key)}; llm:response says {usage.get(key)!r}")
+    assert isinstance(counted, Usage)  # checked before
+    cached = [key for key in _CACHE_KEYS if getattr(counted, key) is not None]
+    # Providers count cached input tokens in different ways.
+    compared = cached if counted.cache_read_tokens or counted.cache_write_tokens else [*cached, *_USAGE_KEYS]
+    for key in compared:
+        if usage.get(key) != getattr(counted, key):
+            what = f"the response has {key}={getattr(counted, key)}; llm:response has {usage.get(key)!r}"
+            ctx.fault("P11", what)
             return
-    if not counted.cache_read_tokens and not counted.cache_write_tokens:
-        for key in _USAGE_KEYS:
-            if usage[key] != getattr(counted, key):
-                stage.fault("P11", f"the response has {key}={getattr(counted, key)}; llm:response says {usage[key]}")
-                return
-
-
-# ── calls ──
 
 
 @check("P10", kind="behaviour", types=PROVIDER, inputs="provider_answers")
-async def reads_calls(stage: Stage) -> None:
-    """Lets parse_tool_calls read answers with any number of calls between other blocks."""
-    async with stage.scene() as scene:
-        if not usable(scene):
+async def reads_calls(ctx: CheckContext) -> None:
+    """Passes drawn responses with any number of calls between other blocks to parse_tool_calls."""
+    async with ctx.mount() as mounted:
+        if not usable(mounted):
             return
-        response = _answer(stage.case["blocks"], stage.case["id"])
+        response = _answer(ctx.case["blocks"], ctx.case["id"])
         before = snapshot(response)
-        parsed, expected = _parsed(scene, response), told(response.tool_calls or [])
+        parsed, expected = _parsed(mounted, response), call_tuples(response.tool_calls or [])
         if parsed != expected:
-            stage.fault("P10", f"parse_tool_calls gave {parsed!r}; expected {expected!r}")
+            ctx.fault("P10", f"parse_tool_calls gave {parsed!r}; expected {expected!r}")
         elif snapshot(response) != before:
-            stage.fault("P10", "parse_tool_calls changed the response")
+            ctx.fault("P10", "parse_tool_calls changed the response")
 
 
 def _answer(blocks: list[dict[str, Any]], word: str) -> ChatResponse:

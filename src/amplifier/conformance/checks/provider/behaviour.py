@@ -1,228 +1,174 @@
-"""What providers promise about being described, mounted, asked at once and streamed."""
+"""Checks of providers: description, mounting, concurrent calls and streams."""
 
 from __future__ import annotations
 
 import logging
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
 
 from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.guess_config import is_secret, secret_variables, without_secrets
-from amplifier.conformance.harness.mounted_module import OWNER, MountFailed, Scene, Stage
+from amplifier.conformance.harness.mounted_module import OWNER, CheckContext, MountedModule, MountFailed
+from amplifier.conformance.harness.observers import audited, captured_logs
 from amplifier.conformance.target.source_literals import settings_in
 from amplifier.models import ChatRequest, ChatResponse, ModelInfo, ProviderInfo, StreamChunk, to_dict
 
-from .answers import PROVIDER, announcements, expect_untouched, usable
+from .answers import PROVIDER, expect_unchanged, response_events, usable
 from .dialogues import asking, calls_of, complete, snapshot, without_ids
 
 _AT_ONCE = 4
 _FLAGS = ("raw", "debug")
-
-
-# ── described ──
+_CONNECTING = ("socket.connect", "socket.getaddrinfo", "subprocess.Popen", "urllib.Request", "http.client.connect")
 
 
 @check("P12", "P13", "P20", kind="structure", types=PROVIDER)
-async def describes_itself(stage: Stage) -> None:
-    """Asks for the description while watching for connections, and for the models, with and without credentials."""
-    async with stage.scene() as scene:
-        if not usable(scene):
+async def describes_itself(ctx: CheckContext) -> None:
+    """Calls get_info while it watches for connections, and list_models with and without credentials."""
+    async with ctx.mount() as mounted:
+        if not usable(mounted):
             return
-        with _watching_connections() as seen:
-            outcome = await scene.call(scene.instance.get_info)
+        with audited(*_CONNECTING) as seen:
+            outcome = await mounted.call(mounted.instance.get_info)
         if not outcome.returned or not isinstance(outcome.value, ProviderInfo):
-            stage.fault("P13", f"get_info {outcome}; expected a ProviderInfo", error=outcome.error)
+            ctx.fault("P13", f"get_info {outcome}; expected a ProviderInfo", error=outcome.error)
         else:
             for what in seen[:1]:
-                stage.fault("P13", f"get_info tried to reach a service: {what}")
+                ctx.fault("P13", f"get_info tried to reach a service: {what}")
             defaults = outcome.value.defaults or {}
             for key in ("context_window", "max_output_tokens"):
                 if not isinstance(defaults.get(key), int):
-                    stage.fault("P20", f"the defaults of get_info have {key} {defaults.get(key)!r}; expected a number")
-        await _judge_models(stage, scene, "")
-    if stage.faults:
+                    ctx.fault("P20", f"the defaults of get_info have {key} {defaults.get(key)!r}; expected a number")
+        await _check_models(mounted, "")
+    if ctx.faults:
         return
-    with without_secrets(stage.loaded):
+    with without_secrets(ctx.loaded):
         try:
-            async with stage.scene(config={}) as scene:
-                if usable(scene):
-                    await _judge_models(stage, scene, " without credentials")
+            async with ctx.mount(config={}) as mounted:
+                if usable(mounted):
+                    await _check_models(mounted, " without credentials")
         except MountFailed:
             return
 
 
-async def _judge_models(stage: Stage, scene: Scene, how: str) -> None:
-    outcome = await scene.call(scene.instance.list_models)
+async def _check_models(mounted: MountedModule, how: str) -> None:
+    outcome = await mounted.call(mounted.instance.list_models)
+    models = outcome.value
     if outcome.kind == "raised":
-        stage.fault("P12", f"list_models{how} {outcome}; expected a list", error=outcome.error)
-    elif outcome.returned and not (
-        isinstance(outcome.value, list) and all(isinstance(each, ModelInfo) for each in outcome.value)
-    ):
-        stage.fault("P12", f"list_models{how} returned {str(outcome.value)[:120]}; expected a list of ModelInfo")
+        mounted.ctx.fault("P12", f"list_models{how} {outcome}; expected a list", error=outcome.error)
+    elif outcome.returned and not (isinstance(models, list) and all(isinstance(each, ModelInfo) for each in models)):
+        mounted.ctx.fault("P12", f"list_models{how} returned {str(models)[:120]}; expected a list of ModelInfo")
 
 
-_CONNECTING = ("socket.connect", "socket.getaddrinfo", "subprocess.Popen", "urllib.Request", "http.client.connect")
-_watchers: list[list[str]] = []
-_is_hooked: list[bool] = []
-
-
-@contextmanager
-def _watching_connections() -> Iterator[list[str]]:
-    """What the interpreter is asked to connect to meanwhile; the hook itself can never be taken away again."""
-    if not _is_hooked:
-        _is_hooked.append(True)
-        sys.addaudithook(_noticed)
-    seen: list[str] = []
-    _watchers.append(seen)
-    try:
-        yield seen
-    finally:
-        _watchers.remove(seen)
-
-
-def _noticed(event: str, arguments: tuple[Any, ...]) -> None:
-    if _watchers and event in _CONNECTING:
-        for seen in _watchers:
-            seen.append(f"{event} {arguments[1:]!r}"[:200])
-
-
-# ── mounted ──
-
-
-class _Warnings(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.texts: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.texts.append(record.getMessage())
-
-
-@check("P15", kind="structure", types=PROVIDER)
-async def declines_politely(stage: Stage) -> None:
+@check("P15", kind="structure", types=PROVIDER, without_instance=("P15",))
+async def declines_politely(ctx: CheckContext) -> None:
     """Mounts it without settings and without keys in the environment; it should decline with a warning, not fail."""
-    needs = [key for key in settings_in(stage.loaded.subject) if is_secret(key)]
-    if not needs and not secret_variables(stage.loaded):
+    needs = [key for key in settings_in(ctx.loaded.target) if is_secret(key)]
+    if not needs and not secret_variables(ctx.loaded):
         return
-    listener = _Warnings()
-    logging.getLogger().addHandler(listener)
     try:
-        with without_secrets(stage.loaded):
-            async with stage.scene(config={}) as scene:
-                own = [text for text in listener.texts if OWNER not in text]
-                if scene.instance is None and not own:
-                    stage.fault("P15", "without a key mount declined and logged no warning")
+        with without_secrets(ctx.loaded), captured_logs(lambda record: record.levelno >= logging.WARNING) as records:
+            async with ctx.mount(config={}) as mounted:
+                own = [record for record in records if OWNER not in record.getMessage()]
+                if mounted.instance is None and not own:
+                    ctx.fault("P15", "without a key mount declined and logged no warning")
     except MountFailed as failed:
-        stage.fault(
-            "P15", f"without settings mount {failed.outcome}; expected a warning and None", error=failed.outcome.error
-        )
-    finally:
-        logging.getLogger().removeHandler(listener)
+        what = f"without settings mount {failed.outcome}; expected a warning and None"
+        ctx.fault("P15", what, error=failed.outcome.error)
 
 
 @check("P18", kind="structure", types=PROVIDER)
-async def can_be_closed(stage: Stage) -> None:
-    """Looks whether a provider that can be closed is closed by anything."""
-    async with stage.scene() as scene:
-        provider = scene.instance
+async def can_be_closed(ctx: CheckContext) -> None:
+    """Looks for a cleanup that can close a provider with a close method."""
+    async with ctx.mount() as mounted:
+        provider = mounted.instance
         closing = [name for name in ("aclose", "close") if callable(getattr(provider, name, None))]
-        registered = [
-            entry
-            for entry in scene.session.coordinator.cleanups.entries
-            if entry.owner == OWNER and entry.what == "cleanup"
-        ]
-        if provider is None or not closing or scene.is_structured or scene.cleanup is not None or registered:
-            return
-        stage.fault("P18", f"the provider has {closing[0]}(), and mount returned no cleanup that could call it")
+        is_closed = mounted.is_structured or mounted.cleanup is not None or mounted.registered_cleanups
+        if provider is not None and closing and not is_closed:
+            ctx.fault("P18", f"the provider has {closing[0]}(), and mount returned no cleanup that could call it")
 
 
 @check("P17", kind="behaviour", types=PROVIDER)
-async def shows_what_it_sends(stage: Stage) -> None:
+async def shows_what_it_sends(ctx: CheckContext) -> None:
     """Turns on a flag such as raw, if there is one, and compares the events with those without it."""
-    flags = [key for key in settings_in(stage.loaded.subject) if any(word in key.lower().split("_") for word in _FLAGS)]
+    flags = [key for key in settings_in(ctx.loaded.target) if any(word in key.lower().split("_") for word in _FLAGS)]
     if not flags:
         return
-    quiet = await _events_of_a_call(stage, dict.fromkeys(flags, False))
-    loud = await _events_of_a_call(stage, dict.fromkeys(flags, True))
+    quiet = await _events_of_a_call(ctx, dict.fromkeys(flags, False))
+    loud = await _events_of_a_call(ctx, dict.fromkeys(flags, True))
     if quiet is None or loud is None:
         return
     for name in ("llm:request", "llm:response"):
         if name in loud and not loud[name] - quiet.get(name, set()):
-            stage.fault("P17", f"with {flags[0]}=True {name} holds nothing more than without it")
+            ctx.fault("P17", f"with {flags[0]}=True {name} holds nothing more than without it")
             return
     if "llm:request" not in loud:
-        stage.fault("P17", f"with {flags[0]}=True llm:request is not emitted")
+        ctx.fault("P17", f"with {flags[0]}=True llm:request is not emitted")
 
 
-async def _events_of_a_call(stage: Stage, flags: dict[str, bool]) -> dict[str, set[str]] | None:
+async def _events_of_a_call(ctx: CheckContext, flags: dict[str, bool]) -> dict[str, set[str]] | None:
     """The keys of the payloads of one call's events; None if there was no answer."""
     try:
-        async with stage.scene(config={**stage.loaded.config, **flags}) as scene:
-            if not usable(scene) or not (await complete(scene, asking("Hello."))).returned:
+        async with ctx.mount(config={**ctx.loaded.config, **flags}) as mounted:
+            if not usable(mounted) or not (await complete(mounted, asking("Hello."))).returned:
                 return None
             found: dict[str, set[str]] = {}
-            for name, payload in scene.events.events:
+            for name, payload in mounted.events.events:
                 found.setdefault(name, set()).update(payload)
             return found
     except MountFailed:
         return None
 
 
-# ── at once ──
-
-
 def _distinct(number: int) -> ChatRequest:
-    """A request that can be told from others by its words, its length and its tools."""
+    """A request that differs from others by its words, its length and its tools."""
     text = f"Please use a tool, and repeat the word zebra{number}zebra. " + "and again " * (number * 7)
     return asking(text, (f"look{number}zebra", f"count{number}zebra"))
 
 
 @check("P14", "P8", "P11", kind="behaviour", types=PROVIDER)
-async def mixes_nothing(stage: Stage) -> None:
-    """Asks several things one after the other, in both orders, and then all at once; what depended on the question still does."""
-    forth, back = [await _in_turn(stage, order) for order in (range(_AT_ONCE), range(_AT_ONCE - 1, -1, -1))]
+async def mixes_nothing(ctx: CheckContext) -> None:
+    """Sends requests one after the other in both orders, and then concurrently; each has to get its own response."""
+    forth, back = [await _in_turn(ctx, order) for order in (range(_AT_ONCE), range(_AT_ONCE - 1, -1, -1))]
     if not all(isinstance(each, ChatResponse) for each in [*forth, *back]):
         return
-    async with stage.scene() as scene:
+    async with ctx.mount() as mounted:
         requests = [_distinct(number) for number in range(_AT_ONCE)]
         before = [snapshot(request) for request in requests]
-        together = await _all_at_once(scene, requests)
+        together = await _all_at_once(mounted, requests)
         for request, was in zip(requests, before, strict=True):
-            expect_untouched(stage, request, was)
-        heard = len(await announcements(scene, _AT_ONCE))
+            expect_unchanged(ctx, request, was)
+        heard = len(await response_events(mounted, _AT_ONCE))
     failed = [each for each in together if not isinstance(each, ChatResponse)]
     if failed:
-        stage.fault("P14", f"of {_AT_ONCE} calls at once {len(failed)} failed ({failed[0]}); in turn all are answered")
+        ctx.fault("P14", f"of {_AT_ONCE} calls at once {len(failed)} failed ({failed[0]}); in turn all are answered")
         return
     if heard < _AT_ONCE:
-        stage.fault("P11", f"{_AT_ONCE} calls at once emitted llm:response {heard} times")
-    _judge_ids(stage, [forth, back], together)
+        ctx.fault("P11", f"{_AT_ONCE} calls at once emitted llm:response {heard} times")
+    _check_ids(ctx, [forth, back], together)
     for number in range(_AT_ONCE):
-        _judge_mixture(stage, number, [forth[number], back[number]], together[number])
-        if stage.faults:
+        _check_mixture(ctx, number, [forth[number], back[number]], together[number])
+        if ctx.faults:
             break
-    stage.tell_input({"asked at once": [to_dict(_distinct(number)) for number in range(_AT_ONCE)]})
+    ctx.fill_input({"asked at once": [to_dict(_distinct(number)) for number in range(_AT_ONCE)]})
 
 
-async def _in_turn(stage: Stage, order: Sequence[int]) -> list[Any]:
-    """The answers to the requests, by their numbers, asked one after the other."""
+async def _in_turn(ctx: CheckContext, order: Sequence[int]) -> list[Any]:
+    """The responses to the requests, by their numbers, sent one after the other."""
     answers: list[Any] = [None] * len(order)
-    async with stage.scene() as scene:
-        for number in order if usable(scene) else ():
-            outcome = await complete(scene, _distinct(number))
+    async with ctx.mount() as mounted:
+        for number in order if usable(mounted) else ():
+            outcome = await complete(mounted, _distinct(number))
             answers[number] = outcome.value
     return answers
 
 
-async def _all_at_once(scene: Scene, requests: list[ChatRequest]) -> list[Any]:
+async def _all_at_once(mounted: MountedModule, requests: list[ChatRequest]) -> list[Any]:
     answers: list[Any] = [None] * len(requests)
 
     async def ask(number: int) -> None:
-        outcome = await complete(scene, requests[number])
+        outcome = await complete(mounted, requests[number])
         answers[number] = outcome.value if outcome.returned else outcome
 
     async with anyio.create_task_group() as group:
@@ -231,8 +177,8 @@ async def _all_at_once(scene: Scene, requests: list[ChatRequest]) -> list[Any]:
     return answers
 
 
-def _judge_ids(stage: Stage, in_turn: list[list[Any]], together: list[Any]) -> None:
-    """Where every call of every answer has an id of its own, that is so at once, too."""
+def _check_ids(ctx: CheckContext, in_turn: list[list[Any]], together: list[Any]) -> None:
+    """Report a call id that only concurrent calls repeat."""
 
     def repeated(answers: list[Any]) -> list[str]:
         ids = [call.id for answer in answers for call in calls_of(answer)]
@@ -240,54 +186,49 @@ def _judge_ids(stage: Stage, in_turn: list[list[Any]], together: list[Any]) -> N
 
     again = repeated(together)
     if again and not any(repeated(answers) for answers in in_turn):
-        stage.fault("P14", f"asked in turn no id is given twice; asked at once {again[0]!r} is")
+        ctx.fault("P14", f"asked in turn no id is given twice; asked at once {again[0]!r} is")
 
 
-def _judge_mixture(stage: Stage, number: int, in_turn: list[Any], together: Any) -> None:
+def _check_mixture(ctx: CheckContext, number: int, in_turn: list[Any], together: Any) -> None:
     text = without_ids(together)
     alone = [without_ids(each) for each in in_turn]
     others = [other for other in range(_AT_ONCE) if other != number]
-    strangers = [other for other in others if any(f"{other}zebra" in each for each in [*alone, text])]
-    if strangers:
-        stage.fault("P14", f"the answer to request {number} speaks of request {strangers[0]}, which is another's")
+    mixed = [other for other in others if any(f"{other}zebra" in each for each in [*alone, text])]
+    if mixed:
+        ctx.fault("P14", f"the answer to request {number} speaks of request {mixed[0]}, which is another's")
     elif all(f"{number}zebra" in each for each in alone) and f"{number}zebra" not in text:
-        stage.fault(
-            "P14", f"asked in turn the answer to request {number} speaks of it; asked beside others it does not"
-        )
+        ctx.fault("P14", f"asked in turn the answer to request {number} speaks of it; asked beside others it does not")
     elif alone[0] == alone[1] and f"{number}zebra" in alone[0] and text != alone[0]:
-        # It depends on the question alone, whatever was asked before: nothing else should have a part in it.
+        # The response depends on the request alone, whatever came before it.
         what = f"asked in turn request {number} gets {alone[0][:200]}; asked beside others {text[:200]}"
-        stage.fault("P14", what)
-
-
-# ── streamed ──
+        ctx.fault("P14", what)
 
 
 @check("P21", kind="behaviour", types=PROVIDER)
-async def streams_the_same(stage: Stage) -> None:
-    """Compares the last chunk of a stream with what complete gives, and the pieces with the whole."""
-    async with stage.scene() as scene:
-        if not usable(scene) or not callable(getattr(scene.instance, "stream", None)):
+async def streams_the_same(ctx: CheckContext) -> None:
+    """Compares the last chunk of a stream with the response of complete, and the deltas with the whole."""
+    async with ctx.mount() as mounted:
+        if not usable(mounted) or not callable(getattr(mounted.instance, "stream", None)):
             return
         request = asking("Hello.")
         before = snapshot(request)
-        outcome = await scene.call(_streamed, scene.instance, request)
+        outcome = await mounted.call(_streamed, mounted.instance, request)
         if not outcome.returned or outcome.value is None:
-            return  # another kind of stream, or none for this
+            return  # another kind of stream, or none for this request
         chunks: list[StreamChunk] = outcome.value
-        expect_untouched(stage, request, before)
+        expect_unchanged(ctx, request, before)
         last = chunks[-1] if chunks else None
         if last is None or not isinstance(last.response, ChatResponse):
-            stage.fault("P21", "the last chunk of a stream has no response")
+            ctx.fault("P21", "the last chunk of a stream has no response")
             return
         if any(chunk.response is not None for chunk in chunks[:-1]):
-            stage.fault("P21", "a chunk before the last one has a response")
-        _judge_pieces(stage, chunks, last.response)
-    if stage.faults:
+            ctx.fault("P21", "a chunk before the last one has a response")
+        _check_deltas(ctx, chunks, last.response)
+    if ctx.faults:
         return
-    whole = [await _whole(stage), await _whole(stage)]
+    whole = [await _whole(ctx), await _whole(ctx)]
     if None not in whole and whole[0] == whole[1] and without_ids(last.response) != whole[0]:
-        stage.fault("P21", "the response of the last chunk is not what complete returns for the same request")
+        ctx.fault("P21", "the response of the last chunk is not what complete returns for the same request")
 
 
 async def _streamed(provider: Any, request: ChatRequest) -> list[StreamChunk] | None:
@@ -304,28 +245,26 @@ async def _streamed(provider: Any, request: ChatRequest) -> list[StreamChunk] | 
 
 
 @check("P22", kind="behaviour", types=PROVIDER)
-async def streams_without_a_block(stage: Stage) -> None:
+async def streams_without_a_block(ctx: CheckContext) -> None:
     """Reads a stream with async for alone, to its end, and another one until its reader is cancelled."""
-    async with stage.scene() as scene:
-        if not usable(scene) or not callable(getattr(scene.instance, "stream", None)):
+    async with ctx.mount() as mounted:
+        if not usable(mounted) or not callable(getattr(mounted.instance, "stream", None)):
             return
-        blocked = await scene.call(_streamed, scene.instance, asking("Hello."))
+        blocked = await mounted.call(_streamed, mounted.instance, asking("Hello."))
         if not blocked.returned or not blocked.value:
-            return  # another kind of stream, or none for this
-        bare = await scene.call(_read_bare, scene.instance, asking("Hello."))
+            return  # another kind of stream, or none for this request
+        bare = await mounted.call(_read_bare, mounted.instance, asking("Hello."))
         if not bare.returned:
-            stage.fault("P22", f"reading a stream with async for alone {bare}", error=bare.error)
+            ctx.fault("P22", f"reading a stream with async for alone {bare}", error=bare.error)
         elif bare.value is None:
-            stage.fault("P22", "what stream returns is no async iterator: it lacks __aiter__ or __anext__")
+            ctx.fault("P22", "what stream returns is no async iterator: it lacks __aiter__ or __anext__")
         elif [chunk.kind for chunk in bare.value[-1:]] != [chunk.kind for chunk in blocked.value[-1:]]:
-            stage.fault(
-                "P22", "read with async for alone a stream ends with another kind of chunk than inside its block"
-            )
-        if stage.faults:
+            ctx.fault("P22", "read with async for alone a stream ends with another kind of chunk than inside its block")
+        if ctx.faults:
             return
-        left = await scene.call(_cancelled_reader, scene.instance, asking("Hello."))
+        left = await mounted.call(_cancelled_reader, mounted.instance, asking("Hello."))
         if left.returned and left.value is not None:
-            stage.fault("P22", f"after its reader was cancelled a stream goes on: {left.value}")
+            ctx.fault("P22", f"after its reader was cancelled a stream goes on: {left.value}")
 
 
 async def _read_bare(provider: Any, request: ChatRequest) -> list[StreamChunk] | None:
@@ -336,7 +275,7 @@ async def _read_bare(provider: Any, request: ChatRequest) -> list[StreamChunk] |
 
 
 async def _cancelled_reader(provider: Any, request: ChatRequest) -> str | None:
-    """What a stream gives after its reader was cancelled; None if it has ended, or never waited."""
+    """What a stream yields after its reader was cancelled; None if it has ended, or never waited."""
     stream = provider.stream(request)
     while True:
         with anyio.CancelScope() as scope:
@@ -353,7 +292,7 @@ async def _cancelled_reader(provider: Any, request: ChatRequest) -> str | None:
         return None
 
 
-def _judge_pieces(stage: Stage, chunks: list[StreamChunk], response: ChatResponse) -> None:
+def _check_deltas(ctx: CheckContext, chunks: list[StreamChunk], response: ChatResponse) -> None:
     pieces: dict[int, str] = {}
     for chunk in chunks:
         if chunk.kind == "block_delta" and chunk.text:
@@ -361,11 +300,11 @@ def _judge_pieces(stage: Stage, chunks: list[StreamChunk], response: ChatRespons
     for index, text in pieces.items():
         whole = getattr(response.content[index], "text", None) if index < len(response.content) else None
         if whole is not None and whole != text:
-            stage.fault("P21", f"the pieces of block {index} make {text[:80]!r}; the response has {whole[:80]!r}")
+            ctx.fault("P21", f"the pieces of block {index} make {text[:80]!r}; the response has {whole[:80]!r}")
             return
 
 
-async def _whole(stage: Stage) -> str | None:
-    async with stage.scene() as scene:
-        outcome = await complete(scene, asking("Hello."))
+async def _whole(ctx: CheckContext) -> str | None:
+    async with ctx.mount() as mounted:
+        outcome = await complete(mounted, asking("Hello."))
         return without_ids(outcome.value) if isinstance(outcome.value, ChatResponse) else None

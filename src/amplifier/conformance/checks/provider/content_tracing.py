@@ -1,8 +1,7 @@
-"""What passes through a provider's code while it answers: the parts of messages, as dicts, on their way in and out.
+"""Traces the content blocks that pass through a provider's code, as dicts on their way in and out.
 
-For providers that cannot be pointed at a service of ours, because theirs is built in. Values that functions return and
-variables hold meanwhile are read, nothing is changed and no name is relied on: a part counts by its content alone. Above
-stands the check; below stands the interpreter's profiler.
+For providers whose server is fixed, so that the fake LLM server cannot replace it. The profiler reads return values and
+local variables; nothing is changed and no name is relied on: a block counts by its content alone.
 """
 
 from __future__ import annotations
@@ -25,17 +24,18 @@ _TYPES = {
     "tool_use": "tool_call",
     "tool_call": "tool_call",
 }
+_FIELDS = ("type", "text", "thinking", "data", "name")
 _MOST_NODES = 3000
 _MOST_LISTS = 500
 
 
-class Passing:
-    """What was seen.
+class TracedContent:
+    """The traced blocks.
 
     Attributes:
-        thoughts: Every thought as a dict, with what it says and its signature, if it has one.
-        own: Those of them that the subject's own functions held when they ended.
-        contents: Every list of parts.
+        thoughts: Text and signature, if any, of every thinking block.
+        own: Those of them that the module's own functions held when they returned.
+        contents: Every list of blocks.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Passing:
         self._kept: list[Any] = []
 
     def take(self, value: Any, *, is_own: bool) -> None:
-        """Look for parts in a value; one that the subject holds is looked at again, since it may have been changed."""
+        """Find blocks in a value; one that the module holds is read again, since it may have been changed."""
         if not isinstance(value, (dict, list, tuple)) or (id(value) in self._seen and not is_own):
             return
         self._seen.add(id(value))
@@ -59,7 +59,9 @@ class Passing:
                 self._take_dict(node, is_own)
                 waiting += node.values()
             elif isinstance(node, (list, tuple)):
-                self._take_list(list(node))
+                is_content = all(isinstance(each, dict) and each.get("type") in _TYPES for each in node)
+                if is_content and len(node) > 1 and len(self.contents) < _MOST_LISTS:
+                    self.contents.append([dict(each) for each in node])
                 waiting += node
 
     def _take_dict(self, node: dict[Any, Any], is_own: bool) -> None:
@@ -70,21 +72,15 @@ class Passing:
             if is_own:
                 self.own.add(thought)
 
-    def _take_list(self, nodes: list[Any]) -> None:
-        if len(nodes) < 2 or len(self.contents) >= _MOST_LISTS:
-            return
-        if all(isinstance(node, dict) and node.get("type") in _TYPES for node in nodes):
-            self.contents.append([dict(node) for node in nodes])
-
 
 @contextmanager
-def watched(owns: Callable[[str], bool]) -> Iterator[Passing]:
-    """Watch everything that runs meanwhile, in this thread and in those it starts.
+def traced_content(owns: Callable[[str], bool]) -> Iterator[TracedContent]:
+    """Trace everything that runs in the body, in this thread and in those it starts.
 
     Args:
-        owns: Whether a file belongs to the subject; variables are read there only.
+        owns: Whether a file belongs to the module; variables are read there only.
     """
-    passing = Passing()
+    traced = TracedContent()
     owned: dict[str, bool] = {}
 
     def look(frame: FrameType, event: str, value: Any) -> None:
@@ -93,27 +89,27 @@ def watched(owns: Callable[[str], bool]) -> Iterator[Passing]:
         name = frame.f_code.co_filename
         if name not in owned:
             owned[name] = owns(name)
-        passing.take(value, is_own=owned[name])
+        traced.take(value, is_own=owned[name])
         if owned[name]:
             for variable in list(frame.f_locals.values()):
-                passing.take(variable, is_own=True)
+                traced.take(variable, is_own=True)
 
     before, before_threads = sys.getprofile(), threading.getprofile()
     sys.setprofile(look)
     threading.setprofile(look)
     try:
-        yield passing
+        yield traced
     finally:
         sys.setprofile(before)
         threading.setprofile(before_threads)
 
 
-def lost_signature(passing: Passing, response: ChatResponse, sent: set[str]) -> str | None:
-    """A thought of the response, not sent by us, that came with a signature and has none, or another one, now."""
+def lost_signature(traced: TracedContent, response: ChatResponse, sent: set[str]) -> str | None:
+    """A thinking block that the provider received with a signature and returns with another one or none."""
     known: dict[str, set[str]] = {}
-    for said, signature in passing.thoughts:
-        if signature is not None and said not in sent:
-            known.setdefault(said, set()).add(signature)
+    for text, signature in traced.thoughts:
+        if signature is not None and text not in sent:
+            known.setdefault(text, set()).add(signature)
     for block in response.content:
         thought = block.thinking if isinstance(block, ThinkingBlock) else ""
         if isinstance(block, ThinkingBlock) and thought in known and block.signature not in known[thought]:
@@ -122,49 +118,41 @@ def lost_signature(passing: Passing, response: ChatResponse, sent: set[str]) -> 
     return None
 
 
-def unsigned(passing: Passing, sent: dict[str, str]) -> str | None:
-    """A thought that we sent with a signature and that is passed on as a thought without it, and never with it."""
-    for said, signature in sent.items():
-        passed = {found for thought, found in passing.own if thought == said}
+def unsigned(traced: TracedContent, sent: dict[str, str]) -> str | None:
+    """A thinking block that was sent with a signature and that the provider passes on only without it."""
+    for text, signature in sent.items():
+        passed = {found for thought, found in traced.own if thought == text}
         if passed == {None}:
             return f"a thought that was sent with the signature {signature!r} is passed on without it"
     return None
 
 
-def lost_part(passing: Passing, response: ChatResponse, sent: set[str]) -> str | None:
-    """What the answer had and the response has not: parts of the one list that the response was made of."""
-    shown = [_key(_as_part(block)) for block in response.content]
+def lost_part(traced: TracedContent, response: ChatResponse, sent: set[str]) -> str | None:
+    """Blocks that are missing in the response: of the list that the response was made of."""
+    shown = [_key({name: getattr(block, name, None) for name in _FIELDS}) for block in response.content]
     lists_calls = bool(response.tool_calls) and not any(key[0] == "tool_call" for key in shown)
     texts = "\n".join(part[1] for part in shown if part[0] == "text")
-    complaint = None
-    for parts in passing.contents:
+    problem = None
+    for parts in traced.contents:
         keys = [_key({**part, "type": _TYPES[part["type"]]}) for part in parts]
         ids = {part.get("id") for part in parts}
         is_ours = bool(ids & sent) or any(key[1] in sent for key in keys)
         if is_ours or not any(key in shown for key in keys if key[1] and key[0] != "tool_call"):
-            continue  # ours, or another answer
+            continue  # a list that was sent, or another response
         wanted = [key for key in keys if key[0] != "text" and not (lists_calls and key[0] == "tool_call")]
         here = [key for key in shown if key[0] != "text"]
         missing_text = [key for key in keys if key[0] == "text" and key[1] not in texts]
-        if wanted == here and not missing_text and _in_order(keys, shown):
+        rest = iter(shown)  # each is searched after the one before: two calls of one tool have the same key
+        is_in_order = all(key in rest for key in keys if key in shown)
+        if wanted == here and not missing_text and is_in_order:
             return None
         found, expected = [key[0] for key in shown], [key[0] for key in keys]
-        complaint = f"an answer with the parts {expected!r} became a response with the blocks {found!r}"
-    return complaint
-
-
-def _in_order(keys: list[tuple[str, str]], shown: list[tuple[str, str]]) -> bool:
-    rest = iter(shown)  # each is looked for behind the one before: two calls of one tool have the same key
-    return all(key in rest for key in keys if key in shown)
-
-
-def _as_part(block: Any) -> Part:
-    names = ("type", "text", "thinking", "data", "name")
-    return {name: getattr(block, name) for name in names if hasattr(block, name)}
+        problem = f"an answer with the parts {expected!r} became a response with the blocks {found!r}"
+    return problem
 
 
 def _key(part: Part) -> tuple[str, str]:
-    """By what a part is known: its type, and its words; ids may be made anew."""
+    """Type and text of a block; ids may be new."""
     kind = str(part.get("type"))
     name = {"text": "text", "thinking": "thinking", "redacted_thinking": "data", "tool_call": "name"}.get(kind, "type")
     return kind, str(part.get(name) or "")

@@ -1,7 +1,4 @@
-"""Requests for providers, built from JSON values, and a conversation led with one. Pure but for the leading.
-
-Above stand the checks of providers and their strategies; below stand the models and the scene.
-"""
+"""Requests for providers, built from JSON values, and what is wrong with a response by itself."""
 
 from __future__ import annotations
 
@@ -10,7 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from amplifier.conformance.harness.mounted_module import Outcome, Scene
+from amplifier.conformance.harness.calls import Outcome
+from amplifier.conformance.harness.mounted_module import MountedModule
 from amplifier.models import (
     ChatRequest,
     ChatResponse,
@@ -29,13 +27,13 @@ TOOLS = ("look", "count")
 
 
 def tool_specs(names: Sequence[str] = TOOLS) -> list[ToolSpec]:
-    """Tools on offer."""
+    """The offered tools."""
     schema = {"type": "object", "properties": {"text": {"type": "string"}}}
     return [ToolSpec(name=name, description=f"The tool {name}.", parameters=copy.deepcopy(schema)) for name in names]
 
 
 def request_from(case: Mapping[str, Any]) -> ChatRequest:
-    """The request that a case describes: messages as `amplifier.models` writes them, and options."""
+    """The request of a case: messages as JSON, and options."""
     tools = tool_specs() if case.get("tools", True) else None
     given = {**case.get("options", {}), "messages": copy.deepcopy(case["messages"])}
     request = from_dict(ChatRequest, given)
@@ -44,12 +42,12 @@ def request_from(case: Mapping[str, Any]) -> ChatRequest:
 
 
 def asking(text: str, names: Sequence[str] = TOOLS) -> ChatRequest:
-    """A request with one question."""
+    """A request with one user message."""
     return ChatRequest(messages=[Message(role="user", content=text)], tools=tool_specs(names))
 
 
 def one_of_everything() -> dict[str, list[dict[str, Any]]]:
-    """Short conversations by what is special about them, as JSON values."""
+    """Short conversations by the feature that each has, as JSON values."""
     user, end = {"role": "user", "content": "Hello."}, {"role": "user", "content": "Go on."}
     picture = {"type": "base64", "media_type": "image/png", "data": PIXEL}
     call = {"type": "tool_call", "id": "toolu_one", "name": "look", "input": {"text": "é", "n": [None]}}
@@ -63,14 +61,14 @@ def one_of_everything() -> dict[str, list[dict[str, Any]]]:
     def tool(**more: Any) -> dict[str, Any]:
         return {"role": "tool", "tool_call_id": "toolu_one", "name": "look", "content": "seen", **more}
 
-    def said(*blocks: dict[str, Any]) -> dict[str, Any]:
+    def assistant(*blocks: dict[str, Any]) -> dict[str, Any]:
         return {"role": "assistant", "content": list(blocks)}
 
     return {
         "a system message": [{"role": "system", "content": "Be brief."}, user],
         "a developer message": [{"role": "developer", "content": "Be brief."}, user],
         "instructions as blocks": [{"role": "system", "content": [text]}, user],
-        "instructions in the middle": [user, said(text), {"role": "system", "content": "Be brief."}, end],
+        "instructions in the middle": [user, assistant(text), {"role": "system", "content": "Be brief."}, end],
         "an empty text": [{"role": "user", "content": ""}],
         "text of many alphabets": [{"role": "user", "content": 'é漢字🙂\u2028\r\n\t"\\'}],
         "a long text": [{"role": "user", "content": "words " * 400}],
@@ -83,22 +81,22 @@ def one_of_everything() -> dict[str, list[dict[str, Any]]]:
             }
         ],
         "an assistant's text": [user, {"role": "assistant", "content": "Hello."}, end],
-        "a thought": [user, said(thought, text), end],
-        "a thought without a signature": [user, said({"type": "thinking", "thinking": "a thought"}, text), end],
-        "a redacted thought": [user, said({"type": "redacted_thinking", "data": "aGlkZGVu"}, text), end],
-        "reasoning": [user, said(reasoning, text), end],
-        "a call and its result": [user, said(call), tool()],
-        "a call with text": [user, said(thought, text, call), tool(), end],
-        "two calls": [user, said(call, other), tool(), tool(tool_call_id="toolu_two", name="count"), end],
-        "a result as a block": [user, said(call), tool(content=results)],
-        "a result in a user's message": [user, said(call), {"role": "user", "content": results}],
-        "a result that is empty": [user, said(call), tool(content=""), end],
+        "a thought": [user, assistant(thought, text), end],
+        "a thought without a signature": [user, assistant({"type": "thinking", "thinking": "a thought"}, text), end],
+        "a redacted thought": [user, assistant({"type": "redacted_thinking", "data": "aGlkZGVu"}, text), end],
+        "reasoning": [user, assistant(reasoning, text), end],
+        "a call and its result": [user, assistant(call), tool()],
+        "a call with text": [user, assistant(thought, text, call), tool(), end],
+        "two calls": [user, assistant(call, other), tool(), tool(tool_call_id="toolu_two", name="count"), end],
+        "a result as a block": [user, assistant(call), tool(content=results)],
+        "a result in a user's message": [user, assistant(call), {"role": "user", "content": results}],
+        "a result that is empty": [user, assistant(call), tool(content=""), end],
         "a function's message": [user, {"role": "function", "name": "look", "content": "seen"}, end],
         "a block of an unknown type": [{"role": "user", "content": [text, unknown]}],
-        "an assistant's block of an unknown type": [user, said(text, unknown), end],
+        "an assistant's block of an unknown type": [user, assistant(text, unknown), end],
         "a text as a block": [{"role": "user", "content": [text]}],
         "two messages of a user": [user, end],
-        "two messages of an assistant": [user, {"role": "assistant", "content": "One."}, said(text), end],
+        "two messages of an assistant": [user, {"role": "assistant", "content": "One."}, assistant(text), end],
         "two instructions": [
             {"role": "system", "content": "Be brief."},
             {"role": "system", "content": "Be kind."},
@@ -108,12 +106,9 @@ def one_of_everything() -> dict[str, list[dict[str, Any]]]:
     }
 
 
-async def complete(scene: Scene, request: ChatRequest, **options: Any) -> Outcome:
-    """Ask the subject."""
-    return await scene.call(scene.instance.complete, request, **options)
-
-
-# ── answers ──
+async def complete(mounted: MountedModule, request: ChatRequest, **options: Any) -> Outcome:
+    """Call complete."""
+    return await mounted.call(mounted.instance.complete, request, **options)
 
 
 def calls_of(response: ChatResponse) -> list[ToolCall]:
@@ -127,7 +122,7 @@ def calls_of(response: ChatResponse) -> list[ToolCall]:
     ]
 
 
-def told(calls: Sequence[Any]) -> list[tuple[Any, Any, Any]]:
+def call_tuples(calls: Sequence[Any]) -> list[tuple[Any, Any, Any]]:
     """Calls as ids, names and arguments."""
     return [
         (getattr(call, "id", None), getattr(call, "name", None), getattr(call, "arguments", None)) for call in calls
@@ -135,7 +130,7 @@ def told(calls: Sequence[Any]) -> list[tuple[Any, Any, Any]]:
 
 
 def continued(request: ChatRequest, response: ChatResponse, next_words: str) -> ChatRequest:
-    """The next request of a conversation: the answer, results for its calls, or something else to say."""
+    """The next request of a conversation: the response, then results for its calls or the next user message."""
     messages = [*copy.deepcopy(request.messages), Message(role="assistant", content=copy.deepcopy(response.content))]
     calls = calls_of(response)
     for call in calls:
@@ -146,7 +141,7 @@ def continued(request: ChatRequest, response: ChatResponse, next_words: str) -> 
 
 
 def without_ids(response: ChatResponse) -> str:
-    """A response as text in which the ids of calls are replaced by their numbers."""
+    """A response as text with numbers in place of call ids."""
     text = json.dumps(to_dict(response), sort_keys=True, default=str)
     for number, call in enumerate(calls_of(response)):
         text = text.replace(json.dumps(call.id), f'"<call {number}>"')
@@ -154,7 +149,7 @@ def without_ids(response: ChatResponse) -> str:
 
 
 def problem_with(response: Any) -> tuple[str, str] | None:
-    """What is wrong with an answer by itself: a clause and what; None if nothing is."""
+    """The clause that a response breaks by itself, and how; None if it breaks none."""
     if not isinstance(response, ChatResponse):
         return "P4", f"complete returned {type(response).__name__}; expected a ChatResponse"
     content: Any = response.content  # anything may have been assigned since
@@ -195,18 +190,12 @@ def _problem_with_calls(response: ChatResponse) -> tuple[str, str] | None:
     if len(set(ids)) < len(ids):
         return "P9", f"a response has calls with the ids {ids!r}; expected each once"
     if response.tool_calls and blocks:
-        listed, shown = told(response.tool_calls), [(block.id, block.name, block.input) for block in blocks]
+        listed, shown = call_tuples(response.tool_calls), [(block.id, block.name, block.input) for block in blocks]
         if listed != shown:
             return "P10", f"a response lists the calls {listed!r}, and its blocks say {shown!r}"
     return None
 
 
-def reported_usage(payload: Mapping[str, Any]) -> Any:
-    """The usage in a payload of llm:response, as a dict."""
-    usage = payload.get("usage")
-    return to_dict(usage) if isinstance(usage, Usage) else usage
-
-
 def snapshot(value: ChatRequest | ChatResponse) -> Any:
-    """Everything in a request or a response, for comparing later."""
+    """A copy of a request or a response to compare with later."""
     return copy.deepcopy(to_dict(value))

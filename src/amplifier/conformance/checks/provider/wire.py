@@ -1,7 +1,6 @@
-"""What providers promise about the wire, for those that can be pointed at the kit's own service.
+"""Checks of what providers send and receive, for those that can be configured to use the fake LLM server.
 
-What was sent is read from the service, what was answered is known. Providers that read no address, or speak another
-language than the service, are not judged here.
+Providers that read no address, or use another protocol than the server, are not checked here.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from typing import Any
 
 from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.fake_llm_server import REDACTED, SIGNATURE, THOUGHT
-from amplifier.conformance.harness.llm_server_process import is_served, seen
-from amplifier.conformance.harness.mounted_module import MountFailed, Stage
+from amplifier.conformance.harness.llm_server_process import is_served, received_requests
+from amplifier.conformance.harness.mounted_module import CheckContext, MountFailed
 from amplifier.errors import LLMError
 from amplifier.models import (
     ChatRequest,
@@ -23,70 +22,83 @@ from amplifier.models import (
     ThinkingBlock,
     ToolCallBlock,
 )
+from amplifier.testing import EventRecorder
 
-from .answers import PROVIDER, judge_error, usable
-from .content_tracing import lost_part, lost_signature, unsigned, watched
-from .dialogues import asking, calls_of, complete, told, tool_specs
+from .answers import PROVIDER, check_error, usable
+from .content_tracing import lost_part, lost_signature, traced_content, unsigned
+from .dialogues import asking, call_tuples, calls_of, complete, tool_specs
 
 _SENT_SIGNATURE = "c2VudC1zaWduYXR1cmU="
 _SENT_REDACTED = "c2VudC1yZWRhY3RlZA=="
 _RETRYABLE = {401: False, 400: False, 429: True, 503: True}
 
 
-def _config(stage: Stage, scenario: str) -> dict[str, Any] | None:
-    """The settings with another scenario; None if the provider does not use the service."""
-    if not is_served(stage.loaded.config):
+def _config(ctx: CheckContext, scenario: str) -> dict[str, Any] | None:
+    """The settings with another scenario; None if the provider does not use the server."""
+    if not is_served(ctx.loaded.config):
         return None
-    changed: dict[str, Any] = json.loads(json.dumps(stage.loaded.config).replace("/auto", f"/{scenario}"))
+    changed: dict[str, Any] = json.loads(json.dumps(ctx.loaded.config).replace("/auto", f"/{scenario}"))
     return changed
 
 
-# ── from the wire ──
+async def _exchange(
+    ctx: CheckContext, scenario: str, request: ChatRequest
+) -> tuple[ChatResponse, dict[str, Any], EventRecorder] | None:
+    """Send a request in a scenario; the response, the last HTTP request of the provider, and the events.
+
+    None if the provider does not use the server or returns no response.
+    """
+    config = _config(ctx, scenario)
+    if config is None:
+        return None
+    async with ctx.mount(config=config) as mounted:
+        if not usable(mounted):
+            return None
+        received_requests()
+        outcome = await complete(mounted, request)
+        sent = received_requests()
+        if not outcome.returned or not isinstance(outcome.value, ChatResponse) or not sent:
+            return None
+        return outcome.value, sent[-1], mounted.events
 
 
 @check("P6", "P10", kind="behaviour", types=PROVIDER)
-async def reads_the_wire(stage: Stage) -> None:
-    """Lets the service think, speak and call, and compares the response with what was sent, block by block."""
-    config = _config(stage, "thinking")
-    if config is None:
+async def reads_the_wire(ctx: CheckContext) -> None:
+    """Lets the server think, answer and call a tool, and compares the response with what it sent, block by block."""
+    found = await _exchange(ctx, "thinking", asking("Use a tool."))
+    if found is None:
         return
-    async with stage.scene(config=config) as scene:
-        if not usable(scene):
-            return
-        seen()
-        outcome = await complete(scene, asking("Use a tool."))
-        path = [each["path"] for each in seen()][-1:]
-        if not outcome.returned or not isinstance(outcome.value, ChatResponse) or not path:
-            return
-        response = outcome.value
-        calls = calls_of(response)
-        if [(call.name, call.arguments) for call in calls] != [("look", {"text": "é 0"})]:
-            stage.fault("P6", f"the service called 'look' with {{'text': 'é 0'}}; the response has {told(calls)!r}")
-        if not any(isinstance(block, TextBlock) and "Use a tool." in block.text for block in response.content):
-            stage.fault("P6", f"what the service said is not in the response: {response.content!r}"[:300])
-        if path[0].rsplit("/", 1)[-1].startswith("messages"):
-            _judge_thoughts(stage, response)
+    response, sent, _ = found
+    calls = calls_of(response)
+    if [(call.name, call.arguments) for call in calls] != [("look", {"text": "é 0"})]:
+        what = f"the service called 'look' with {{'text': 'é 0'}}; the response has {call_tuples(calls)!r}"
+        ctx.fault("P6", what)
+    if not any(isinstance(block, TextBlock) and "Use a tool." in block.text for block in response.content):
+        ctx.fault("P6", f"the text that the service sent is not in the response: {response.content!r}"[:300])
+    if _has_signatures(sent):
+        _check_thoughts(ctx, response)
 
 
-def _judge_thoughts(stage: Stage, response: ChatResponse) -> None:
-    """A service with signed thoughts wants them back as they were."""
+def _has_signatures(sent: dict[str, Any]) -> bool:
+    """Whether the provider uses the protocol with signed thinking blocks."""
+    return str(sent["path"]).rsplit("/", 1)[-1].startswith("messages")
+
+
+def _check_thoughts(ctx: CheckContext, response: ChatResponse) -> None:
     types = [block.type for block in response.content]
     expected = ["thinking", "redacted_thinking", "text", "tool_call"]
     if types != expected:
-        stage.fault("P6", f"the service sent blocks {expected!r}; the response has {types!r}")
+        ctx.fault("P6", f"the service sent blocks {expected!r}; the response has {types!r}")
         return
     thought, redacted = response.content[0], response.content[1]
     if not isinstance(thought, ThinkingBlock) or (thought.thinking, thought.signature) != (THOUGHT, SIGNATURE):
-        stage.fault("P6", f"the service sent a thought with the signature {SIGNATURE!r}; the response has {thought!r}")
+        ctx.fault("P6", f"the service sent a thought with the signature {SIGNATURE!r}; the response has {thought!r}")
     elif getattr(redacted, "data", None) != REDACTED:
-        stage.fault("P6", f"the service sent a redacted thought {REDACTED!r}; the response has {redacted!r}")
-
-
-# ── to the wire ──
+        ctx.fault("P6", f"the service sent a redacted thought {REDACTED!r}; the response has {redacted!r}")
 
 
 def _conversation() -> ChatRequest:
-    """A conversation with marks by which its parts are known on the wire."""
+    """A conversation with a mark in each of its parts."""
     content = [
         {"type": "thinking", "thinking": "mark-thought", "signature": _SENT_SIGNATURE},
         {"type": "redacted_thinking", "data": _SENT_REDACTED},
@@ -108,49 +120,39 @@ def _conversation() -> ChatRequest:
 
 
 @check("P6", kind="behaviour", types=PROVIDER)
-async def writes_the_wire(stage: Stage) -> None:
-    """Reads from the service what a conversation became on the wire: everything, in order, with ids and signatures."""
-    config = _config(stage, "auto")
-    if config is None:
-        return
-    async with stage.scene(config=config) as scene:
-        if not usable(scene):
-            return
-        seen()
-        outcome = await complete(scene, _conversation())
-        sent = seen()
-        if not outcome.returned or not sent:
-            return
-        _judge_sent(stage, sent[-1])
+async def writes_the_wire(ctx: CheckContext) -> None:
+    """Reads what a conversation became on the wire: every part, in order, with ids and signatures."""
+    found = await _exchange(ctx, "auto", _conversation())
+    if found is not None:
+        _check_sent(ctx, found[1])
 
 
-def _judge_sent(stage: Stage, sent: dict[str, Any]) -> None:
+def _check_sent(ctx: CheckContext, sent: dict[str, Any]) -> None:
     body = sent["body"]
     text = json.dumps(body.get("messages") or body.get("input") or body)
     everything = json.dumps(body)
     words = ["zero", "one", "two", "three", "four", "five", "six", "seven"]
     for word in words:
         if f"mark-{word}" not in everything:
-            stage.fault("P6", f"the text 'mark-{word}' of the conversation did not reach the service")
+            ctx.fault("P6", f"the text 'mark-{word}' of the conversation did not reach the service")
             return
     places = [text.find(f"mark-{word}") for word in words[1:]]
     if places != sorted(places):
-        stage.fault("P6", "the parts of the conversation reached the service in another order")
+        ctx.fault("P6", "the parts of the conversation reached the service in another order")
         return
     for each in ("toolu_mark1", "toolu_mark2"):
         if everything.count(each) < 2:
-            stage.fault(
-                "P6", f"the id {each!r} of a call and its result reached the service {everything.count(each)} times"
-            )
+            times = everything.count(each)
+            ctx.fault("P6", f"the id {each!r} of a call and its result reached the service {times} times")
             return
-    is_signed = sent["path"].rsplit("/", 1)[-1].startswith("messages")
+    is_signed = _has_signatures(sent)
     if is_signed and _SENT_SIGNATURE not in everything:
-        stage.fault("P6", f"the signature {_SENT_SIGNATURE!r} of a thought did not reach the service")
+        ctx.fault("P6", f"the signature {_SENT_SIGNATURE!r} of a thought did not reach the service")
     elif is_signed and _SENT_REDACTED not in everything:
-        stage.fault("P6", f"the redacted thought {_SENT_REDACTED!r} did not reach the service")
+        ctx.fault("P6", f"the redacted thought {_SENT_REDACTED!r} did not reach the service")
     for thought in _thoughts(body):
         if thought.get("thinking") == "mark-thought" and thought.get("signature") != _SENT_SIGNATURE:
-            stage.fault("P6", f"a thought reached the service with the signature {thought.get('signature')!r}")
+            ctx.fault("P6", f"a thought reached the service with the signature {thought.get('signature')!r}")
             return
 
 
@@ -166,90 +168,76 @@ def _thoughts(value: Any) -> Iterator[dict[str, Any]]:
 
 
 @check("P16", kind="behaviour", types=PROVIDER)
-async def sends_no_loose_call(stage: Stage) -> None:
-    """Asks with a call that has no result, and reads from the service whether it was sent like that."""
-    config = _config(stage, "auto")
-    if config is None:
+async def sends_no_loose_call(ctx: CheckContext) -> None:
+    """Sends a call without a result, and reads whether the provider repaired that before it sent the request."""
+    call = ToolCallBlock(id="toolu_loose", name="look", input={})
+    messages = [
+        Message(role="user", content="Look."),
+        Message(role="assistant", content=[call]),
+        Message(role="user", content="And?"),
+    ]
+    found = await _exchange(ctx, "auto", ChatRequest(messages=messages, tools=tool_specs()))
+    if found is None:
         return
-    async with stage.scene(config=config) as scene:
-        if not usable(scene):
-            return
-        call = ToolCallBlock(id="toolu_loose", name="look", input={})
-        messages = [
-            Message(role="user", content="Look."),
-            Message(role="assistant", content=[call]),
-            Message(role="user", content="And?"),
-        ]
-        seen()
-        outcome = await complete(scene, ChatRequest(messages=messages, tools=tool_specs()))
-        sent = [json.dumps(each["body"]) for each in seen()]
-        if not outcome.returned or not sent:
-            return
-        if sent[-1].count("toolu_loose") == 1:
-            stage.fault("P16", "a tool call without a result was sent to the service as it was")
-        elif not scene.events.get_events("provider:tool_sequence_repaired"):
-            stage.fault(
-                "P16", "a tool call without a result was repaired, and provider:tool_sequence_repaired not emitted"
-            )
-
-
-# ── inside ──
+    _, sent, events = found
+    if json.dumps(sent["body"]).count("toolu_loose") == 1:
+        ctx.fault("P16", "a tool call without a result was sent to the service as it was")
+    elif not events.get_events("provider:tool_sequence_repaired"):
+        what = "a tool call without a result was repaired, and provider:tool_sequence_repaired not emitted"
+        ctx.fault("P16", what)
 
 
 @check("P6", kind="behaviour", types=PROVIDER)
-async def loses_nothing_inside(stage: Stage) -> None:
-    """Watches the parts of messages that pass through the module while it answers, and compares them with the response."""
+async def loses_nothing_inside(ctx: CheckContext) -> None:
+    """Traces the content blocks that pass through the module's code, and compares them with the response."""
     sent = {"mark-thought": _SENT_SIGNATURE}
     for request in (asking("Hello."), asking("Please use a tool. Think."), _conversation()):
-        async with stage.scene() as scene:
-            if not usable(scene):
+        async with ctx.mount() as mounted:
+            if not usable(mounted):
                 return
             ours = {*sent, "mark-two", "toolu_mark1", "toolu_mark2", _SENT_REDACTED}
-            with watched(stage.loaded.subject.owns) as passing:
-                outcome = await complete(scene, request)
+            with traced_content(ctx.loaded.target.owns) as traced:
+                outcome = await complete(mounted, request)
             if not isinstance(outcome.value, ChatResponse):
                 continue
             response = outcome.value
             for found in (
-                unsigned(passing, sent),
-                lost_signature(passing, response, ours),
-                lost_part(passing, response, ours),
+                unsigned(traced, sent),
+                lost_signature(traced, response, ours),
+                lost_part(traced, response, ours),
             ):
                 if found is not None:
-                    stage.fault("P6", found)
+                    ctx.fault("P6", found)
                     return
 
 
-# ── refused ──
-
-
 @check("P19", kind="behaviour", types=PROVIDER)
-async def names_failures(stage: Stage) -> None:
-    """Lets the service refuse with several codes, and nobody listen at all; reads what the call raises."""
+async def names_failures(ctx: CheckContext) -> None:
+    """Lets the server return error codes, and refuses the connection; reads what the call raises."""
     for status, may_help in _RETRYABLE.items():
-        config = _config(stage, f"status-{status}")
+        config = _config(ctx, f"status-{status}")
         if config is None:
             break
-        await _judge_refusal(stage, config, f"an answer with status {status}", may_help)
-    config = _config(stage, "auto")
-    if config is not None and not stage.faults:
+        await _check_refusal(ctx, config, f"an answer with status {status}", may_help)
+    config = _config(ctx, "auto")
+    if config is not None and not ctx.faults:
         nowhere = json.loads(json.dumps(config).replace("{service}", "http://127.0.0.1:9"))
-        await _judge_refusal(stage, nowhere, "a connection that was refused", None)
+        await _check_refusal(ctx, nowhere, "a connection that was refused", None)
 
 
-async def _judge_refusal(stage: Stage, config: dict[str, Any], what: str, may_help: bool | None) -> None:
+async def _check_refusal(ctx: CheckContext, config: dict[str, Any], what: str, may_help: bool | None) -> None:
     try:
-        async with stage.scene(config=config) as scene:
-            if not usable(scene):
+        async with ctx.mount(config=config) as mounted:
+            if not usable(mounted):
                 return
-            outcome = await complete(scene, asking("Hello."))
+            outcome = await complete(mounted, asking("Hello."))
     except MountFailed:
         return
     if outcome.returned:
-        stage.fault("P19", f"after {what} complete returned as if nothing had happened")
+        ctx.fault("P19", f"after {what} complete returned as if nothing had happened")
     elif outcome.kind == "raised":
-        judge_error(stage, outcome)
+        check_error(ctx, outcome)
         error = outcome.error
         if isinstance(error, LLMError) and may_help is not None and error.retryable is not may_help:
-            said = f"after {what} {type(error).__name__} says retryable={error.retryable}"
-            stage.fault("P19", f"{said}; expected {may_help}", error=error)
+            found = f"after {what} {type(error).__name__} has retryable={error.retryable}"
+            ctx.fault("P19", f"{found}; expected {may_help}", error=error)

@@ -1,4 +1,4 @@
-"""What every resolver promises: how it can be asked, what it answers, what it raises, and what it leaves alone."""
+"""Checks of resolvers: signatures, results, errors, side effects and waiting."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from typing import Any
 
 import anyio
 
+from amplifier.conformance.harness.calls import Outcome, binding_error, call_with_deadline
 from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.mounted_module import OWNER, Outcome, Scene, Stage
+from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
+from amplifier.conformance.harness.observers import audited
 from amplifier.conformance.harness.resolver_sources import (
     EXECUTED,
     SAMPLES,
@@ -31,169 +33,132 @@ from amplifier.conformance.harness.resolver_sources import (
 )
 
 RESOLVERS = ("resolver",)
-
-
-# ── shape ──
+Method = Callable[..., Any]
 
 
 @check("R1", "R2", kind="structure", types=RESOLVERS)
-async def has_the_shape(stage: Stage) -> None:
-    """Looks at resolve and async_resolve and their parameters, and asks without a hint."""
-    async with stage.scene() as scene:
-        resolver = resolver_of(scene)
+async def has_the_shape(ctx: CheckContext) -> None:
+    """Reads resolve and async_resolve and their parameters, and calls them without a hint."""
+    async with ctx.mount() as mounted:
+        resolver = resolver_of(mounted)
         if resolver is None:
-            if scene.returned is not None and not callable(scene.returned):
-                stage.fault("R1", f"{type(scene.returned).__name__} has neither resolve nor async_resolve")
-            elsewhere = sorted({repr(point) for point, _, _ in scene.session.coordinator.mounts.mounted_by(OWNER)})
-            if elsewhere:
-                stage.fault("R1", f"mount gave no resolver; it is at {', '.join(elsewhere)}")
+            if mounted.returned is not None and not callable(mounted.returned):
+                ctx.fault("R1", f"{type(mounted.returned).__name__} has neither resolve nor async_resolve")
+            if mounted.mount_points:
+                ctx.fault("R1", f"mount gave no resolver; it is at {', '.join(mounted.mount_points)}")
             return
         methods = methods_of(resolver)
         if not methods:
-            stage.fault("R1", f"{type(resolver).__name__} has neither resolve nor async_resolve")
+            ctx.fault("R1", f"{type(resolver).__name__} has neither resolve nor async_resolve")
         for method in methods:
-            await _judge_method(stage, scene, resolver, method)
+            await _check_method(mounted, method, is_only=len(methods) == 1)
 
 
-async def _judge_method(stage: Stage, scene: Scene, resolver: Any, method: Callable[..., Any]) -> None:
-    name = method.__name__ if hasattr(method, "__name__") else "resolve"
-    if not _binds(method, "tool-sample"):
-        stage.fault("R2", f"{name} cannot be called with a module id alone: {inspect.signature(method)}")
+async def _check_method(mounted: MountedModule, method: Method, *, is_only: bool) -> None:
+    ctx = mounted.ctx
+    name = getattr(method, "__name__", "resolve")
+    if binding_error(method, "tool-sample") is not None:
+        ctx.fault("R2", f"{name} cannot be called with a module id alone: {inspect.signature(method)}")
         return
     if not _takes_hint(method):
-        stage.fault("R1", f"{name} takes no hint: {inspect.signature(method)}; expected (module_id, hint=None)")
-    outcome = await scene.call(method, UNHEARD_OF[0])
-    for wrong in [outcome.error] if isinstance(outcome.error, TypeError) else []:
-        if stage.location_of(wrong) is None:
-            stage.fault("R2", f"asked without a hint, {name} {outcome}")
-    is_async = inspect.iscoroutinefunction(method) or inspect.isawaitable(_called(method))
+        ctx.fault("R1", f"{name} takes no hint: {inspect.signature(method)}; expected (module_id, hint=None)")
+    outcome = await mounted.call(method, UNHEARD_OF[0])
+    if isinstance(outcome.error, TypeError) and ctx.location_of(outcome.error) is None:
+        ctx.fault("R2", f"asked without a hint, {name} {outcome}")
+    is_async = inspect.iscoroutinefunction(method) or outcome.is_async
     if name == "async_resolve" and not is_async:
-        stage.fault("R1", "async_resolve is not async")
-    if name == "resolve" and is_async and len(methods_of(resolver)) == 1:
-        stage.fault("R1", "resolve is async; expected a plain function, or the name async_resolve")
+        ctx.fault("R1", "async_resolve is not async")
+    if name == "resolve" and is_async and is_only:
+        ctx.fault("R1", "resolve is async; expected a plain function, or the name async_resolve")
 
 
-def _called(method: Callable[..., Any]) -> Any:
-    """What calling it gives, not awaited; None if it raises."""
-    try:
-        answer = method(UNHEARD_OF[0])
-    except Exception:  # noqa: BLE001 — foreign code; what it raises is for other checks
-        return None
-    if inspect.iscoroutine(answer):
-        answer.close()
-    return answer
-
-
-def _binds(method: Callable[..., Any], *given: Any) -> bool:
-    try:
-        inspect.signature(method).bind(*given)
-    except TypeError:
-        return False
-    except ValueError:  # no signature
-        return True
-    return True
-
-
-def _takes_hint(method: Callable[..., Any]) -> bool:
+def _takes_hint(method: Method) -> bool:
     try:
         parameters = inspect.signature(method).parameters
     except ValueError:
         return True
-    named = any(name in parameters for name in ("profile_hint", "source_hint"))
-    return named or _binds(method, "tool-sample", None) or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    if {"profile_hint", "source_hint"} & parameters.keys() or binding_error(method, "tool-sample", None) is None:
+        return True
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
 
 
-# ── answers ──
+# ── results ──
 
 
 @check("R2", "R3", "R4", "R7", "R8", kind="behaviour", types=RESOLVERS)
-async def answers_ordinary_questions(stage: Stage) -> None:
-    """Asks for modules that are there and for some that are nowhere, and looks at what comes back or is raised."""
-    async with stage.scene() as scene:
-        resolver = resolver_of(scene)
-        if resolver is None:
-            return
-        _tidy_path(stage)
-        before = _surroundings(scene)
-        for method in methods_of(resolver):
-            found = False
-            for question in questions_about(stage.loaded.subject):
-                found |= await judge_answer(stage, scene, method, question, found)
-                _judge_traces(stage, scene, before, question)
-                if stage.faults:
+async def answers_ordinary_questions(ctx: CheckContext) -> None:
+    """Asks for modules that exist and for some that do not, and checks what is returned or raised."""
+    async with ctx.mount() as mounted:
+        _restore_path(ctx)
+        before = _surroundings(mounted)
+        for method in methods_of(resolver_of(mounted)):
+            has_found = False
+            for question in questions_about(ctx.loaded.target):
+                located = await _check_result(mounted, method, question)
+                is_missing = isinstance(located.error, FileNotFoundError) and question.hint is None
+                if has_found and is_missing:  # its own directories exist, as it has found another module
+                    what = f"asked for {question} it {located}; expected ModuleNotFoundError"
+                    ctx.fault("R4", what, given=question.given, error=located.error)
+                has_found |= located.returned
+                _check_side_effects(mounted, before, question)
+                if ctx.faults:
                     return
 
 
-async def judge_answer(
-    stage: Stage, scene: Scene, method: Callable[..., Any], question: Question, found: bool = False
-) -> bool:
-    """One question, all the way to a directory; gives whether the module was found.
-
-    ``found`` says that another module was, so that the resolver's own places are there.
-    """
-    before = len(stage.faults)
-    located = await _judge_located(stage, scene, method, question)
-    if located.kind == "raised" and found and isinstance(located.error, FileNotFoundError) and question.hint is None:
-        what = f"asked for {question} it {located}; expected ModuleNotFoundError"
-        stage.fault("R4", what, given={"module_id": question.module_id, "hint": None}, error=located.error)
-    return located.returned and len(stage.faults) == before
-
-
-async def _judge_located(stage: Stage, scene: Scene, method: Callable[..., Any], question: Question) -> Outcome:
-    given = {"module_id": question.module_id, "hint": question.hint}
-    answered = await scene.call(ask, method, question, scene.directory)
+async def _check_result(mounted: MountedModule, method: Method, question: Question) -> Outcome:
+    """Ask one question and resolve the source to a directory."""
+    ctx, given = mounted.ctx, question.given
+    answered = await mounted.call(ask, method, question, mounted.directory)
     is_unknown = question.module_id not in SAMPLES and question.hint is None
     if not answered.returned:
-        _judge_error(stage, answered, question, given)
-        await _judge_without_hint(stage, scene, method, question, answered)
+        _check_error(ctx, answered, question)
+        await _check_without_hint(mounted, method, question, answered)
         return answered
     source = answered.value
     if isinstance(source, (str, type)) or not callable(getattr(source, "resolve", None)):
         clause = "R4" if is_unknown and source is None else "R3"
         what = f"asked for {question} it answered {_shown(source)}; expected a ModuleSource or ModuleNotFoundError"
-        stage.fault(clause, what, given=given)
+        ctx.fault(clause, what, given=given)
         return answered
-    located = await scene.call(source.resolve)
+    located = await mounted.call(source.resolve)
     if not located.returned:
-        _judge_error(stage, located, question, given)
+        _check_error(ctx, located, question)
         return located
     path = located.value
+    resolved = f"asked for {question}, its source resolved to"
     if not isinstance(path, Path):
-        what = f"asked for {question}, its source resolved to {_shown(path)}; expected a Path"
-        stage.fault("R4" if is_unknown and path is None else "R3", what, given=given)
+        clause = "R4" if is_unknown and path is None else "R3"
+        ctx.fault(clause, f"{resolved} {_shown(path)}; expected a Path", given=given)
     elif not path.is_dir():
         missing = "a file" if path.exists() else "nothing at all"
-        what = f"asked for {question}, its source resolved to {_placeless(scene, path)}, where there is {missing}"
-        stage.fault("R4" if is_unknown else "R3", what, given=given)
+        what = f"{resolved} {_relative(mounted, path)}, where there is {missing}"
+        ctx.fault("R4" if is_unknown else "R3", what, given=given)
     elif not holds_a_package(path):
-        what = f"asked for {question}, its source resolved to {_placeless(scene, path)}, which holds no package"
-        stage.fault("R4" if is_unknown else "R3", what, given=given)
+        what = f"{resolved} {_relative(mounted, path)}, which holds no package"
+        ctx.fault("R4" if is_unknown else "R3", what, given=given)
     return located
 
 
-def _judge_error(stage: Stage, outcome: Outcome, question: Question, given: Any) -> None:
+def _check_error(ctx: CheckContext, outcome: Outcome, question: Question) -> None:
     error = outcome.error
     if outcome.kind == "late":
-        stage.fault("R4", f"asked for {question} it {outcome}", given=given)
+        ctx.fault("R4", f"asked for {question} it {outcome}", given=question.given)
     elif not is_not_found(error) and not isinstance(error, OSError):
         what = f"asked for {question} it {outcome}; expected ModuleNotFoundError"
-        stage.fault("R4", what, given=given, error=error)
+        ctx.fault("R4", what, given=question.given, error=error)
     elif is_not_found(error) and question.module_id not in str(error):
-        stage.fault(
-            "R8", f"the error does not name the module {question.module_id!r}: {error}", given=given, error=error
-        )
+        what = f"the error does not name the module {question.module_id!r}: {error}"
+        ctx.fault("R8", what, given=question.given, error=error)
 
 
-async def _judge_without_hint(
-    stage: Stage, scene: Scene, method: Callable[..., Any], question: Question, outcome: Outcome
-) -> None:
-    """An error of an unexpected kind that is not there with a hint comes from there being none."""
+async def _check_without_hint(mounted: MountedModule, method: Method, question: Question, outcome: Outcome) -> None:
+    """Report an unexpected error that a hint avoids."""
     if question.hint is not None or is_not_found(outcome.error) or isinstance(outcome.error, OSError):
         return
-    hinted = await scene.call(ask, method, Question(question.module_id, "a path"), scene.directory)
+    hinted = await mounted.call(ask, method, Question(question.module_id, "a path"), mounted.directory)
     if type(hinted.error) is not type(outcome.error):
         what = f"asked for {question} without a hint it {outcome}, with one it {hinted}"
-        stage.fault("R2", what, given={"module_id": question.module_id}, error=outcome.error)
+        mounted.ctx.fault("R2", what, given={"module_id": question.module_id}, error=outcome.error)
 
 
 def _shown(value: Any) -> str:
@@ -202,16 +167,16 @@ def _shown(value: Any) -> str:
     return f"{value!r}" if value is None or isinstance(value, (str, bool, int)) else type(value).__name__
 
 
-def _placeless(scene: Scene, path: Any) -> str:
-    return str(path).replace(str(scene.directory.parent), "…")
+def _relative(mounted: MountedModule, path: Any) -> str:
+    return str(path).replace(str(mounted.directory.parent), "…")
 
 
 # ── side effects ──
 
 
-def _surroundings(scene: Scene) -> dict[str, Any]:
-    """What resolving must leave as it is."""
-    core = scene.session.coordinator
+def _surroundings(mounted: MountedModule) -> dict[str, Any]:
+    """State that resolving must not change."""
+    core = mounted.session.coordinator
     return {
         "sys.path": list(sys.path),
         "the working directory": str(Path.cwd()),
@@ -223,156 +188,129 @@ def _surroundings(scene: Scene) -> dict[str, Any]:
 
 
 _PATH = tuple(sys.path)
-"""As it was before any module was loaded."""
+"""sys.path before any module was loaded."""
 
 
-def _tidy_path(stage: Stage) -> None:
-    """Take away what the subject may have put on sys.path before anybody looked, so that it is seen to do so again."""
-    own = stage.loaded.subject.search_path
+def _restore_path(ctx: CheckContext) -> None:
+    """Remove what the module may have put on sys.path before this check, so that the check sees it happen again."""
+    own = ctx.loaded.target.search_path
     sys.path[:] = [entry for entry in sys.path if entry in _PATH or (own is not None and entry == str(own))]
 
 
-def _judge_traces(stage: Stage, scene: Scene, before: dict[str, Any], question: Question) -> None:
-    given = {"module_id": question.module_id, "hint": question.hint}
-    for name, now in _surroundings(scene).items():
+def _check_side_effects(mounted: MountedModule, before: dict[str, Any], question: Question) -> None:
+    for name, now in _surroundings(mounted).items():
         if now != before[name]:
-            stage.fault("R7", f"asked for {question} it changed {name}", given=given)
+            mounted.ctx.fault("R7", f"asked for {question} it changed {name}", given=question.given)
             return
-    executed = [path for path in scene.directory.parent.rglob(EXECUTED) if path.is_file()]
-    imported = [name for name in sys.modules if name.split(".")[0].startswith("amplifier_module_") and _is_sample(name)]
-    if executed or imported:
-        stage.fault("R7", f"asked for {question} it ran the code of the module", given=given)
+    executed = any(path.is_file() for path in mounted.directory.parent.rglob(EXECUTED))
+    imported = [name for name in sys.modules if name.split(".")[0].startswith("amplifier_module_")]
+    if executed or any(sample.replace("-", "_") in name for name in imported for sample in SAMPLES):
+        mounted.ctx.fault("R7", f"asked for {question} it ran the code of the module", given=question.given)
 
 
-def _is_sample(name: str) -> bool:
-    return any(each.replace("-", "_") in name for each in SAMPLES)
-
-
-# ── the same answer ──
+# ── the same result ──
 
 
 @check("R3", "R4", "R6", kind="behaviour", types=RESOLVERS, inputs="questions")
-async def answers_the_same(stage: Stage) -> None:
-    """Asks drawn questions one after another, at once and alone; the answer may not depend on what was asked before."""
-    questions = [Question(module_id, hint) for module_id, hint in stage.case["questions"]]
+async def answers_the_same(ctx: CheckContext) -> None:
+    """Asks drawn questions alone, one after another and concurrently; no result may depend on other questions."""
+    questions = [Question(module_id, hint) for module_id, hint in ctx.case["questions"]]
     alone: dict[Question, str] = {}
-    placed: set[Question] = set()
+    varying: set[Question] = set()
     for question in dict.fromkeys(questions):
-        answers = []
+        results = []
         for _ in range(2):
-            async with stage.scene() as scene:
-                if not methods_of(resolver_of(scene)):
+            async with ctx.mount() as mounted:
+                if not methods_of(resolver_of(mounted)):
                     return
-                answers.append(await _answer(scene, question))
-        alone[question] = answers[0]
-        # A name may be made from the place, which is another one in every scene: a digest of a path, for instance.
-        placed |= {question} if answers[0] != answers[1] else set()
-    async with stage.scene() as scene:
-        alone.update({question: await _answer(scene, question) for question in alone if question in placed})
-        for question in [*questions, *placed]:
-            found = await _answer(scene, question)
+                results.append(await _result(mounted, question))
+        alone[question] = results[0]
+        # A result may depend on the private directory: a digest of a path, for instance.
+        varying |= {question} if results[0] != results[1] else set()
+    async with ctx.mount() as mounted:
+        alone.update({question: await _result(mounted, question) for question in alone if question in varying})
+        for question in [*questions, *varying]:
+            found = await _result(mounted, question)
             if found != alone[question]:
-                what = (
-                    f"asked for {question} after other questions it gave {found}; asked first it gave {alone[question]}"
-                )
-                stage.fault("R6", what)
+                what = f"asked for {question} after other questions it gave {found}"
+                ctx.fault("R6", f"{what}; asked first it gave {alone[question]}")
                 return
-        await _ask_at_once(stage, scene, questions, alone)
+        together: dict[Question, str] = {}
+
+        async def note(question: Question) -> None:
+            together[question] = await _result(mounted, question, has_alarm=False)
+
+        with ctx.alarm(10.0, "A8", "questions asked at once"):
+            async with anyio.create_task_group() as group:
+                for question in alone:
+                    group.start_soon(note, question)
+        for question, found in together.items():
+            if found != alone[question]:
+                what = f"asked for {question} together with others it gave {found}; alone {alone[question]}"
+                ctx.fault("R6", what)
+                return
 
 
-async def _ask_at_once(stage: Stage, scene: Scene, questions: list[Question], alone: dict[Question, str]) -> None:
-    found: dict[Question, str] = {}
-
-    async def note(question: Question) -> None:
-        found[question] = await _answer(scene, question, alarmed=False)
-
-    with stage.alarm(10.0, "A8", "questions asked at once"):
-        async with anyio.create_task_group() as group:
-            for question in alone:
-                group.start_soon(note, question)
-    for question, answer in found.items():
-        if answer != alone[question]:
-            stage.fault("R6", f"asked for {question} together with others it gave {answer}; alone {alone[question]}")
-            return
-
-
-async def _answer(scene: Scene, question: Question, *, alarmed: bool = True) -> str:
-    """What a question comes to, in words that do not depend on the scene."""
-    method = methods_of(resolver_of(scene))[0]
-    if alarmed:
-        outcome = await scene.call(locate, method, question, scene.directory)
-    else:
-        try:
-            outcome = Outcome(kind="returned", value=await locate(method, question, scene.directory))
-        except Exception as error:  # noqa: BLE001 — foreign code
-            outcome = Outcome(kind="raised", error=error)
+async def _result(mounted: MountedModule, question: Question, *, has_alarm: bool = True) -> str:
+    """What a question resolves to, without the private directory; there is one alarm at a time."""
+    method = methods_of(resolver_of(mounted))[0]
+    call = mounted.call if has_alarm else call_with_deadline
+    outcome = await call(locate, method, question, mounted.directory)
     if outcome.kind == "raised":
         return f"a {type(outcome.error).__name__}"
-    return "no answer in time" if outcome.kind == "late" else _placeless(scene, outcome.value)
+    return "no answer in time" if outcome.kind == "late" else _relative(mounted, outcome.value)
 
 
-# ── trouble ──
+# ── errors of the filesystem ──
 
 
 @check("R5", kind="behaviour", types=RESOLVERS)
-async def passes_trouble_on(stage: Stage) -> None:
-    """Lets the filesystem refuse everything, and looks at what is raised."""
+async def passes_trouble_on(ctx: CheckContext) -> None:
+    """Lets the filesystem refuse every access, and reads what is raised."""
     for question in (Question(SAMPLES[0]), Question(SAMPLES[0], "a path")):
-        async with stage.scene() as scene:
-            resolver = resolver_of(scene)
-            if resolver is None:
-                return
-            for method in methods_of(resolver):
-                with refusing(scene.directory.parent) as refused:
-                    outcome = await scene.call(locate, method, question, scene.directory)
+        async with ctx.mount() as mounted:
+            for method in methods_of(resolver_of(mounted)):
+                with refused_access(mounted.directory.parent) as refused:
+                    outcome = await mounted.call(locate, method, question, mounted.directory)
                 if not refused:
-                    continue  # it did not look
-                given = {"module_id": question.module_id, "hint": question.hint}
+                    continue  # it did not access anything
                 if outcome.kind == "raised" and not isinstance(outcome.error, OSError) and _is_hidden(outcome.error):
                     what = f"the filesystem refused with PermissionError, and asked for {question} it {outcome}"
-                    stage.fault("R5", what, given=given, error=outcome.error)
+                    ctx.fault("R5", what, given=question.given, error=outcome.error)
                     return
                 if outcome.returned and not isinstance(outcome.value, Path):
                     what = f"the filesystem refused, and asked for {question} it gave {_shown(outcome.value)}"
-                    stage.fault("R5", what, given=given)
+                    ctx.fault("R5", what, given=question.given)
                     return
 
 
 def _is_hidden(error: BaseException | None) -> bool:
-    """Whether an error was made from ours; what only follows from looking and seeing nothing is no trouble."""
+    """Whether an error replaces the PermissionError; ModuleNotFoundError counts only if it was caused by that."""
     if not is_not_found(error):
         return True
-    seen = {id(error)}
-    while error is not None:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         error = error.__cause__ or error.__context__
         if isinstance(error, PermissionError):
             return True
-        if error is not None and id(error) in seen:
-            return False
-        seen.add(id(error))
     return False
 
 
 _PATCHED = (
-    (os, "stat"),
-    (os, "lstat"),
-    (os, "scandir"),
-    (os, "listdir"),
-    (os, "open"),
-    (os, "mkdir"),
-    (os, "readlink"),
+    *((os, name) for name in ("stat", "lstat", "scandir", "listdir", "open", "mkdir", "readlink")),
     (io, "open"),
     (builtins, "open"),
 )
 
 
 @contextmanager
-def refusing(root: Path) -> Iterator[list[str]]:
-    """While this lasts, everything below a directory is refused, as to a user without the right; gives what was."""
+def refused_access(root: Path) -> Iterator[list[str]]:
+    """Raise PermissionError for every access below a directory in the body; gives the refused paths."""
     refused: list[str] = []
     originals = [(owner, name, getattr(owner, name)) for owner, name in _PATCHED]
 
-    def guard(original: Callable[..., Any]) -> Callable[..., Any]:
+    def guard(original: Method) -> Method:
         def guarded(*args: Any, **kwargs: Any) -> Any:
             path = args[0] if args else kwargs.get("path", kwargs.get("file", "."))
             if isinstance(path, (str, os.PathLike)) and str(Path(path).absolute()).startswith(str(root)):
@@ -393,42 +331,21 @@ def refusing(root: Path) -> Iterator[list[str]]:
 
 # ── waiting ──
 
+_WAITING = ("socket.connect", "socket.getaddrinfo", "subprocess.Popen", "os.system", "urllib.Request", "time.sleep")
+
 
 @check("R9", kind="hygiene", types=RESOLVERS)
-async def offers_to_be_awaited(stage: Stage) -> None:
-    """Watches whether resolving starts programs, opens connections or sleeps; then it should be offered as async."""
-    async with stage.scene() as scene:
-        resolver = resolver_of(scene)
+async def offers_to_be_awaited(ctx: CheckContext) -> None:
+    """Watches whether resolve starts programs, opens connections or sleeps; then there should be an async_resolve."""
+    async with ctx.mount() as mounted:
+        resolver = resolver_of(mounted)
         if not methods_of(resolver) or callable(getattr(resolver, "async_resolve", None)):
             return
-        for question in questions_about(stage.loaded.subject):
-            with watching() as seen:
-                await scene.call(locate, methods_of(resolver)[0], question, scene.directory)
+        for question in questions_about(ctx.loaded.target):
+            with audited(*_WAITING) as seen:
+                await mounted.call(locate, methods_of(resolver)[0], question, mounted.directory)
             if seen:
-                what = f"asked for {question}, resolve waits ({seen[0]}), and there is no async_resolve"
-                stage.fault("R9", what, given={"module_id": question.module_id, "hint": question.hint})
+                event = seen[0].partition(" ")[0]
+                what = f"asked for {question}, resolve waits ({event}), and there is no async_resolve"
+                ctx.fault("R9", what, given=question.given)
                 return
-
-
-_WAITING = ("socket.connect", "socket.getaddrinfo", "subprocess.Popen", "os.system", "urllib.Request", "time.sleep")
-_watched: list[list[str]] = []
-_is_hooked: list[bool] = []
-
-
-@contextmanager
-def watching() -> Iterator[list[str]]:
-    """Note the audit events of waiting while this lasts; an audit hook cannot be taken back, so there is only one."""
-    if not _is_hooked:
-        _is_hooked.append(True)
-        sys.addaudithook(_notice)
-    seen: list[str] = []
-    _watched.append(seen)
-    try:
-        yield seen
-    finally:
-        _watched.remove(seen)
-
-
-def _notice(event: str, args: tuple[Any, ...]) -> None:
-    if _watched and event in _WAITING:
-        _watched[-1].append(event)

@@ -1,172 +1,116 @@
-"""What a tool promises: that it can be called, described, trusted with any input, and used by several at once."""
+"""Checks of tools: members and schema, results for valid and invalid inputs."""
 
 from __future__ import annotations
 
-import inspect
 import re
 from typing import Any
 
+from amplifier.conformance.harness.calls import binding_error
 from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.mounted_module import CANARY, Scene, Stage
+from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
+from amplifier.conformance.harness.private_directories import CANARY
 from amplifier.conformance.harness.time_budget import Budget, shared_budget
 from amplifier.conformance.harness.typical_use import schema_of
-from amplifier.conformance.inputs.json_schema import acceptor, schema_problem
-from amplifier.conformance.inputs.sample_calls import sample_inputs
-from amplifier.conformance.inputs.tool_calls import near_misses, valid_inputs
+from amplifier.conformance.inputs.json_schema import schema_problem
+from amplifier.conformance.inputs.tool_inputs import near_misses, sample_inputs, valid_inputs
 from amplifier.conformance.target.source_literals import choices_in, inputs_in
 from amplifier.contracts import tool_schema
 from amplifier.errors import ContractError
 
-from .call_trials import Trial
-from .cross_talk import cancel_neighbours, look_for_mixing
-from .schema_accuracy import Truth
-from .torn_state import look_for_torn_state
+from .call_series import ToolCallSeries
 
 _TOOL = ("tool",)
 _SNAKE_CASE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _LONGEST_NAME = 64
 _SECONDS = 2.0
-"""Of our own work, in the quick profile, for each of the checks that list their questions."""
-
-
-# ── what it is ──
+"""The budget of each check in the quick profile."""
 
 
 @check("T1", "T2", "T3", "T14", kind="structure", types=_TOOL)
-async def is_a_tool(stage: Stage) -> None:
+async def is_a_tool(ctx: CheckContext) -> None:
     """Reads name and description of the mounted tool, and calls execute with an empty input."""
-    async with stage.scene() as scene:
-        for at, tool in scene.instances.items():
-            name = await _read(stage, scene, tool, "name", "T2")
-            await _read(stage, scene, tool, "description", "T3")
+    async with ctx.mount() as mounted:
+        for at, tool in mounted.instances.items():
+            name = await _read(mounted, tool, "name", "T2")
+            await _read(mounted, tool, "description", "T3")
             if isinstance(name, str) and name.strip():
                 is_good = _SNAKE_CASE.fullmatch(name) and len(name) <= _LONGEST_NAME
-                stage.expect(is_good, "T14", f"the name is {name!r}; expected snake_case, at most {_LONGEST_NAME} long")
-            await _can_be_called(stage, scene, at, tool)
+                ctx.expect(is_good, "T14", f"the name is {name!r}; expected snake_case, at most {_LONGEST_NAME} long")
+            await _check_execute(mounted, at, tool)
 
 
-async def _read(stage: Stage, scene: Scene, tool: Any, member: str, clause: str) -> Any:
-    if not hasattr(type(tool), member) and member not in getattr(tool, "__dict__", {}):
-        first = await scene.call(getattr, tool, member)  # it may still come from __getattr__
-        if not first.returned:
-            stage.fault("T1", f"the tool has no {member}")
-            return None
-    first, again = [await scene.call(getattr, tool, member) for _ in range(2)]
+async def _read(mounted: MountedModule, tool: Any, member: str, clause: str) -> Any:
+    ctx = mounted.ctx
+    first, again = [await mounted.call(getattr, tool, member) for _ in range(2)]
+    if not first.returned and not hasattr(type(tool), member) and member not in getattr(tool, "__dict__", {}):
+        ctx.fault("T1", f"the tool has no {member}")
+        return None
     if not first.returned or not again.returned:
-        stage.fault(clause, f"reading the {member} {first if not first.returned else again}", error=first.error)
+        ctx.fault(clause, f"reading the {member} {first if not first.returned else again}", error=first.error)
         return None
     value = first.value
     if not isinstance(value, str):
         hint = "; is it a method without @property?" if callable(value) else ""
-        stage.fault(clause, f"the {member} is of type {type(value).__name__}, expected a string{hint}")
+        ctx.fault(clause, f"the {member} is of type {type(value).__name__}, expected a string{hint}")
     elif not value.strip():
-        stage.fault(clause, f"the {member} is empty")
+        ctx.fault(clause, f"the {member} is empty")
     elif value != again.value:
-        stage.fault(clause, f"the {member} was {value!r} and then {again.value!r}")
+        ctx.fault(clause, f"the {member} was {value!r} and then {again.value!r}")
     return value
 
 
-async def _can_be_called(stage: Stage, scene: Scene, at: str, tool: Any) -> None:
+async def _check_execute(mounted: MountedModule, at: str, tool: Any) -> None:
     execute = getattr(tool, "execute", None)
     if not callable(execute):
-        stage.fault("T1", f"the tool {at!r} has no execute")
+        mounted.ctx.fault("T1", f"the tool {at!r} has no execute")
         return
-    try:
-        inspect.signature(execute).bind({})
-    except TypeError as error:
-        stage.fault("T1", f"execute cannot be called as execute(input): {error}")
+    problem = binding_error(execute, {})
+    if problem is not None:
+        mounted.ctx.fault("T1", f"execute cannot be called as execute(input): {problem}")
         return
-    except ValueError:
-        pass  # a signature that cannot be read says nothing
-
-    async def call() -> bool:
-        answer = execute({})
-        if not inspect.isawaitable(answer):
-            return False
-        await answer
-        return True
-
-    outcome = await scene.call(call)
-    stage.expect(outcome.value is not False, "T1", "execute is not async: it returned something that cannot be awaited")
+    outcome = await mounted.call(execute, {})
+    what = "execute is not async: it returned something that cannot be awaited"
+    mounted.ctx.expect(outcome.is_async is not False, "T1", what)
 
 
 @check("T7", "T11", kind="structure", types=_TOOL)
-async def describes_its_input(stage: Stage) -> None:
-    """Reads the schema, twice, and holds it against the meta-schema of JSON Schema."""
-    async with stage.scene() as scene:
-        for at, tool in scene.instances.items():
+async def describes_its_input(ctx: CheckContext) -> None:
+    """Reads the schema twice and validates it against the meta-schema of JSON Schema."""
+    async with ctx.mount() as mounted:
+        for at, tool in mounted.instances.items():
             try:
                 schema = tool_schema(tool)
             except ContractError as error:
-                stage.fault("T7", str(error), error=error.__cause__)
+                ctx.fault("T7", str(error), error=error.__cause__)
                 continue
             if schema is None:
-                stage.fault("T11", f"the tool {at!r} gives no schema of its input")
+                ctx.fault("T11", f"the tool {at!r} gives no schema of its input")
                 continue
             problem = schema_problem(schema)
             if problem is not None:
-                stage.fault("T7", f"the schema of {at!r} is not a valid JSON Schema of an object: {problem}")
+                ctx.fault("T7", f"the schema of {at!r} is not a valid JSON Schema of an object: {problem}")
             elif schema != schema_of(tool):
-                stage.fault("T7", f"the schema of {at!r} is another one every time it is read")
-
-
-# ── what it answers ──
+                ctx.fault("T7", f"the schema of {at!r} is another one every time it is read")
 
 
 @check("T2", "T3", "T5", "T6", "T7", "T9", "T10", "T12", "T13", "T15", kind="behaviour", types=_TOOL)
-async def answers_listed_inputs(stage: Stage) -> None:
-    """Calls it with all its schema names, and with everything that is wrong by one thing, one after the other."""
-    subject = stage.loaded.subject
-    words, choices = inputs_in(subject), choices_in(subject)
-    async with stage.scene() as scene:
-        schemas = {at: schema_of(tool) for at, tool in scene.instances.items()}
+async def answers_listed_inputs(ctx: CheckContext) -> None:
+    """Calls it with all that its schema names, and with inputs that have one defect each."""
+    target = ctx.loaded.target
+    words, choices = inputs_in(target), choices_in(target)
+    async with ctx.mount() as mounted:
+        schemas = {at: schema_of(tool) for at, tool in mounted.instances.items()}
     for at, schema in schemas.items():
         valid = valid_inputs(schema, CANARY, choices)
         samples = sample_inputs(schema, CANARY, words=words, choices=choices)
         bases = [*samples[1:2], *samples[:1], *samples[2:]]  # the fullest first
-        await Trial(stage, at, Budget(stage, _SECONDS / len(schemas))).run(
+        await ToolCallSeries(ctx, at, Budget(ctx, _SECONDS / len(schemas))).run(
             [*valid[:20], *near_misses(schema, bases, words, choices), *valid[20:]]
         )
 
 
 @check("T5", "T6", "T9", "T10", "T15", kind="behaviour", types=_TOOL, inputs="tool_inputs")
-async def answers_drawn_inputs(stage: Stage) -> None:
-    """Calls it with inputs drawn from its schema, from near it, and from all that JSON can say."""
-    at, inputs = stage.case["tool"], stage.case["inputs"]
-    await Trial(stage, at, shared_budget(stage, "tool_inputs", _SECONDS * 2), is_drawn=True).run(inputs)
-
-
-@check("T8", kind="behaviour", types=_TOOL)
-async def tells_the_truth(stage: Stage) -> None:
-    """Looks for inputs that the schema accepts and the tool refuses for their shape, with a counterpart that proves it."""
-    subject = stage.loaded.subject
-    async with stage.scene() as scene:
-        schemas = {at: schema_of(tool) for at, tool in scene.instances.items()}
-    for at, schema in schemas.items():
-        accepts = acceptor(schema)
-        if schema is None or accepts is None:
-            continue
-        inputs = [given for given in valid_inputs(schema, CANARY, choices_in(subject)) if accepts(given)][:30]
-        budget = Budget(stage, _SECONDS / len(schemas))
-        await Truth(stage, at, schema, accepts, inputs, inputs_in(subject), choices_in(subject), budget).look()
-
-
-# ── in company ──
-
-
-@check("T10", kind="behaviour", types=_TOOL)
-async def keeps_calls_apart(stage: Stage) -> None:
-    """Makes two calls at the same time, and compares with the same calls one after the other, in both orders."""
-    await look_for_mixing(stage, Budget(stage, _SECONDS))
-
-
-@check("A9", kind="cancellation", types=_TOOL)
-async def spares_the_neighbour(stage: Stage) -> None:
-    """Makes the same call twice at the same time and cancels the first; the second must not notice."""
-    await cancel_neighbours(stage, Budget(stage, _SECONDS))
-
-
-@check("A9", kind="cancellation", types=("tool", "hook"))
-async def tears_no_state(stage: Stage) -> None:
-    """Cancels a call once at each suspension; the module must answer as after no call, or as after a completed one."""
-    await look_for_torn_state(stage, Budget(stage, _SECONDS))
+async def answers_drawn_inputs(ctx: CheckContext) -> None:
+    """Calls it with drawn inputs: valid by its schema, almost valid, and any JSON object."""
+    at, inputs = ctx.case["tool"], ctx.case["inputs"]
+    await ToolCallSeries(ctx, at, shared_budget(ctx, "tool_inputs", _SECONDS * 2), is_drawn=True).run(inputs)

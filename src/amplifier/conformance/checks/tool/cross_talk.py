@@ -1,36 +1,39 @@
-"""Calls of a tool beside each other: whose result does each of them get, and what is left of what they did.
+"""Detects cross-talk between concurrent tool calls.
 
-The same two calls are made alone, one after the other in both orders, and beside each other, each time in a new session. A
-tool may remember, count and refuse; so calls beside each other are compared with both orders, and only where the tool does
-the same every time. Above stand the checks of T10 and A9; below stands the scene.
+The same two calls are made one after the other in both orders, and concurrently, each time in a new session. A tool may
+remember, count and refuse; so concurrent calls are compared with both orders, and only where the tool is deterministic.
 """
 
 from __future__ import annotations
 
 import copy
 import re
+from functools import partial
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 import attrs
 
-from amplifier.conformance.harness.mounted_module import CANARY, IGNORED_AFTER, Outcome, Scene, Stage, attempt
+from amplifier.conformance.harness.calls import Outcome, call_with_deadline
+from amplifier.conformance.harness.check_registry import check
+from amplifier.conformance.harness.concurrent_calls import HEAD_STARTS, MARKS, has_swapped, run_concurrently
+from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
+from amplifier.conformance.harness.private_directories import CANARY
 from amplifier.conformance.harness.time_budget import Budget
 from amplifier.conformance.harness.typical_use import schema_of
 from amplifier.conformance.inputs.json_schema import Accepts, acceptor, fingerprint, resolved
-from amplifier.conformance.inputs.sample_calls import sample_inputs
 from amplifier.conformance.inputs.schema_values import kinds_of, properties_of
+from amplifier.conformance.inputs.tool_inputs import sample_inputs
 from amplifier.conformance.target.source_literals import choices_in, inputs_in
 from amplifier.models import ToolResult
 
 Input = dict[str, Any]
 
-_MARKS = ("alphamark", "bravomark")
 _NUMBERS = (3, 8)
-_BASES = 5
-_HEAD_STARTS = (0, 1, 3)
+_MAX_SAMPLES = 5
 _SECONDS = 3.0
+_BUDGET = 2.0
+"""Seconds for each check in the quick profile."""
 _PAUSES = (0.0, 0.013, 0.04)
 _ABOUT_TIME = re.compile(
     r"time|elapsed|duration|took|second|_ms|latency|wait|queue|active|flight|running|concurren|since|\bage\b|_age|uptime|expires"
@@ -38,38 +41,36 @@ _ABOUT_TIME = re.compile(
 
 
 @attrs.frozen
-class Pair:
-    """Two calls of one tool that differ wherever the schema lets them."""
+class _Pair:
+    """Two calls of one tool that differ wherever the schema lets them, and calls that show the tool's state."""
 
     tool: str
-    first: Input
-    second: Input
+    inputs: tuple[Input, Input]
+    probes: list[Input]
     rank: int = 0
 
 
-async def look_for_mixing(stage: Stage, budget: Budget) -> None:
-    """Report the first pair of calls that disturb each other."""
-    pairs, probes = await _pairs(stage)
-    for pair in sorted(pairs, key=lambda each: each.rank):  # the first of each tool first
-        if budget.is_spent() or await _disturbed(stage, pair, probes[pair.tool]):
+@check("T10", kind="behaviour", types=("tool",))
+async def keeps_calls_apart(ctx: CheckContext) -> None:
+    """Makes two calls at the same time, and compares with the same calls one after the other, in both orders."""
+    budget = Budget(ctx, _BUDGET)
+    for pair in sorted(await _pairs(ctx), key=lambda each: each.rank):  # the first of each tool first
+        if budget.is_spent() or await _is_disturbed(ctx, pair):
             return
 
 
-async def _pairs(stage: Stage) -> tuple[list[Pair], dict[str, list[Input]]]:
-    subject = stage.loaded.subject
-    pairs: list[Pair] = []
-    probes: dict[str, list[Input]] = {}
-    async with stage.scene() as scene:
-        for name, tool in scene.instances.items():
+async def _pairs(ctx: CheckContext) -> list[_Pair]:
+    target = ctx.loaded.target
+    pairs: list[_Pair] = []
+    async with ctx.mount() as mounted:
+        for name, tool in mounted.instances.items():
             schema = schema_of(tool)
-            words = inputs_in(subject)
-            samples = sample_inputs(schema, CANARY, words=words, choices=choices_in(subject))[:_BASES]
-            accepts = acceptor(schema)
-            probes[name] = samples
+            samples = sample_inputs(schema, CANARY, words=inputs_in(target), choices=choices_in(target))
+            samples, accepts = samples[:_MAX_SAMPLES], acceptor(schema)
             for rank, base in enumerate(samples):
-                first, second = (_marked(base, schema, accepts, index) for index in (0, 1))
-                pairs.append(Pair(name, first, second, rank))
-    return pairs, probes
+                inputs = _marked(base, schema, accepts, 0), _marked(base, schema, accepts, 1)
+                pairs.append(_Pair(name, inputs, samples, rank))
+    return pairs
 
 
 def _marked(base: Input, schema: Any, accepts: Accepts | None, index: int) -> Input:
@@ -80,12 +81,12 @@ def _marked(base: Input, schema: Any, accepts: Accepts | None, index: int) -> In
         part = resolved(parts.get(key, {}), schema)
         changed: Any = value
         if isinstance(value, str) and "enum" not in part and value != CANARY and kinds_of(part) == ["string"]:
-            changed = f"{_MARKS[index]} {key}"
+            changed = f"{MARKS[index]} {key}"
         elif isinstance(value, int) and not isinstance(value, bool):
             changed = _NUMBERS[index]
         elif isinstance(value, list) and value:
             changed = [_NUMBERS[index] if type(each) is int else each for each in value * (index + 1)]
-            changed = [f"{_MARKS[index]} {key}" if isinstance(each, str) else each for each in changed]
+            changed = [f"{MARKS[index]} {key}" if isinstance(each, str) else each for each in changed]
         if accepts is None or accepts({**found, key: changed}):
             found[key] = changed
     return found
@@ -93,80 +94,69 @@ def _marked(base: Input, schema: Any, accepts: Accepts | None, index: int) -> In
 
 # ── the experiments ──
 
+_Run = tuple[str | None, str | None, str]
+"""The result of the first call, of the second call, and the state afterwards; None for no result."""
 
-async def _disturbed(stage: Stage, pair: Pair, probes: list[Input]) -> bool:
-    orders = [await _after_each_other(stage, pair, probes, swapped) for swapped in (False, True)]
-    if not all(result is not None for order in orders for result in order[:2]):
+
+async def _is_disturbed(ctx: CheckContext, pair: _Pair) -> bool:
+    orders = [await _run_in_turn(ctx, pair, swapped) for swapped in (False, True)]
+    if None in orders[0][:2] or None in orders[1][:2]:
         return False
-    again = await _after_each_other(stage, pair, probes, False)
-    is_steady = again == orders[0]
+    is_steady = await _run_in_turn(ctx, pair) == orders[0]
     is_stateless = orders[0][:2] == orders[1][:2]
-    for head_start in _HEAD_STARTS:
-        beside = await _beside_each_other(stage, pair, probes, head_start)
-        complaint = _complaint(pair, orders, beside, is_steady and is_stateless) or (
-            _lost(orders, beside) if is_steady else None
-        )
-        if complaint is not None and (not is_steady or await _is_always_so(stage, pair, probes, orders[0])):
-            what = f"two calls of {pair.tool!r} at the same time: {complaint}"
-            stage.fault("T10", what, given={"tool": pair.tool, "inputs": [pair.first, pair.second]})
+    for head_start in HEAD_STARTS:
+        async with ctx.mount() as mounted:
+            outcomes = await _run_pair(mounted, pair.tool, pair.inputs, head_start)
+            first, second = (_shown(outcome, mounted) for outcome in outcomes)
+            together = first, second, await _state(mounted, pair)
+        problem = _wrong_result(orders, together, is_steady and is_stateless)
+        if problem is None and is_steady:
+            problem = _wrong_state(orders, together)
+        if problem is not None and (not is_steady or await _is_deterministic(ctx, pair, orders[0])):
+            what = f"two calls of {pair.tool!r} at the same time: {problem}"
+            ctx.fault("T10", what, given={"tool": pair.tool, "inputs": list(pair.inputs)})
             return True
     return False
 
 
-async def _is_always_so(stage: Stage, pair: Pair, probes: list[Input], usual: Run) -> bool:
-    """Whether the calls show the same, made slowly, whenever they are made: an answer may depend on the time or on chance."""
-    return all([await _after_each_other(stage, pair, probes, False, pause) == usual for pause in _PAUSES])
+async def _is_deterministic(ctx: CheckContext, pair: _Pair, usual: _Run) -> bool:
+    """Whether slower calls show the same: a result may depend on the time or on chance."""
+    return all([await _run_in_turn(ctx, pair, pause=pause) == usual for pause in _PAUSES])
 
 
-Run = tuple[str | None, str | None, str]
-"""What the first call gave, what the second gave, and what is seen of both afterwards; None for no result."""
-
-
-async def _after_each_other(stage: Stage, pair: Pair, probes: list[Input], swapped: bool, pause: float = 0.0) -> Run:
-    async with stage.scene() as scene:
-        calls = (pair.second, pair.first) if swapped else (pair.first, pair.second)
-        shown = []
-        for given in calls:
+async def _run_in_turn(ctx: CheckContext, pair: _Pair, swapped: bool = False, pause: float = 0.0) -> _Run:
+    shown: list[str | None] = [None, None]
+    async with ctx.mount() as mounted:
+        for index in (1, 0) if swapped else (0, 1):
             await anyio.sleep(pause)
-            shown.append(_shown(await _execute(scene, pair.tool, given), scene))
-        one, other = shown
-        left = await _left(scene, pair.tool, probes)
-    return (other, one, left) if swapped else (one, other, left)
+            shown[index] = _shown(await _execute(mounted, pair.tool, pair.inputs[index]), mounted)
+        return shown[0], shown[1], await _state(mounted, pair)
 
 
-async def _beside_each_other(stage: Stage, pair: Pair, probes: list[Input], head_start: int) -> Run:
-    outcomes: dict[int, Outcome] = {}
-
-    async def call(index: int, given: Input) -> None:
-        outcomes[index] = await _execute(scene, pair.tool, given)
-
-    async with stage.scene() as scene:
-        with stage.alarm(_SECONDS * 2 + IGNORED_AFTER, "A8", f"the tool {pair.tool!r}"):
-            async with anyio.create_task_group() as group:
-                group.start_soon(call, 0, pair.first)
-                for _ in range(head_start):
-                    await anyio.lowlevel.checkpoint()
-                group.start_soon(call, 1, pair.second)
-        one, other = (_shown(outcomes[index], scene) for index in (0, 1))
-        return one, other, await _left(scene, pair.tool, probes)
+async def _state(mounted: MountedModule, pair: _Pair) -> str:
+    return fingerprint([_shown(await _execute(mounted, pair.tool, probe), mounted) for probe in pair.probes])
 
 
-async def _left(scene: Scene, tool: str, probes: list[Input]) -> str:
-    shown = [_shown(await _execute(scene, tool, probe), scene) for probe in probes]
-    return fingerprint(shown)
+async def _run_pair(
+    mounted: MountedModule, tool: str, inputs: tuple[Input, Input], head_start: int, *, cancel_first: bool = False
+) -> list[Outcome]:
+    calls = partial(_execute, mounted, tool, inputs[0]), partial(_execute, mounted, tool, inputs[1])
+    what = f"the tool {tool!r}"
+    return await run_concurrently(
+        mounted.ctx, calls, head_start, what=what, seconds=_SECONDS, cancel_first=cancel_first
+    )
 
 
-async def _execute(scene: Scene, tool: str, given: Input) -> Outcome:
-    return await attempt(scene.instances[tool].execute, copy.deepcopy(given), seconds=_SECONDS)
+async def _execute(mounted: MountedModule, tool: str, given: Input) -> Outcome:
+    return await call_with_deadline(mounted.instances[tool].execute, copy.deepcopy(given), seconds=_SECONDS)
 
 
-def _shown(outcome: Outcome, scene: Scene) -> str | None:
-    """A result as text in which nothing names the session, its place or the time."""
+def _shown(outcome: Outcome, mounted: MountedModule) -> str | None:
+    """A result as text without session, directories and times."""
     result = outcome.value
     if not outcome.returned or not isinstance(result, ToolResult):
         return None
-    text = fingerprint([result.success, _timeless(result.output), _timeless(result.error)])
-    return text.replace(scene.session.session_id, "<session>").replace(str(scene.directory.parent), "<place>")
+    return mounted.without_session(fingerprint([result.success, _timeless(result.output), _timeless(result.error)]))
 
 
 def _timeless(value: Any, depth: int = 0) -> Any:
@@ -181,73 +171,44 @@ def _timeless(value: Any, depth: int = 0) -> Any:
     return [_timeless(member, depth + 1) for member in value] if isinstance(value, (list, tuple)) else value
 
 
-# ── the judgement ──
-
-
-def _complaint(pair: Pair, orders: list[Run], beside: Run, is_predictable: bool) -> str | None:
-    for index, (mark, other) in enumerate((_MARKS, _MARKS[::-1])):
-        got = beside[index]
+def _wrong_result(orders: list[_Run], together: _Run, is_predictable: bool) -> str | None:
+    for index, got in enumerate(together[:2]):
         if got is None:
             continue
-        always = all(mark in str(order[index]) for order in orders)
-        if always and mark not in got and other in got:
+        if all(MARKS[index] in str(order[index]) for order in orders) and has_swapped(index, got):
             return f"one got the result of the other, {got[:150]}"
         usual = str(orders[0][index])
-        # A refusal is another matter: a tool may be busy.
+        # A refusal does not count: a tool may be busy.
         if is_predictable and got != usual and got.startswith("[true"):
             return f"one got {got[:150]}, and {usual[:150]} when it was made alone"
     return None
 
 
-def _lost(orders: list[Run], beside: Run) -> str | None:
-    taken = all(result is not None and result.startswith("[true") for result in beside[:2])
-    usual = all(str(result).startswith("[true") for order in orders for result in order[:2])
-    if not taken or not usual or beside[2] in {order[2] for order in orders}:
+def _wrong_state(orders: list[_Run], together: _Run) -> str | None:
+    results = [*together[:2], *orders[0][:2], *orders[1][:2]]
+    if not all(str(result).startswith("[true") for result in results) or together[2] in (orders[0][2], orders[1][2]):
         return None
-    return (
-        f"afterwards the tool shows {beside[2][:150]}, which is what no order of the two leaves ({orders[0][2][:150]})"
-    )
+    left, usual = together[2][:150], orders[0][2][:150]
+    return f"afterwards the tool shows {left}, which is what no order of the two leaves ({usual})"
 
 
-# ── a neighbour that is cancelled ──
-
-
-async def cancel_neighbours(stage: Stage, budget: Budget) -> None:
-    """Make the same call twice at the same time and cancel the first: the second goes on as if it were alone."""
-    pairs, _ = await _pairs(stage)
-    for pair in pairs:
+@check("A9", kind="cancellation", types=("tool",))
+async def spares_the_neighbour(ctx: CheckContext) -> None:
+    """Makes the same call twice at the same time and cancels the first; the second must return as usual."""
+    budget = Budget(ctx, _BUDGET)
+    for pair in await _pairs(ctx):
         if budget.is_spent():
             return
-        async with stage.scene() as scene:
-            alone = await _execute(scene, pair.tool, pair.first)
+        given = pair.inputs[0]
+        async with ctx.mount() as mounted:
+            alone = await _execute(mounted, pair.tool, given)
         if not alone.returned or alone.seconds > 1:
             continue
-        for head_start in _HEAD_STARTS:
-            async with stage.scene() as scene:
-                with stage.alarm(_SECONDS * 2 + IGNORED_AFTER, "A8", f"the tool {pair.tool!r}"):
-                    survivor = await _beside_a_cancelled_one(scene, pair, head_start)
-            if survivor.returned != alone.returned:
-                what = f"two equal calls of {pair.tool!r} at the same time, of which the first was cancelled: the second {survivor}"
-                stage.fault("A9", what, given={"tool": pair.tool, "input": pair.first}, error=survivor.error)
+        for head_start in HEAD_STARTS:
+            async with ctx.mount() as mounted:
+                _, survivor = await _run_pair(mounted, pair.tool, (given, given), head_start, cancel_first=True)
+            if not survivor.returned:
+                what = f"two equal calls of {pair.tool!r} at the same time, of which the first was cancelled"
+                shown = {"tool": pair.tool, "input": given}
+                ctx.fault("A9", f"{what}: the second {survivor}", given=shown, error=survivor.error)
                 return
-
-
-async def _beside_a_cancelled_one(scene: Scene, pair: Pair, head_start: int) -> Outcome:
-    outcomes: list[Outcome] = []
-
-    async def survive() -> None:
-        outcomes.append(await _execute(scene, pair.tool, pair.first))
-
-    async def be_cancelled(scope: anyio.CancelScope) -> None:
-        with scope:
-            await _execute(scene, pair.tool, pair.first)
-
-    async with anyio.create_task_group() as group:
-        scope = anyio.CancelScope()
-        group.start_soon(be_cancelled, scope)
-        await anyio.lowlevel.checkpoint()
-        group.start_soon(survive)
-        for _ in range(head_start + 1):
-            await anyio.lowlevel.checkpoint()
-        scope.cancel()
-    return outcomes[0]

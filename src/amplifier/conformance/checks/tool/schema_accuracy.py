@@ -1,9 +1,9 @@
-"""Does a tool's schema tell the truth? Looks for inputs that the schema accepts and the tool refuses for their shape.
+"""Searches inputs that a tool's schema accepts and the tool refuses for their shape.
 
-A refusal alone says little: the file may not be there, the list may be empty. So a lie is only reported with its counterpart:
-an input that the schema forbids and the tool takes, a key that turns every refusal into success, a choice that the tool
-refuses in the very words it has for choices that do not exist, a bound of its own that stands in its source. That a tool
-takes more than its schema says is no lie. Above stands the check of T8; below stand the scene and `_tool_inputs`.
+A refusal alone proves little: a file may not exist, a list may be empty. So an inaccuracy is reported only with its
+counterpart: an input that the schema forbids and the tool accepts, a key that turns every refusal into success, a choice that
+the tool refuses in the words it has for choices that do not exist, a bound that occurs in its source. A tool may accept
+more than its schema does.
 """
 
 from __future__ import annotations
@@ -16,20 +16,25 @@ from typing import Any
 
 import attrs
 
-from amplifier.conformance.harness.mounted_module import CANARY, Stage
+from amplifier.conformance.harness.check_registry import check
+from amplifier.conformance.harness.mounted_module import CheckContext
+from amplifier.conformance.harness.private_directories import CANARY
 from amplifier.conformance.harness.time_budget import Budget
+from amplifier.conformance.harness.typical_use import schema_of
 from amplifier.conformance.inputs.hostile_values import is_harmless
-from amplifier.conformance.inputs.json_schema import Accepts, fingerprint, resolved
+from amplifier.conformance.inputs.json_schema import Accepts, acceptor, fingerprint, resolved
 from amplifier.conformance.inputs.schema_values import SHAPED_TEXTS, Values, kinds_of, properties_of, required_of
-from amplifier.conformance.target.source_literals import numbers_in
+from amplifier.conformance.inputs.tool_inputs import valid_inputs
+from amplifier.conformance.target.source_literals import choices_in, inputs_in, numbers_in
 from amplifier.models import ToolResult
 
 Input = dict[str, Any]
 
 _SECONDS = 1.5
+_BUDGET = 2.0
 _MOST_TRIES = 250
 _OTHER_TYPES: tuple[Any, ...] = ("text", "1234", 1234, 12.5, True, ["text"], [1234], {"text": "text"})
-"""Nothing empty and no small number: those are often taken for something that was left out, or for an open file."""
+"""Nothing empty and no small number: tools often take those for a missing value, or for an open file."""
 _SHAPE_WORDS = re.compile(
     r"\b(must|should|expect|expected|requires?|required|missing|type|int|integer|str|string|list|dict|bool|boolean|number|"
     r"object|array|float|unhashable|attribute|operand|indices|convert)\b",
@@ -38,8 +43,8 @@ _SHAPE_WORDS = re.compile(
 
 
 @attrs.frozen
-class Answer:
-    """What a tool said: yes, no with its words, or nothing that could be judged here."""
+class _Result:
+    """Whether a tool accepted an input, and its error message; None if it raised or did not return in time."""
 
     ok: bool | None
     words: str = ""
@@ -50,148 +55,165 @@ class Answer:
         return self.ok is False
 
 
-class Truth:
+@check("T8", kind="behaviour", types=("tool",))
+async def tells_the_truth(ctx: CheckContext) -> None:
+    """Searches inputs that the schema accepts and the tool refuses for their shape, with a counterpart that proves it."""
+    choices = choices_in(ctx.loaded.target)
+    async with ctx.mount() as mounted:
+        schemas = {at: schema_of(tool) for at, tool in mounted.instances.items()}
+    for at, schema in schemas.items():
+        accepts = acceptor(schema)
+        if schema is None or accepts is None:
+            continue
+        inputs = [given for given in valid_inputs(schema, CANARY, choices) if accepts(given)][:30]
+        await SchemaAccuracy(ctx, at, schema, accepts, inputs, Budget(ctx, _BUDGET / len(schemas))).check()
+
+
+class SchemaAccuracy:
     """One tool's schema against its behaviour.
 
     Args:
-        stage: Where the tool is tried; every input gets a scene of its own, so that none depends on another.
+        ctx: Mounts the tool anew for every input, so that no result depends on another.
         name: The tool's name.
         schema: Its schema.
-        accepts: What the schema accepts.
+        accepts: Whether the schema accepts an input.
         inputs: Inputs that it accepts.
-        words: Keys that the tool's source looks up.
-        choices: Words that it compares with.
-        budget: How long.
+        budget: The time limit.
     """
 
     def __init__(
         self,
-        stage: Stage,
+        ctx: CheckContext,
         name: str,
         schema: dict[str, Any],
         accepts: Accepts,
         inputs: list[Input],
-        words: list[str],
-        choices: list[str],
         budget: Budget,
     ) -> None:
-        self._stage = stage
+        target = ctx.loaded.target
+        self._ctx = ctx
         self._name = name
         self._root = schema
         self._top = resolved(schema, schema)
         self._accepts = accepts
         self._inputs = inputs
-        self._undeclared = [each for each in words if each not in properties_of(self._top) and is_harmless(each)]
+        self._undeclared = [
+            each for each in inputs_in(target) if each not in properties_of(self._top) and is_harmless(each)
+        ]
         self._values = Values(schema, CANARY)
-        self._choices = [each for each in choices if is_harmless(each)][:20]
+        self._choices = [each for each in choices_in(target) if is_harmless(each)][:20]
         self._budget = budget
-        self._known: dict[str, Answer] = {}
+        self._known: dict[str, _Result] = {}
 
-    async def look(self) -> bool:
-        """Report the first lie; True if there was one."""
+    async def check(self) -> None:
+        """Report the first inaccuracy."""
         for given in self._inputs:
-            await self._ask(given)
+            await self._try(given)
         finders = (self._other_type_or_key, self._hidden_key, self._false_choice, self._false_bound)
-        is_refused = any(self._answer(given).refused for given in self._inputs)
+        is_refused = any(self._result(given).refused for given in self._inputs)
         for find in finders if is_refused else finders[-1:]:
-            lie = await find()
-            if lie is not None:
-                what, given, words = lie
-                said = f": {words[:150]}" if words else ""
-                self._stage.fault("T8", f"{what}{said}", given={"tool": self._name, "input": given})
-                return True
-        return False
+            found = await find()
+            if found is not None:
+                what, given, words = found
+                message = f": {words[:150]}" if words else ""
+                self._ctx.fault("T8", f"{what}{message}", given={"tool": self._name, "input": given})
+                return
 
-    # ── asking ──
+    def _result(self, given: Input) -> _Result:
+        return self._known.get(fingerprint(given), _Result(None))
 
-    def _answer(self, given: Input) -> Answer:
-        return self._known.get(fingerprint(given), Answer(None))
-
-    async def _ask(self, given: Input) -> Answer:
+    async def _try(self, given: Input) -> _Result:
         key = fingerprint(given)
         if key not in self._known and len(self._known) < _MOST_TRIES and not self._budget.is_spent():
-            async with self._stage.scene() as scene:
-                outcome = await scene.call(scene.instances[self._name].execute, copy.deepcopy(given), seconds=_SECONDS)
+            async with self._ctx.mount() as mounted:
+                outcome = await mounted.call(
+                    mounted.instances[self._name].execute, copy.deepcopy(given), seconds=_SECONDS
+                )
             result = outcome.value
             if not outcome.returned or not isinstance(result, ToolResult):
-                self._known[key] = Answer(None)
+                self._known[key] = _Result(None)
+            elif result.success:
+                self._known[key] = _Result(True)
             else:
-                self._known[key] = Answer(bool(result.success), "" if result.success else _words_of(result))
-        return self._answer(given)
+                error = result.error if isinstance(result.error, dict) else {}
+                message = error.get("message")
+                words = message if isinstance(message, str) else json.dumps(error, default=repr, sort_keys=True)
+                self._known[key] = _Result(False, words)
+        return self._result(given)
 
     def _with(self, key: str) -> list[Input]:
-        return [given for given in self._inputs if key in given and self._answer(given).ok is not None]
+        return [given for given in self._inputs if key in given and self._result(given).ok is not None]
 
     # ── another key, another type ──
 
     async def _other_type_or_key(self) -> tuple[str, Input, str] | None:
-        for place in _places(self._top, self._root):
-            having = [given for given in self._inputs if place.is_in(given)]
-            if not having or not all(self._answer(given).refused for given in having):
+        for path in _property_paths(self._top, self._root):
+            having = [given for given in self._inputs if path.is_in(given)]
+            if not having or not all(self._result(given).refused for given in having):
                 continue
-            if await self._takes_some_value(having[0], place):
+            if await self._takes_some_value(having[0], path):
                 continue
             for given in having[:3]:
-                words = self._answer(given).words
-                taken = await self._taken_instead(given, place, words)
+                words = self._result(given).words
+                taken = await self._taken_instead(given, path, words)
                 if taken is not None:
-                    what = f"the schema accepts this {place}, the tool refuses it and takes {taken} instead"
+                    what = f"the schema accepts this {path}, the tool refuses it and takes {taken} instead"
                     return what, given, words
         return None
 
-    async def _takes_some_value(self, given: Input, place: Place) -> bool:
-        """Whether it takes any value of the right type here: what is refused may be a number in a text, or a name."""
+    async def _takes_some_value(self, given: Input, path: PropertyPath) -> bool:
+        """Whether it accepts any value of the right type here: it may expect a number in a text, or a name."""
         for value in (*SHAPED_TEXTS, "1 + 1", "{}", "[]", "true", 0, 1, 2, 5, 10, 100, 0.5):
-            changed = place.changed(given, value)
-            if self._accepts(changed) and (await self._ask(changed)).ok:
+            changed = path.changed(given, value)
+            if self._accepts(changed) and (await self._try(changed)).ok:
                 return True
         return False
 
-    async def _taken_instead(self, given: Input, place: Place, words: str) -> str | None:
-        if (await self._ask(place.changed(given, _NOTHING))).refused:  # so it is needed, by whatever name
+    async def _taken_instead(self, given: Input, path: PropertyPath, words: str) -> str | None:
+        if (await self._try(path.changed(given, _NOTHING))).refused:  # so it is required, under some name
             for word in self._undeclared:
-                if (await self._ask(place.changed(given, place.value_in(given), word))).ok:
+                if (await self._try(path.changed(given, path.value_in(given), word))).ok:
                     return f"the key {word!r}"
-        if not (_SHAPE_WORDS.search(words) or re.search(rf"\b{re.escape(place.path[-1])}\b", words)):
+        if not (_SHAPE_WORDS.search(words) or re.search(rf"\b{re.escape(path.path[-1])}\b", words)):
             return None
         for other in (*_OTHER_TYPES, *self._choices):
-            changed = place.changed(given, other)
-            if not self._accepts(changed) and (await self._ask(changed)).ok:
+            changed = path.changed(given, other)
+            if not self._accepts(changed) and (await self._try(changed)).ok:
                 return json.dumps(other)
         return None
 
     # ── a key that is needed and not required ──
 
     async def _hidden_key(self) -> tuple[str, Input, str] | None:
-        for place in _places(self._top, self._root):
-            if not place.is_required:
-                lie = await self._needed_at(place)
-                if lie is not None:
-                    return lie
-        if not all(self._answer(given).refused for given in self._inputs):
+        for path in _property_paths(self._top, self._root):
+            if not path.is_required:
+                found = await self._needed_at(path)
+                if found is not None:
+                    return found
+        if not all(self._result(given).refused for given in self._inputs):
             return None
         for word in self._undeclared:
             for value in (self._values.plain({"type": "string"}, word), 1234, True, ["text"]):
                 for given in self._inputs[:2]:
-                    if (await self._ask({**given, word: value})).ok:
+                    if (await self._try({**given, word: value})).ok:
                         what = f"the schema does not name {word!r}, and the tool refuses every input without it"
-                        return what, given, self._answer(given).words
+                        return what, given, self._result(given).words
         return None
 
-    async def _needed_at(self, place: Place) -> tuple[str, Input, str] | None:
-        key = place.path[-1]
-        lacking = [given for given in self._inputs if any(key not in holder for holder in place.holders(given))]
-        answers = [self._answer(given) for given in lacking]
+    async def _needed_at(self, path: PropertyPath) -> tuple[str, Input, str] | None:
+        key = path.path[-1]
+        lacking = [given for given in self._inputs if any(key not in holder for holder in path.holders(given))]
+        answers = [self._result(given) for given in lacking]
         named = all(each.refused and re.search(rf"\b{re.escape(key)}\b", each.words) for each in answers)
-        # The same words whatever else is given: it is the key that is missed, not something that is not there.
+        # The same words whatever else is given: the key is missing, not something that it names.
         if not lacking or not named or len({each.words for each in answers}) > 1:
             return None
-        for value in self._values.alternatives(place.schema, key)[:4]:
+        for value in self._values.alternatives(path.schema, key)[:4]:
             given = copy.deepcopy(lacking[0])
-            for holder in place.holders(given):
+            for holder in path.holders(given):
                 holder.setdefault(key, value)
-            if self._accepts(given) and (await self._ask(given)).ok:
-                what = f"the schema does not require {place}, the tool refuses every input without it"
+            if self._accepts(given) and (await self._try(given)).ok:
+                what = f"the schema does not require {path}, the tool refuses every input without it"
                 return what, lacking[0], answers[0].words
         return None
 
@@ -199,31 +221,31 @@ class Truth:
 
     async def _false_choice(self) -> tuple[str, Input, str] | None:
         for key, part in properties_of(self._top).items():
-            for base in [given for given in self._with(key) if self._answer(given).ok][:2]:
+            for base in [given for given in self._with(key) if self._result(given).ok][:2]:
                 schema = resolved(part, self._root)
                 for choice in _choices(schema, self._values, key):
                     given = {**base, key: choice}
-                    answer = await self._ask(given)
-                    if not answer.refused or not self._accepts(given) or await self._ever_taken(key, choice):
+                    answer = await self._try(given)
+                    if not answer.refused or not self._accepts(given) or self._was_accepted(key, choice):
                         continue
                     if await self._is_refused_like_a_forbidden_one(base, key, choice, answer.words):
                         what = f"the schema offers {json.dumps(choice)} for {key!r}, the tool refuses it like a value that the schema forbids"
                         return what, given, answer.words
         return None
 
-    async def _ever_taken(self, key: str, choice: Any) -> bool:
+    def _was_accepted(self, key: str, choice: Any) -> bool:
         same = [given for given in self._with(key) if fingerprint(given[key]) == fingerprint(choice)]
-        return any(self._answer(given).ok for given in same)
+        return any(self._result(given).ok for given in same)
 
     async def _is_refused_like_a_forbidden_one(self, base: Input, key: str, choice: Any, words: str) -> bool:
         pattern = _template(words, choice)
         if isinstance(choice, str) and pattern == words:
-            return False  # words that do not name the value may be about anything
+            return False  # a message without the value may be about anything
         for other in _forbidden(choice):
             given = {**base, key: other}
             if self._accepts(given):
                 continue
-            answer = await self._ask(given)
+            answer = await self._try(given)
             if answer.refused and _template(answer.words, other) == pattern:
                 return True
         return False
@@ -231,18 +253,20 @@ class Truth:
     # ── a bound of its own ──
 
     async def _false_bound(self) -> tuple[str, Input, str] | None:
-        numbers = numbers_in(self._stage.loaded.subject)
+        numbers = numbers_in(self._ctx.loaded.target)
         for key, part in properties_of(self._top).items():
             schema = resolved(part, self._root)
             for make, top in _measures(schema):
-                base = next((given for given in self._with(key) if self._answer(given).ok), None)
+                base = next((given for given in self._with(key) if self._result(given).ok), None)
                 if base is None:
                     continue
                 given = {**base, key: make(top)}
-                answer = await self._ask(given)
+                answer = await self._try(given)
                 if not answer.refused or not self._accepts(given):
                     continue
-                most = await self._most_taken(base, key, make, _size(base[key]), top)
+                value = base[key]
+                size = value if isinstance(value, int) else len(value) if isinstance(value, (str, list)) else 0
+                most = await self._most_taken(base, key, make, size, top)
                 own = {each for each in (most, most + 1) if each >= 5 and each in numbers}
                 if own and (any(str(each) in answer.words for each in own) or key in answer.words):
                     what = f"the schema allows {key!r} up to {top}, the tool refuses more than {most}"
@@ -252,24 +276,18 @@ class Truth:
     async def _most_taken(self, base: Input, key: str, make: Any, low: int, high: int) -> int:
         while high - low > 1:
             middle = (low + high) // 2
-            if (await self._ask({**base, key: make(middle)})).ok:
+            if (await self._try({**base, key: make(middle)})).ok:
                 low = middle
             else:
                 high = middle
         return low
 
 
-# ── words ──
-
-
-def _words_of(result: ToolResult) -> str:
-    error = result.error if isinstance(result.error, dict) else {}
-    message = error.get("message")
-    return message if isinstance(message, str) else json.dumps(error, default=repr, sort_keys=True)
+# ── error messages ──
 
 
 def _template(words: str, value: Any) -> str:
-    """The words without what they say of the value itself."""
+    """An error message with a placeholder for the value."""
     names = {"NoneType": None, "null": None, "bool": True, "boolean": True}
     spellings = {repr(value), str(value), json.dumps(value, default=repr), type(value).__name__}
     spellings |= {name for name, meant in names.items() if type(meant) is type(value)}
@@ -280,7 +298,7 @@ def _template(words: str, value: Any) -> str:
 
 
 def _choices(schema: dict[str, Any], values: Values, key: str) -> list[Any]:
-    """What a schema names one by one: the members of an enumeration, its types, its least number."""
+    """The values that a schema lists: the members of an enumeration, one for each type, the minimum."""
     if isinstance(schema.get("enum"), list):
         return list(schema["enum"][:12])
     found: list[Any] = []
@@ -321,16 +339,12 @@ def _measures(schema: dict[str, Any]) -> Iterator[tuple[Any, int]]:
         yield (lambda size: [item] * size), count
 
 
-def _size(value: Any) -> int:
-    return value if isinstance(value, int) else len(value) if isinstance(value, (str, list)) else 0
-
-
-# ── places ──
+# ── property paths ──
 
 
 @attrs.frozen
-class Place:
-    """Where a property stands: the path ``("items", "[]", "name")`` is the name in each of the items."""
+class PropertyPath:
+    """The path of a property: ``("items", "[]", "name")`` is the name in each of the items."""
 
     path: tuple[str, ...]
     schema: Any
@@ -369,13 +383,13 @@ class Place:
 _NOTHING: Any = object()
 
 
-def _places(top: dict[str, Any], root: Any, depth: int = 0) -> Iterator[Place]:
+def _property_paths(top: dict[str, Any], root: Any, depth: int = 0) -> Iterator[PropertyPath]:
     required = required_of(top)
     for name, part in properties_of(top).items():
-        yield Place((name,), part, name in required)
+        yield PropertyPath((name,), part, name in required)
         schema = resolved(part, root)
         inner = resolved(schema.get("items"), root)
         for steps, found in (((name,), schema), ((name, "[]"), inner)):
             if depth < 2 and "properties" in found:
-                for place in _places(found, root, depth + 1):
-                    yield attrs.evolve(place, path=(*steps, *place.path))
+                for path in _property_paths(found, root, depth + 1):
+                    yield attrs.evolve(path, path=(*steps, *path.path))

@@ -1,7 +1,6 @@
-"""What a module shows of itself after one cancelled call: as if the call had not been made, or as if it had been completed.
+"""Compares a module's state after one cancelled call with its state after no call and after a completed one.
 
-State is seen from outside only: by what the module answers to ordinary use. Above stand the checks of tools and hooks; below
-stand the exercises and `cancel_at`.
+The state is seen from outside only: by the results of typical operations.
 """
 
 from __future__ import annotations
@@ -11,75 +10,71 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from amplifier.conformance.harness.cancelled_calls import _NEVER, _chosen, _coroutine
-from amplifier.conformance.harness.mounted_module import CALL_SECONDS, IGNORED_AFTER, Stage
+from amplifier.conformance.harness.cancelled_calls import NEVER, cancel_once, chosen_suspensions
+from amplifier.conformance.harness.check_registry import check
+from amplifier.conformance.harness.mounted_module import CheckContext
 from amplifier.conformance.harness.time_budget import Budget
-from amplifier.conformance.harness.typical_use import exercises
-from amplifier.testing import cancel_at
+from amplifier.conformance.harness.typical_use import typical_operations
 
-Shown = dict[str, str]
-"""From a place in the answers to what stands there."""
+_BUDGET = 2.0
+_State = dict[str, str]
+"""From a path in the results to the value there."""
 
 _STATISTICS = re.compile(
     r"call|request|attempt|start|hit|miss|success|fail|complet|served|finish|stat|time|elapsed|duration|took|second|_ms|since"
 )
-"""Names of figures about the calls themselves; a call that was started and not completed may well count as just that."""
+"""Names of figures about the calls themselves, which may count a call that was started and not completed."""
 
 
 class _Hangs(Exception):
-    """The module does not answer any more, which says nothing about its state; another check speaks about that."""
+    """The module does not return any more, which shows nothing about its state; another check reports it."""
 
 
-async def look_for_torn_state(stage: Stage, budget: Budget) -> None:
-    """Compare the answers after a cancelled call with those after none and after a completed one."""
+@check("A9", kind="cancellation", types=("tool", "hook"))
+async def tears_no_state(ctx: CheckContext) -> None:
+    """Cancels a call once at each suspension; the state must be that after no call, or that after a completed one."""
+    budget = Budget(ctx, _BUDGET)
+    async with ctx.mount() as mounted:
+        operations = typical_operations(mounted)
     with suppress(_Hangs):
-        await _look(stage, budget)
-
-
-async def _look(stage: Stage, budget: Budget) -> None:
-    async with stage.scene() as scene:
-        count = len(exercises(scene))
-    for index in range(count):
-        if budget.is_spent():
-            return
-        untouched, _, _ = await _probed(stage, index, 0)
-        completed, suspensions, _ = await _probed(stage, index, _NEVER)
-        if not suspensions or (await _probed(stage, index, 0))[0] != untouched:
-            continue
-        if (await _probed(stage, index, _NEVER))[0] != completed:
-            continue  # it never shows the same, so nothing follows
-        for k in _chosen(suspensions, stage):
+        for index, operation in enumerate(operations):
             if budget.is_spent():
                 return
-            shown, fired, where = await _probed(stage, index, k)
-            if fired and _is_torn(shown, untouched, completed):
-                async with stage.scene() as scene:
-                    exercise = exercises(scene)[index]
-                what = f"{exercise.name} was cancelled, and what the module shows now is half of what it did: {_halves(shown, untouched, completed)}"
-                stage.fault("A9", what, given=exercise.given, cancelled_at=where)
-                return
+            old, _ = await _state_after(ctx, index, 0)
+            new, completed = await _state_after(ctx, index, NEVER)
+            suspensions = 0 if completed is None else completed.suspensions
+            if not suspensions or (await _state_after(ctx, index, 0))[0] != old:
+                continue
+            if (await _state_after(ctx, index, NEVER))[0] != new:
+                continue  # it is not deterministic, so nothing follows
+            for k in chosen_suspensions(ctx, suspensions):
+                if budget.is_spent():
+                    return
+                state, trial = await _state_after(ctx, index, k)
+                if trial is None or not trial.fired:
+                    continue
+                lost, extra = _differences(state, new), _differences(state, old)
+                if lost and extra:
+                    half = f"{_at(state, extra[0])} where there was {_at(old, extra[0])}"
+                    other = f"{_at(state, lost[0])} where there was to be {_at(new, lost[0])}"
+                    what = f"{operation.name} was cancelled, and what the module shows now is half of what it did"
+                    ctx.fault("A9", f"{what}: {half}, {other}", given=operation.given, cancelled_at=trial.where)
+                    return
 
 
-async def _probed(stage: Stage, index: int, k: int) -> tuple[Shown, int, str]:
-    """What is shown after one call that was cancelled at its k-th suspension; after none, if k is 0."""
-    async with stage.scene() as scene:
-        fired, where = 0, ""
-        if k:
-            exercise = exercises(scene)[index]
-            with stage.alarm(CALL_SECONDS + IGNORED_AFTER, "A8", exercise.name), suppress(Exception):
-                trial = await cancel_at(k, _coroutine(exercise, scene))
-                fired, where = (trial.suspensions if k == _NEVER else int(trial.fired)), trial.where
-        shown: Shown = {}
-        for number, each in enumerate(exercises(scene)):
-            outcome = await scene.call(each.run, scene)
+async def _state_after(ctx: CheckContext, index: int, k: int) -> tuple[_State, Any]:
+    """The state after one call that is cancelled at its k-th suspension, or after no call if k is 0."""
+    async with ctx.mount() as mounted:
+        trial = await cancel_once(mounted, typical_operations(mounted)[index], k) if k else None
+        state: _State = {}
+        for number, each in enumerate(typical_operations(mounted)):
+            outcome = await mounted.call(each.run, mounted)
             if outcome.kind == "late":
                 raise _Hangs
             value = outcome.value if outcome.returned else type(outcome.error).__name__
             for path, leaf in _leaves(value, str(number)):
-                shown[path] = leaf.replace(scene.session.session_id, "<session>").replace(
-                    str(scene.directory.parent), "<place>"
-                )
-        return shown, fired, where
+                state[path] = mounted.without_session(leaf)
+        return state, trial
 
 
 def _leaves(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, str]]:
@@ -94,18 +89,10 @@ def _leaves(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, str]]:
         yield path, repr(value)
 
 
-def _is_torn(shown: Shown, untouched: Shown, completed: Shown) -> bool:
-    return bool(_differences(shown, untouched)) and bool(_differences(shown, completed))
+def _differences(one: _State, other: _State) -> list[str]:
+    paths = {path for path in {**one, **other} if one.get(path) != other.get(path)}
+    return sorted(path for path in paths if not _STATISTICS.search(path.lower()))
 
 
-def _differences(one: Shown, other: Shown) -> list[str]:
-    return [
-        path for path in {**one, **other} if one.get(path) != other.get(path) and not _STATISTICS.search(path.lower())
-    ]
-
-
-def _halves(shown: Shown, untouched: Shown, completed: Shown) -> str:
-    path = sorted(_differences(shown, untouched))[0]
-    other = sorted(_differences(shown, completed))[0]
-    before, after = untouched.get(path, "nothing"), completed.get(other, "nothing")
-    return f"{shown.get(path, 'nothing')[:60]} where there was {before[:60]}, {shown.get(other, 'nothing')[:60]} where there was to be {after[:60]}"
+def _at(state: _State, path: str) -> str:
+    return state.get(path, "nothing")[:60]

@@ -1,7 +1,4 @@
-"""The strategies that cases are drawn from, by the names that checks use. Needs the ``testing`` extra.
-
-Each type of module has a file of its own; this is the table. Above stands the runner; below stand those files.
-"""
+"""The strategies that cases are drawn from, by the names that checks use. Needs the ``testing`` extra."""
 
 from __future__ import annotations
 
@@ -10,19 +7,20 @@ from typing import Any
 
 from hypothesis.strategies import SearchStrategy
 
-from . import context as _inputs_context
-from . import hook as _inputs_hook
-from . import orchestrator as _inputs_orchestrator
-from . import provider as _inputs_provider
-from . import resolver as _inputs_resolver
-from . import tool as _inputs_tool
+from . import context, hook, orchestrator, provider, resolver, tool
 
 INPUTS: dict[str, Callable[[dict[str, Any]], SearchStrategy[Any]]] = {
-    **_inputs_context.INPUTS,
-    **_inputs_hook.INPUTS,
-    **_inputs_orchestrator.INPUTS,
-    **_inputs_resolver.INPUTS,
-    **_inputs_provider.INPUTS,
-    **_inputs_tool.INPUTS,
+    "context_programs": context.programs,
+    "long_conversations": context.long_conversations,
+    "hook_events": hook.hook_events,
+    "turns": orchestrator.turns,
+    "hooked_turns": orchestrator.hooked_turns,
+    "failing_turns": orchestrator.failing_turns,
+    "stopped_turns": orchestrator.stopped_turns,
+    "provider_requests": provider.requests,
+    "provider_dialogues": provider.dialogues,
+    "provider_answers": provider.answers,
+    "questions": resolver.questions,
+    "tool_inputs": tool.tool_inputs,
 }
-"""From the name of an input to a function of the subject's facts."""
+"""From the name of an input to a function of the facts about the module."""

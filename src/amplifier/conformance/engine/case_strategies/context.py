@@ -1,12 +1,10 @@
 """Strategies for contexts: programs of operations, and conversations that are too long. Needs the ``testing`` extra.
 
-Everything drawn is JSON values, small, and legal: calls have results, ids are made from positions. Above stands `inputs`;
-below stands Hypothesis.
+Everything drawn is JSON values, small, and legal: calls have results, ids are made from positions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from hypothesis import strategies as st
@@ -37,11 +35,11 @@ _CONTENTS = _TEXTS | st.none() | _BLOCKS
 _ROLES = st.sampled_from(["user", "assistant", "user", "assistant", "system", "developer"])
 
 
-def _said() -> SearchStrategy[dict[str, Any]]:
+def _plain_messages() -> SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries({"do": st.just("say"), "role": _ROLES, "content": _CONTENTS, "extra": _EXTRAS})
 
 
-def _called() -> SearchStrategy[dict[str, Any]]:
+def _tool_turns() -> SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries(
         {
             "do": st.just("call"),
@@ -52,13 +50,13 @@ def _called() -> SearchStrategy[dict[str, Any]]:
     )
 
 
-def _programs(facts: dict[str, Any]) -> SearchStrategy[Any]:
-    """Operations, one after another."""
-    said = st.one_of(_said(), _said(), _called(), st.just({"do": "again"}))
+def programs(facts: dict[str, Any]) -> SearchStrategy[Any]:
+    """Sequences of operations."""
+    adding = st.one_of(_plain_messages(), _plain_messages(), _tool_turns(), st.just({"do": "again"}))
     steps = st.one_of(
-        said,
-        said,
-        st.fixed_dictionaries({"do": st.just("set"), "messages": st.lists(said, max_size=4)}),
+        adding,
+        adding,
+        st.fixed_dictionaries({"do": st.just("set"), "messages": st.lists(adding, max_size=4)}),
         st.just({"do": "clear"}),
         st.fixed_dictionaries(
             {"do": st.just("spoil"), "what": st.sampled_from(["given", "stored", "view", "small view"])}
@@ -84,8 +82,8 @@ def _unit() -> SearchStrategy[dict[str, Any]]:
     )
 
 
-def _long_conversations(facts: dict[str, Any]) -> SearchStrategy[Any]:
-    """Patterns of units that are repeated until they are many; where instructions and a huge message stand."""
+def long_conversations(facts: dict[str, Any]) -> SearchStrategy[Any]:
+    """Patterns of units to repeat, and the positions of system messages and of a huge message."""
     return st.fixed_dictionaries(
         {
             "placed": st.booleans(),
@@ -100,10 +98,3 @@ def _long_conversations(facts: dict[str, Any]) -> SearchStrategy[Any]:
             "echo": st.booleans(),
         }
     )
-
-
-INPUTS: dict[str, Callable[[dict[str, Any]], SearchStrategy[Any]]] = {
-    "context_programs": _programs,
-    "long_conversations": _long_conversations,
-}
-"""What `inputs` collects."""

@@ -1,7 +1,4 @@
-"""Strategies for what handlers are given: events known and unknown, payloads right and wrong.
-
-Above stands `inputs`; below stand `_hook_payloads` and the strategies of wild values. Needs the ``testing`` extra.
-"""
+"""Strategies for what handlers get: events known and unknown, payloads right and wrong. Needs the ``testing`` extra."""
 
 from __future__ import annotations
 
@@ -49,6 +46,3 @@ def _happening(
         "answer": {**usual, "tool_name": name, "result": answer, "tool_result": answer},
     }[way]
     return {"event": event, "data": data}
-
-
-INPUTS = {"hook_events": hook_events}

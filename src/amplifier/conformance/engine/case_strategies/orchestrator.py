@@ -1,12 +1,11 @@
-"""Turns to draw: what a model says, which tools it calls and what they do, what hooks demand, who fails and who stops.
+"""Strategies for turns: answers of a model, what tools do, what hooks demand, failures and graceful stops.
 
-Every case is dense: it holds many things that may go wrong at once, since few cases are drawn. Above stands `inputs`; below
-stands `_turns`, which says what the words in a case mean.
+Every case is dense: it holds many things that may go wrong at once, since few cases are drawn. `harness.scripted_turns`
+defines what the words in a case mean.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from hypothesis import strategies as st
@@ -36,10 +35,10 @@ def _calls(does: SearchStrategy[str], **more: Any) -> SearchStrategy[dict[str, A
 
 
 def _asides() -> SearchStrategy[list[dict[str, Any]]]:
-    """What a model says beside its calls."""
+    """Texts and thoughts of a model beside its calls."""
     thought = st.sampled_from(THOUGHTS).map(lambda kind: {kind: "hm "})
-    said = st.sampled_from(("", "So. ", "Ünï ☂ ", "a\nb ", "<b>&amp;</b> ")).map(lambda text: {"say": text})
-    return st.lists(thought | said, max_size=3)
+    text = st.sampled_from(("", "So. ", "Ünï ☂ ", "a\nb ", "<b>&amp;</b> ")).map(lambda each: {"say": each})
+    return st.lists(thought | text, max_size=3)
 
 
 def _answer(asides: list[dict[str, Any]], calls: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
@@ -47,13 +46,13 @@ def _answer(asides: list[dict[str, Any]], calls: list[dict[str, Any]], **more: A
 
 
 def _last() -> SearchStrategy[dict[str, Any]]:
-    """A model's last answer: thoughts and words, or nothing at all."""
-    spoken = _asides().map(lambda asides: _answer(asides, [{"say": "Done. "}]))
-    return st.one_of(spoken, spoken, spoken, st.just({"blocks": []}))
+    """A model's last answer: thoughts and text, or nothing at all."""
+    text = _asides().map(lambda asides: _answer(asides, [{"say": "Done. "}]))
+    return st.one_of(text, text, text, st.just({"blocks": []}))
 
 
 def turns(facts: dict[str, Any]) -> Cases:
-    """One or two turns without anybody who objects."""
+    """One or two turns in which no hook objects."""
     does = st.one_of(st.sampled_from(WORKS), st.sampled_from(BREAKS), st.sampled_from((*ODD, *BREAKS)))
     some = st.builds(
         _answer, _asides(), st.lists(_calls(does, twin=st.sampled_from((False, False, True))), min_size=1, max_size=4)
@@ -72,12 +71,12 @@ def hooked_turns(facts: dict[str, Any]) -> Cases:
     pre, post = st.sampled_from((None, *PRE)), st.sampled_from((None, *POST))
     does = st.sampled_from(("returns", "returns", "returns object", "returns list", "fails"))
 
-    def answer(drawn: list[tuple[str | None, str | None, str, int]], said: list[Any], request: str | None) -> Any:
+    def answer(drawn: list[tuple[str | None, str | None, str, int]], asides: list[Any], request: str | None) -> Any:
         calls = [
             {"call": tool, "pre": pre, "post": post, "does": does, "steps": steps}
             for tool, (pre, post, does, steps) in zip(TOOLS, drawn, strict=False)
         ]
-        return _answer(said, calls, request=request)
+        return _answer(asides, calls, request=request)
 
     some = st.builds(
         answer,
@@ -122,7 +121,7 @@ def failing_turns(facts: dict[str, Any]) -> Cases:
 
 
 def stopped_turns(facts: dict[str, Any]) -> Cases:
-    """A turn that somebody stops gracefully while the model or a tool works."""
+    """A turn with a graceful stop while the model or a tool works."""
     usual = _calls(st.sampled_from(("returns", "returns", "fails", "raises ValueError no", "unknown")))
 
     def stopping(place: str, calls: list[dict[str, Any]], index: int, before: list[Any], last: Any) -> Any:
@@ -147,11 +146,3 @@ def stopped_turns(facts: dict[str, Any]) -> Cases:
 
 def _cases(turns: SearchStrategy[list[Any]], **more: Any) -> Cases:
     return st.fixed_dictionaries({"turns": turns, "streams": st.booleans(), **more})
-
-
-INPUTS: dict[str, Callable[[dict[str, Any]], SearchStrategy[Any]]] = {
-    "turns": turns,
-    "hooked_turns": hooked_turns,
-    "failing_turns": failing_turns,
-    "stopped_turns": stopped_turns,
-}

@@ -1,12 +1,10 @@
 """Strategies for providers: conversations with every role and block, and answers with calls. Needs the ``testing`` extra.
 
-Everything drawn is JSON values and legal: calls are answered, and a person or a tool has the last word. Above stands
-`inputs`; below stands Hypothesis.
+Everything drawn is JSON values and legal: calls have results, and the last message is the user's or a tool's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from hypothesis import strategies as st
@@ -50,11 +48,11 @@ def _user() -> SearchStrategy[dict[str, Any]]:
 def _instructions() -> SearchStrategy[dict[str, Any]]:
     content = _TEXTS | st.lists(_text_blocks(), min_size=1, max_size=2)
     return st.builds(
-        lambda role, said: {"role": role, "content": said}, st.sampled_from(["system", "developer"]), content
+        lambda role, content: {"role": role, "content": content}, st.sampled_from(["system", "developer"]), content
     )
 
 
-def _said() -> SearchStrategy[dict[str, Any]]:
+def _assistant() -> SearchStrategy[dict[str, Any]]:
     blocks = st.lists(_thoughts() | _text_blocks() | st.just(_UNKNOWN), min_size=1, max_size=3)
     return st.builds(lambda content: {"role": "assistant", "content": content}, _TEXTS | blocks)
 
@@ -80,23 +78,24 @@ def _tool_turns(draw: st.DrawFn, number: int) -> list[dict[str, Any]]:
     if form == "user":
         return [*turn, {"role": "user", "content": results}]
     for result, call in zip(results, calls, strict=True):
-        said: Any = "done" if form == "text" else [result]
-        turn.append({"role": "tool", "tool_call_id": call["id"], "name": call["name"], "content": said})
+        output: Any = "done" if form == "text" else [result]
+        turn.append({"role": "tool", "tool_call_id": call["id"], "name": call["name"], "content": output})
     return turn
 
 
 @st.composite
-def _requests(draw: st.DrawFn, facts: dict[str, Any]) -> dict[str, Any]:
+def requests(draw: st.DrawFn, facts: dict[str, Any]) -> dict[str, Any]:
+    """Requests with every role and block type."""
     messages: list[dict[str, Any]] = draw(st.lists(_instructions(), max_size=2))
     messages.append(draw(_user()))
     for number in range(draw(st.integers(0, 3))):
-        kind = draw(st.sampled_from(["said", "tools", "tools", "instructions", "function"]))
+        kind = draw(st.sampled_from(["assistant", "tools", "tools", "instructions", "function"]))
         if kind == "tools":
             messages += draw(_tool_turns(number))
         elif kind == "function":
             messages.append({"role": "function", "name": "look", "content": "an old kind of result"})
         else:
-            messages.append(draw(_said() if kind == "said" else _instructions()))
+            messages.append(draw(_assistant() if kind == "assistant" else _instructions()))
         if draw(st.booleans()):
             messages.append(draw(_user()))
     if messages[-1]["role"] not in ("user", "tool"):
@@ -120,14 +119,14 @@ def _requests(draw: st.DrawFn, facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _words(facts: dict[str, Any]) -> SearchStrategy[str]:
-    """Things to say: what the module itself speaks of, and what anybody says."""
+    """Prompts: texts from the module's own source, and common ones."""
     known = [text for text in facts.get("texts", []) if text.strip()]
     usual = ["Hello.", "Please use a tool.", "Use the tool look and then count.", "Think step by step.", "And now?"]
     return st.sampled_from([*usual, *known])
 
 
-def _dialogues(facts: dict[str, Any]) -> SearchStrategy[Any]:
-    """What a person says, turn by turn."""
+def dialogues(facts: dict[str, Any]) -> SearchStrategy[Any]:
+    """The user's messages, turn by turn."""
     return st.fixed_dictionaries(
         {
             "words": st.lists(_words(facts), min_size=3, max_size=5),
@@ -139,7 +138,7 @@ def _dialogues(facts: dict[str, Any]) -> SearchStrategy[Any]:
     )
 
 
-def _answers(facts: dict[str, Any]) -> SearchStrategy[Any]:
+def answers(facts: dict[str, Any]) -> SearchStrategy[Any]:
     """Answers with calls, as lists of blocks."""
     arguments = st.sampled_from([{}, {"text": "x"}, {"text": "x"}, {"n": [1, {"deep": None}]}, {"é": "🙂", "b": False}])
     call = st.builds(
@@ -149,11 +148,3 @@ def _answers(facts: dict[str, Any]) -> SearchStrategy[Any]:
     return st.fixed_dictionaries(
         {"blocks": st.lists(block, max_size=6), "id": st.sampled_from(["call", "0", "toolu_é"])}
     )
-
-
-INPUTS: dict[str, Callable[[dict[str, Any]], SearchStrategy[Any]]] = {
-    "provider_requests": _requests,
-    "provider_dialogues": _dialogues,
-    "provider_answers": _answers,
-}
-"""What `inputs` collects."""

@@ -1,8 +1,7 @@
-"""Questions to resolvers, to be asked one after another. Above stands `inputs`; below stands `_sources`."""
+"""Strategies for resolvers: questions to be asked one after another. Needs the ``testing`` extra."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from hypothesis import strategies as st
@@ -19,6 +18,3 @@ def questions(facts: dict[str, Any]) -> SearchStrategy[Any]:
     one = st.tuples(ids, st.sampled_from(_HINTS)).map(list)
     some = st.lists(one, min_size=2, max_size=5)
     return some.map(lambda asked: {"questions": [*asked, *reversed(asked)]})
-
-
-INPUTS: dict[str, Callable[[dict[str, Any]], SearchStrategy[Any]]] = {"questions": questions}

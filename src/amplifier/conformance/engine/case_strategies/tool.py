@@ -1,6 +1,6 @@
-"""Strategies for the inputs of tools: what a schema accepts, what is near it, and what JSON can say besides.
+"""Strategies for the inputs of tools: what a schema accepts, what is near it, and any other JSON.
 
-Above stands `inputs`; below stand `_schema_values` and `_odd_values`. Needs the ``testing`` extra.
+Needs the ``testing`` extra.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from amplifier.conformance.inputs.schema_values import FORMATS, kinds_of, proper
 
 Facts = dict[str, Any]
 
-_DEPTH = 4
-_LONGEST = 60
-_FARTHEST = 1000
+_MAX_DEPTH = 4
+_MAX_LENGTH = 60
+_MAX_DISTANCE = 1000
 """How far a drawn number goes beyond a bound: code that counts to it must come to an end."""
 
 
@@ -54,15 +54,15 @@ def _bent(valid: Any, wild: dict[str, Any]) -> dict[str, Any]:
 
 
 def texts(choices: list[str] | None = None) -> SearchStrategy[str]:
-    """Texts that can do no harm: no path that leads away, nothing that names a home."""
+    """Texts that can do no harm: no path outside the working directory, no home."""
     letters = st.characters(exclude_categories=["Cs"], exclude_characters="/~")
     drawn = st.text(letters, max_size=12).filter(lambda text: ".." not in text)
     return drawn | st.sampled_from(choices) if choices else drawn
 
 
 def wild_values(choices: list[str] | None = None) -> SearchStrategy[Any]:
-    """Anything that JSON can say, within reason."""
-    leaves = st.none() | st.booleans() | st.integers(-20, _FARTHEST) | st.floats(-1e6, 1e6) | texts(choices)
+    """Any JSON value, of limited size."""
+    leaves = st.none() | st.booleans() | st.integers(-20, _MAX_DISTANCE) | st.floats(-1e6, 1e6) | texts(choices)
     nested = st.recursive(
         leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts(), inner, max_size=3), max_leaves=5
     )
@@ -79,7 +79,7 @@ def wild_objects(keys: list[str], choices: list[str]) -> SearchStrategy[dict[str
 
 
 def accepted(schema: Any, root: Any, choices: list[str], depth: int = 0) -> SearchStrategy[Any]:
-    """Values that a schema accepts, but for keywords that nobody uses for tools."""
+    """Values that a schema accepts; keywords that are unusual for tools are ignored."""
     found = resolved(schema, root)
     if "const" in found:
         return st.just(found["const"])
@@ -87,12 +87,12 @@ def accepted(schema: Any, root: Any, choices: list[str], depth: int = 0) -> Sear
         return st.sampled_from(found["enum"])
     for key in ("anyOf", "oneOf"):
         branches = found.get(key)
-        if isinstance(branches, list) and branches and depth <= _DEPTH:
+        if isinstance(branches, list) and branches and depth <= _MAX_DEPTH:
             rest = {name: value for name, value in found.items() if name != key}
             return st.one_of(
                 [accepted({**rest, **resolved(each, root)}, root, choices, depth + 1) for each in branches]
             )
-    if not found or depth > _DEPTH:
+    if not found or depth > _MAX_DEPTH:
         return wild_values(choices)
     return st.one_of([_OF_KIND.get(kind, _anything)(found, root, choices, depth) for kind in kinds_of(found)])
 
@@ -121,7 +121,7 @@ def _strings(schema: dict[str, Any], root: Any, choices: list[str], depth: int) 
     pattern, form = schema.get("pattern"), schema.get("format")
     if isinstance(pattern, str):
         try:
-            # To Python a $ stands before a last line's end as well, to JSON Schema it does not.
+            # In Python a $ matches before a trailing newline as well, in JSON Schema it does not.
             drawn = st.from_regex(re.compile(pattern)).map(lambda text: text.rstrip("\n"))
             return drawn.map(lambda text: text if _stays_here(text) else "text")
         except re.error:
@@ -129,7 +129,7 @@ def _strings(schema: dict[str, Any], root: Any, choices: list[str], depth: int) 
     if isinstance(form, str) and form in FORMATS:
         return st.just(FORMATS[form])
     least = _whole(schema.get("minLength"), 0)
-    most = _whole(schema.get("maxLength"), least + _LONGEST)
+    most = _whole(schema.get("maxLength"), least + _MAX_LENGTH)
     long_enough = texts(choices).map(lambda text: (text + "t" * max(0, least - len(text)))[: max(most, least)])
     return long_enough | st.just("t" * min(most, least + 5_000))
 
@@ -157,8 +157,8 @@ def _bounds(schema: dict[str, Any]) -> tuple[float, float]:
     low = low + 1 if low is not None and "minimum" not in schema else low
     high = high - 1 if high is not None and "maximum" not in schema else high
     if low is None:
-        low = -20 if high is None else min(-20, high - _FARTHEST)
-    high = low + _FARTHEST if high is None else min(high, low + 1_000_000)
+        low = -20 if high is None else min(-20, high - _MAX_DISTANCE)
+    high = low + _MAX_DISTANCE if high is None else min(high, low + 1_000_000)
     return low, max(low, high)
 
 
@@ -179,5 +179,3 @@ _OF_KIND: dict[str, Callable[[dict[str, Any], Any, list[str], int], SearchStrate
     "boolean": lambda *_: st.booleans(),
     "null": lambda *_: st.none(),
 }
-
-INPUTS = {"tool_inputs": tool_inputs}

@@ -1,28 +1,27 @@
-"""Scripted turns: a world of doubles around a loop, everything that happened in it, and judges who know the contract."""
+"""Scripted turns: a loop runs in a session of doubles, everything is logged, and rules of the contract read the log."""
 
 from .basic_turns import failing_cases, hooked_cases, plain_cases, stopped_cases
-from .hook_rules import complaints_about_hooks, judge_stop
-from .play import PROVIDERS, World, accepted_keywords, needs_coordinator
-from .record import PlayedTurn, results_in, words_of
-from .script import RAISED, TOOLS
-from .turn_rules import complaints_about, judge_memory
+from .hook_rules import hook_violations, stop_violations
+from .player import MAX_ENDLESS_MODEL_CALLS
+from .record import RecordedTurn, results_in, words_of
+from .script import TOOLS
+from .session import ScriptedSession, needs_coordinator
+from .turn_rules import repeated_answer_violations, turn_violations
 
 __all__ = [
-    "PROVIDERS",
-    "RAISED",
+    "MAX_ENDLESS_MODEL_CALLS",
     "TOOLS",
-    "PlayedTurn",
-    "World",
-    "accepted_keywords",
-    "complaints_about",
-    "complaints_about_hooks",
+    "RecordedTurn",
+    "ScriptedSession",
     "failing_cases",
+    "hook_violations",
     "hooked_cases",
-    "judge_memory",
-    "judge_stop",
     "needs_coordinator",
     "plain_cases",
+    "repeated_answer_violations",
     "results_in",
+    "stop_violations",
     "stopped_cases",
+    "turn_violations",
     "words_of",
 ]

@@ -1,7 +1,4 @@
-"""Small turns with one thing in each, so that nothing is left to the luck of drawing. They are also the smallest cases.
-
-Above stand the checks and `_inputs_orchestrator`, which draws larger turns from the same words; below stands nothing.
-"""
+"""Small scripted turns with one feature each, so that every feature is tried and found with the smallest case."""
 
 from __future__ import annotations
 
@@ -59,7 +56,7 @@ ERRORS = (
 )
 THOUGHTS = ("think", "sealed", "reason", "odd")
 
-_SAID = {"blocks": [{"say": "Done. "}]}
+_DONE = {"blocks": [{"say": "Done. "}]}
 
 
 def _case(*answers: Any, prompt: str = PROMPTS[0], submit: str | None = None, **more: Any) -> Case:
@@ -71,29 +68,29 @@ def _using(*calls: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def plain_cases() -> Iterator[Case]:
-    """Turns to which nobody objects."""
-    yield _case(_SAID)
+    """Turns without hook results."""
+    yield _case(_DONE)
     yield _case({"blocks": []})
     for prompt in PROMPTS[1:]:
-        yield _case(_SAID, prompt=prompt, streams=True)
+        yield _case(_DONE, prompt=prompt, streams=True)
     for thought in THOUGHTS:
         yield _case({"blocks": [{thought: "hm "}, {"call": "alpha"}]}, {"blocks": [{thought: "ah "}, {"say": "So. "}]})
     yield _case(
-        {"blocks": [{"think": "a "}, {"say": "First. "}, {"sealed": "b "}, {"think": "c "}, {"call": "alpha"}]}, _SAID
+        {"blocks": [{"think": "a "}, {"say": "First. "}, {"sealed": "b "}, {"think": "c "}, {"call": "alpha"}]}, _DONE
     )
-    yield _case({"blocks": [{"think": "nobody has to know "}, {"say": "So it is. "}]})
+    yield _case({"blocks": [{"think": "this stays hidden "}, {"say": "So it is. "}]})
     neighbour = {"call": "beta", "steps": 3}
     for does in (*WORKS, *BREAKS, *ODD):
-        yield _case(_using({"call": "alpha", "does": does}), _SAID)
+        yield _case(_using({"call": "alpha", "does": does}), _DONE)
         yield _case(
-            _using(neighbour, {"call": "gamma", "does": does}, {"call": "alpha", "steps": 1}), _SAID, streams=True
+            _using(neighbour, {"call": "gamma", "does": does}, {"call": "alpha", "steps": 1}), _DONE, streams=True
         )
-    yield _case(_using({"call": "alpha", "steps": 4}, {"call": "beta", "steps": 2}, {"call": "gamma"}), _SAID)
-    yield _case(_using({"call": "alpha", "steps": 2}, {"call": "alpha", "steps": 1}, {"call": "alpha"}), _SAID)
-    yield _case(_using({"call": "alpha"}, {"call": "alpha", "twin": True}), _SAID)
-    yield _case(_using({"call": "alpha"}), _using({"call": "alpha"}, {"call": "beta"}), _using({"call": "beta"}), _SAID)
-    yield _case(_using({"call": "alpha"}), _SAID, history=4, compacts=True)
-    yield _case(_using({"call": "alpha"}), _SAID, history=2)
+    yield _case(_using({"call": "alpha", "steps": 4}, {"call": "beta", "steps": 2}, {"call": "gamma"}), _DONE)
+    yield _case(_using({"call": "alpha", "steps": 2}, {"call": "alpha", "steps": 1}, {"call": "alpha"}), _DONE)
+    yield _case(_using({"call": "alpha"}, {"call": "alpha", "twin": True}), _DONE)
+    yield _case(_using({"call": "alpha"}), _using({"call": "alpha"}, {"call": "beta"}), _using({"call": "beta"}), _DONE)
+    yield _case(_using({"call": "alpha"}), _DONE, history=4, compacts=True)
+    yield _case(_using({"call": "alpha"}), _DONE, history=2)
     one = {
         "prompt": "First.",
         "answers": [{"blocks": [{"say": "One. "}, {"call": "alpha"}]}, {"blocks": [{"say": "Uno. "}]}],
@@ -103,8 +100,8 @@ def plain_cases() -> Iterator[Case]:
 
 
 def hooked_cases() -> Iterator[Case]:
-    """Turns with one verdict each, and some with the same verdict for all of several calls."""
-    last = _SAID
+    """Turns with one hook result each, and some with the same result for several calls."""
+    last = _DONE
     for pre in PRE:
         yield _case(_using({"call": "alpha", "pre": pre}), _using({"call": "beta"}), last)
         yield _case(_using({"call": "beta", "steps": 2}, {"call": "alpha", "pre": pre}), last)
@@ -117,19 +114,19 @@ def hooked_cases() -> Iterator[Case]:
         yield _case(_using({"call": "alpha", "pre": first}), _using(again), last)
         yield _case(_using({"call": "alpha", "pre": first, "steps": 1}, {**again, "call": "beta"}), last)
     for request in REQUEST:
-        yield _case({**_SAID, "request": request})
+        yield _case({**_DONE, "request": request})
         yield _case(_using({"call": "alpha"}), _using({"call": "beta"}, request=request), last)
     for submit in SUBMIT:
         yield _case(_using({"call": "alpha"}), last, submit=submit)
     usual = {"prompt": "And now?", "answers": [_using({"call": "alpha"}), last]}
-    yield {"turns": [{"prompt": "May I?", "answers": [{**_SAID, "request": "deny"}]}, usual]}
-    yield {"turns": [{"prompt": "May I?", "submit": "deny", "answers": [_SAID]}, usual]}
+    yield {"turns": [{"prompt": "May I?", "answers": [{**_DONE, "request": "deny"}]}, usual]}
+    yield {"turns": [{"prompt": "May I?", "submit": "deny", "answers": [_DONE]}, usual]}
     yield {"turns": [{"prompt": "May I?", "answers": [_using({"call": "alpha", "pre": "deny"}), last]}, usual]}
 
 
 def failing_cases() -> Iterator[Case]:
     """Turns in which the provider or the context fails, each followed by one that works."""
-    good = {"prompt": "Now.", "answers": [_using({"call": "alpha"}), _SAID]}
+    good = {"prompt": "Now.", "answers": [_using({"call": "alpha"}), _DONE]}
     for error in ERRORS:
         yield {"turns": [{"prompt": "Try.", "answers": [{"error": error}]}, good]}
     for error in ("NotFoundError", "Unplanned"):
@@ -137,11 +134,11 @@ def failing_cases() -> Iterator[Case]:
         yield {"turns": [{"prompt": "Try.", "answers": [{"error": error}]}, good], "streams": True}
     for operation in ("add", "view"):
         for number in range(1, 4):
-            yield _case(_using({"call": "alpha"}), _SAID, fails=[operation, number])
+            yield _case(_using({"call": "alpha"}), _DONE, fails=[operation, number])
 
 
 def stopped_cases() -> Iterator[Case]:
-    """Turns that are stopped gracefully at different places."""
+    """Turns that are stopped gracefully at different positions."""
     stopper = {"call": "alpha", "steps": 60, "stops": True}
     more = _using({"call": "gamma"})
     for answer in (
@@ -153,5 +150,5 @@ def stopped_cases() -> Iterator[Case]:
         _using({"call": "beta"}, {"call": "gamma"}, stops="told"),
         {"blocks": [{"say": "So. "}], "stops": "asked"},
     ):
-        yield _case(answer, more, _SAID)
-        yield _case(_using({"call": "beta"}), answer, more, _SAID)
+        yield _case(answer, more, _DONE)
+        yield _case(_using({"call": "beta"}), answer, more, _DONE)

@@ -1,13 +1,13 @@
-"""The doubles of a scripted turn: a context, providers, tools and somebody to ask. They write down everything.
+"""The doubles of a scripted turn: context, providers, tools and approval system. They log everything.
 
-All of them suspend where the real ones would. Above stands `_world`; below stand the script and the record.
+All of them suspend where the real ones would.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -26,11 +26,9 @@ from amplifier.models import (
 )
 from amplifier.modules._llm_provider import AnswerStream, AnswerStreams
 
+from .player import ScriptPlayer
 from .record import plain
 from .script import RAISED, Answer, Call
-
-if TYPE_CHECKING:
-    from .play import World
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -40,11 +38,11 @@ SCHEMA: dict[str, Any] = {
 
 
 class ScriptedContext:
-    """Keeps everything; the view it gives out for a request is recognisable.
+    """Stores every message; each view for a request starts with a marker message.
 
     Args:
-        world: Where things happen.
-        history: How many messages of an earlier turn it begins with.
+        player: The state of the turn.
+        history: How many messages of an earlier turn it starts with.
         compacts: The view leaves out that earlier turn.
         keeps: The view holds at most so many of the newest messages; for turns that never end.
         fails: ``add`` or ``view`` and the number of the call that fails.
@@ -52,14 +50,14 @@ class ScriptedContext:
 
     def __init__(
         self,
-        world: World,
+        player: ScriptPlayer,
         *,
         history: int = 0,
         compacts: bool = False,
         keeps: int | None = None,
         fails: list[Any] | None = None,
     ) -> None:
-        self._world = world
+        self._player = player
         roles = ("user", "assistant")
         self.messages: list[dict[str, Any]] = [
             {"role": roles[number % 2], "content": f"earlier{number}x"} for number in range(history)
@@ -76,38 +74,38 @@ class ScriptedContext:
         if not message.get("role"):
             raise ValueError(f"a message needs a role; got the keys {sorted(message)!r}")
         copied = plain(message)
-        self._world.note("storing", str(copied["role"]), copied)
-        await self._world.moment("context.add_message")
+        self._player.note("storing", str(copied["role"]), copied)
+        await self._player.suspend("context.add_message")
         self._maybe_fail("add")
         self._store(copied)
 
     def _store(self, message: dict[str, Any]) -> None:
         self.messages.append(message)
-        self._world.note("stored", str(message.get("role")), message)
+        self._player.note("stored", str(message.get("role")), message)
 
     async def get_messages_for_request(
         self, token_budget: int | None = None, provider: Any | None = None
     ) -> list[dict[str, Any]]:
-        """A view that begins with a message of its own."""
-        await self._world.moment("context.get_messages_for_request")
+        """A view that starts with a marker message."""
+        await self._player.suspend("context.get_messages_for_request")
         self._maybe_fail("view")
         number = self._counts["view"]
         shown = self.messages[self._earlier :]
         if self._keeps is not None:
             shown = shown[-self._keeps :]
         view = [{"role": "user", "content": f"view{number}x"}, *plain(shown)]
-        self._world.note("view", f"view{number}x", plain(view))
+        self._player.note("view", f"view{number}x", plain(view))
         return view
 
     async def get_messages(self) -> list[dict[str, Any]]:
-        """Everything."""
-        await self._world.moment("context.get_messages")
+        """All messages."""
+        await self._player.suspend("context.get_messages")
         copied: list[dict[str, Any]] = plain(self.messages)
         return copied
 
     async def set_messages(self, messages: list[dict[str, Any]]) -> None:
-        """Replace everything; what is added at the end counts as stored."""
-        await self._world.moment("context.set_messages")
+        """Replace everything; messages added at the end are logged as stored."""
+        await self._player.suspend("context.set_messages")
         new = [plain(message) for message in messages]
         known = len(self.messages) if new[: len(self.messages)] == self.messages else 0
         self.messages[:] = new[:known]
@@ -115,26 +113,26 @@ class ScriptedContext:
             self._store(message)
 
     async def clear(self) -> None:
-        """Forget everything."""
-        await self._world.moment("context.clear")
+        """Remove all messages."""
+        await self._player.suspend("context.clear")
         self.messages.clear()
 
     def _maybe_fail(self, operation: str) -> None:
         self._counts[operation] += 1
         if self._fails == [operation, self._counts[operation]]:
-            self._world.turn.context_failed = True
+            self._player.turn.context_failed = True
             raise OSError(28, "No space left on device")
 
 
 class ScriptedProvider:
-    """Gives the answers of the script, one for each call."""
+    """Returns the answers of the script, one for each call."""
 
-    def __init__(self, world: World, name: str) -> None:
-        self._world = world
+    def __init__(self, player: ScriptPlayer, name: str) -> None:
+        self._player = player
         self.name = name
 
     def get_info(self) -> ProviderInfo:
-        """A provider that needs nothing."""
+        """A provider without credentials."""
         defaults = {"model": "model-1", "context_window": 100_000, "max_output_tokens": 4_000}
         return ProviderInfo(id=self.name, display_name=self.name, capabilities=["tools"], defaults=defaults)
 
@@ -151,35 +149,36 @@ class ScriptedProvider:
         return list(response.tool_calls or [])
 
     async def _answer(self, request: Any) -> Answer:
-        world = self._world
+        player = self._player
         if not isinstance(request, ChatRequest):
-            world.note("asked", self.name, None)
+            player.note("asked", self.name, None)
             raise TypeError(f"complete takes a ChatRequest, got {type(request).__name__}")
-        world.note("asked", self.name, plain(request))
-        answer = world.next_answer(bool(request.tools))
+        player.note("asked", self.name, plain(request))
+        answer = player.next_answer(bool(request.tools))
         for _ in range(answer.steps):
-            await world.moment("provider.complete")
+            await player.suspend("provider.complete")
         if answer.stops == "asked":
-            world.stop()
+            player.stop()
         error = answer.exception()
         if error is not None:
-            world.note("failed", self.name, error)
+            player.note("failed", self.name, error)
             raise error
-        world.note("answered", self.name, answer)
-        world.last_answer = answer
+        player.note("answered", self.name, answer)
+        player.last_answer = answer
         return answer
 
 
 class StreamingProvider(ScriptedProvider):
-    """The same, for loops that want to hear the answer while it comes."""
+    """The same provider with a stream method."""
 
-    def __init__(self, world: World, name: str) -> None:
-        super().__init__(world, name)
-        self._streams = AnswerStreams(world.start_soon)
-        world.register_cleanup(self._streams.aclose)
+    def __init__(self, player: ScriptPlayer, name: str) -> None:
+        super().__init__(player, name)
+        core = player.mounted.session.coordinator
+        self._streams = AnswerStreams(core.start_soon)
+        core.register_cleanup(self._streams.aclose)
 
     def stream(self, request: ChatRequest, **kwargs: Any) -> AnswerStream:
-        """Pieces of the next answer, and in the end the whole."""
+        """The next answer in chunks, the whole response last."""
         return self._streams.stream(self._pieces(request))
 
     @asynccontextmanager
@@ -187,7 +186,7 @@ class StreamingProvider(ScriptedProvider):
         async def chunks() -> AsyncIterator[StreamChunk]:
             response = (await self._answer(request)).response()
             for index, block in enumerate(response.content):
-                await self._world.moment("provider.stream")
+                await self._player.suspend("provider.stream")
                 yield StreamChunk(kind="block_start", index=index, block_type=block.type)
                 text = block.text if isinstance(block, TextBlock) else None
                 if isinstance(block, ThinkingBlock):
@@ -207,10 +206,10 @@ class StreamingProvider(ScriptedProvider):
 
 
 class ScriptedTool:
-    """Does what the script says for the call whose key it is given."""
+    """Does what the script holds for the call whose key is in the input."""
 
-    def __init__(self, world: World, name: str) -> None:
-        self._world = world
+    def __init__(self, player: ScriptPlayer, name: str) -> None:
+        self._player = player
         self.name = name
         self.description = f"The tool {name}."
         self.input_schema = SCHEMA
@@ -220,40 +219,40 @@ class ScriptedTool:
         return SCHEMA
 
     async def execute(self, input: dict[str, Any]) -> Any:  # noqa: A002 - the contract's name
-        """Run; what it returns may be no ToolResult, where the script says so."""
-        world = self._world
+        """Run the call; the script may make it return something else than a ToolResult."""
+        player = self._player
         given = plain(input)
         key = given.get("key") if isinstance(given, dict) else None
-        call = world.call_with(key, self.name)
-        world.note("started", self.name, {"input": given, "call": call})
-        world.running.add(id(given))
+        call = player.call_with(key, self.name)
+        player.note("started", self.name, {"input": given, "call": call})
+        player.running.add(id(given))
         try:
-            await world.moment(f"tool {self.name}")
+            await player.suspend(f"tool {self.name}")
             return await self._work(call)
         except Exception as error:
-            world.note("raised", self.name, {"call": call, "error": error})
+            player.note("raised", self.name, {"call": call, "error": error})
             raise
         except BaseException:
-            world.note("interrupted", self.name, {"call": call})
+            player.note("interrupted", self.name, {"call": call})
             raise
         finally:
-            world.running.discard(id(given))
+            player.running.discard(id(given))
 
     async def _work(self, call: Call | None) -> Any:
-        world = self._world
-        for step in range(0 if call is None else call.steps):
-            if call is not None and call.stops and step == call.steps // 2:
-                world.stop()
-            await world.moment(f"tool {self.name}")
-        for _ in range(0 if call is None else call.idle):
-            await anyio.lowlevel.checkpoint()
+        player = self._player
         if call is None:
-            world.note("returned", self.name, {"call": None})
-            return ToolResult(success=True, output="called with an input that nobody gave")
+            player.note("returned", self.name, {"call": None})
+            return ToolResult(success=True, output="called with an input that the model did not give")
+        for step in range(call.steps):
+            if call.stops and step == call.steps // 2:
+                player.stop()
+            await player.suspend(f"tool {self.name}")
+        for _ in range(call.idle):
+            await anyio.lowlevel.checkpoint()
         if call.does.startswith("raises"):
             kind, _, message = call.does.removeprefix("raises ").partition(" ")
             raise RAISED[kind](message) if message or kind != "OSError" else OSError(2, "No such file")
-        world.note("returned", self.name, {"call": call})
+        player.note("returned", self.name, {"call": call})
         return result_of(call)
 
 
@@ -277,14 +276,14 @@ def result_of(call: Call) -> Any:
 
 
 class ScriptedApprovals:
-    """Answers as the question itself says."""
+    """Answers as the prompt itself demands."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, player: ScriptPlayer) -> None:
+        self._player = player
 
     async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
-        """Answer."""
-        await self._world.moment("approval")
+        """Allow when the prompt starts with ``yes:``."""
+        await self._player.suspend("approval")
         answer = "Allow" if prompt.startswith("yes:") else "Deny"
-        self._world.note("approval", prompt, answer)
+        self._player.note("approval", prompt, answer)
         return answer

@@ -1,4 +1,4 @@
-"""Everything that happened in scripted turns, in one order over all doubles. Above stand the doubles and the judges."""
+"""The log of a scripted turn, in one order over all doubles, and helpers to read it."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 import attrs
 
 from amplifier._json import copy_json
-from amplifier.conformance.harness.mounted_module import Outcome
+from amplifier.conformance.harness.calls import Outcome
 from amplifier.models import Model, to_dict
 
-from .script import Answer, ScriptedTurn
+from .script import Answer, Call, ScriptedTurn
 
 
 @attrs.frozen
-class Happening:
-    """One thing that happened.
+class LogEntry:
+    """One entry of the log.
 
     Attributes:
         kind: ``event``, ``view``, ``storing``, ``stored``, ``asked``, ``answered``, ``failed``, ``started``, ``returned``, ``raised``,
             ``interrupted``, ``verdict``, ``approval`` or ``stop``.
-        name: The event, the tool, the provider; what it was about.
-        data: Its particulars, copied.
+        name: The event, the tool, the provider or the role.
+        data: A copy of the details.
     """
 
     kind: str
@@ -32,78 +32,88 @@ class Happening:
 
 
 @attrs.define
-class PlayedTurn:
-    """What happened in one turn.
+class RecordedTurn:
+    """One turn and its log.
 
     Attributes:
-        script: What was to happen.
-        happened: Everything, in order.
+        script: The script of the turn.
+        log: All entries, in order.
         outcome: How execute ended; None while it runs.
-        is_cancelled: It was cancelled on purpose.
-        context_failed: The context failed on purpose.
+        is_cancelled: The check cancelled it.
+        context_failed: The context failed as scripted.
         is_limited: Its model never stops, so that the loop has to.
     """
 
     script: ScriptedTurn
-    happened: list[Happening] = attrs.field(factory=list)
+    log: list[LogEntry] = attrs.field(factory=list)
     outcome: Outcome | None = None
     is_cancelled: bool = False
     context_failed: bool = False
     is_limited: bool = False
 
-    def all(self, kind: str, name: str | None = None) -> list[tuple[int, Happening]]:
-        """The happenings of one kind with their places."""
+    def entries(self, kind: str, name: str | None = None) -> list[tuple[int, LogEntry]]:
+        """The entries of one kind with their positions."""
         return [
             (index, each)
-            for index, each in enumerate(self.happened)
+            for index, each in enumerate(self.log)
             if each.kind == kind and (name is None or each.name == name)
         ]
 
-    def places(self, kind: str, name: str | None = None) -> list[int]:
-        """The places of the happenings of one kind."""
-        return [index for index, _ in self.all(kind, name)]
+    def positions(self, kind: str, name: str | None = None) -> list[int]:
+        """The positions of the entries of one kind."""
+        return [index for index, _ in self.entries(kind, name)]
 
     @property
-    def events(self) -> list[tuple[int, Happening]]:
+    def events(self) -> list[tuple[int, LogEntry]]:
         """The events of the turn."""
-        return self.all("event")
+        return self.entries("event")
 
     @property
     def was_stopped(self) -> bool:
         """A graceful stop was asked for."""
-        return bool(self.places("stop"))
+        return bool(self.positions("stop"))
 
     @property
     def was_denied(self) -> bool:
         """A hook denied the turn or one of its model calls."""
-        return any(each.data["action"] == "deny" and each.name in _TURN_GATES for _, each in self.all("verdict"))
+        return any(each.data["action"] == "deny" and each.name in _TURN_GATES for _, each in self.entries("verdict"))
 
     @property
     def has_failed(self) -> bool:
         """Provider or context failed on purpose."""
-        return bool(self.places("failed")) or self.context_failed
+        return bool(self.positions("failed")) or self.context_failed
 
     @property
     def went_through(self) -> bool:
-        """Nothing was done to the turn that would have ended it before its time."""
+        """Nothing ended the turn early."""
         return not (
             self.is_cancelled or self.was_stopped or self.was_denied or self.has_failed or self.broke_on_odd_result
         )
 
     @property
     def broke_on_odd_result(self) -> bool:
-        """It raised after a tool had returned what is no ToolResult, which is the tool's fault as much as the loop's."""
-        odd = any(each.data["call"] is not None and each.data["call"].is_odd for _, each in self.all("returned"))
+        """It raised after a tool had returned something else than a ToolResult, which is as much the tool's fault."""
+        odd = any(each.data["call"] is not None and each.data["call"].is_odd for _, each in self.entries("returned"))
         return odd and self.outcome is not None and self.outcome.kind == "raised"
 
     @property
     def answers(self) -> list[tuple[int, Answer]]:
-        """The answers that the model gave, with their places."""
-        return [(index, each.data) for index, each in self.all("answered")]
+        """The answers of the model, with their positions."""
+        return [(index, each.data) for index, each in self.entries("answered")]
 
-    def next_asked(self, place: int) -> int | None:
-        """Where the model is asked next after a place."""
-        return next((index for index in self.places("asked") if index > place), None)
+    @property
+    def calls(self) -> list[Call]:
+        """The tool calls in the answers of the model."""
+        return [call for _, answer in self.answers for call in answer.calls]
+
+    @property
+    def stored_results(self) -> list[tuple[int, str, Any]]:
+        """The stored tool results: position, call id and result."""
+        return [(at, *found) for at, each in self.entries("stored") for found in results_in(each.data)]
+
+    def next_asked(self, position: int) -> int | None:
+        """The position of the next model call after a position."""
+        return next((index for index in self.positions("asked") if index > position), None)
 
 
 _TURN_GATES = ("prompt:submit", "provider:request")
@@ -113,7 +123,7 @@ _TURN_GATES = ("prompt:submit", "provider:request")
 
 
 def plain(value: Any) -> Any:
-    """A copy of a value in which models have become JSON; what is no JSON stays as it is."""
+    """A copy of a value with models converted to JSON; other values stay as they are."""
     if isinstance(value, Model):
         return to_dict(value)
     if isinstance(value, Mapping):
@@ -124,7 +134,7 @@ def plain(value: Any) -> Any:
 
 
 def words_of(value: Any) -> str:
-    """All text in a value, joined; for looking up marks."""
+    """All text in a value, joined, to search marks in."""
     return "\n".join(_strings(value))
 
 
@@ -143,7 +153,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def text_of(content: Any) -> str:
-    """The words of a message's content: a text, or the text blocks of a list."""
+    """The text of a message's content: a string, or the text blocks of a list."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
@@ -152,7 +162,7 @@ def text_of(content: Any) -> str:
 
 
 def results_in(message: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """The tool results in a stored message: pairs of call id and what is told about it.
+    """The tool results in a stored message: pairs of call id and result.
 
     One message for each result, or blocks of type ``tool_result`` in any message.
     """

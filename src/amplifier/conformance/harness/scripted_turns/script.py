@@ -1,7 +1,7 @@
-"""What a scripted turn consists of: answers of the model, the tool calls in them, and what hooks say to each.
+"""The script of turns: answers of the model, the tool calls in them, and the hook results for each.
 
-A case is JSON values only, so that it can be drawn, shrunk and replayed; this file turns it into records with a unique mark
-for everything that has to be found again in a transcript. Above stands `_world`, which plays it; below stand the models.
+A case consists of JSON values, so that it can be drawn, shrunk and replayed; this file turns it into records with a unique
+mark in every part that has to be found in a transcript.
 
     {"turns": [{"prompt": "…", "submit": "deny", "answers": [ANSWER, …]}], "history": 2, "streams": true, …}
     ANSWER = {"blocks": [BLOCK, …], "request": "deny", "error": "NotFoundError", "stops": "asked"}
@@ -36,7 +36,7 @@ UNKNOWN_TOOL = "nowhere"
 
 
 class Unplanned(Exception):
-    """What a tool or a provider raises that keeps to no taxonomy."""
+    """An error outside the taxonomy."""
 
 
 RAISED: dict[str, type[Exception]] = {
@@ -54,7 +54,7 @@ RAISED: dict[str, type[Exception]] = {
     "ConfigurationError": errors.ConfigurationError,
     "AccessDeniedError": errors.AccessDeniedError,
 }
-"""Errors by name; of the taxonomy only those that no retry would mend."""
+"""Errors by name; of the taxonomy only those that a retry would not fix."""
 
 
 @attrs.frozen(kw_only=True)
@@ -65,13 +65,13 @@ class Call:
         number: Which one of the case, from 1.
         tool: The tool's name.
         does: What the tool does: ``returns``, ``fails``, ``raises ValueError``, ``nothing``, …
-        steps: How often it suspends on its way.
-        idle: How often after that, without anything being noticed.
-        pre: What a hook says at tool:pre; None for nothing.
-        post: What a hook says at tool:post.
-        stops: The tool asks for a graceful stop while it runs.
+        steps: How often it suspends.
+        idle: How often it suspends after that without being counted.
+        pre: The hook result at tool:pre; None for none.
+        post: The hook result at tool:post.
+        stops: The tool requests a graceful stop while it runs.
         id: The call's id; chosen so that sorting by id is not sorting by order.
-        key: What the arguments hold, to know the call again.
+        key: A text in the arguments that identifies the call.
     """
 
     number: int
@@ -87,36 +87,36 @@ class Call:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What the model gives."""
+        """The arguments that the model passes."""
         return {"key": 7 if self.does == "misfits" else self.key, "note": {"about": [self.key, None]}}
 
     @property
     def new_key(self) -> str:
-        """What a modify at tool:pre puts in the place of `key`."""
+        """The replacement for `key` in a modify at tool:pre."""
         return f"changed-{self.key}"
 
     @property
     def mark(self) -> str:
-        """A word that only the tool's own result holds."""
+        """A word that only the tool's own result contains."""
         return f"out-{self.key}"
 
     @property
     def new_mark(self) -> str:
-        """What a modify at tool:post puts in the place of `mark`."""
+        """The replacement for `mark` in a modify at tool:post."""
         return f"replaced-{self.key}"
 
     def word(self, event: str) -> str:
-        """A word that only a hook's answer to this event of this call holds."""
+        """A word that only the hook result for this event of this call contains."""
         return f"{event.replace(':', '-')}-{self.number}x"
 
     @property
     def is_odd(self) -> bool:
-        """Whether the tool returns what is no ToolResult."""
+        """Whether the tool returns something else than a ToolResult."""
         return self.does in ("returns None", "returns str")
 
     @property
     def is_marked(self) -> bool:
-        """Whether its result must hold `mark`."""
+        """Whether its result has to contain `mark`."""
         return self.does in ("returns", "returns object", "returns list", "returns much", "returns blocks", "fails")
 
 
@@ -126,10 +126,10 @@ class Answer:
 
     Attributes:
         number: Which one of the case, from 1.
-        blocks: What it consists of.
+        blocks: Its content.
         calls: The calls among them.
-        request: What a hook says at the provider:request before it.
-        error: What is raised instead.
+        request: The hook result at the provider:request before it.
+        error: The error to raise instead.
         stops: ``asked``: a graceful stop is requested while the model works; ``told``: at provider:response.
         steps: How often the provider suspends.
     """
@@ -144,21 +144,21 @@ class Answer:
 
     @property
     def texts(self) -> list[str]:
-        """Its words, block by block."""
+        """Its texts, block by block."""
         return [str(block["say"]) for block in self.blocks if "say" in block]
 
     @property
     def thoughts(self) -> list[str]:
-        """What it thinks, block by block."""
+        """Its thinking texts, block by block."""
         return [str(block["think"]) for block in self.blocks if "think" in block]
 
     @property
     def mark(self) -> str:
-        """A word in the last text of it."""
+        """A word in its texts."""
         return f"say{self.number}x"
 
     def word(self) -> str:
-        """A word that only a hook's answer to the provider:request before it holds."""
+        """A word that only the hook result at the provider:request before it contains."""
         return f"provider-request-{self.number}x"
 
     def structured(self) -> list[dict[str, Any]]:
@@ -167,7 +167,7 @@ class Answer:
         return [{key: value for key, value in to_dict(block).items() if value is not None} for block in found]
 
     def response(self) -> ChatResponse:
-        """The answer as a provider returns it; made anew each time."""
+        """The answer as a new ChatResponse."""
         calls = [ToolCall(id=call.id, name=call.tool, arguments=call.arguments) for call in self.calls]
         return ChatResponse(
             content=[block_of(block, self.calls) for block in self.blocks],
@@ -177,7 +177,7 @@ class Answer:
         )
 
     def exception(self) -> Exception | None:
-        """What the provider raises, if it does."""
+        """The error that the provider raises, if any."""
         if self.error is None:
             return None
         kind = RAISED[self.error]
@@ -200,7 +200,7 @@ class ScriptedTurn:
 
 
 def block_of(block: dict[str, Any], calls: list[Call]) -> ContentBlockUnion:
-    """A block of a case as the model's block."""
+    """A block of a case as a content block."""
     if "say" in block:
         return TextBlock(text=str(block["say"]))
     if "think" in block:

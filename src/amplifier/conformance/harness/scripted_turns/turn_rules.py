@@ -1,60 +1,60 @@
-"""Judges of a played turn: what the contract says about events, requests and the transcript, and nothing else.
+"""Rules of the contract about one turn: its events, requests and transcript.
 
-Each yields pairs of a clause and what was seen against it. They look only at what a loop said and did to others. Above
-stand the checks; `_judges_hooks` beside this file judges what hooks demanded; below stands the record.
+Each rule yields pairs of a broken clause and how it was broken. Rules read only the log of the doubles. The rules about
+hook results are in `hook_rules`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .hooks import RESULT_KEYS
-from .record import PlayedTurn, results_in, text_of, words_of
+from .record import RecordedTurn, results_in, text_of, words_of
 from .script import Answer, Call
 
-Complaint = tuple[str, str]
-
-STATUSES = ("completed", "cancelled", "error")
+Violation = tuple[str, str]
 
 
-def complaints_about(turn: PlayedTurn) -> Iterator[Complaint]:
-    """Everything that can be said about any turn, whatever became of it."""
-    yield from judge_frame(turn)
-    yield from judge_answer(turn)
-    yield from judge_model_calls(turn)
-    yield from judge_tool_events(turn)
-    yield from judge_requests(turn)
-    yield from judge_transcript(turn)
+def turn_violations(turn: RecordedTurn) -> Iterator[Violation]:
+    """Every clause that a turn breaks, however it ended."""
+    yield from _check_frame(turn)
+    yield from _check_answer(turn)
+    yield from _check_model_calls(turn)
+    yield from _check_tool_events(turn)
+    yield from _check_requests(turn)
+    yield from _check_transcript(turn)
 
 
-# ── the frame ──
+# ── start and end ──
 
 
-def judge_frame(turn: PlayedTurn) -> Iterator[Complaint]:
-    """execution:start first, execution:end and orchestrator:complete once, on every way out."""
+def _check_frame(turn: RecordedTurn) -> Iterator[Violation]:
+    """execution:start comes first, execution:end and orchestrator:complete once, however the turn ends."""
     names = [each.name for _, each in turn.events]
     if names[:1] != ["execution:start"]:
         yield "O4", f"the first event of the turn was {names[0] if names else 'none at all'}"
-    ends = turn.all("event", "execution:end")
-    way = _way_out(turn)
+    ends = turn.entries("event", "execution:end")
+    ending = _ending(turn)
     if len(ends) != 1:
-        yield "O5", f"execution:end was {_times(len(ends))} in a turn that {way}"
+        yield "O5", f"execution:end was {_times(len(ends))} in a turn that {ending}"
     completes = names.count("orchestrator:complete")
     if completes != 1:
-        yield "O6", f"orchestrator:complete was {_times(completes)} in a turn that {way}"
-    for place, end in ends[:1]:
+        yield "O6", f"orchestrator:complete was {_times(completes)} in a turn that {ending}"
+    for position, end in ends[:1]:
         status = end.data.get("status")
         allowed = _allowed_statuses(turn)
         if status not in allowed:
-            yield "O5", f"execution:end had the status {status!r} in a turn that {way}; expected {' or '.join(allowed)}"
-        late = [each for each in turn.happened[place:] if each.kind in ("asked", "started")]
+            yield (
+                "O5",
+                f"execution:end had the status {status!r} in a turn that {ending}; expected {' or '.join(allowed)}",
+            )
+        late = [each for each in turn.log[position:] if each.kind in ("asked", "started")]
         if late:
             yield "O5", f"after execution:end {'the model was asked' if late[0].kind == 'asked' else 'a tool was run'}"
 
 
-def _way_out(turn: PlayedTurn) -> str:
+def _ending(turn: RecordedTurn) -> str:
     outcome = turn.outcome
     if turn.is_cancelled:
         return "was cancelled"
@@ -65,7 +65,7 @@ def _way_out(turn: PlayedTurn) -> str:
     return "was stopped" if turn.was_stopped else "returned"
 
 
-def _allowed_statuses(turn: PlayedTurn) -> tuple[str, ...]:
+def _allowed_statuses(turn: RecordedTurn) -> tuple[str, ...]:
     outcome = turn.outcome
     if turn.is_cancelled:
         return ("cancelled",)
@@ -73,21 +73,21 @@ def _allowed_statuses(turn: PlayedTurn) -> tuple[str, ...]:
         return ("error",)
     if turn.went_through and outcome is not None and outcome.returned:
         return ("completed",)
-    return STATUSES
+    return ("completed", "cancelled", "error")
 
 
 def _times(count: int) -> str:
     return {0: "not emitted", 1: "emitted once"}.get(count, f"emitted {count} times")
 
 
-# ── the answer ──
+# ── the returned text ──
 
-_TELLING = 12
-"""Characters of a thought that nobody says by chance."""
+_MIN_THOUGHT = 12
+"""Characters of a thought that no answer contains by chance."""
 
 
-def judge_answer(turn: PlayedTurn) -> Iterator[Complaint]:
-    """A str, and the model's own last words, if nothing came between."""
+def _check_answer(turn: RecordedTurn) -> Iterator[Violation]:
+    """Execute returns a str with the text of the model's last answer, if nothing ended the turn early."""
     outcome = turn.outcome
     if outcome is None or turn.is_cancelled:
         return
@@ -99,47 +99,45 @@ def judge_answer(turn: PlayedTurn) -> Iterator[Complaint]:
     if outcome.kind == "late":
         yield "O3", f"execute {outcome}, with a model and tools that answer at once"
     if outcome.kind == "raised":
-        yield "O3", f"execute {outcome}, and nobody had failed but tools"
-    if outcome.returned and not turn.places("asked"):
-        yield "O3", f"execute returned {outcome.value[:80]!r} without having asked the model"
+        yield "O3", f"execute {outcome}, and nothing had failed but tools"
+    if outcome.returned and not turn.positions("asked"):
+        yield "O3", f"execute returned {outcome.value[:80]!r} without having called the model"
     if outcome.returned and turn.answers:
         last = turn.answers[-1][1]
         if last.number and last.texts and not any(text.strip() in outcome.value for text in last.texts):
-            yield "O3", f"execute returned {outcome.value[:80]!r}; the model's last words were {last.texts[-1][:80]!r}"
+            yield "O3", f"execute returned {outcome.value[:80]!r}; the model's last answer was {last.texts[-1][:80]!r}"
         for thought in last.thoughts:
-            if len(thought.strip()) >= _TELLING and last.texts and thought.strip() in outcome.value:
-                yield "O3", f"execute returned {outcome.value[:80]!r}, of which {thought!r} was thought and not said"
+            if len(thought.strip()) >= _MIN_THOUGHT and last.texts and thought.strip() in outcome.value:
+                yield "O3", f"execute returned {outcome.value[:80]!r}, of which {thought!r} is from a thinking block"
 
 
-def judge_memory(turns: list[PlayedTurn]) -> Iterator[Complaint]:
-    """No turn returns what the model said in an earlier one."""
-    said: list[str] = []
+def repeated_answer_violations(turns: list[RecordedTurn]) -> Iterator[Violation]:
+    """No turn returns the text of an answer from an earlier turn."""
+    marks: list[str] = []
     for turn in turns:
-        outcome = turn.outcome
-        if outcome is not None and outcome.returned and isinstance(outcome.value, str):
-            again = [mark for mark in said if mark in outcome.value]
-            if again:
-                yield "O3", "execute returned words of the model from an earlier turn"
-        said += [answer.mark for _, answer in turn.answers if answer.texts]
+        returned = "" if turn.outcome is None else turn.outcome.value
+        if isinstance(returned, str) and any(mark in returned for mark in marks):
+            yield "O3", "execute returned words of the model from an earlier turn"
+        marks += [answer.mark for _, answer in turn.answers if answer.texts]
 
 
 # ── model calls ──
 
 
-def judge_model_calls(turn: PlayedTurn) -> Iterator[Complaint]:
-    """provider:request before and provider:response after each; the prompt stored before the first."""
+def _check_model_calls(turn: RecordedTurn) -> Iterator[Violation]:
+    """provider:request before and provider:response after each model call; the prompt stored before the first."""
     requests = responses = answered = 0
-    for happening in turn.happened:
-        if happening.kind == "event":
-            requests += happening.name == "provider:request"
-            responses += happening.name == "provider:response"
-            if happening.name == "provider:response" and responses > answered:
+    for entry in turn.log:
+        if entry.kind == "event":
+            requests += entry.name == "provider:request"
+            responses += entry.name == "provider:response"
+            if entry.name == "provider:response" and responses > answered:
                 yield "O7", "provider:response was emitted before the model had answered"
                 return
-        elif happening.kind == "answered":
+        elif entry.kind == "answered":
             answered += 1
-        elif happening.kind == "asked":
-            # A repetition after an error belongs to the same request.
+        elif entry.kind == "asked":
+            # A retry after an error belongs to the same request.
             if requests <= answered:
                 yield "O7", f"the model was asked (call {answered + 1}) without a provider:request before"
                 return
@@ -148,19 +146,16 @@ def judge_model_calls(turn: PlayedTurn) -> Iterator[Complaint]:
                 return
     if responses < answered and not turn.is_cancelled and not turn.context_failed:
         yield "O7", f"provider:response was {_times(responses)} for {answered} answers of the model"
-    yield from _judge_prompt(turn)
+    yield from _check_prompt(turn)
 
 
-def _judge_prompt(turn: PlayedTurn) -> Iterator[Complaint]:
-    asked = turn.places("asked")
-    stored = [(place, text_of(each.data.get("content"))) for place, each in turn.all("stored", "user")]
+def _check_prompt(turn: RecordedTurn) -> Iterator[Violation]:
+    asked = turn.positions("asked")
+    stored = [(position, text_of(each.data.get("content"))) for position, each in turn.entries("stored", "user")]
     prompt = turn.script.prompt.strip()
-    if asked and not any(place < asked[0] and prompt in text for place, text in stored):
-        later = any(prompt in text for _, text in stored)
-        yield (
-            "O9",
-            f"when the model was asked the prompt {'had not yet been' if later else 'was not'} stored as a user's message",
-        )
+    if asked and not any(position < asked[0] and prompt in text for position, text in stored):
+        when = "had not yet been" if any(prompt in text for _, text in stored) else "was not"
+        yield "O9", f"when the model was asked the prompt {when} stored as a user's message"
     exact = [text for _, text in stored if text.strip() == prompt]
     if len(exact) > 1 and turn.script.submit is None:
         yield "O9", f"the prompt was stored {len(exact)} times"
@@ -169,70 +164,67 @@ def _judge_prompt(turn: PlayedTurn) -> Iterator[Complaint]:
 # ── tool events ──
 
 
-def judge_tool_events(turn: PlayedTurn) -> Iterator[Complaint]:
+def _check_tool_events(turn: RecordedTurn) -> Iterator[Violation]:
     """tool:pre before each run, tool:post after each return, tool:error after each raise, about the right tool."""
     for event in ("tool:pre", "tool:post"):
-        for _, each in turn.all("event", event):
-            yield from _judge_payload(turn, event, each.data)
-    names = {each.name for _, each in turn.all("started")}
+        for _, each in turn.entries("event", event):
+            yield from _check_payload(turn, event, each.data)
+    names = {each.name for _, each in turn.entries("started")}
     for name in sorted(names):
-        pres = [place for place, each in turn.all("event", "tool:pre") if each.data.get("tool_name") == name]
-        for number, place in enumerate(turn.places("started", name), 1):
-            if sum(pre < place for pre in pres) < number:
+        pres = [position for position, each in turn.entries("event", "tool:pre") if each.data.get("tool_name") == name]
+        for number, position in enumerate(turn.positions("started", name), 1):
+            if sum(pre < position for pre in pres) < number:
                 yield "O8", f"the tool {name!r} was run without a tool:pre before it"
                 return
         if turn.is_cancelled or turn.context_failed:
             continue
-        if not _followed(turn, _returns(turn, name), "tool:post", name):
+        # A loop may treat any other value than a ToolResult as an error.
+        returns = [at for at, each in turn.entries("returned", name) if not getattr(each.data["call"], "is_odd", False)]
+        if not _followed(turn, returns, "tool:post", name):
             yield "O8", f"the tool {name!r} returned, and no tool:post followed"
-        if not _followed(turn, turn.places("raised", name), "tool:error", name):
+        if not _followed(turn, turn.positions("raised", name), "tool:error", name):
             yield "O14", f"the tool {name!r} raised, and no tool:error followed"
 
 
-def _judge_payload(turn: PlayedTurn, event: str, data: Mapping[str, Any]) -> Iterator[Complaint]:
+def _check_payload(turn: RecordedTurn, event: str, data: Mapping[str, Any]) -> Iterator[Violation]:
     name, call_id = data.get("tool_name"), data.get("tool_call_id")
-    calls = [call for _, answer in turn.answers for call in answer.calls]
+    calls = turn.calls
     if not isinstance(name, str):
-        yield "O8", f"{event} does not say which tool it is about (tool_name is {name!r})"
+        yield "O8", f"{event} does not name the tool it is about (tool_name is {name!r})"
     elif call_id is not None and calls and not any(call.id == call_id and call.tool == name for call in calls):
         yield "O8", f"{event} is about the tool {name!r} and the call {call_id!r}, which do not belong together"
     if event == "tool:post" and not any(key in data for key in RESULT_KEYS):
         yield "O8", "tool:post does not hold what the tool returned (neither tool_result nor result)"
 
 
-def _returns(turn: PlayedTurn, name: str) -> list[int]:
-    """Where a tool returned a ToolResult; what it returns otherwise may as well be treated as an error."""
-    return [
-        place for place, each in turn.all("returned", name) if each.data["call"] is None or not each.data["call"].is_odd
-    ]
-
-
-def _followed(turn: PlayedTurn, places: list[int], event: str, name: str) -> bool:
-    """Whether each place can be given an event of its own after it."""
-    told = [place for place, each in turn.all("event", event) if each.data.get("tool_name") == name]
-    return all(sum(place < each for each in told) >= len(places) - index for index, place in enumerate(places))
+def _followed(turn: RecordedTurn, positions: list[int], event: str, name: str) -> bool:
+    """Whether each position has an event of its own after it."""
+    events = [at for at, each in turn.entries("event", event) if each.data.get("tool_name") == name]
+    return all(sum(at < each for each in events) >= len(positions) - index for index, at in enumerate(positions))
 
 
 # ── requests ──
 
 
-def judge_requests(turn: PlayedTurn) -> Iterator[Complaint]:
-    """Every request shows a view that the context gave for it, whole and in order."""
+def _check_requests(turn: RecordedTurn) -> Iterator[Violation]:
+    """Every request contains the view that the context returned for it, whole and in order."""
     if turn.is_limited:
-        return  # the view is kept short
+        return  # its views are limited
     before = -1
-    for place, asked in turn.all("asked"):
+    for position, asked in turn.entries("asked"):
         if asked.data is None:
             yield "O10", "the provider was asked with something that is no ChatRequest"
             return
-        views = [each.data for at, each in turn.all("view") if before < at < place]
+        views = [each.data for at, each in turn.entries("view") if before < at < position]
         request = asked.data["messages"]
-        # A repetition after an error may send the same request once more.
-        if not views and not any(before < at < place for at in turn.places("failed")):
+        # A retry after an error may send the same request again.
+        if not views and not any(before < at < position for at in turn.positions("failed")):
             yield "O10", "a request was made without asking get_messages_for_request since the last one"
             return
         missing = (
-            _missing(views, request) or _missing_calls(turn, views, request) or _missing_results(turn, place, request)
+            _missing(views, request)
+            or _missing_calls(turn, views, request)
+            or _missing_results(turn, position, request)
         )
         if views and missing:
             yield "O10", f"a request leaves out what get_messages_for_request gave for it: {missing}"
@@ -240,11 +232,11 @@ def judge_requests(turn: PlayedTurn) -> Iterator[Complaint]:
         if "earlier0x" in words_of(request) and views and "earlier0x" not in words_of(views):
             yield "O10", "a request shows messages that get_messages_for_request had left out"
             return
-        before = place
+        before = position
 
 
 def _missing(views: list[list[dict[str, Any]]], request: list[dict[str, Any]]) -> str | None:
-    """What a request lacks of the newest view, or of an older one that shows the same; None if nothing."""
+    """What a request lacks of the newest view, or of an equal older one; None if nothing."""
     found = None
     newest = [_shape(message) for message in views[-1][1:]] if views else []
     for view in reversed(views):
@@ -257,17 +249,17 @@ def _missing(views: list[list[dict[str, Any]]], request: list[dict[str, Any]]) -
     return found
 
 
-def _missing_calls(turn: PlayedTurn, views: list[list[dict[str, Any]]], request: list[dict[str, Any]]) -> str | None:
-    """A call that the view shows in an answer of the model, and the request nowhere."""
-    spoken = words_of([message for view in views[-1:] for message in view if message.get("role") == "assistant"])
+def _missing_calls(turn: RecordedTurn, views: list[list[dict[str, Any]]], request: list[dict[str, Any]]) -> str | None:
+    """A call of an assistant message in the view that the request does not contain."""
+    viewed = words_of([message for view in views[-1:] for message in view if message.get("role") == "assistant"])
     shown = words_of([message for message in request if message.get("role") == "assistant"])
-    ids = [call.id for _, answer in turn.answers for call in answer.calls]
-    return next((f"the call {each!r}" for each in ids if each in spoken and each not in shown), None)
+    ids = [call.id for call in turn.calls]
+    return next((f"the call {each!r}" for each in ids if each in viewed and each not in shown), None)
 
 
-def _missing_results(turn: PlayedTurn, place: int, request: list[dict[str, Any]]) -> str | None:
-    """A result that was stored before the request was made, and is not in it: the view was too old."""
-    stored = [call_id for at, each in turn.all("stored") if at < place for call_id, _ in results_in(each.data)]
+def _missing_results(turn: RecordedTurn, position: int, request: list[dict[str, Any]]) -> str | None:
+    """A result that was stored before the request and is not in it, because the view was too old."""
+    stored = [call_id for at, call_id, _ in turn.stored_results if at < position]
     shown = {call_id for message in request for call_id, _ in results_in(message)}
     return next((f"the result of {each!r}, stored before" for each in stored if each not in shown), None)
 
@@ -277,19 +269,21 @@ def _shape(message: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _not_in_order(view: list[dict[str, Any]], request: list[dict[str, Any]]) -> str | None:
-    place = 0
+    position = 0
     for message in view:
         role, call_id, text = _shape(message)
         if not text.strip() and not call_id:
-            continue  # whoever leaves out what is empty leaves out nothing
-        while place < len(request) and not _shows(request[place], role, call_id, text):
-            place += 1
-        if place == len(request):
+            continue  # an empty message may be left out
+        while position < len(request) and not _shows(request[position], role, call_id, text):
+            position += 1
+        if position == len(request):
             return f"the {role} message {text[:60]!r}"
-        # The next one may be in the same place: messages of one role may be joined.
-        lost = [seal for seal in _seals(message) if seal not in words_of(request[place:])]
-        if lost:
-            return f"{lost[0]!r}, the signature of a thought"
+        # The next one may be in the same message: messages of one role may be joined.
+        shown, content = words_of(request[position:]), message.get("content")
+        for block in content if isinstance(content, list) else []:
+            signature = block.get("signature") if isinstance(block, Mapping) else None
+            if signature and str(signature) not in shown:
+                return f"{signature!r}, the signature of a thought"
     return None
 
 
@@ -300,43 +294,34 @@ def _shows(message: Mapping[str, Any], role: Any, call_id: Any, text: str) -> bo
     return text.strip() in shown or bool(call_id)
 
 
-def _seals(message: Mapping[str, Any]) -> list[str]:
-    content = message.get("content")
-    blocks = content if isinstance(content, list) else []
-    return [str(block["signature"]) for block in blocks if isinstance(block, Mapping) and block.get("signature")]
-
-
 # ── the transcript ──
 
 
-def judge_transcript(turn: PlayedTurn) -> Iterator[Complaint]:
-    """Each answer stored as it came, then one result for each of its calls, in order, before the model is asked again."""
+def _check_transcript(turn: RecordedTurn) -> Iterator[Violation]:
+    """Each answer is stored unchanged, then one result for each of its calls, in order, before the next model call."""
     if turn.context_failed or turn.broke_on_odd_result:
         return
-    known = {call.id for _, answer in turn.answers for call in answer.calls}
-    for _, each in turn.all("stored"):
-        for call_id, _ in results_in(each.data):
-            if call_id not in known:
-                yield (
-                    "O12",
-                    f"a result was stored under {call_id!r}, which is the id of no call; there are {sorted(known)}",
-                )
-                return
-    for place, answer in turn.answers:
-        yield from _judge_stored(turn, place, answer)
+    known = {call.id for call in turn.calls}
+    for _, call_id, _ in turn.stored_results:
+        if call_id not in known:
+            what = f"a result was stored under {call_id!r}, which is the id of no call"
+            yield "O12", f"{what}; there are {sorted(known)}"
+            return
+    for position, answer in turn.answers:
+        stored_at = _stored_at(turn, position, answer)
+        yield from _check_stored(turn, stored_at, answer)
         if answer.calls:
-            yield from _judge_results(turn, place, answer)
+            yield from _check_results(turn, position, stored_at, answer)
 
 
-def _judge_stored(turn: PlayedTurn, place: int, answer: Answer) -> Iterator[Complaint]:
-    message = assistant_message(turn, place, answer)
-    if message is None:
+def _check_stored(turn: RecordedTurn, stored_at: int | None, answer: Answer) -> Iterator[Violation]:
+    if stored_at is None:
         has_content = answer.number and (answer.calls or answer.texts or answer.structured())
         if has_content and not turn.is_cancelled and not turn.was_stopped:
             yield "O24", f"the model's answer {answer.texts or [call.id for call in answer.calls]} was not stored"
         return
-    content = message.get("content")
-    words = words_of(message)
+    content = turn.log[stored_at].data.get("content")
+    words = words_of(turn.log[stored_at].data)
     for text in answer.texts:
         if text.strip() not in words:
             yield "O24", f"the text {text[:60]!r} of an answer was not stored with it"
@@ -349,10 +334,8 @@ def _judge_stored(turn: PlayedTurn, place: int, answer: Answer) -> Iterator[Comp
         while position < len(blocks) and not _holds(blocks[position], expected):
             position += 1
         if position == len(blocks):
-            yield (
-                "O24",
-                f"a {expected['type']} block was not stored as it came: {expected}; stored was {str(content)[:160]}",
-            )
+            what = f"a {expected['type']} block was not stored as it came: {expected}"
+            yield "O24", f"{what}; stored was {str(content)[:160]}"
             return
         position += 1
 
@@ -360,100 +343,79 @@ def _judge_stored(turn: PlayedTurn, place: int, answer: Answer) -> Iterator[Comp
 def _holds(block: Any, expected: Mapping[str, Any]) -> bool:
     if not isinstance(block, Mapping):
         return False
-    extra = block.get("extra")  # where the fields of a block of an unknown type are, for those who read its attributes
+    extra = block.get("extra")  # holds the fields of a block of an unknown type
     shown = {**(extra if isinstance(extra, Mapping) else {}), **block}
     return all(shown.get(key) == value for key, value in expected.items())
 
 
-def assistant_message(turn: PlayedTurn, place: int, answer: Answer) -> dict[str, Any] | None:
-    """The stored message of an answer; None if there is none."""
-    for at, each in turn.all("stored", "assistant"):
-        if at > place:
-            words = words_of(each.data)
-            ids = [call.id for call in answer.calls]
-            if ids and not all(call_id in words for call_id in ids):
-                continue
-            if not ids and any(at > later for later in turn.places("answered") if later > place):
-                return None
-            message: dict[str, Any] = each.data
-            return message
+def _stored_at(turn: RecordedTurn, position: int, answer: Answer) -> int | None:
+    """The position of the stored message of an answer; None if there is none."""
+    ids = [call.id for call in answer.calls]
+    for at, each in turn.entries("stored", "assistant"):
+        if at <= position or not all(call_id in words_of(each.data) for call_id in ids):
+            continue
+        is_of_a_later_answer = any(position < later < at for later in turn.positions("answered"))
+        return None if not ids and is_of_a_later_answer else at
     return None
 
 
-def _judge_results(turn: PlayedTurn, place: int, answer: Answer) -> Iterator[Complaint]:
+def _check_results(turn: RecordedTurn, position: int, stored_at: int | None, answer: Answer) -> Iterator[Violation]:
     ids = [call.id for call in answer.calls]
-    stored = [
-        (at, call_id, told)
-        for at, each in turn.all("stored")
-        for call_id, told in results_in(each.data)
-        if call_id in ids
-    ]
-    message_at = _place_of_message(turn, place, answer)
-    if message_at is None:
-        if stored and _was_interrupted(turn, ids):
-            return  # whether the answer was stored when its storing was cancelled is for nobody to know
+    stored = [found for found in turn.stored_results if found[1] in ids]
+    order = [call_id for _, call_id, _ in stored]
+    if stored_at is None:
+        storing = [words_of(each.data) for _, each in turn.entries("storing", "assistant") if turn.is_cancelled]
+        if stored and any(all(call_id in words for call_id in ids) for words in storing):
+            return  # nothing shows whether the cancelled add_message stored the answer
         if stored:
-            yield (
-                "O11",
-                f"results of {sorted({call_id for _, call_id, _ in stored})} were stored without the answer that asked for them",
-            )
+            orphans = sorted(set(order))
+            yield "O11", f"results of {orphans} were stored without the answer that asked for them"
         elif not turn.is_cancelled and not turn.was_stopped:
             yield "O13", f"the calls {ids} got no results"
         return
-    if stored and stored[0][0] < message_at:
+    if stored and stored[0][0] < stored_at:
         yield "O11", f"the result of {stored[0][1]!r} was stored before the answer that asked for it"
-    counts = Counter(call_id for _, call_id, _ in stored)
-    asked = turn.next_asked(place)
+    asked = turn.next_asked(position)
     for call in answer.calls:
-        if counts[call.id] != 1:
-            what = f"the call {call.id!r} ({_fate(turn, call)}) got {counts[call.id]} results in a turn that {_way_out(turn)}"
-            yield "O13", what
+        if order.count(call.id) != 1:
+            what = f"the call {call.id!r} ({_fate(turn, call)}) got {order.count(call.id)} results"
+            yield "O13", f"{what} in a turn that {_ending(turn)}"
             return
-    if [call_id for _, call_id, _ in stored] != ids:
-        yield "O12", f"the calls were {ids}, and their results were stored as {[call_id for _, call_id, _ in stored]}"
+    if order != ids:
+        yield "O12", f"the calls were {ids}, and their results were stored as {order}"
     if asked is not None and any(at > asked for at, _, _ in stored):
         yield "O13", "the model was asked again before every call of its answer had a result"
     if not turn.is_cancelled:
-        yield from _judge_contents(turn, answer, {call_id: told for _, call_id, told in stored})
+        yield from _check_contents(turn, answer, {call_id: result for _, call_id, result in stored})
 
 
-def _was_interrupted(turn: PlayedTurn, ids: list[str]) -> bool:
-    """Whether the turn was cancelled while the answer with these calls was being stored."""
-    return turn.is_cancelled and any(
-        all(call_id in words_of(each.data) for call_id in ids) for _, each in turn.all("storing", "assistant")
-    )
-
-
-def _place_of_message(turn: PlayedTurn, place: int, answer: Answer) -> int | None:
-    message = assistant_message(turn, place, answer)
-    return next((at for at, each in turn.all("stored", "assistant") if each.data is message), None)
-
-
-def _fate(turn: PlayedTurn, call: Call) -> str:
+def _fate(turn: RecordedTurn, call: Call) -> str:
     if call.does == "unknown":
         return "of a tool that does not exist"
-    verdicts = [each.data["what"] for _, each in turn.all("verdict", "tool:pre") if each.data["number"] == call.number]
+    verdicts = [
+        each.data["what"] for _, each in turn.entries("verdict", "tool:pre") if each.data["number"] == call.number
+    ]
     if verdicts:
-        return f"on which a hook said: {verdicts[0]}"
-    ran = any(each.data["call"] == call for _, each in turn.all("started"))
+        return f"for which a hook returned: {verdicts[0]}"
+    ran = any(each.data["call"] == call for _, each in turn.entries("started"))
     return f"whose tool {call.does}" if ran else "whose tool was not run"
 
 
-def _judge_contents(turn: PlayedTurn, answer: Answer, results: dict[str, Any]) -> Iterator[Complaint]:
-    finished = {each.data["call"].key for _, each in turn.all("returned") if each.data["call"] is not None}
+def _check_contents(turn: RecordedTurn, answer: Answer, results: dict[str, Any]) -> Iterator[Violation]:
+    finished = {each.data["call"].key for _, each in turn.entries("returned") if each.data["call"] is not None}
     for call in answer.calls:
         if not call.is_marked or call.post in ("modify", "deny", "deny silently") or call.pre in _REFUSALS:
             continue
         if turn.was_stopped and call.key not in finished:
             continue
-        told = words_of(results[call.id])
-        if call.mark in told:
+        text = words_of(results[call.id])
+        if call.mark in text:
             continue
-        others = [other.id for other in answer.calls if other.key != call.key and other.mark in told]
+        others = [other.id for other in answer.calls if other.key != call.key and other.mark in text]
         if others:
             yield "O12", f"under the id {call.id!r} the result of the call {others[0]!r} was stored"
         else:
-            yield "O13", f"the result stored for {call.id!r} does not hold what the tool returned: {told[:120]!r}"
+            yield "O13", f"the result stored for {call.id!r} does not hold what the tool returned: {text[:120]!r}"
         return
 
 

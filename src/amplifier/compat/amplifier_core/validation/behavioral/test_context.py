@@ -26,7 +26,7 @@ class ContextBehaviorTests:
 
     @pytest.mark.asyncio
     async def test_message_round_trip(self, context_module: Any) -> None:
-        """What was added is there."""
+        """A message that was added is returned."""
         await context_module.add_message({"role": "user", "content": "Hello"})
         found = [message for message in await context_module.get_messages() if message.get("content") == "Hello"]
         assert found, "the added message is not among the messages"

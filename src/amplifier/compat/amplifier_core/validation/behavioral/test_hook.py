@@ -23,7 +23,7 @@ class HookBehaviorTests:
 
     @pytest.mark.asyncio
     async def test_handler_returns_hook_result(self, coordinator: Any) -> None:
-        """An event nobody knows is answered like any other."""
+        """An unknown event gets a result like any other."""
         result = await coordinator.hooks.emit("test:event", {"data": "test"})
         assert result is None or isinstance(result, HookResult)
 

@@ -48,7 +48,7 @@ class OrchestratorBehaviorTests:
 
     @pytest.mark.asyncio
     async def test_orchestrator_updates_context(self, orchestrator_module: Any, mock_deps: Any) -> None:
-        """What was said is in the context afterwards."""
+        """The messages of the turn are in the context afterwards."""
         await _execute(orchestrator_module, "Test message", mock_deps)
         assert mock_deps[0].add_message.called, "the orchestrator added nothing to the context"
 

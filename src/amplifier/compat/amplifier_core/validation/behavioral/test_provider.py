@@ -22,7 +22,7 @@ class ProviderBehaviorTests:
 
     @pytest.mark.asyncio
     async def test_get_info_returns_valid_provider_info(self, provider_module: Any) -> None:
-        """It says who it is."""
+        """It describes itself."""
         info = provider_module.get_info()
         assert isinstance(info, ProviderInfo), f"get_info() must return ProviderInfo, got {info!r}"
         assert info.id, "a provider's info needs an id"

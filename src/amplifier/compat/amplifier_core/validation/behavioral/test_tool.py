@@ -27,7 +27,7 @@ class ToolBehaviorTests:
 
     @pytest.mark.asyncio
     async def test_tool_has_description(self, tool_module: Any) -> None:
-        """It says what it is for."""
+        """It has a description."""
         description = tool_module.description
         assert isinstance(description, str), f"a tool's description must be a str, got {description!r}"
         assert description, "a tool's description must not be empty"
@@ -45,7 +45,7 @@ class ToolBehaviorTests:
 
     @pytest.mark.asyncio
     async def test_tool_result_has_required_fields(self, tool_module: Any) -> None:
-        """The answer says whether it worked, and what came of it."""
+        """The result reports success and output."""
         result = await tool_module.execute({"_tool_call_id": "test-456"})
         assert hasattr(result, "success"), "a tool's result needs `success`"
         assert hasattr(result, "output"), "a tool's result needs `output`"

@@ -10,7 +10,7 @@ __all__ = ["HookStructuralTests"]
 
 
 class HookStructuralTests:
-    """What the validator of hook modules says about the module whose tests these are."""
+    """What the validator of hook modules reports about the module under test."""
 
     @pytest.mark.asyncio
     async def test_structural_validation(self, module_path: Path | None) -> None:

@@ -1,0 +1,120 @@
+"""Stored messages as text for people: text as it is, thinking marked, tool calls and tool output shortened.
+
+Messages come from disk and may hold anything. Everything is returned with control characters spelled out, so it is safe to show.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from amplifier._json import visible_text
+
+__all__ = ["heading_of_message", "text_of_message"]
+
+_MOST_LINES = 6
+"""Lines of tool output that are shown."""
+
+_LONGEST_LINE = 200
+"""Characters of one of those lines that are shown."""
+
+_LONGEST_ARGUMENTS = 120
+"""Characters of a tool call's arguments that are shown."""
+
+
+def heading_of_message(message: dict[str, Any]) -> str:
+    """The role of a message, and the tool whose output it is, in one line."""
+    name = f" ({message['name']})" if isinstance(message.get("name"), str) else ""
+    return visible_text(f"── {message.get('role')}{name}", multiline=False)
+
+
+def text_of_message(message: dict[str, Any], *, full: bool = False) -> str:
+    """The parts of a message in their order, each on lines of its own.
+
+    Args:
+        message: As the context keeps it.
+        full: Shorten nothing.
+    """
+    content = message.get("content")
+    if message.get("role") == "tool":
+        return _text_of_output(content, full)
+    blocks = content if isinstance(content, list) else [] if content is None else [content]
+    parts = [_text_of_block(block, full) for block in blocks]
+    if not any(isinstance(block, dict) and block.get("type") == "tool_call" for block in blocks):
+        # A context may keep the calls beside a content that is plain text.
+        parts += [_text_of_call(call.get("name"), call.get("arguments"), full) for call in _calls_beside(message)]
+    return "\n".join(filter(None, parts))
+
+
+def _calls_beside(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    calls = message.get("tool_calls")
+    return (call for call in calls if isinstance(call, dict)) if isinstance(calls, list) else iter(())
+
+
+def _text_of_block(block: Any, full: bool) -> str:
+    if not isinstance(block, dict):
+        return visible_text(str(block))
+    match block.get("type"):
+        case "text":
+            return visible_text(str(block.get("text") or ""))
+        case "thinking":
+            return _text_of_thinking(str(block.get("thinking") or ""))
+        case "reasoning":
+            return _text_of_thinking(_text_of_parts(block.get("content")) or _text_of_parts(block.get("summary")))
+        case "redacted_thinking":
+            return "[thinking, encrypted by the provider]"
+        case "tool_call":
+            return _text_of_call(block.get("name"), block.get("input"), full)
+        case "tool_result":
+            return _text_of_output(block.get("output"), full)
+        case kind:
+            return visible_text(f"[{kind}]", multiline=False)
+
+
+def _text_of_parts(parts: Any) -> str:
+    """The text of a list of strings and of dicts with a text."""
+    if not isinstance(parts, list):
+        return ""
+    texts = (part.get("text") if isinstance(part, dict) else part for part in parts)
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+def _text_of_thinking(thought: str) -> str:
+    return "\n".join(["[thinking]", *(f"│ {line}" for line in visible_text(thought).splitlines())])
+
+
+def _text_of_call(name: Any, arguments: Any, full: bool) -> str:
+    written = json.dumps(arguments, ensure_ascii=False, default=str)
+    if not full and len(written) > _LONGEST_ARGUMENTS:
+        written = f"{written[:_LONGEST_ARGUMENTS]}…"
+    return visible_text(f"→ {name} {written}", multiline=False)
+
+
+def _text_of_output(output: Any, full: bool) -> str:
+    if isinstance(output, list):  # of content blocks
+        text = "\n".join(filter(None, (_text_of_part(part) for part in output)))
+    elif output is None or isinstance(output, str):
+        text = output or ""
+    else:
+        text = json.dumps(output, ensure_ascii=False, indent=2, default=str)
+    lines = text.removesuffix("\n").split("\n")
+    shown = [line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}…" for line in lines[:_MOST_LINES]]
+    if full or shown == lines:
+        return visible_text(text)
+    more = len(lines) - len(shown)
+    left_out = f"{more} more line{'' if more == 1 else 's'}" if more else "long lines cut"
+    return f"{visible_text(chr(10).join(shown))}\n… {left_out}, {_size(text)}; --full shows everything"
+
+
+def _text_of_part(part: Any) -> str:
+    if isinstance(part, dict) and part.get("type") == "text":
+        return str(part.get("text") or "")
+    return part if isinstance(part, str) else json.dumps(part, ensure_ascii=False, default=str)
+
+
+def _size(text: str) -> str:
+    size = len(text.encode(errors="surrogatepass"))
+    if size < 1024:
+        return f"{size} bytes"
+    return f"{size / 1024:.1f} KiB" if size < 1024 * 1024 else f"{size / 1024 / 1024:.1f} MiB"

@@ -1,0 +1,241 @@
+"""The chat's line prompt, drawn by prompt_toolkit: editing keys, history, completion of commands, pasting of several lines.
+
+prompt_toolkit runs an asyncio event loop of its own in a worker thread, on both backends alike. While it runs, and only then, the
+terminal is in raw mode. A cancelled call makes it exit and waits until it has restored the terminal.
+
+Import this module only where a chat at a terminal begins: other commands save the time that importing prompt_toolkit takes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+from prompt_toolkit import PromptSession
+from prompt_toolkit.application import get_app
+from prompt_toolkit.completion import WordCompleter
+from prompt_toolkit.data_structures import Size
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.formatted_text import StyleAndTextTuples
+from prompt_toolkit.history import InMemoryHistory
+from prompt_toolkit.input import create_input
+from prompt_toolkit.input.typeahead import get_typeahead, store_typeahead
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.keys import Keys
+from prompt_toolkit.layout.processors import Processor, Transformation, TransformationInput
+from prompt_toolkit.layout.utils import explode_text_fragments
+from prompt_toolkit.output import ColorDepth
+from prompt_toolkit.output.vt100 import Vt100_Output
+
+from amplifier._json import sanitize_text, visible_text
+from amplifier.cli.terminal.keyboard import Keyboard
+from amplifier.cli.terminal.output import Output
+from amplifier.cli.terminal.prompt_history import PromptHistory
+
+__all__ = ["LinePrompt"]
+
+_MOST_MENU_ROWS = 8
+
+
+class LinePrompt:
+    """Reads messages at a terminal that can move its cursor.
+
+    Args:
+        keyboard: Keeps the keys that were typed ahead.
+        terminal: Where the line is shown: standard error.
+        history: The messages of earlier chats; new ones are added to it.
+        recent: Messages that come after them in the history, oldest first, such as those of a resumed session.
+        completions: What Tab completes, each with a short explanation.
+
+    Attributes:
+        dropped: The text of the latest line if it was interrupted or cancelled, else empty.
+    """
+
+    def __init__(
+        self,
+        keyboard: Keyboard,
+        terminal: Output,
+        history: PromptHistory,
+        *,
+        recent: Sequence[str],
+        completions: Mapping[str, str],
+    ) -> None:
+        self._keyboard = keyboard
+        self._terminal = terminal
+        self._history_file = history
+        earlier = [entry for entry in history.load() if entry not in recent]
+        self._history = _ChatHistory([*earlier, *recent])
+        self._input = create_input(sys.stdin)
+        self._menu_rows = min(len(completions), _MOST_MENU_ROWS)
+        self._session: PromptSession[str] = PromptSession(
+            history=self._history,
+            completer=WordCompleter(list(completions), meta_dict=completions, sentence=True),
+            complete_while_typing=False,
+            enable_suspend=True,
+            key_bindings=_key_bindings(),
+            input_processors=[_ShowInvisible()],
+            color_depth=None if terminal.has_colour else ColorDepth.DEPTH_1_BIT,
+            prompt_continuation=self._continuation,
+            input=self._input,
+            # Terminals answer a question for the cursor's position on standard input, where an answer that comes late is taken for keys.
+            output=Vt100_Output(sys.stderr, _window_size, term=os.environ.get("TERM"), enable_cpr=False),
+        )
+        self._limiter = anyio.CapacityLimiter(
+            1
+        )  # tools that block all threads of the default one must not block the prompt
+        self._is_cancelled = False
+        self.dropped = ""
+
+    def remember(self, message: str) -> None:
+        """Add a message to the history, unless it is the latest one again."""
+        if message.strip() and self._history.get_strings()[-1:] != [message]:
+            self._history.add(message)
+            self._history_file.add(message)
+
+    async def read(self, prompt: str) -> str | None:
+        """One line, which may hold newlines; None at the end of input. A cancelled call drops what was entered.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C was pressed.
+        """
+        self._is_cancelled = False
+        store_typeahead(self._input, self._keyboard.typed_ahead)
+        outcome: str | _Interrupted | None = None
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._exit_when_cancelled)
+                with anyio.CancelScope(shield=True):
+                    outcome = await anyio.to_thread.run_sync(self._ask, prompt, limiter=self._limiter)
+                group.cancel_scope.cancel()
+        finally:
+            self._keyboard.typed_ahead = get_typeahead(self._input)
+            self._terminal.at_line_start = True
+            self.dropped = self._session.default_buffer.text
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        if isinstance(outcome, _Interrupted):
+            raise KeyboardInterrupt
+        self.dropped = ""
+        return None if outcome is None else sanitize_text(outcome)
+
+    def redraw(self) -> None:
+        """Draw the prompt again below what others have written; may be called from any thread and from a signal handler."""
+        self._call_in_prompt(self._draw_anew)
+
+    # ── in the worker thread ──
+
+    def _ask(self, prompt: str) -> str | _Interrupted | None:
+        try:
+            return self._session.prompt(
+                [("bold" if self._terminal.has_colour else "", prompt)],
+                pre_run=self._exit_if_cancelled,
+                reserve_space_for_menu=min(self._menu_rows, max(_window_size().rows - 2, 0)),
+                set_exception_handler=False,  # its own one waits for Enter
+                handle_sigint=False,  # signals are the Stopper's
+            )
+        except _Interrupted as interrupted:
+            return interrupted
+        except (EOFError, OSError):  # Ctrl-D, or the terminal is gone
+            return None
+
+    def _continuation(self, _width: int, _line: int, wraps: int) -> str:
+        return "" if wraps else self._terminal.glyph("… ", "> ")
+
+    def _exit_if_cancelled(self) -> None:
+        app = self._session.app
+        if self._is_cancelled and app.future is not None and not app.future.done():
+            app.exit(result="")
+
+    def _draw_anew(self) -> None:
+        self._session.app.renderer.reset()
+        self._session.app.invalidate()
+
+    # ── in the chat's own thread ──
+
+    async def _exit_when_cancelled(self) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            # In this order: the prompt looks at the flag after it has set its loop, so it either sees the flag or is called.
+            self._is_cancelled = True
+            self._call_in_prompt(self._exit_if_cancelled)
+
+    def _call_in_prompt(self, function: Callable[[], None]) -> None:
+        loop = self._session.app.loop
+        if loop is not None:
+            with suppress(RuntimeError):  # the loop has been closed meanwhile
+                loop.call_soon_threadsafe(function)
+
+
+class _Interrupted(Exception):
+    """Ctrl-C was pressed."""
+
+
+class _ChatHistory(InMemoryHistory):
+    """Has whole messages added by the chat, not each line by prompt_toolkit: a message may be several lines that end in a backslash."""
+
+    def append_string(self, string: str) -> None:
+        """Ignore the line."""
+
+    def add(self, message: str) -> None:
+        """Add a message."""
+        super().append_string(message)
+
+
+class _ShowInvisible(Processor):
+    """Spells out what a terminal would obey or hide, such as a bidirectional control in pasted text."""
+
+    def apply_transformation(self, transformation_input: TransformationInput) -> Transformation:
+        """Replace the text of one line and map its columns."""
+        shown: StyleAndTextTuples = []
+        columns = [0]
+        for style, character, *_ in explode_text_fragments(transformation_input.fragments):
+            spelled = visible_text(character, multiline=False)
+            shown.append((style, spelled))
+            columns.append(columns[-1] + len(spelled))
+        last = len(columns) - 1
+
+        def to_display(index: int) -> int:
+            return columns[index] if index <= last else columns[last] + index - last
+
+        def to_source(column: int) -> int:
+            return bisect_right(columns, column) - 1 if column < columns[last] else last + column - columns[last]
+
+        return Transformation(shown, source_to_display=to_display, display_to_source=to_source)
+
+
+def _key_bindings() -> KeyBindings:
+    bindings = KeyBindings()
+
+    @bindings.add("c-c")
+    def _interrupt(event: KeyPressEvent) -> None:
+        event.app.exit(exception=_Interrupted())
+
+    @bindings.add("c-d", filter=Condition(lambda: not get_app().current_buffer.text))
+    def _leave(event: KeyPressEvent) -> None:
+        event.app.exit(exception=EOFError())
+
+    @bindings.add("escape", "enter")
+    @bindings.add("escape", "c-j")
+    def _insert_newline(event: KeyPressEvent) -> None:
+        event.current_buffer.newline(copy_margin=False)
+
+    @bindings.add(Keys.BracketedPaste)
+    def _paste(event: KeyPressEvent) -> None:
+        text = event.data.replace("\r\n", "\n").replace("\r", "\n").replace("\t", "    ")
+        event.current_buffer.insert_text(sanitize_text(text))
+
+    return bindings
+
+
+def _window_size() -> Size:
+    try:
+        columns, rows = os.get_terminal_size(sys.stderr.fileno())
+    except OSError:
+        columns, rows = 0, 0
+    return Size(rows=rows or 24, columns=columns or 80)

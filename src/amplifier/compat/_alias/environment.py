@@ -1,0 +1,95 @@
+"""The alias for every Python process of an environment: ``python -m amplifier.compat enable``, ``disable`` and ``status``.
+
+The PYTHONPATH that a process inherits (`child_processes`) is lost when the process is given one of its own, as test suites do. Every
+interpreter of the environment reads the ``.pth`` files in site-packages when it starts. Ours puts one directory in front of
+sys.path and imports nothing: a process pays for the alias when it imports ``amplifier_core``, and not before.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Final
+
+from .child_processes import PLACE
+from .finder import ALIAS, MIRROR
+
+FILE: Final = "amplifier_core_alias.pth"
+_PROBE: Final = (
+    f"import importlib.util as util; spec = util.find_spec({ALIAS!r}); print(spec.origin if spec is not None else '')"
+)
+
+
+def enable() -> int:
+    """Write the file; returns the exit code."""
+    file = _file()
+    try:
+        file.write_text(_line(), encoding="utf-8")
+    except OSError as error:
+        return _refuse(file, "written", error)
+    print(f"enabled: {file}\n{_seen()}")
+    return 0
+
+
+def disable() -> int:
+    """Remove the file; returns the exit code."""
+    file = _file()
+    try:
+        file.unlink()
+    except FileNotFoundError:
+        print(f"not enabled: there is no {file}")
+        return 0
+    except OSError as error:
+        return _refuse(file, "removed", error)
+    print(f"disabled: {file} is removed\n{_seen()}")
+    return 0
+
+
+def status() -> int:
+    """Report whether the file exists and what a new process finds; the exit code is 0 if the alias is enabled."""
+    file = _file()
+    try:
+        is_current = file.read_text(encoding="utf-8") == _line()
+    except OSError:
+        print(f"not enabled: `python -m amplifier.compat enable` writes {file}\n{_seen()}")
+        return 1
+    words = "enabled" if is_current else "enabled for another installation of amplifier; enable it again"
+    print(f"{words}: {file}\n{_seen()}")
+    return 0 if is_current else 1
+
+
+def _file() -> Path:
+    return Path(sysconfig.get_path("purelib")) / FILE
+
+
+def _line() -> str:
+    """One line, because that is what such a file executes; nothing happens once the package is gone."""
+    return (
+        f"import os, sys; place = {PLACE!r}; "
+        "os.path.isdir(place) and place not in sys.path and sys.path.insert(0, place)\n"
+    )
+
+
+def _seen() -> str:
+    """What a new process of this environment imports as ``amplifier_core``, whatever this one inherited."""
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    ran = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, text=True, env=inherited, check=False)
+    origin = ran.stdout.strip()
+    if not origin:
+        return f"a new Python process finds no {ALIAS}"
+    whose = (
+        "the alias" if Path(origin).is_relative_to(PLACE) or Path(origin).is_relative_to(MIRROR) else "another package"
+    )
+    return f"a new Python process finds {whose}: {origin}"
+
+
+def _refuse(file: Path, what: str, error: OSError) -> int:
+    print(
+        f"{file} cannot be {what}: {error.strerror or error}; use a virtual environment of your own, "
+        f"or put {PLACE} in front of PYTHONPATH",
+        file=sys.stderr,
+    )
+    return 1

@@ -1,0 +1,1 @@
+"""Published modules in sessions: recognized, adapted, cancelled, and refused on trio where they need asyncio."""

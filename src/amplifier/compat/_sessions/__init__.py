@@ -1,0 +1,1 @@
+"""Session, coordinator and hooks in their published form."""

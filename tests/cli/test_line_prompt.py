@@ -1,0 +1,325 @@
+"""Entering a line at a real pseudo-terminal: editing keys, history, completion, pasting, interruption; and the history file."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+from pathlib import Path
+
+import pytest
+
+from amplifier.cli.terminal import prompt_history
+from amplifier.cli.terminal.prompt_history import PromptHistory
+from tests._support.terminal import open_terminal, run_cli
+from tests._support.tree import ROOT
+
+
+def test_a_line_is_edited_recalled_and_pasted_at_the_terminal(backend, home, desk, plan):
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=desk) as terminal:
+        terminal.expect("› ")
+        terminal.type("sey one\x01\x1b[C\x1b[3~a\n")  # home, right, delete, a
+        terminal.expect("\none")
+        terminal.expect("› ")
+        terminal.type("\x1b[A two\n")  # the line before, and more
+        terminal.expect("\none two")
+        terminal.expect("› ")
+        terminal.type("\x1b[200~say a\nb\x1b[201~")
+        terminal.expect("say a\n… b")
+        terminal.type("\n")
+        terminal.expect("\na\nb")
+        terminal.expect("› ")
+        terminal.type(f"say {'long ' * 40}end\n")  # four rows
+        terminal.expect(f"\n{'long ' * 40}end")  # the answer: the line itself is drawn in rows
+        terminal.expect("› ")
+        terminal.type("\x0c\x1a/exit\n")  # clear the screen, suspend (nobody would wake us, so it does nothing), leave
+        assert terminal.end() == 0
+        assert terminal.is_as_before()
+        assert terminal.screen.count("\x1b[?2004h") == terminal.screen.count("\x1b[?2004l")
+
+
+def test_lines_typed_ahead_wait_for_their_turn(home, desk, plan):
+    with open_terminal("run", "--plan", plan, home=home, cwd=desk) as terminal:
+        terminal.expect("› ")
+        terminal.type("say one\nsay two\nhistory\n/exit\n")
+        terminal.expect("\none")
+        terminal.expect("\ntwo")
+        terminal.expect("3 prompts so far")
+        assert terminal.end() == 0
+
+
+def test_a_terminal_without_abilities_can_chat_too(home, desk, plan):
+    with open_terminal("run", "--plan", plan, home=home, cwd=desk, extra={"TERM": "dumb"}) as terminal:
+        terminal.expect("› ")
+        terminal.type("say hello\n")
+        terminal.expect("\nhello")
+        terminal.expect("› ")
+        terminal.type("\x04")
+        assert terminal.end() == 0
+        assert "\x1b" not in terminal.screen
+
+
+EDITS = {
+    "typed in the middle": ("say held\x1b[D\x1b[Dl", "helld"),
+    "erased backwards": ("say abcd\x7f", "abc"),
+    "deleted with Ctrl-D": ("xsay abc\x01\x04", "abc"),
+    "the last word erased": ("say one two\x17three", "one three"),
+    "everything before erased": ("wrong\x15say right", "right"),
+    "everything behind erased": ("say one two\x01\x1bf\x1b[1;5C\x0b", "one"),
+    "moved by words": ("say two\x1bbone ", "one two"),
+    "moved to both ends": ("ay tw\x1b[Hs\x1b[Fo", "two"),
+    "arrows of another kind": ("say ac\x1bODb", "abc"),
+    "a line of its own with Alt-Enter": ("say one\x1b\rtwo", "one\ntwo"),
+    "bytes that are no text": ("say a\udcffb", "ab"),
+    "letters wider than a cell": ("say 漢字\x1b[D\x7f語", "語字"),
+}
+
+
+def test_keys_edit_the_line(backend, home, desk, plan):
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=desk) as terminal:
+        for keys, sent in EDITS.values():
+            terminal.expect("› ")
+            terminal.type(f"{keys}\n")
+            terminal.expect(f"\n{sent} \n")
+        terminal.expect("› ")
+        terminal.type("\x04")
+        assert terminal.end() == 0
+        assert terminal.is_as_before()
+
+
+def test_history_survives_a_restart_and_returns_to_the_draft(backend, home, desk, plan):
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=desk) as terminal:
+        terminal.expect("› ")
+        terminal.type("say one\\\n")
+        terminal.expect("… ")
+        terminal.type("two\n")
+        terminal.expect("\none\ntwo")
+        terminal.expect("› ")
+        terminal.type("/exit\n")
+        assert terminal.end() == 0
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=desk) as terminal:
+        terminal.expect("› ")
+        terminal.type("\x1b[A\x1b[A\n")
+        terminal.expect("\none\ntwo")
+        terminal.expect("› ")
+        terminal.type("say dra\x1b[A\x1b[Bft\n")
+        terminal.expect("\ndraft")
+        terminal.expect("› ")
+        terminal.type("\x04")
+        assert terminal.end() == 0
+    history = home / "history"
+    assert [json.loads(line) for line in history.read_text().splitlines()] == [
+        "say one\ntwo",
+        "/exit",
+        "say one\ntwo",
+        "say draft",
+    ]
+    assert stat.S_IMODE(history.stat().st_mode) == 0o600
+
+
+def test_history_of_a_resumed_session_comes_first(home, desk, plan):
+    assert run_cli("run", "say asked", "--plan", plan, "--session-id", "mine", home=home, cwd=desk).returncode == 0
+    PromptHistory(home / "history").add("say other")
+    with open_terminal("run", "--resume", "mine", home=home, cwd=desk) as terminal:
+        terminal.expect("› ")
+        terminal.type("\x1b[A")
+        terminal.expect("say asked")
+        terminal.type("\x1b[A\n")
+        terminal.expect("\nother")
+        terminal.expect("› ")
+        terminal.type("\x04")
+        assert terminal.end() == 0
+
+
+def test_tab_completes_commands_and_lists_them(backend, home, desk, plan):
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=desk) as terminal:
+        terminal.expect("› ")
+        terminal.type("/sta\t")
+        terminal.expect("/status")
+        terminal.type("\n")
+        terminal.expect("provider-scripted")
+        terminal.expect("› ")
+        terminal.type("/\t")
+        terminal.expect("forget the conversation, on disk too")
+        terminal.type("\x7fsay /sta\t\n")  # not at the start of the line: nothing to complete
+        terminal.expect("\n/sta \n")
+        terminal.expect("› ")
+        terminal.type("/ex\t")
+        terminal.expect("/exit")
+        terminal.type("\n")
+        assert terminal.end() == 0
+        assert terminal.is_as_before()
+
+
+def test_pasted_text_is_shown_with_what_a_terminal_would_obey_or_hide(backend, home, desk, plan):
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=desk) as terminal:
+        terminal.expect("› ")
+        terminal.type("\x1b[200~say a\u202eb\x1b[31m\tc\r\nd\x1b[201~")
+        terminal.expect("say a\\u202eb[31m    c\n… d")
+        terminal.type("\n")
+        terminal.expect("\na\\u202eb[31m    c\nd")
+        terminal.expect("› ")
+        terminal.type("\x1b[200~say a\u202ebc\x1b[201~\x1b[D\x1b[D\x7f\n")  # the cursor is behind what is spelled out
+        terminal.expect("\nabc")
+        terminal.expect("› ")
+        terminal.type("\x04")
+        assert terminal.end() == 0
+        assert "\u202e" not in terminal.screen
+        assert "\x1b[31m" not in terminal.screen
+
+
+@pytest.mark.parametrize("size", [(5, 20), (2, 10), (10, 3)], ids=str)
+def test_small_windows_take_long_lines_pastes_and_completion(size, backend, home, desk, plan):
+    arguments = ("run", "--plan", plan, "--backend", backend)
+    with open_terminal(*arguments, home=home, cwd=desk, size=size) as terminal:
+        terminal.expect("›")
+        terminal.type(f"say {'long ' * 40}end\n")
+        terminal.expect(f"\n{'long ' * 40}end")
+        terminal.expect("›")
+        terminal.type("\x1b[200~say a\nb\nc\nd\ne\nf\x1b[201~\n")
+        terminal.expect("\na\nb\nc\nd\ne\nf")
+        terminal.expect("›")
+        terminal.type("/\tstatus\n")
+        terminal.expect("provider-scripted")
+        terminal.expect("›")
+        terminal.type("\x04")
+        assert terminal.end() == 0
+        assert terminal.is_as_before()
+
+
+def test_a_line_goes_where_standard_error_goes_and_the_answer_to_standard_output(home, desk, plan, tmp_path):
+    answers = tmp_path / "answers"
+    with (
+        answers.open("w") as file,
+        open_terminal("run", "--plan", plan, home=home, cwd=desk, stdout=file) as terminal,
+    ):
+        terminal.expect("› ")
+        terminal.type("say hello\n")
+        terminal.expect("say hello")
+        terminal.expect("› ")
+        terminal.type("\x04")
+        assert terminal.end() == 0
+    assert answers.read_text() == "hello \n"
+
+
+@pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_a_line_is_being_entered_restores_the_terminal(which, backend, home, desk, plan):
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=desk) as terminal:
+        terminal.expect("› ")
+        terminal.type("say half a li")
+        terminal.expect("half a li")
+        assert not terminal.is_as_before()  # raw mode
+        terminal.send(which)
+        assert terminal.end() == 128 + which
+        assert terminal.is_as_before()
+        assert terminal.screen.count("\x1b[?2004h") == terminal.screen.count("\x1b[?2004l")
+
+
+def test_an_interrupt_sent_as_a_signal_does_what_the_key_does(backend, home, desk, plan):
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=desk) as terminal:
+        terminal.expect("› ")
+        terminal.type("say never sent")
+        terminal.expect("never sent")
+        terminal.send(signal.SIGINT)
+        terminal.expect("Press Ctrl-C again to leave.")
+        terminal.expect("› ")
+        terminal.send(signal.SIGINT)
+        assert terminal.end() == 0
+        assert "\nnever sent" not in terminal.text
+        assert terminal.is_as_before()
+
+
+def test_keys_behind_a_ctrl_c_belong_to_the_next_line(home, desk, plan):
+    with open_terminal("run", "--plan", plan, home=home, cwd=desk) as terminal:
+        terminal.expect("› ")
+        terminal.type("say dropped\x03say kept\n")
+        terminal.expect("Press Ctrl-C again to leave.")
+        terminal.expect("\nkept")
+        terminal.expect("› ")
+        terminal.type("\x04")
+        assert terminal.end() == 0
+        assert "\ndropped" not in terminal.text
+
+
+def test_a_window_that_is_closed_at_the_prompt_ends_the_chat(backend, home, desk, plan):
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=desk) as terminal:
+        terminal.expect("› ")
+        terminal.hang_up()
+        assert terminal.end() == 128 + signal.SIGHUP
+
+
+# ── without prompt_toolkit ───────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def without_prompt_toolkit(tmp_path: Path) -> dict[str, str]:
+    """Variables for a command that cannot import prompt_toolkit."""
+    package = tmp_path / "shadow" / "prompt_toolkit"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise ModuleNotFoundError('hidden', name='prompt_toolkit')\n")
+    return {"PYTHONPATH": os.pathsep.join([str(ROOT), str(package.parent)])}
+
+
+def test_commands_and_piped_prompts_do_without_prompt_toolkit(without_prompt_toolkit, home, desk, plan):
+    finished = run_cli("run", "--plan", plan, home=home, cwd=desk, stdin="say hello", extra=without_prompt_toolkit)
+    assert (finished.returncode, finished.stdout) == (0, "hello \n")
+
+
+def test_questions_do_without_prompt_toolkit(without_prompt_toolkit, home, desk, plan):
+    prompt = f"call risky {json.dumps({'path': str(desk / 'trace')})}"
+    with open_terminal("run", prompt, "--plan", plan, home=home, cwd=desk, extra=without_prompt_toolkit) as terminal:
+        terminal.expect("Your answer: ")
+        terminal.type("y\n")
+        assert terminal.end() == 0
+    assert (desk / "trace").exists()
+
+
+def test_a_chat_at_a_terminal_without_abilities_does_without_prompt_toolkit(without_prompt_toolkit, home, desk, plan):
+    extra = {**without_prompt_toolkit, "TERM": "dumb"}
+    with open_terminal("run", "--plan", plan, home=home, cwd=desk, extra=extra) as terminal:
+        terminal.expect("› ")
+        terminal.type("say hello\n")
+        terminal.expect("\nhello")
+        terminal.expect("› ")
+        terminal.type("\x04")
+        assert terminal.end() == 0
+
+
+def test_a_chat_without_prompt_toolkit_names_the_extra_to_install(without_prompt_toolkit, home, desk, plan):
+    with open_terminal("run", "--plan", plan, home=home, cwd=desk, extra=without_prompt_toolkit) as terminal:
+        terminal.expect("a chat at a terminal needs an optional part (prompt_toolkit is not installed)")
+        terminal.expect("pip install 'amplifier[cli]'")
+        assert terminal.end() == 2
+
+
+# ── the history file ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_history_keeps_entries_of_several_lines_in_order(tmp_path):
+    history = PromptHistory(tmp_path / "home" / "history")
+    for entry in ("one", "two\nlines", "漢 \u2028 \udcff"):
+        history.add(entry)
+    assert PromptHistory(tmp_path / "home" / "history").load() == ["one", "two\nlines", "漢 \u2028 \udcff"]
+
+
+def test_damaged_history_lines_are_left_out(tmp_path):
+    (tmp_path / "history").write_bytes(b'"one"\n{\n7\n\xff\n\n"two"\n"torn')
+    assert PromptHistory(tmp_path / "history").load() == ["one", "two"]
+
+
+def test_history_file_is_cut_back_to_the_latest_entries(tmp_path, monkeypatch):
+    monkeypatch.setattr(prompt_history, "MOST_ENTRIES", 3)
+    history = PromptHistory(tmp_path / "history")
+    for number in range(6):
+        history.add(str(number))
+    assert history.load() == ["3", "4", "5"]
+    assert (tmp_path / "history").read_text().split() == ['"3"', '"4"', '"5"']
+    assert stat.S_IMODE((tmp_path / "history").stat().st_mode) == 0o600
+    assert os.listdir(tmp_path) == ["history"]
+
+
+def test_a_history_that_cannot_be_kept_is_no_error(tmp_path):
+    history = PromptHistory(tmp_path)  # a folder
+    history.add("one")
+    assert history.load() == []

@@ -1,0 +1,127 @@
+"""Errors about a missing ``amplifier_core`` name the command that enables the alias for all processes of an environment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import anyio
+import pytest
+
+from amplifier.cli import main
+from amplifier.conformance import Report, check_module
+from amplifier.errors import ModuleLoadError
+from amplifier.loading import ModuleLoader
+
+ADVICE = "python -m amplifier.compat enable"
+
+PUBLISHED_TOOL = """
+from amplifier_core import ToolResult
+
+__amplifier_module_type__ = "tool"
+
+
+class Shout:
+    name = "shout"
+    description = "Repeats a text in capital letters."
+    input_schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+
+    async def execute(self, input):
+        if not isinstance(input.get("text"), str):
+            return ToolResult(success=False, error={"message": "text must be a string"})
+        return ToolResult(success=True, output=input["text"].upper())
+
+
+async def mount(coordinator, config=None):
+    await coordinator.mount("tools", Shout(), name="shout")
+"""
+
+STARTS_A_CHILD = """
+import subprocess, sys
+
+def start():
+    subprocess.run(
+        [sys.executable, "-c", "import amplifier_core"],
+        env={"PYTHONPATH": "", "PYTHONNOUSERSITE": "1"}, capture_output=True, text=True, check=True,
+    )
+
+start()
+"""
+
+MISSING = "raise ModuleNotFoundError(\"No module named 'amplifier_core'\", name='amplifier_core')\n"
+
+
+def published_module(folder: Path, source: str) -> Path:
+    package = folder / "amplifier-module-tool-shout" / "amplifier_module_tool_shout"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(source)
+    return package.parent
+
+
+def examine(target: Path) -> Report:
+    async def run() -> Report:
+        return await check_module(str(target), only=["T4"])
+
+    return anyio.run(run)
+
+
+def test_the_kit_examines_a_published_module_through_the_alias_and_reports_it(tmp_path: Path):
+    report = examine(published_module(tmp_path, PUBLISHED_TOOL))
+    assert report.ok, str(report)
+    assert any("alias of this kernel" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("source", [MISSING, STARTS_A_CHILD])
+def test_a_module_that_cannot_be_loaded_for_want_of_the_alias_is_reported_with_the_command(
+    tmp_path: Path, source: str, capsys: pytest.CaptureFixture[str]
+):
+    target = published_module(tmp_path, source)
+    loader = ModuleLoader()
+    with pytest.raises(ModuleLoadError) as caught:
+        loader.find("tool-shout", str(target))
+    loader.cleanup()
+    assert str(caught.value).count(ADVICE) == 1
+
+    report = examine(target)
+    assert [found.what.count(ADVICE) for found in report.violations] == [1]
+
+    assert main(["module", "validate", str(target), "--only", "T4"]) == 1
+    assert ADVICE in capsys.readouterr().out
+
+
+def test_another_missing_package_is_reported_without_the_command(tmp_path: Path):
+    loader = ModuleLoader()
+    with pytest.raises(ModuleLoadError) as caught:
+        loader.find("tool-shout", str(published_module(tmp_path, "import amplifier_cores\n")))
+    loader.cleanup()
+    assert ADVICE not in str(caught.value)
+
+
+@pytest.mark.parametrize("options", [(), ("-p", "amplifier.compat.pytest")])
+def test_a_suite_with_a_process_that_lacks_the_alias_ends_with_the_command(tmp_path: Path, options: tuple[str, ...]):
+    suite = """
+        import subprocess, sys
+
+        def test_child():
+            command = [sys.executable, "-c", "import amplifier_core"]
+            ran = subprocess.run(command, env={"PYTHONPATH": ""}, capture_output=True, text=True)
+            assert ran.returncode == 0, ran.stderr
+    """
+    (tmp_path / "test_it.py").write_text(textwrap.dedent(suite))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, "test_it.py"]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False, env=dict(os.environ)
+    )
+    assert ended.returncode == 1, ended.stdout
+    assert ended.stdout.count(ADVICE) == 1
+
+
+def test_a_program_that_fails_because_its_child_lacks_the_alias_ends_with_the_command(tmp_path: Path):
+    (tmp_path / "program.py").write_text(STARTS_A_CHILD)
+    command = [sys.executable, "-m", "amplifier.compat", "program.py"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.count(ADVICE) == 1

@@ -1,0 +1,655 @@
+"""What pydantic gives the published models, on ours."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import enum
+import json
+import pickle
+from collections import deque
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Literal
+from uuid import UUID
+
+import attrs
+import pydantic
+import pytest
+
+from amplifier.errors import ModelError
+from amplifier.models import (
+    ApprovalRequest,
+    ChatRequest,
+    ChatResponse,
+    HookResult,
+    ImageBlock,
+    Message,
+    ModelInfo,
+    OpenModel,
+    Pricing,
+    RedactedThinkingBlock,
+    ResponseFormatJsonSchema,
+    SessionStatus,
+    TextBlock,
+    TextContent,
+    ToolCall,
+    ToolCallBlock,
+    ToolResult,
+    ToolResultBlock,
+    UnknownBlock,
+    Usage,
+    from_json,
+    to_json,
+)
+
+pytestmark = pytest.mark.usefixtures("alias")
+
+
+def usage(**more: Any) -> Any:
+    return Usage(input_tokens=1, output_tokens=2, total_tokens=3, **more)
+
+
+def result_block(output: Any) -> Any:
+    return ToolResultBlock(tool_call_id="1", output=output)
+
+
+# ── model_dump ──
+
+
+def test_a_dump_has_declared_fields_in_order_none_included_and_then_the_unknown_ones():
+    message: Any = Message(role="assistant", content=[{"type": "text", "text": "a"}], tool_calls=[{"id": "1"}])
+    dumped = message.model_dump()
+    assert dumped == {
+        "role": "assistant",
+        "content": [{"type": "text", "text": "a", "visibility": None}],
+        "name": None,
+        "tool_call_id": None,
+        "metadata": None,
+        "tool_calls": [{"id": "1"}],
+    }
+    assert list(dumped)[-1] == "tool_calls"
+
+
+def test_a_dump_shares_no_container_with_the_model():
+    request: Any = ChatRequest(messages=[], metadata={"a": [1]}, more={"b": [1]})
+    dumped = request.model_dump()
+    dumped["metadata"]["a"].append(2)
+    dumped["more"]["b"].append(2)
+    assert request.metadata == {"a": [1]}
+    assert request.extra == {"more": {"b": [1]}}
+
+
+def test_a_price_is_text_in_every_dump_and_a_decimal_on_the_model():
+    priced = usage(cost_usd=Decimal("0.0470"))
+    assert priced.cost_usd == Decimal("0.0470")
+    assert priced.model_dump()["cost_usd"] == "0.0470"
+    assert priced.model_dump(mode="json")["cost_usd"] == "0.0470"
+    assert json.loads(priced.model_dump_json())["cost_usd"] == "0.0470"
+    status: Any = SessionStatus(session_id="s", cost_usd="1.10")
+    assert status.model_dump()["cost_usd"] == "1.10"
+
+
+def test_a_result_without_content_has_no_such_key():
+    result: Any = ToolResult(output=1)
+    assert list(result.model_dump()) == ["success", "output", "error"]
+    assert json.loads(result.model_dump_json()) == {"success": True, "output": 1, "error": None}
+
+
+def test_a_result_with_content_has_it_without_empty_members():
+    source = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
+    result: Any = ToolResult(content=[TextBlock(text="a"), ImageBlock(source=source)])
+    assert result.model_dump()["content"] == [{"type": "text", "text": "a"}, {"type": "image", "source": source}]
+
+
+def test_what_only_our_hook_result_has_is_left_out_while_it_is_empty():
+    result: Any = HookResult()
+    assert "approval_gates" not in result.model_dump()
+    assert "approval_gates" not in str(result)
+    assert "approval_gates" not in HookResult.model_fields
+    asking: Any = HookResult(approval_gates=[{"prompt": "ok?"}])
+    assert asking.model_dump()["approval_gates"][0]["prompt"] == "ok?"
+
+
+def test_leaving_out_none_reaches_models_and_unknown_members_but_not_free_form_dicts():
+    message: Any = Message(
+        role="user", content=[TextBlock(text="a")], metadata={"a": None}, more=None, kept={"b": None}
+    )
+    assert message.model_dump(exclude_none=True) == {
+        "role": "user",
+        "content": [{"type": "text", "text": "a"}],
+        "metadata": {"a": None},
+        "kept": {"b": None},
+    }
+
+
+def test_a_schema_has_its_other_name_by_alias_only():
+    form: Any = ResponseFormatJsonSchema(json_schema={"a": 1})
+    assert form.model_dump() == {"type": "json_schema", "json_schema": {"a": 1}, "strict": None}
+    assert form.model_dump(by_alias=True) == {"type": "json_schema", "schema": {"a": 1}, "strict": None}
+    request: Any = ChatRequest(messages=[], response_format=form)
+    assert request.model_dump(by_alias=True)["response_format"]["schema"] == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"include": {"role"}}, {"role": "user"}),
+        ({"include": set()}, {}),
+        ({"include": {"content": {0: {"text"}}}}, {"content": [{"text": "a"}]}),
+        ({"include": {"content": {"__all__": {"text"}}}}, {"content": [{"text": "a"}, {"text": "b"}]}),
+        ({"include": {"content": {-1: True}}}, {"content": [{"type": "text", "text": "b", "visibility": None}]}),
+        ({"include": {"metadata": {"x"}}}, {"metadata": {"x": 1}}),
+        (
+            {"exclude": {"content", "name", "tool_call_id", "z"}, "exclude_none": True},
+            {"role": "user", "metadata": {"x": 1, "y": 2}},
+        ),
+        ({"include": {"content", "role"}, "exclude": {"content": {0: ..., 1: {"visibility", "type"}}}},
+         {"role": "user", "content": [{"text": "b"}]}),
+        ({"include": {"role": False, "z": True}}, {"z": 5}),
+    ],
+)  # fmt: skip
+def test_include_and_exclude_choose_members_at_any_depth(arguments, expected):
+    blocks = [TextBlock(text="a"), TextBlock(text="b")]
+    message: Any = Message(role="user", content=blocks, metadata={"x": 1, "y": 2}, z=5)
+    assert message.model_dump(**arguments) == expected
+
+
+def test_defaults_can_be_left_out():
+    assert usage(zz=5).model_dump(exclude_defaults=True) == {
+        "input_tokens": 1,
+        "output_tokens": 2,
+        "total_tokens": 3,
+        "zz": 5,
+    }
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    inner: Any = None
+
+
+class Text(str):
+    __slots__ = ()
+
+
+class Opaque:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("value", "in_json"),
+    [
+        (Colour.RED, "red"),
+        ((1, (2,)), [1, [2]]),
+        ({1}, [1]),
+        (frozenset({1}), [1]),
+        (deque([1]), [1]),
+        (b"ab", "ab"),
+        (Decimal("1.50"), "1.50"),
+        (datetime(2020, 1, 2, 3, 4, 5, tzinfo=UTC), "2020-01-02T03:04:05Z"),
+        (date(2020, 1, 2), "2020-01-02"),
+        (timedelta(days=1, seconds=3), "P1DT3S"),
+        (timedelta(microseconds=1500), "PT0.0015S"),
+        (timedelta(0), "PT0S"),
+        (-timedelta(seconds=1), "-PT1S"),
+        (Path("/a"), "/a"),
+        (UUID(int=5), "00000000-0000-0000-0000-000000000005"),
+        (float("inf"), None),
+        (2**80, 2**80),
+        (1 + 2j, "1+2j"),
+    ],
+)
+def test_a_value_passes_through_in_python_form_and_becomes_json_in_json_form(value, in_json):
+    block = result_block(value)
+    dumped = block.model_dump()["output"]
+    assert dumped == value
+    assert type(dumped) is type(value)
+    assert block.model_dump(mode="json")["output"] == in_json
+    assert json.loads(block.model_dump_json())["output"] == in_json
+
+
+def test_models_and_dataclasses_become_dicts_wherever_they_are():
+    block = result_block([{"p": Point(1, TextBlock(text="a"))}])
+    expected = [{"p": {"x": 1, "inner": {"type": "text", "text": "a", "visibility": None}}}]
+    assert block.model_dump()["output"] == expected
+    streamed = result_block(TextContent(text="a"))
+    assert streamed.model_dump(mode="json")["output"] == {"type": "text", "raw": None, "text": "a"}
+
+
+def test_a_model_of_pydantic_inside_becomes_a_dict_too():
+    class Theirs(pydantic.BaseModel):
+        when: date = date(2020, 1, 2)
+
+    assert result_block(Theirs()).model_dump()["output"] == {"when": date(2020, 1, 2)}
+    assert result_block(Theirs()).model_dump(mode="json")["output"] == {"when": "2020-01-02"}
+
+
+@pytest.mark.parametrize(
+    ("key", "text"), [(1, "1"), (None, "None"), (True, "true"), (1.5, "1.5"), (Colour.RED, "red"), ((1, 2), "1,2")]
+)
+def test_keys_are_texts_in_json_form_only(key, text):
+    block = result_block({key: 1})
+    assert block.model_dump()["output"] == {key: 1}
+    assert block.model_dump(mode="json")["output"] == {text: 1}
+
+
+def test_what_json_cannot_hold_is_an_error_in_json_form_only():
+    opaque = Opaque()
+    block = result_block(opaque)
+    assert block.model_dump()["output"] is opaque
+    with pytest.raises(ValueError, match="Unable to serialize unknown type"):
+        block.model_dump(mode="json")
+    with pytest.raises(ValueError, match="Unable to serialize unknown type"):
+        block.model_dump_json()
+    assert block.model_dump(mode="json", fallback=lambda value: type(value).__name__)["output"] == "Opaque"
+    with pytest.raises(ValueError, match="surrogates not allowed"):
+        result_block("\ud800").model_dump_json()
+
+
+def test_a_value_that_contains_itself_is_an_error():
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(ValueError, match="Circular reference"):
+        result_block(endless).model_dump()
+
+
+def test_json_text_is_compact_or_indented_and_not_escaped():
+    call: Any = ToolCall(id="1", name="ä", arguments={})
+    assert call.model_dump_json() == '{"id":"1","name":"ä","arguments":{}}'
+    assert call.model_dump_json(indent=2) == '{\n  "id": "1",\n  "name": "ä",\n  "arguments": {}\n}'
+    assert call.model_dump_json(ensure_ascii=True) == '{"id":"1","name":"\\u00e4","arguments":{}}'
+
+
+def test_an_unknown_block_round_trips_unchanged():
+    given = {"a": 1, "type": "hologram", "b": [2]}
+    message: Any = Message(role="user", content=[given])
+    assert isinstance(message.content[0], UnknownBlock)
+    assert list(message.model_dump()["content"][0].items()) == list(given.items())
+
+
+# ── str, repr, pairs ──
+
+
+def test_text_forms_are_those_of_pydantic():
+    assert str(usage(zz=5)) == (
+        "input_tokens=1 output_tokens=2 total_tokens=3 reasoning_tokens=None cache_read_tokens=None "
+        "cache_write_tokens=None cost_usd=None zz=5"
+    )
+    call = ToolCall(id="1", name="n", arguments={"a": TextBlock(text="t")})
+    assert repr(call) == (
+        "ToolCall(id='1', name='n', arguments={'a': TextBlock(type='text', text='t', visibility=None)})"
+    )
+    assert str(ToolResult(output={"a": 1})) == "{'a': 1}"
+
+
+def test_a_model_that_contains_itself_can_be_shown():
+    message = Message(role="user", content="x")
+    message.extra["self"] = message
+    assert "..." in repr(message)
+
+
+def test_a_model_can_be_made_a_dict_without_descending():
+    block = TextBlock(text="a")
+    response: Any = ChatResponse(content=[block])
+    assert dict(response)["content"][0] is block
+
+
+# ── model_copy ──
+
+
+def test_a_copy_with_updates_is_not_checked_and_keeps_undeclared_names():
+    before = usage()
+    after = before.model_copy(update={"cost_usd": Decimal(1), "cost_unpriced_model": "m", "input_tokens": "no"})
+    assert (after.cost_usd, after.cost_unpriced_model, after.input_tokens) == (Decimal(1), "m", "no")
+    assert (before.cost_usd, before.input_tokens) == (None, 1)
+    assert not hasattr(before, "cost_unpriced_model")
+    assert type(after) is Usage
+
+
+def test_a_copy_shares_values_unless_it_is_deep():
+    response: Any = ChatResponse(content=[TextBlock(text="a")], more=[1])
+    assert response.model_copy().content is response.content
+    deep = response.model_copy(deep=True)
+    assert deep == response
+    assert deep.content[0] is not response.content[0]
+    shallow = response.model_copy()
+    shallow.another = 1
+    assert not hasattr(response, "another")
+
+
+def test_a_copy_of_a_tool_result_is_checked():
+    result: Any = ToolResult(output=1)
+    assert result.model_copy(update={"success": "no"}).success is False
+    with pytest.raises(pydantic.ValidationError):
+        result.model_copy(update={"content": [{"type": "text"}]})
+
+
+def test_a_closed_model_drops_updates_it_does_not_know():
+    result: Any = HookResult()
+    assert result.model_copy(update={"metadata": 1, "reason": "r"}).model_dump()["reason"] == "r"
+    assert not hasattr(result.model_copy(update={"metadata": 1}), "metadata")
+
+
+# ── validation ──
+
+
+def test_validation_takes_instances_as_they_are_and_builds_from_mappings():
+    given = usage()
+    cls: Any = Usage
+    assert cls.model_validate(given) is given
+    assert cls.model_validate({"input_tokens": "1", "output_tokens": 2.0, "total_tokens": 3}) == usage()
+    assert cls.model_validate_json(b'{"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}') == usage()
+
+
+@pytest.mark.parametrize("given", [5, "x", [], None, {1: 2}])
+def test_validation_of_anything_else_is_a_validation_error(given):
+    cls: Any = Usage
+    with pytest.raises(pydantic.ValidationError):
+        cls.model_validate(given)
+
+
+@pytest.mark.parametrize("text", ["x", "[]", "5", "", b"\xff", "[" * 100_000])
+def test_validation_of_a_text_that_is_no_object_is_a_validation_error(text):
+    cls: Any = Usage
+    with pytest.raises(pydantic.ValidationError):
+        cls.model_validate_json(text)
+
+
+def test_construction_by_foreign_code_fails_with_the_error_of_pydantic():
+    with pytest.raises(pydantic.ValidationError) as caught:
+        Message(role="nobody", content=[{"type": "text"}, {"type": "text", "text": 5}])
+    problems = {place["loc"]: place["type"] for place in caught.value.errors()}
+    expected = {("role",): "literal_error", ("content", 0, "text"): "missing", ("content", 1, "text"): "string_type"}
+    assert problems == expected
+    assert caught.value.title == "Message"
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: usage(cost_usd=0.1), "must be Decimal"),
+        (lambda: ApprovalRequest(tool_name="a", action="b", risk_level="c", timeout=0), "Timeout must be positive"),
+        (lambda: Pricing(input_per_million=1, output_per_million=1, currency="usd"), "3-letter"),
+        (lambda: ToolResult(success="maybe"), "valid boolean"),
+        (lambda: ModelInfo(id="a", display_name="b", context_window="x", max_output_tokens=1), "valid integer"),
+        (lambda: ToolResult(content=[{"type": "video"}]), "invalid tool result content"),
+    ],
+)
+def test_error_messages_have_the_text_that_suites_match(build, words):
+    with pytest.raises(pydantic.ValidationError, match=words):
+        build()
+
+
+def test_an_assignment_that_is_checked_fails_the_same_way():
+    result = ToolResult()
+    with pytest.raises(pydantic.ValidationError):
+        result.success = "maybe"
+
+
+def test_our_own_code_keeps_our_own_error():
+    with pytest.raises(ModelError):
+        from_json(Message, '{"role": "nobody", "content": "x"}')
+    # A nested model is built by our code: its problems are collected, not thrown one by one.
+    with pytest.raises(pydantic.ValidationError) as caught:
+        ChatRequest(messages=[{"role": "x", "content": "a"}, {"role": "user"}])
+    assert [place["loc"] for place in caught.value.errors()] == [("messages", 0, "role"), ("messages", 1, "content")]
+
+
+def test_without_pydantic_the_error_is_ours(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pydantic_core", None)
+    with pytest.raises(ModelError):
+        Message(role="nobody", content="x")
+    cls: Any = Usage
+    with pytest.raises(ModelError):
+        cls.model_validate(5)
+    with pytest.raises(ModelError):
+        result_block(Opaque()).model_dump_json()
+
+
+def test_construction_without_checks_leaves_what_is_missing_unset():
+    cls: Any = Usage
+    made = cls.model_construct(input_tokens="x", more=1)
+    assert (made.input_tokens, made.more, made.cost_usd) == ("x", 1, None)
+    assert not hasattr(made, "total_tokens")
+    assert "total_tokens" not in made.model_dump()
+
+
+# ── unknown members as attributes ──
+
+
+def test_unknown_members_are_attributes_that_can_be_set_and_deleted():
+    message: Any = Message(role="user", content="x", tool_calls=[1])
+    assert message.tool_calls == [1]
+    message.tool_calls = [2]
+    message.more = 3
+    assert message.model_dump()["tool_calls"] == [2]
+    assert message.extra == {"tool_calls": [2], "more": 3}
+    del message.more
+    assert not hasattr(message, "more")
+    with pytest.raises(AttributeError, match="'Message' object has no attribute 'more'"):
+        del message.more
+
+
+def test_declared_fields_are_still_fields():
+    message: Any = Message(role="user", content="x")
+    message.name = "n"
+    assert message.extra == {}
+    assert message.model_dump()["name"] == "n"
+
+
+def test_a_closed_model_takes_no_unknown_attribute_and_ignores_unknown_keywords():
+    result: Any = HookResult(action="continue", metadata={"a": 1})
+    assert not hasattr(result, "metadata")
+    with pytest.raises(AttributeError):
+        result.metadata = 1
+
+
+def test_copies_and_pickles_keep_unknown_members():
+    block: Any = ToolCallBlock(id="1", name="n", input={}, signature=b"s")
+    for copied in (copy.copy(block), copy.deepcopy(block), pickle.loads(pickle.dumps(block))):
+        assert copied == block
+        assert copied.signature == b"s"
+
+
+def test_an_instance_that_has_no_members_yet_can_be_asked_for_any():
+    empty = Message.__new__(Message)
+    assert not hasattr(empty, "anything")
+    assert not hasattr(empty, "extra")
+    assert repr(Message.model_construct()) == "Message(name=None, tool_call_id=None, metadata=None)"
+
+
+def test_a_json_round_trip_keeps_what_was_set_as_an_attribute():
+    message: Any = Message(role="user", content="x")
+    message.tool_calls = [{"id": "1"}]
+    assert from_json(Message, to_json(message)) == message
+
+
+@pytest.mark.parametrize(
+    ("cls", "name"),
+    [
+        (ToolResult, "to_dict"),
+        (TextBlock, "content"),
+        (ToolCallBlock, "content"),
+        (ChatResponse, "text"),
+        (ChatResponse, "content_blocks"),
+        (ChatRequest, "reasoning"),
+        (ChatRequest, "enable_thinking"),
+        (Message, "tool_calls"),
+        (Usage, "cost_unpriced_model"),
+        (OpenModel, "to_dict"),
+    ],
+)
+def test_members_that_modules_test_for_by_their_absence_are_absent(cls, name):
+    assert not hasattr(cls, name)
+    assert not hasattr(cls.model_construct(), name)
+
+
+# ── subclasses ──
+
+
+def provider_response() -> Any:
+    class ProviderResponse(ChatResponse):
+        content_blocks: list[TextContent] | None = None
+        text: str | None = None
+        sources: list[Any] = []  # noqa: RUF012  # as published classes write it
+        _private: int = 7
+
+    return ProviderResponse
+
+
+def test_a_subclass_of_annotations_is_a_model():
+    cls = provider_response()
+    parts = [TextContent(text="a")]
+    response = cls(content=[TextBlock(text="a")], content_blocks=parts, text="a", more=1)
+    assert isinstance(response, ChatResponse)
+    assert response.content_blocks == parts
+    assert response.content_blocks[0] is parts[0]
+    assert (response.text, response.more, response.sources, response._private) == ("a", 1, [], 7)
+    assert list(response.model_dump())[-4:] == ["content_blocks", "text", "sources", "more"]
+    assert response == cls(content=[TextBlock(text="a")], content_blocks=parts, text="a", more=1)
+    assert response != ChatResponse(content=[TextBlock(text="a")])
+
+
+def test_a_subclass_has_defaults_of_its_own_for_each_instance():
+    cls = provider_response()
+    cls(content=[]).sources.append(1)
+    assert cls(content=[]).sources == []
+
+
+def test_a_subclass_checks_and_coerces_its_fields():
+    class Counted(Usage):
+        calls: int
+
+    made: Any = Counted(input_tokens=1, output_tokens=2, total_tokens=3, calls="4")
+    assert made.calls == 4
+    with pytest.raises(pydantic.ValidationError, match="calls"):
+        Counted(input_tokens=1, output_tokens=2, total_tokens=3)
+
+
+def test_a_field_that_is_declared_again_keeps_its_place():
+    class Sealed(RedactedThinkingBlock):
+        data: str = "d"
+        type: Literal["redacted_thinking", "sealed"] = "redacted_thinking"
+
+    assert list(Sealed.model_fields) == ["type", "data", "visibility"]
+    block: Any = Sealed()
+    assert block.model_dump() == {"type": "redacted_thinking", "data": "d", "visibility": None}
+    message = Message(role="assistant", content=[block])
+    assert message.content[0] is block
+
+
+def test_a_subclass_of_a_subclass_has_the_fields_of_both():
+    parent = provider_response()
+
+    class Child(parent):
+        depth: int = 2
+
+    made = Child(content=[], text="t")
+    assert (made.text, made.depth) == ("t", 2)
+    assert list(made.model_dump())[-4:] == ["content_blocks", "text", "sources", "depth"]
+    assert parent(content=[]).text is None
+
+
+def test_a_subclass_may_declare_its_defaults_with_pydantic():
+    class Filled(ChatResponse):
+        needed: int = pydantic.Field(...)
+        fresh: list[int] = pydantic.Field(default_factory=list)
+        said: str = pydantic.Field(default="s", description="words")
+
+    made: Any = Filled(content=[], needed=1)
+    assert (made.needed, made.fresh, made.said) == (1, [], "s")
+    with pytest.raises(pydantic.ValidationError, match="needed"):
+        Filled(content=[])
+
+
+def test_a_subclass_may_check_itself_in_model_post_init():
+    class Seen(Usage):
+        seen: int = 0
+
+        def model_post_init(self, context: Any) -> None:
+            self.seen = self.total_tokens
+
+    assert Seen(input_tokens=1, output_tokens=2, total_tokens=3).seen == 3
+
+
+def test_a_subclass_with_a_constructor_of_its_own_keeps_it():
+    class Own(Usage):
+        def __init__(self, total: int) -> None:
+            super().__init__(input_tokens=total, output_tokens=0, total_tokens=total, label="own")
+
+    made: Any = Own(5)
+    assert (made.total_tokens, made.label) == (5, "own")
+
+
+def test_a_class_with_our_decorator_is_left_to_it():
+    from amplifier.models._definition.base import Model
+    from amplifier.models._definition.decorator import model
+
+    @model
+    class Native(Model):
+        items: list[int]
+        label: str = "x"
+
+    assert Native(items=["1"]).items == [1]
+    assert Native.__dictoffset__ == 0  # slots, and what vars() shows is a copy
+
+
+def test_a_class_that_attrs_made_is_left_to_attrs():
+    @attrs.define(init=False)
+    class Bare(OpenModel):
+        label: str = "x"
+
+    assert Bare.__model_fields_of__ == ()
+
+
+def test_a_subclass_still_works_when_the_alias_is_gone():
+    from amplifier import compat
+
+    cls, unused = provider_response(), provider_response()
+    made = cls(content=[], text="t")
+    compat.uninstall()
+    assert (made.text, cls(content=[]).text, unused(content=[]).text) == ("t", None, None)
+    compat.install()
+
+
+# ── about models ──
+
+
+def test_fields_and_schema_can_be_asked_for():
+    fields = Usage.model_fields
+    assert fields["input_tokens"].is_required()
+    assert not fields["cost_usd"].is_required()
+    assert fields["cost_usd"].annotation == Decimal | None
+    assert HookResult.model_fields["context_injections"].get_default(call_default_factory=True) == []
+    schema = Message.model_json_schema()
+    assert schema["required"] == ["role", "content"]
+    assert schema["properties"]["role"]["type"] == "string"
+    assert set(schema["$defs"]) >= {"TextBlock", "ToolCallBlock"}
+
+
+def test_what_is_known_about_extras_and_what_was_set():
+    made = usage(zz=1)
+    assert (made.model_extra, made.model_config) == ({"zz": 1}, {"extra": "allow"})
+    assert made.model_fields_set == {"input_tokens", "output_tokens", "total_tokens", "zz"}
+    closed: Any = HookResult()
+    assert (closed.model_extra, closed.model_config, closed.model_computed_fields) == (None, {}, {})
+    assert Usage.model_rebuild() is None
+
+
+def test_a_model_of_pydantic_may_have_ours_as_a_field():
+    class Theirs(pydantic.BaseModel):
+        usage: Usage
+
+    theirs = Theirs.model_validate({"usage": {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}})
+    assert theirs.usage == usage()
+    assert theirs.model_dump()["usage"]["total_tokens"] == 3
+    assert json.loads(theirs.model_dump_json())["usage"]["cost_usd"] is None
+    with pytest.raises(pydantic.ValidationError):
+        Theirs.model_validate({"usage": 5})

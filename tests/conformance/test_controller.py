@@ -1,0 +1,169 @@
+"""`check_module`: what it finds, what it survives, and what it reports."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from amplifier.conformance import Report, check_module
+from amplifier.conformance.harness.check_registry import CHECKS, all_clauses
+from amplifier.conformance.page import write_page
+from amplifier.errors import ModuleLoadError, ModuleNotFoundError
+from amplifier.models import from_json, to_json
+from tests.conformance.modules import SOUND_TOOL, write_module, write_project
+
+CORPUS = Path(__file__).parent / "corpus"
+
+SHIELDED_SLEEP = """import anyio
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(3600)"""
+
+
+def check(target: Any, **options: Any) -> Report:
+    async def run() -> Report:
+        return await check_module(target, **options)
+
+    return anyio.run(run)
+
+
+def broken(report: Report) -> set[str]:
+    return {found.clause for found in report.violations}
+
+
+def test_every_check_names_existing_clauses_and_describes_how_it_works():
+    clauses = all_clauses()
+    assert CHECKS
+    for each in CHECKS.values():
+        assert each.clauses, each.name
+        assert set(each.clauses) <= set(clauses), each.name
+        assert each.how.endswith("."), each.name
+
+
+def test_a_sound_tool_conforms_as_a_file_and_as_a_project(tmp_path):
+    for target in (write_module(tmp_path, SOUND_TOOL), write_project(tmp_path, SOUND_TOOL)):
+        report = check(target)
+        assert report.ok, str(report)
+        assert report.violations == report.recommendations == []
+        assert {each.status for each in report.clauses} <= {"kept", "not_checked"}
+        assert report.backends == ["asyncio", "trio"]
+
+
+async def test_it_runs_inside_a_loop_of_either_backend(tmp_path):
+    report = await check_module(write_module(tmp_path, SOUND_TOOL), only=["A7", "T5"])
+    assert report.ok, str(report)
+
+
+def test_a_report_round_trips_through_json_and_is_escaped_in_its_page(tmp_path):
+    source = SOUND_TOOL.replace('coordinator.mount("tools", Echo())', "return 7  # <b>")
+    report = check(write_module(tmp_path, source))
+    assert broken(report) == {"A4", "T4"} or broken(report) == {"A4"}
+    again = from_json(Report, to_json(report))
+    assert again == report
+    assert json.loads(to_json(report))["format"] == 1
+    page = write_page(report)
+    assert "<title>tool-echo: violations</title>" in page
+    assert "A4" in page
+    assert "<b>" not in page
+
+
+@pytest.mark.slow
+def test_the_same_seed_gives_the_same_report(tmp_path):
+    source = SOUND_TOOL.replace('text = input.get("text")', 'text = input["text"]')
+    file = write_module(tmp_path, source)
+    first, second = check(file, seed=3), check(file, seed=3)
+    assert not first.ok
+    first.seconds = second.seconds = 0.0
+    assert first == second
+
+
+def test_static_runs_nothing_of_the_module(tmp_path):
+    trace = tmp_path / "ran"
+    source = f"open({str(trace)!r}, 'w').close()\n" + SOUND_TOOL.replace("\n    ", "\n")
+    root = write_project(tmp_path, source, entry_points="")
+    report = check(root, static=True)
+    assert broken(report) == {"A1"}
+    assert report.profile == "static"
+    assert report.backends == []
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize(
+    ("planted", "clause"),
+    [
+        ("raise RuntimeError('no')", "A1"),
+        ("import sys; sys.exit(3)", "A1"),
+        ("import os; os._exit(3)", "A1"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_a_violation_and_no_more(tmp_path, planted, clause):
+    report = check(write_module(tmp_path, planted + "\n" + SOUND_TOOL.replace("\n    ", "\n")))
+    assert broken(report) == {clause}
+    assert report.verdict == "violations"
+
+
+@pytest.mark.parametrize(
+    ("planted", "clause"),
+    [
+        ("import time; time.sleep(3600)", "A17"),
+        ("import os; os._exit(1)", "A17"),
+        pytest.param(SHIELDED_SLEEP, "A8", marks=pytest.mark.slow),
+    ],
+)
+def test_a_call_that_cannot_be_stopped_ends_its_process_and_not_the_examination(tmp_path, planted, clause):
+    source = SOUND_TOOL.replace('text = input.get("text")', f'text = input.get("text")\n            {planted}')
+    report = check(write_module(tmp_path, source), only=["A7", "A2"], backends=["asyncio"])
+    assert clause in broken(report), str(report)
+    assert next(each for each in report.clauses if each.id == "A2").status == "kept"
+
+
+@pytest.mark.slow
+def test_a_module_that_runs_on_asyncio_alone_has_to_declare_it(tmp_path):
+    source = "import asyncio\n" + SOUND_TOOL.replace("\n    ", "\n").replace(
+        'text = input.get("text")', 'await asyncio.sleep(0); text = input.get("text")'
+    )
+    report = check(write_module(tmp_path, source))
+    assert broken(report) == {"A18"}, str(report)
+    declared = '__amplifier_backends__ = ("asyncio",)\n' + source
+    report = check(write_module(tmp_path, declared))
+    assert report.ok, str(report)
+    assert report.limitations == ["declares that it does not run on trio"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("examined_on", ["asyncio", "trio"])
+def test_a_call_that_hangs_after_a_cancelled_one_is_reported_once(examined_on):
+    file = CORPUS / "hook" / "faulty" / "A9_keeps_the_lock.py"
+    report = check(file, module_type="hook", only=["A9"], backends=[examined_on])
+    (violation,) = report.violations
+    assert violation.clause == "A9"
+    assert "did not end within" in str(violation)
+    assert "NoneType" not in str(report)
+
+
+def test_a_finding_can_be_reproduced_by_its_token(tmp_path):
+    source = SOUND_TOOL.replace("async def mount", "async def mount").replace(
+        "text = input.get",
+        "import threading; threading.Thread(target=__import__('time').sleep, args=(60,), daemon=True).start(); text = input.get",
+    )
+    file = write_module(tmp_path, source)
+    [found] = [found for found in check(file, only=["A14"]).violations if found.clause == "A14"]
+    words = found.reproduce.split()
+    assert words[:3] == ["amplifier", "module", "validate"]
+    again = check(file, replay=words[words.index("--replay") + 1])
+    assert broken(again) == {"A14"}
+
+
+def test_a_module_that_cannot_be_examined_is_reported(tmp_path):
+    with pytest.raises(ModuleNotFoundError, match="neither a folder"):
+        check("no-such-module-anywhere")
+    with pytest.raises(ModuleLoadError, match="expected one of"):
+        check("tool-todo", module_type="spoon")
+    with pytest.raises(ModuleLoadError, match="type of 'thing' is not known"):
+        check(write_module(tmp_path, "async def mount(coordinator, config): ...", "thing.py"), static=True)
+    report = check(write_module(tmp_path, SOUND_TOOL.replace('coordinator.mount("tools", Echo())', "config['key']")))
+    assert report.verdict == "unchecked"
+    assert any("could not be mounted" in note for note in report.notes)

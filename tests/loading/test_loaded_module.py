@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amplifier.errors import ModuleLoadError
+from amplifier.loading import TYPE_TO_MOUNT_POINT, LoadedModule
+from amplifier.loading._loaded_module import check_module_id, package_name, type_from_id
+
+HOSTILE_IDS = [
+    "",
+    ".",
+    "..",
+    "../x",
+    "tool/x",
+    "tool\\x",
+    "/etc/passwd",
+    "~root",
+    "tool-ok.evil",
+    "tool ok",
+    " tool",
+    "tool ",
+    "tool\n",
+    "tool\0x",
+    "Tool",
+    "TOOL-X",
+    "1tool",
+    "-tool",
+    "_tool",
+    "__init__",
+    "tool:x",
+    "tool;x",
+    "tool%2fx",
+    "tööl",
+    "tool-ｘ",
+    "tool-١",
+    "tool\u202ex",
+    "a" * 65,
+    "a" * 100_000,
+    "file:///etc",
+    "$HOME",
+    "tool*",
+    None,
+    7,
+    b"tool-x",
+    ["tool-x"],
+]
+
+
+def loaded(mount, **changes):
+    fields = {"module_id": "tool-x", "module_type": "tool", "mount": mount, "config": {"key": 1}, "origin": "here"}
+    return LoadedModule(**(fields | changes))
+
+
+@pytest.mark.parametrize("module_id", HOSTILE_IDS, ids=lambda value: ascii(value)[:20])
+def test_a_hostile_id_is_refused(module_id):
+    with pytest.raises(ModuleLoadError, match="is not a module id; expected lower-case letters") as caught:
+        check_module_id(module_id)
+    assert caught.value.reason_code == "validation_failed"
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("module_id", ["a", "tool-bash", "loop_basic", "hooks-tool-x", "x1", "a" * 64, "a-", "a--b"])
+def test_an_id_of_the_grammar_is_accepted(module_id):
+    assert check_module_id(module_id) == module_id
+
+
+@given(st.from_regex(r"[a-z][a-z0-9_-]{0,63}", fullmatch=True))
+def test_every_id_makes_an_importable_name(module_id):
+    name = package_name(check_module_id(module_id))
+    assert name.isidentifier()
+    assert name.isascii()
+
+
+@given(st.text(max_size=80))
+def test_an_accepted_id_holds_nothing_but_the_grammar(text):
+    try:
+        check_module_id(text)
+    except ModuleLoadError:
+        return
+    assert set(text) <= set("abcdefghijklmnopqrstuvwxyz0123456789-_")
+    assert text[0].isalpha()
+    assert len(text) <= 64
+
+
+@pytest.mark.parametrize(
+    ("module_id", "expected"),
+    [
+        ("loop-basic", "orchestrator"),
+        ("orchestrator-x", "orchestrator"),
+        ("provider-openai", "provider"),
+        ("tool-bash", "tool"),
+        ("tools-all", "tool"),
+        ("hook-x", "hook"),
+        ("hooks-logging", "hook"),
+        ("hooks-tool-x", "hook"),
+        ("hooks-loop", "hook"),
+        ("context_simple", "context"),
+        ("resolver-git", "resolver"),
+        ("my-tool", None),
+        ("toolbox", None),
+        ("looper-x", None),
+        ("x", None),
+    ],
+)
+def test_only_the_first_word_of_an_id_names_its_kind(module_id, expected):
+    assert type_from_id(module_id) == expected
+
+
+@pytest.mark.parametrize(("module_type", "mount_point"), TYPE_TO_MOUNT_POINT.items())
+def test_a_kind_has_its_mount_point(module_type, mount_point):
+    assert loaded(print, module_type=module_type).mount_point == mount_point
+
+
+def test_a_module_of_unknown_kind_has_no_mount_point():
+    assert loaded(print, module_type=None).mount_point is None
+
+
+def test_a_record_cannot_be_changed_and_does_not_show_its_configuration():
+    record = loaded(print, config={"api_key": "sk-secret"})
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        record.module_id = "other"
+    assert "tool-x" in repr(record)
+    assert "sk-secret" not in repr(record)
+
+
+async def test_calling_a_record_mounts_with_its_configuration():
+    async def mount(coordinator, config):
+        return coordinator, config
+
+    assert await loaded(mount)("coordinator") == ("coordinator", {"key": 1})
+    assert await loaded(mount)("coordinator", {"other": 2}) == ("coordinator", {"other": 2})
+    assert await loaded(mount, config={})("coordinator") == ("coordinator", {})
+
+
+async def test_a_synchronous_mount_is_accepted():
+    assert await loaded(lambda coordinator, config: config)(None) == {"key": 1}
+
+
+async def test_a_structured_mount_is_handed_to_the_host():
+    entered = []
+
+    @asynccontextmanager
+    async def mount(coordinator, config):
+        entered.append(config)
+        yield "instance"
+
+    class Host:
+        async def host(self, manager, *, name):
+            async with manager as value:
+                return name, value
+
+    assert await loaded(mount)(Host()) == ("tool-x", "instance")
+    assert entered == [{"key": 1}]
+
+
+async def test_a_structured_mount_needs_a_host():
+    @asynccontextmanager
+    async def mount(coordinator, config):
+        yield
+
+    with pytest.raises(ModuleLoadError, match=r"has no host\(\); mount it through a session") as caught:
+        await loaded(mount)(object())
+    assert caught.value.reason_code == "mount_failed"
+
+
+async def test_an_instance_that_happens_to_be_a_context_manager_is_returned_as_it_is():
+    class Instance:
+        async def __aenter__(self):
+            raise AssertionError("not to be called")
+
+        async def __aexit__(self, *exc_info):
+            raise AssertionError("not to be called")
+
+    instance = Instance()
+
+    async def mount(coordinator, config):
+        return instance
+
+    assert await loaded(mount)(object()) is instance

@@ -1,0 +1,283 @@
+"""Several modules with one id: which one is used, how a plan pins another, and what the listing shows."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import pytest
+
+from amplifier import AmplifierSession
+from amplifier.errors import ModuleConflictError, ModuleLoadError, ModuleNotFoundError
+from amplifier.loading import ModuleLoader, is_built_in, read_pin
+from amplifier.testing import MockContextManager
+from tests.loading._forge import Coordinator, distribution, package, root, write
+
+OURS = "amplifier.modules.tool_todo"
+
+
+@pytest.fixture
+def published(site):
+    """A published module with the id of a built-in one."""
+    distribution(site, "amplifier_module_tool_todo", {"tool-todo": "amplifier_module_tool_todo:mount"}, version="1.2")
+    package(site, "amplifier_module_tool_todo")
+    return "amplifier_module_tool_todo"
+
+
+def logged(caplog):
+    return [r.getMessage() for r in caplog.records if r.levelno == logging.INFO and r.name.startswith("amplifier.load")]
+
+
+async def loaded(source=None, loader=None):
+    return (await (loader or ModuleLoader()).load("tool-todo", source_hint=source)).mount.__module__
+
+
+# ── who wins ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_an_installed_module_takes_precedence_over_the_built_in_one(published, caplog):
+    with caplog.at_level(logging.INFO):
+        loader = ModuleLoader()
+        assert await loaded(loader=loader) == published
+        await loader.load("tool-todo")
+
+    (line,) = logged(caplog)
+    assert "entry point tool-todo of amplifier_module_tool_todo 1.2 is used" in line
+    assert "not entry point tool-todo of amplifier " in line
+    assert not is_built_in("tool-todo")
+
+
+async def test_without_another_the_built_in_one_is_used_and_nothing_is_logged(site, caplog):
+    with caplog.at_level(logging.INFO):
+        assert await loaded() == OURS
+    assert logged(caplog) == []
+    assert is_built_in("tool-todo")
+
+
+async def test_a_module_on_the_search_path_takes_precedence_over_the_built_in_one(tmp_path, make_loader, caplog):
+    where = root(tmp_path, "tool-todo")
+    with caplog.at_level(logging.INFO):
+        assert await loaded(loader=make_loader(search_paths=[tmp_path])) == "amplifier_module_tool_todo"
+    assert [f"path {where} is used" in line for line in logged(caplog)] == [True]
+
+
+async def test_an_installed_module_takes_precedence_over_the_search_path(published, tmp_path, make_loader):
+    root(tmp_path, "tool-todo", "async def mount(coordinator, config):\n    return 'search path'\n")
+    record = await make_loader(search_paths=[tmp_path]).load("tool-todo")
+    assert record.origin == "entry point tool-todo of amplifier_module_tool_todo 1.2"
+
+
+async def test_a_session_mounts_the_installed_one_and_its_plan_can_pin_ours(site):
+    distribution(site, "acme", {"tool-todo": "acme:mount"})
+    tool = "type('Tool', (), {'name': 'todo', 'description': 'theirs', 'execute': None})()"
+    package(site, "acme", f"async def mount(coordinator, config):\n    await coordinator.mount('tools', {tool})\n")
+
+    async def described(entry):
+        plan = {"session": {"orchestrator": "loop-basic", "context": "context-simple"}, "tools": [entry]}
+        async with AmplifierSession(plan) as session:
+            return session.coordinator.get("tools")["todo"].description
+
+    assert await described("tool-todo") == "theirs"
+    assert await described({"module": "tool-todo", "source": {"distribution": "acme"}}) == "theirs"
+    assert await described({"module": "tool-todo", "source": "builtin"}) != "theirs"
+
+
+# ── pins ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", ["amplifier_module_tool_todo", "Amplifier-Module.Tool_Todo"])
+async def test_a_source_pins_a_distribution_by_its_name(published, name):
+    assert await loaded({"distribution": name}) == published
+
+
+@pytest.mark.parametrize("source", ["builtin", {"distribution": "amplifier"}])
+async def test_a_source_pins_the_built_in_module(published, source, caplog):
+    with caplog.at_level(logging.INFO):
+        assert await loaded(source) == OURS
+    assert logged(caplog) == []
+    assert published not in sys.modules
+
+
+async def test_no_resolver_is_asked_about_a_pin(published):
+    class Resolver:
+        def resolve(self, module_id, source_hint=None):
+            raise AssertionError(f"asked about {module_id}")
+
+    loader = ModuleLoader(Coordinator(Resolver()))
+    assert await loaded("builtin", loader) == OURS
+    assert await loaded({"distribution": published}, loader) == published
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ({"distribution": "absent"}, "'absent', which does not provide it; it is not installed or provides no modules"),
+        ({"distribution": "other"}, "it provides tool-other"),
+        ({"distribution": "absent"}, 'provided by {"distribution": "amplifier_module_tool_todo"}'),
+        ({"distribution": "absent"}, '"builtin" (entry point tool-todo of amplifier'),
+    ],
+)
+async def test_a_pin_that_fits_nothing_lists_the_alternatives(published, site, source, words):
+    distribution(site, "other", {"tool-other": "other:mount"})
+    with pytest.raises(ModuleLoadError) as caught:
+        await loaded(source)
+    assert words in str(caught.value)
+    assert caught.value.reason_code == "missing_source"
+
+
+async def test_the_built_in_one_cannot_be_pinned_where_there_is_none(site):
+    distribution(site, "acme", {"tool-acme": "acme:mount"})
+    with pytest.raises(ModuleLoadError, match="pinned to the built-in one, which does not provide it"):
+        await ModuleLoader().load("tool-acme", source_hint="builtin")
+    with pytest.raises(ModuleLoadError, match="no installed distribution provides 'tool-absent'"):
+        await ModuleLoader().load("tool-absent", source_hint="builtin")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [None, "", "./builtin", "a/path", 5, {}, {"distribution": ""}, {"distribution": "x", "git": "y"}, ["builtin"]],
+)
+def test_other_sources_are_no_pins(source):
+    assert read_pin(source) is None
+
+
+async def test_a_directory_called_builtin_is_named_as_a_path(tmp_path, monkeypatch, make_loader):
+    package(tmp_path / "builtin", "amplifier_module_tool_todo")
+    monkeypatch.chdir(tmp_path)
+    assert await loaded("./builtin", make_loader()) == "amplifier_module_tool_todo"
+
+
+# ── two others ───────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def contested(site):
+    distribution(site, "acme", {"tool-todo": "acme:mount", "tool-acme": "acme:mount"})
+    distribution(site, "evil", {"tool-todo": "evil:mount"}, version="6.6")
+    for name in ("acme", "evil"):
+        package(site, name)
+
+
+async def test_two_claims_are_an_error_only_when_the_id_is_used(contested):
+    loader = ModuleLoader()
+    assert (await loader.load("tool-acme")).module_id == "tool-acme"
+    ids = [info.id for info in await loader.discover()]
+    assert ids.count("tool-todo") == 2
+    with pytest.raises(ModuleConflictError) as caught:
+        await loader.load("tool-todo")
+    for words in ("acme 1.0", "evil 6.6", '"source": {"distribution": "acme"}', '"source": "builtin"'):
+        assert words in str(caught.value)
+
+
+async def test_a_pin_settles_two_claims(contested):
+    assert await loaded({"distribution": "evil"}) == "evil"
+    assert await loaded("builtin") == OURS
+
+
+async def test_a_session_goes_on_without_a_contested_tool(contested):
+    plan = {
+        "session": {"orchestrator": "loop-basic", "context": "context-simple"},
+        "tools": ["tool-todo", "tool-filesystem"],
+    }
+    async with AmplifierSession(plan) as session:
+        assert [failure.module_id for failure in session.failures] == ["tool-todo"]
+        assert "read_file" in session.coordinator.get("tools")
+
+
+async def test_a_broken_module_is_not_replaced_by_the_built_in_one(site):
+    distribution(site, "acme", {"tool-todo": "acme:mount"})
+    package(site, "acme", "import no_such_library\n")
+    with pytest.raises(ModuleLoadError, match="no_such_library"):
+        await loaded()
+
+
+# ── what is listed ───────────────────────────────────────────────────────────────────────────────
+
+
+def entries(module_id, loader=None):
+    found = [entry for entry in (loader or ModuleLoader()).catalogue() if entry.info.id == module_id]
+    return [(entry.origin, entry.source, entry.is_used, entry.info.description) for entry in found]
+
+
+async def test_the_catalogue_shows_which_one_is_used_each_with_its_own_description(published):
+    theirs, ours = entries("tool-todo")
+    assert theirs == (
+        "amplifier_module_tool_todo 1.2",
+        {"distribution": "amplifier_module_tool_todo"},
+        True,
+        "About amplifier_module_tool_todo",
+    )
+    assert ours[:3] == ("built in", "builtin", False)
+    assert ours[3] != theirs[3]
+    assert [info.version for info in await ModuleLoader().discover() if info.id == "tool-todo"] == ["1.2"]
+
+
+async def test_contested_ids_are_not_used(contested):
+    assert [(origin, is_used) for origin, _, is_used, _ in entries("tool-todo")] == [
+        ("acme 1.0", False),
+        ("evil 6.6", False),
+        ("built in", False),
+    ]
+
+
+async def test_what_is_registered_in_process_comes_first(published, tmp_path):
+    root(tmp_path, "tool-todo")
+    loader = ModuleLoader(search_paths=[tmp_path], modules={"tool-todo": lambda coordinator, config: None})
+    assert [(origin.partition(" ")[0], is_used) for origin, _, is_used, _ in entries("tool-todo", loader)] == [
+        ("registered", True),
+        ("amplifier_module_tool_todo", False),
+        ("path", False),
+        ("built", False),
+    ]
+
+
+def test_a_distribution_without_a_summary_is_described_by_its_module(site):
+    write(site / "acme-1.dist-info" / "entry_points.txt", "[amplifier.modules]\ntool-acme = acme:mount\n")
+    package(site, "acme", '"""tool-acme: does what Acme does."""\n')
+    ((_, _, _, description),) = entries("tool-acme")
+    assert description == "does what Acme does"
+
+
+def test_built_in_modules_are_each_described_in_their_own_words():
+    found = [entry.info.description for entry in ModuleLoader().catalogue() if entry.source == "builtin"]
+    assert len(found) >= 20
+    assert len(set(found)) == len(found)
+
+
+def test_only_this_package_declares_built_in_modules(site):
+    write(site / "evil-1.dist-info" / "entry_points.txt", "[amplifier.builtin_modules]\ntool-evil = evil:mount\n")
+    assert entries("tool-evil") == []
+
+
+def test_published_programs_find_none_of_our_modules_among_theirs():
+    from importlib.metadata import entry_points
+
+    ours = [entry for entry in entry_points(group="amplifier.modules") if entry.value.startswith("amplifier.")]
+    assert ours == []
+
+
+def test_every_built_in_module_is_declared():
+    from pathlib import Path
+
+    import amplifier.modules
+
+    folder = Path(amplifier.modules.__file__).parent
+    names = {path.stem for path in folder.iterdir() if not path.name.startswith("_")}
+    declared = {entry.info.id.replace("-", "_") for entry in ModuleLoader().catalogue() if entry.source == "builtin"}
+    assert declared == names
+
+
+async def test_a_child_session_uses_what_its_parent_uses(published):
+    plan = {"session": {"orchestrator": "loop-basic", "context": "context-own"}, "tools": ["tool-todo"]}
+
+    async def mount(coordinator, config):
+        await coordinator.mount("context", MockContextManager())
+
+    parent = AmplifierSession(plan, loader=ModuleLoader(modules={"context-own": mount}))
+    async with parent, parent.fork() as child:
+        assert child.failures == parent.failures == []
+
+
+async def test_an_unknown_id_is_not_found_as_before(site):
+    with pytest.raises(ModuleNotFoundError):
+        await ModuleLoader().load("tool-tod")
