@@ -1,6 +1,6 @@
-"""provider-openai: OpenAI's models through its SDK, by the Responses API or by Chat Completions.
+"""provider-openai: OpenAI's models through its SDK, with the Responses API or Chat Completions.
 
-What all providers share is in `_provider`, the two APIs are in `_openai`.
+Code shared by all providers is in `_llm_provider`, the two APIs are in `_openai_wire`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from ._llm_provider import (
     ProviderOptions,
     Sdk,
     ServiceDefinition,
+    WireFormat,
     client_options,
     config_fields_of,
     log_not_mounted,
     make_info,
     mount_provider,
 )
-from ._openai_wire import DEFAULT_MODEL, ChatCompletions, ChatStyle, OpenAIModels, ResponsesApi, ResponsesStyle
+from ._openai_wire import DEFAULT_MODEL, ChatCompletions, OpenAIModels, ResponsesApi
 from ._shared.configuration import choice, flag, option, optional, read_options, text
 
 __all__ = ["mount"]
@@ -46,10 +47,10 @@ class OpenAIOptions(ProviderOptions):
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], Awaitable[None]] | None:
-    """Mount the provider, or log_not_mounted where there is no key.
+    """Mount the provider, or log a warning if there is no key.
 
     Raises:
-        PlanError: The config is wrong.
+        PlanError: The configuration is wrong.
         MissingExtraError: The SDK is not installed.
     """
     environment = {"api_key": _KEY, "base_url": _URL, "organization": "OPENAI_ORG_ID", "project": "OPENAI_PROJECT_ID"}
@@ -58,9 +59,17 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         log_not_mounted(_MODULE, "API key", f"set {_KEY} or api_key in the plan")
         return None
     catalogue = OpenAIModels()
-    parallel = options.parallel_tool_calls
-    chat = ChatStyle(max_tokens_field="max_completion_tokens", has_developer=True, parallel_tool_calls=parallel)
-    responses = ResponsesStyle(reasoning_summary=options.reasoning_summary, parallel_tool_calls=parallel)
+    wire_format: WireFormat
+    if options.api == "chat":
+        wire_format = ChatCompletions(
+            max_tokens_field="max_completion_tokens",
+            has_developer=True,
+            parallel_tool_calls=options.parallel_tool_calls,
+        )
+    else:
+        wire_format = ResponsesApi(
+            reasoning_summary=options.reasoning_summary, parallel_tool_calls=options.parallel_tool_calls
+        )
     service = ServiceDefinition(
         module=_MODULE,
         package="openai",
@@ -74,7 +83,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
             env_vars=[_KEY],
             fields=config_fields_of(_KEY, _URL, default_model=DEFAULT_MODEL, needs_url=False),
         ),
-        wire_format=ChatCompletions(chat) if options.api == "chat" else ResponsesApi(responses),
+        wire_format=wire_format,
         catalogue=catalogue,
         prices=Prices("openai"),
     )

@@ -1,6 +1,6 @@
-"""provider-openai-compatible: any server that speaks Chat Completions, wherever it is: vLLM, Ollama, llama.cpp, a gateway.
+"""provider-openai-compatible: any server with a Chat Completions API: vLLM, Ollama, llama.cpp, a gateway.
 
-What all providers share is in `_provider`, the API is in `_openai`.
+Code shared by all providers is in `_llm_provider`, the API is in `_openai_wire`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ._llm_provider import (
     make_info,
     mount_provider,
 )
-from ._openai_wire import ChatCompletions, ChatStyle, ConfiguredModels
+from ._openai_wire import ChatCompletions, ConfiguredModels
 from ._shared.configuration import choice, flag, option, optional, read_options, whole_number
 
 __all__ = ["mount"]
@@ -35,7 +35,7 @@ _KEY, _URL = "OPENAI_COMPATIBLE_API_KEY", "OPENAI_COMPATIBLE_BASE_URL"
 _NO_KEY = "not-needed"
 _DEFAULTS: dict[str, Any] = {
     "default_model": "default",
-    "idle_timeout": 300.0,  # a processor without help reads a long prompt for minutes before its first word
+    "idle_timeout": 300.0,  # without a GPU a long prompt takes minutes before the first token
     "context_window": 32_768,
     "max_tokens": 4096,
 }
@@ -51,10 +51,10 @@ class CompatibleOptions(ProviderOptions):
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], Awaitable[None]] | None:
-    """Mount the provider, or log_not_mounted where there is no address.
+    """Mount the provider, or log a warning if there is no base URL.
 
     Raises:
-        PlanError: The config is wrong.
+        PlanError: The configuration is wrong.
         MissingExtraError: The SDK is not installed.
     """
     environment = {"api_key": _KEY, "base_url": _URL}
@@ -63,7 +63,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         log_not_mounted(_MODULE, "address", f"set {_URL} or base_url in the plan, such as http://127.0.0.1:8080/v1")
         return None
     catalogue = ConfiguredModels(options.default_model, options.context_window or 32_768, options.max_tokens or 4096)
-    style = ChatStyle(
+    wire_format = ChatCompletions(
         max_tokens_field=options.max_tokens_field,
         parallel_tool_calls=options.parallel_tool_calls,
         seed=options.seed,
@@ -81,7 +81,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
             env_vars=[_KEY],
             fields=config_fields_of(_KEY, _URL, default_model="default", needs_url=True),
         ),
-        wire_format=ChatCompletions(style),
+        wire_format=wire_format,
         catalogue=catalogue,
         prices=Prices(None, options.base_url),
     )
@@ -91,7 +91,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
 def _client(sdk: Sdk, options: CompatibleOptions) -> Any:
     given = client_options(sdk, options)
     given["api_key"] = options.api_key or _NO_KEY
-    # Left out, the SDK would take both from OpenAI's variables and send them to a server that is not OpenAI's.
+    # Without these the SDK would send OpenAI's organization and project to a server that is not OpenAI's.
     headers = {
         **(given["default_headers"] or {}),
         "OpenAI-Organization": sdk.module.omit,

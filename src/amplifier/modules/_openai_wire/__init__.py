@@ -1,19 +1,16 @@
-"""OpenAI's two APIs, for the modules that speak them.
+"""OpenAI's two wire formats, Chat Completions and Responses, for the provider modules that use them.
 
-`_chat_*` is Chat Completions, `_responses_*` is Responses, each with a file per direction; `_models` knows the models.
+Each API has a file for requests and one that reads responses; `model_catalogue` describes the models.
 """
 
-from .chat_completions import ChatStyle
+from .chat_completions import ChatCompletions
 from .model_catalogue import DEFAULT_MODEL, ConfiguredModels, OpenAIModels
-from .responses_api import ResponsesStyle
-from .wire_formats import ChatCompletions, ResponsesApi
+from .responses_api import ResponsesApi
 
 __all__ = [
     "DEFAULT_MODEL",
     "ChatCompletions",
-    "ChatStyle",
     "ConfiguredModels",
     "OpenAIModels",
     "ResponsesApi",
-    "ResponsesStyle",
 ]

@@ -1,4 +1,4 @@
-"""OpenAI's models: what is known of them without asking, and how a list in OpenAI's form is read."""
+"""OpenAI's models: their limits by name, and how to read a list of models in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DEFAULT_MODEL = "gpt-5.6-sol"
 
 _CAPABILITIES = ["tools", "streaming", "thinking", "vision", "json_mode"]
 
-# Pattern, context window, output tokens; the first that fits counts.
+# Pattern, context window, output tokens; the first that matches counts.
 _SIZES: tuple[tuple[str, int, int], ...] = (
     (r"gpt-(5\.[4-9]|[6-9])(?!.*(mini|nano))", 1_050_000, 128_000),
     (r"gpt-5", 400_000, 128_000),
@@ -34,11 +34,11 @@ class OpenAIModels:
     path = "/models"
 
     def known(self) -> list[ModelInfo]:
-        """The models worth naming."""
+        """Models to list if the service cannot be asked."""
         return [self.look_up(model) for model in _KNOWN]
 
     def look_up(self, model: str) -> ModelInfo:
-        """What is known, or assumed, of a model."""
+        """The properties of a model, derived from its name."""
         window, output = next(((w, o) for pattern, w, o in _SIZES if re.match(pattern, model)), _UNKNOWN)
         return ModelInfo(
             id=model,
@@ -49,18 +49,18 @@ class OpenAIModels:
         )
 
     def read(self, body: Any) -> list[ModelInfo]:
-        """The service's own list."""
+        """Read the service's list of models."""
         return [self.look_up(given["id"]) for given in body["data"]]
 
 
 @final
 class ConfiguredModels:
-    """The catalogue of a server nobody here knows.
+    """The catalogue of a server with unknown models, described by the configuration.
 
     Args:
-        default_model: The one that is configured.
-        context_window: What it is said to hold.
-        max_tokens: How long its answers may be.
+        default_model: The configured model.
+        context_window: Its context window.
+        max_tokens: Its limit on output tokens.
     """
 
     path = "/models"
@@ -71,11 +71,11 @@ class ConfiguredModels:
         self._max_tokens = max_tokens
 
     def known(self) -> list[ModelInfo]:
-        """The one that is configured."""
+        """The configured model."""
         return [self.look_up(self._default_model)]
 
     def look_up(self, model: str) -> ModelInfo:
-        """What the config says of any model."""
+        """The configured properties, for any model."""
         return ModelInfo(
             id=model,
             display_name=model,
@@ -85,12 +85,12 @@ class ConfiguredModels:
         )
 
     def read(self, body: Any) -> list[ModelInfo]:
-        """The server's own list; some tell how much a model holds."""
+        """Read the server's list; some servers include the context window."""
         models = []
         for given in body["data"]:
             known = self.look_up(given["id"])
-            told = given.get("max_model_len") or given.get("context_length") or (given.get("meta") or {}).get("n_ctx")
-            if isinstance(told, int) and told > 0:
-                known.context_window = told
+            window = given.get("max_model_len") or given.get("context_length") or (given.get("meta") or {}).get("n_ctx")
+            if isinstance(window, int) and window > 0:
+                known.context_window = window
             models.append(known)
         return models

@@ -1,12 +1,12 @@
-"""From a request to the JSON of the Responses API; pure.
+"""Requests of OpenAI's Responses API.
 
-Nothing is kept at the service: every request holds the whole conversation, and the model's thoughts travel with it in
-sealed form.
+The service stores nothing: every request contains the whole conversation, with the model's reasoning in encrypted form.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, ClassVar, final
 
 import attrs
 
@@ -29,74 +29,75 @@ from .._llm_provider import (
     Conversation,
     EncodedRequest,
     Entry,
-    MessageEntry,
     ResultPart,
     ToolResultEntry,
     as_text,
     read_json_schema,
 )
+from .responses_api_reader import ResponsesApiReader
 from .shared_fields import image_url
 
 _INPUT_PARTS = ("input_file", "input_audio", "input_image")
 
 
+@final
 @attrs.frozen(kw_only=True)
-class ResponsesStyle:
-    """What the config adds to every request.
+class ResponsesApi:
+    """The Responses API: the newer one, which accepts encrypted reasoning of earlier turns.
 
     Attributes:
-        reasoning_summary: How thoroughly thoughts are summed up; None asks for no summary.
-        parallel_tool_calls: Sent if it is not None, with tools.
+        reasoning_summary: How detailed the summary of the reasoning is; None requests no summary.
+        parallel_tool_calls: Sent with tools if it is not None.
     """
+
+    path: ClassVar[str] = "/responses"
+    always_limits: ClassVar[bool] = False
 
     reasoning_summary: str | None = None
     parallel_tool_calls: bool | None = None
 
+    def encode(self, conversation: Conversation, request: ChatRequest, call: CallOptions) -> EncodedRequest:
+        """Encode a request as JSON."""
+        items = [item for entry in conversation.entries for item in _items(entry)]
+        encoded = EncodedRequest({"model": call.model, "input": items, "store": False})
+        body = encoded.body
+        body["include"] = ["reasoning.encrypted_content"]
+        if request.tools:
+            body["tools"] = [
+                {
+                    "type": "function",
+                    "name": spec.name,
+                    "description": spec.description or "",
+                    "parameters": spec.parameters,
+                    "strict": bool(spec.extra.get("strict", False)),  # the default is true, which few schemas satisfy
+                }
+                for spec in request.tools
+            ]
+            if call.tool_choice is not None:
+                choice = call.tool_choice
+                body["tool_choice"] = {"type": "function", "name": choice[0]} if isinstance(choice, tuple) else choice
+            if self.parallel_tool_calls is not None:
+                body["parallel_tool_calls"] = self.parallel_tool_calls
+        reasoning = {"effort": call.reasoning_effort, "summary": self.reasoning_summary}
+        optional = {
+            "max_output_tokens": call.max_tokens,
+            "temperature": call.temperature,
+            "top_p": call.top_p,
+            "reasoning": {name: value for name, value in reasoning.items() if value is not None} or None,
+            "text": _text_format(request),
+        }
+        body |= {name: value for name, value in optional.items() if value is not None}
+        if request.stop:
+            encoded.degradations.append(
+                Degradation(requested="stop", actual="not sent", reason="the Responses API has no stop sequences")
+            )
+        if call.stream:
+            body["stream"] = True
+        return encoded
 
-def encode_responses(
-    conversation: Conversation, request: ChatRequest, call: CallOptions, style: ResponsesStyle
-) -> EncodedRequest:
-    """Write a request."""
-    items = [item for entry in conversation.entries for item in _items(entry)]
-    encoded = EncodedRequest({"model": call.model, "input": items, "store": False})
-    body = encoded.body
-    body["include"] = ["reasoning.encrypted_content"]
-    if request.tools:
-        body["tools"] = [
-            {
-                "type": "function",
-                "name": spec.name,
-                "description": spec.description or "",
-                "parameters": spec.parameters,
-                "strict": bool(spec.extra.get("strict", False)),  # left out, it means yes, and few schemas qualify
-            }
-            for spec in request.tools
-        ]
-        if call.tool_choice is not None:
-            choice = call.tool_choice
-            body["tool_choice"] = {"type": "function", "name": choice[0]} if isinstance(choice, tuple) else choice
-        if style.parallel_tool_calls is not None:
-            body["parallel_tool_calls"] = style.parallel_tool_calls
-    chosen = {
-        "max_output_tokens": call.max_tokens,
-        "temperature": call.temperature,
-        "top_p": call.top_p,
-        "reasoning": _reasoning(call, style),
-        "text": _text_format(request),
-    }
-    body |= {name: value for name, value in chosen.items() if value is not None}
-    if request.stop:
-        encoded.degradations.append(
-            Degradation(requested="stop", actual="not sent", reason="the Responses API has no stop sequences")
-        )
-    if call.stream:
-        body["stream"] = True
-    return encoded
-
-
-def _reasoning(call: CallOptions, style: ResponsesStyle) -> dict[str, Any] | None:
-    wanted = {"effort": call.reasoning_effort, "summary": style.reasoning_summary}
-    return {name: value for name, value in wanted.items() if value is not None} or None
+    def reader(self, taken_ids: Iterable[str]) -> ResponsesApiReader:
+        """A reader for one response."""
+        return ResponsesApiReader(taken_ids)
 
 
 def _text_format(request: ChatRequest) -> dict[str, Any] | None:
@@ -111,28 +112,24 @@ def _items(entry: Entry) -> list[dict[str, Any]]:
     if isinstance(entry, ToolResultEntry):
         return [{"type": "function_call_output", "call_id": entry.call_id, "output": _output(entry.parts)}]
     if entry.role == "assistant":
-        return [item for block in entry.blocks if (item := _said(block)) is not None]
-    return _heard(entry)
+        return [item for block in entry.blocks if (item := _assistant_item(block)) is not None]
+    parts = [part for block in entry.blocks if (part := _part(block)) is not None]
+    return [{"type": "message", "role": entry.role, "content": parts}] if parts else []
 
 
-def _heard(words: MessageEntry) -> list[dict[str, Any]]:
-    parts = [part for block in words.blocks if (part := _part(block)) is not None]
-    return [{"type": "message", "role": words.role, "content": parts}] if parts else []
-
-
-def _said(block: ContentBlockUnion) -> dict[str, Any] | None:
-    """One item of the model's; thoughts go back only as this service sealed them."""
+def _assistant_item(block: ContentBlockUnion) -> dict[str, Any] | None:
+    """One item of an assistant message; only reasoning that this service encrypted goes back."""
     match block:
         case TextBlock():
             kind = "refusal" if block.extra.get("refusal") else "output_text"
-            words = {"type": kind, "refusal" if kind == "refusal" else "text": block.text}
+            content = {"type": kind, "refusal" if kind == "refusal" else "text": block.text}
             phase = {"phase": block.extra["phase"]} if block.extra.get("phase") else {}
-            return {"type": "message", "role": "assistant", "content": [words], **phase}
+            return {"type": "message", "role": "assistant", "content": [content], **phase}
         case ReasoningBlock():
-            sealed = block.extra.get("encrypted_content")
-            if not sealed:
+            encrypted = block.extra.get("encrypted_content")
+            if not encrypted:
                 return None
-            item = {"type": "reasoning", "summary": block.summary, "encrypted_content": sealed}
+            item = {"type": "reasoning", "summary": block.summary, "encrypted_content": encrypted}
             if block.extra.get("id"):
                 item["id"] = block.extra["id"]
             return item | ({"content": block.content} if block.content else {})

@@ -1,6 +1,6 @@
-"""From the events of the Responses API to blocks; pure.
+"""Responses of OpenAI's Responses API.
 
-The finished items of the stream are the truth; the pieces before them are for whoever watches.
+The blocks of the response come from the finished items; the deltas before them are only streamed.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from .._llm_provider import ResponseReader, ServiceError, SseEvent, read_json
 from .shared_fields import count_tokens
 
 _OUR_TYPE = {"function_call": "tool_call"}
-_PIECES = (
+_BLOCK_DELTAS = (
     "response.function_call_arguments.delta",
     "response.reasoning_summary_text.delta",
     "response.reasoning_text.delta",
 )
-_WORDS = ("response.output_text.delta", "response.refusal.delta")
+_TEXT_DELTAS = ("response.output_text.delta", "response.refusal.delta")
 _ENDS = ("response.completed", "response.incomplete")
 
 
@@ -32,7 +32,7 @@ class ResponsesApiReader(ResponseReader):
         self._over = False
 
     def read_event(self, event: SseEvent) -> list[StreamChunk]:
-        """Take one event; kinds that are not known are passed over."""
+        """Read one event; unknown types are ignored."""
         if event.data.strip() == "[DONE]":
             return []
         data = read_json(event.data)
@@ -43,19 +43,19 @@ class ResponsesApiReader(ResponseReader):
             raise ServiceError(data["response"])
         if kind == "response.output_item.added":
             return self._start(data["output_index"], data["item"])
-        if kind in _PIECES:
+        if kind in _BLOCK_DELTAS:
             return self.blocks.add(data["output_index"], data["delta"])
-        if kind in _WORDS:
-            return self._say((data["output_index"], data.get("content_index", 0)), data["delta"])
+        if kind in _TEXT_DELTAS:
+            return self._add_text((data["output_index"], data.get("content_index", 0)), data["delta"])
         if kind == "response.output_item.done":
             return self._end(data["output_index"], data["item"])
         if kind in _ENDS:
             self._over = True
-            self._note(data["response"])
+            self._read_metadata(data["response"])
         return []
 
     def read_body(self, body: dict[str, Any]) -> list[StreamChunk]:
-        """Take a response that came whole."""
+        """Read a response that was not streamed."""
         if body.get("error"):
             raise ServiceError(body)
         chunks: list[StreamChunk] = []
@@ -64,7 +64,7 @@ class ResponsesApiReader(ResponseReader):
         for index, item in enumerate(body["output"]):
             chunks += self._start(index, item)
             chunks += self._end(index, item)
-        self._note(body)
+        self._read_metadata(body)
         return chunks
 
     @property
@@ -72,20 +72,20 @@ class ResponsesApiReader(ResponseReader):
         """Whether the response has been completed."""
         return self._over
 
-    def _note(self, response: dict[str, Any]) -> None:
+    def _read_metadata(self, response: dict[str, Any]) -> None:
         self.model = response.get("model")
         if response.get("id"):
             self.metadata["response_id"] = response["id"]
         why = response.get("incomplete_details") or {}
         self.finish_reason = why.get("reason") or response.get("status") or "completed"
-        count_tokens(self.token_counts, response.get("usage"), asked="input", answered="output")
+        count_tokens(self.token_counts, response.get("usage"), input_name="input", output_name="output")
 
     def _start(self, index: int, item: dict[str, Any]) -> list[StreamChunk]:
         if item["type"] == "message":  # its parts are the blocks
             return []
         return [self.blocks.start(index, _OUR_TYPE.get(item["type"], item["type"]))]
 
-    def _say(self, key: tuple[int, int], text: str) -> list[StreamChunk]:
+    def _add_text(self, key: tuple[int, int], text: str) -> list[StreamChunk]:
         chunks = [] if key in self.blocks else [self.blocks.start(key, "text")]
         return chunks + self.blocks.add(key, text)
 
@@ -119,5 +119,5 @@ def _block(item: dict[str, Any]) -> ContentBlockUnion:
     if item["type"] == "reasoning":
         kept = {name: item[name] for name in ("id", "encrypted_content", "status") if item.get(name)}
         return ReasoningBlock(content=item.get("content") or [], summary=item.get("summary") or [], **kept)
-    block: ContentBlockUnion = from_dict(ContentBlockUnion, item)  # an item of the service's own, kept as it came
+    block: ContentBlockUnion = from_dict(ContentBlockUnion, item)  # an item of another type, kept as received
     return block

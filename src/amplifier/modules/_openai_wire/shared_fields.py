@@ -1,4 +1,4 @@
-"""Pieces of both of OpenAI's APIs that look alike; pure."""
+"""Fields that OpenAI's two APIs have in common."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from amplifier.models import ImageBlock
 
 from .._llm_provider import TokenCounts
 
+REASONING_FIELDS = ("reasoning_content", "reasoning")
+"""Where Chat Completions servers put a model's reasoning; the official API has no such field."""
+
 
 def image_url(block: ImageBlock) -> str:
-    """An image's address; one that is held as base64 becomes a data address.
+    """The URL of an image; base64 data becomes a data URL.
 
     Raises:
-        InvalidRequestError: The source says neither.
+        InvalidRequestError: The source contains neither.
     """
     source = block.source
     url = source.get("url") or source.get("image_url")
@@ -24,19 +27,19 @@ def image_url(block: ImageBlock) -> str:
     if isinstance(data, str):
         return f"data:{source.get('media_type') or 'image/png'};base64,{data}"
     raise InvalidRequestError(
-        f"an image's source has neither url nor data, only {sorted(source)}; expected base64 data or an address"
+        f"an image's source has neither url nor data, only {sorted(source)}; expected base64 data or a URL"
     )
 
 
-def count_tokens(token_counts: TokenCounts, usage: dict[str, Any] | None, *, asked: str, answered: str) -> None:
-    """Take the service's counts, under whichever names the API has for them."""
+def count_tokens(token_counts: TokenCounts, usage: dict[str, Any] | None, *, input_name: str, output_name: str) -> None:
+    """Copy the service's token counts; the APIs use different names for them."""
     if not usage:
         return
-    into = usage.get(f"{asked}_tokens_details") or {}
-    out = usage.get(f"{answered}_tokens_details") or {}
-    token_counts.input_tokens = usage.get(f"{asked}_tokens") or 0
-    token_counts.output_tokens = usage.get(f"{answered}_tokens") or 0
-    token_counts.cache_read_tokens = into.get("cached_tokens", usage.get("prompt_cache_hit_tokens"))
-    token_counts.cache_write_tokens = into.get("cache_write_tokens")
-    token_counts.reasoning_tokens = out.get("reasoning_tokens")
+    input_details = usage.get(f"{input_name}_tokens_details") or {}
+    output_details = usage.get(f"{output_name}_tokens_details") or {}
+    token_counts.input_tokens = usage.get(f"{input_name}_tokens") or 0
+    token_counts.output_tokens = usage.get(f"{output_name}_tokens") or 0
+    token_counts.cache_read_tokens = input_details.get("cached_tokens", usage.get("prompt_cache_hit_tokens"))
+    token_counts.cache_write_tokens = input_details.get("cache_write_tokens")
+    token_counts.reasoning_tokens = output_details.get("reasoning_tokens")
     token_counts.is_reported = True

@@ -1,10 +1,13 @@
-"""From a request to the JSON of Anthropic's Messages API; pure."""
+"""Requests of Anthropic's Messages API."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, ClassVar, final
+
+import attrs
 
 from amplifier.models import (
     ChatRequest,
@@ -33,6 +36,7 @@ from .._llm_provider import (
     ToolResultEntry,
     read_json_schema,
 )
+from ._messages_api_reader import MessagesApiReader
 from ._model_catalogue import thinks_adaptively
 from ._options import AnthropicOptions
 
@@ -45,40 +49,52 @@ _CONTINUED = "[the conversation continues]"
 _JSON_ONLY = "Answer with one JSON value and nothing else: no words around it, no code fence."
 
 
-def encode(
-    conversation: Conversation, request: ChatRequest, call: CallOptions, options: AnthropicOptions
-) -> EncodedRequest:
-    """Write a request.
+@final
+@attrs.frozen
+class MessagesApi:
+    """Anthropic's Messages API."""
 
-    The service takes system words in one place, before everything. Those that open the conversation go there; later ones,
-    which hooks inject, stay where they are as marked words of the user.
-    """
-    system, rest = _split(conversation.entries)
-    encoded = EncodedRequest({"model": call.model, "max_tokens": call.max_tokens, "messages": _messages(rest)})
-    body = encoded.body
-    if request.tools:
-        body["tools"] = [_tool(spec) for spec in request.tools]
-        if call.tool_choice is not None:
-            body["tool_choice"] = _tool_choice(call)
-    _answer_format(encoded, request, system)
-    _thinking(encoded, call, options)
-    if system:
-        body["system"] = system
-    if "thinking" not in body:  # a thinking model takes no other sampling than its own
-        body |= {n: v for n, v in (("temperature", call.temperature), ("top_p", call.top_p)) if v is not None}
-    if request.stop:
-        body["stop_sequences"] = list(request.stop)
-    user = (request.metadata or {}).get("user_id")
-    if isinstance(user, str):
-        body["metadata"] = {"user_id": user}
-    if call.stream:
-        body["stream"] = True
-    if options.enable_prompt_caching:
-        _mark_for_cache(body)
-    return encoded
+    path: ClassVar[str] = "/v1/messages"
+    always_limits: ClassVar[bool] = True
+
+    options: AnthropicOptions
+
+    def encode(self, conversation: Conversation, request: ChatRequest, call: CallOptions) -> EncodedRequest:
+        """Encode a request as JSON.
+
+        The service accepts system text only before all messages. System messages that open the conversation go there;
+        later ones, which hooks inject, stay in place as marked text of the user.
+        """
+        system, rest = _split_system(conversation.entries)
+        encoded = EncodedRequest({"model": call.model, "max_tokens": call.max_tokens, "messages": _messages(rest)})
+        body = encoded.body
+        if request.tools:
+            body["tools"] = [_tool(spec) for spec in request.tools]
+            if call.tool_choice is not None:
+                body["tool_choice"] = _tool_choice(call)
+        _set_response_format(encoded, request, system)
+        _set_thinking(encoded, call, self.options)
+        if system:
+            body["system"] = system
+        if "thinking" not in body:  # a thinking model rejects other sampling parameters
+            body |= {n: v for n, v in (("temperature", call.temperature), ("top_p", call.top_p)) if v is not None}
+        if request.stop:
+            body["stop_sequences"] = list(request.stop)
+        user = (request.metadata or {}).get("user_id")
+        if isinstance(user, str):
+            body["metadata"] = {"user_id": user}
+        if call.stream:
+            body["stream"] = True
+        if self.options.enable_prompt_caching:
+            _mark_for_cache(body)
+        return encoded
+
+    def reader(self, taken_ids: Iterable[str]) -> MessagesApiReader:
+        """A reader for one response."""
+        return MessagesApiReader(taken_ids)
 
 
-def _split(entries: list[Entry]) -> tuple[list[dict[str, Any]], list[Entry]]:
+def _split_system(entries: list[Entry]) -> tuple[list[dict[str, Any]], list[Entry]]:
     system: list[dict[str, Any]] = []
     for index, entry in enumerate(entries):
         if not (isinstance(entry, MessageEntry) and entry.role in ("system", "developer")):
@@ -88,7 +104,7 @@ def _split(entries: list[Entry]) -> tuple[list[dict[str, Any]], list[Entry]]:
 
 
 def _messages(entries: list[Entry]) -> list[dict[str, Any]]:
-    """Turns that alternate and begin with the user; tool results, which follow their calls, come first in theirs."""
+    """Messages with alternating roles that begin with the user; tool results come first in their message."""
     turns: list[dict[str, Any]] = []
     for entry in entries:
         role, content = _turn(entry)
@@ -112,7 +128,7 @@ def _turn(entry: Entry) -> tuple[str, list[dict[str, Any]]]:
 
 
 def _block(block: ContentBlockUnion) -> dict[str, Any] | None:
-    """One block; None for what this service would refuse: thoughts of other makes, and thoughts without a signature."""
+    """One block; None for what the service rejects: reasoning of other services and thinking without a signature."""
     match block:
         case TextBlock():
             return _text(block)
@@ -150,7 +166,7 @@ def _result(result: ToolResultEntry) -> dict[str, Any]:
 
 
 def tool_use_id(given: str) -> str:
-    """An id the service accepts: its own unchanged, those of other makes spelt with its letters, still told apart."""
+    """A valid id for the service: its own ids unchanged, others with invalid characters replaced and a hash appended."""
     if _GOOD_ID.fullmatch(given):
         return given
     return re.sub(r"[^A-Za-z0-9_-]", "_", given)[:64] + "_" + hashlib.sha256(given.encode()).hexdigest()[:12]
@@ -170,7 +186,7 @@ def _tool_choice(call: CallOptions) -> dict[str, Any]:
     return {"type": "any" if choice == "required" else choice}
 
 
-def _answer_format(encoded: EncodedRequest, request: ChatRequest, system: list[dict[str, Any]]) -> None:
+def _set_response_format(encoded: EncodedRequest, request: ChatRequest, system: list[dict[str, Any]]) -> None:
     if isinstance(request.response_format, ResponseFormatJsonSchema):
         _, schema, _ = read_json_schema(request.response_format)
         encoded.body["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
@@ -179,14 +195,14 @@ def _answer_format(encoded: EncodedRequest, request: ChatRequest, system: list[d
         encoded.degradations.append(
             Degradation(
                 requested="response_format json",
-                actual="the model was told to answer in JSON",
+                actual="the system prompt instructs the model to answer in JSON",
                 reason="the API enforces JSON only with a schema",
             )
         )
 
 
-def _thinking(encoded: EncodedRequest, call: CallOptions, options: AnthropicOptions) -> None:
-    """Let the model think if an effort is asked for; the newer ones take the effort, the older ones a budget."""
+def _set_thinking(encoded: EncodedRequest, call: CallOptions, options: AnthropicOptions) -> None:
+    """Enable thinking if the request has an effort; newer models take the effort, older ones a token budget."""
     body, effort = encoded.body, call.reasoning_effort
     wanted = options.extended_thinking
     if wanted is None:
@@ -204,7 +220,7 @@ def _thinking(encoded: EncodedRequest, call: CallOptions, options: AnthropicOpti
     budget = options.thinking_budget_tokens or _BUDGETS.get(effort or "", _BUDGETS["medium"])
     budget = min(budget, (call.max_tokens or 0) - _LEAST_BUDGET)
     if budget < _LEAST_BUDGET:
-        _without_thinking(encoded, f"max_tokens {call.max_tokens} leaves no room for it")
+        _without_thinking(encoded, f"max_tokens {call.max_tokens} is too small for it")
         return
     body["thinking"] = {"type": "enabled", "budget_tokens": budget}
 
@@ -214,7 +230,7 @@ def _without_thinking(encoded: EncodedRequest, reason: str) -> None:
 
 
 def _mark_for_cache(body: dict[str, Any]) -> None:
-    """Two marks: after the tools and system words, which stay the same, and after the newest words of the user."""
+    """Set two cache marks: after the tools and system text, which stay the same, and after the newest user message."""
     places = [body.get("system") or body.get("tools") or []]
     if body["messages"] and body["messages"][-1]["role"] == "user":
         places.append(body["messages"][-1]["content"])

@@ -1,4 +1,4 @@
-"""From the events of Anthropic's Messages API to blocks; pure."""
+"""Responses of Anthropic's Messages API."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MessagesApiReader(ResponseReader):
         self._stopped = False
 
     def read_event(self, event: SseEvent) -> list[StreamChunk]:
-        """Take one event of the stream; kinds that are not known are passed over, as the service asks."""
+        """Read one event of the stream; unknown types are ignored, as the service requires."""
         data = read_json(event.data)
         kind = data.get("type") or event.name
         if kind == "message_start":
@@ -51,7 +51,7 @@ class MessagesApiReader(ResponseReader):
         return []
 
     def read_body(self, body: dict[str, Any]) -> list[StreamChunk]:
-        """Take a message that came whole."""
+        """Read a message that was not streamed."""
         if body.get("type") == "error":
             raise ServiceError(body)
         self._begin(body)
@@ -64,7 +64,7 @@ class MessagesApiReader(ResponseReader):
 
     @property
     def is_over(self) -> bool:
-        """Whether the message has been ended."""
+        """Whether the message is complete."""
         return self._stopped
 
     def _begin(self, message: dict[str, Any]) -> None:
@@ -108,7 +108,7 @@ class MessagesApiReader(ResponseReader):
         return [self.blocks.end(index, _block(start, text))]
 
     def _count(self, usage: dict[str, Any] | None) -> None:
-        """Take the counts; later ones replace earlier ones, which they include."""
+        """Read token counts; later ones replace earlier ones, which they include."""
         if not usage:
             return
         used = self._usage
@@ -131,7 +131,7 @@ def _block(start: dict[str, Any], text: str) -> ContentBlockUnion:
         return ThinkingBlock(thinking=text, signature=start.get("signature") or None)
     if kind == "redacted_thinking":
         return RedactedThinkingBlock(data=start["data"])
-    # A kind of the future, or one of the service's own tools: kept as it came, its input put together.
+    # An unknown type or one of the service's own tools: kept as received, with its input parsed.
     whole = {**start, "input": read_json(text)} if text and "input" in start else start
     block: ContentBlockUnion = from_dict(ContentBlockUnion, whole)
     return block

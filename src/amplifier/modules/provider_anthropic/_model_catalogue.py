@@ -1,4 +1,4 @@
-"""Claude models: what is known of them without asking, and how the service's own list is read."""
+"""Claude models: their limits by name, and how to read the service's list of models."""
 
 from __future__ import annotations
 
@@ -14,30 +14,18 @@ _VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:-(\d)(?!\d))?")
 _CAPABILITIES = ["tools", "streaming", "thinking", "vision", "json_mode"]
 
 _USUAL_OUTPUT = 32_000
-"""Output tokens asked for where nobody says otherwise; the newer models would give four times as many."""
+"""The default limit on output tokens; newer models allow four times as many."""
 
 
 def version_of(model: str) -> tuple[int, int]:
-    """The generation of a model by its name; a name that tells nothing counts as new."""
+    """The version in a model's name; a name without one counts as new."""
     found = _VERSION.search(model)
     return (int(found[1]), int(found[2] or 0)) if found else (5, 0)
 
 
 def thinks_adaptively(model: str) -> bool:
-    """Whether the model decides itself how long to think; the older ones are given a budget."""
+    """Whether the model decides how long to think; older models take a token budget."""
     return version_of(model) >= (4, 6)
-
-
-def _window(model: str) -> int:
-    version = version_of(model)
-    return 1_000_000 if version >= (4, 6) else 200_000
-
-
-def _output(model: str) -> int:
-    version = version_of(model)
-    if version < (3, 5):
-        return 4096
-    return 8192 if version < (3, 7) else _USUAL_OUTPUT
 
 
 @final
@@ -47,21 +35,23 @@ class ClaudeModels:
     path = "/v1/models?limit=1000"
 
     def known(self) -> list[ModelInfo]:
-        """The models worth naming."""
+        """Models to list if the service cannot be asked."""
         return [self.look_up(model) for model in _KNOWN]
 
     def look_up(self, model: str) -> ModelInfo:
-        """What is known, or assumed, of a model."""
+        """The properties of a model, derived from its name."""
+        version = version_of(model)
+        output = 4096 if version < (3, 5) else 8192 if version < (3, 7) else _USUAL_OUTPUT
         return ModelInfo(
             id=model,
             display_name=model.replace("-", " ").title(),
-            context_window=_window(model),
-            max_output_tokens=_output(model),
+            context_window=1_000_000 if thinks_adaptively(model) else 200_000,
+            max_output_tokens=output,
             capabilities=list(_CAPABILITIES),
         )
 
     def read(self, body: Any) -> list[ModelInfo]:
-        """The service's own list."""
+        """Read the service's list of models."""
         models = []
         for given in body["data"]:
             known = self.look_up(given["id"])

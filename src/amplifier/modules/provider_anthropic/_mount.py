@@ -1,17 +1,13 @@
-"""Reads the plan and mounts the provider."""
+"""Mounts provider-anthropic."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, final
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from amplifier.contracts import Coordinator
-from amplifier.models import ChatRequest
 
 from .._llm_provider import (
-    CallOptions,
-    Conversation,
-    EncodedRequest,
     Prices,
     Sdk,
     ServiceDefinition,
@@ -22,8 +18,7 @@ from .._llm_provider import (
     mount_provider,
 )
 from .._shared.configuration import read_options
-from ._messages_api import encode
-from ._messages_api_reader import MessagesApiReader
+from ._messages_api import MessagesApi
 from ._model_catalogue import DEFAULT_MODEL, ClaudeModels
 from ._options import AnthropicOptions
 
@@ -31,30 +26,11 @@ _MODULE = "provider-anthropic"
 _KEY, _URL = "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"
 
 
-@final
-class MessagesApi:
-    """Anthropic's Messages API."""
-
-    path = "/v1/messages"
-    always_limits = True
-
-    def __init__(self, options: AnthropicOptions) -> None:
-        self._options = options
-
-    def encode(self, conversation: Conversation, request: ChatRequest, call: CallOptions) -> EncodedRequest:
-        """Write a request."""
-        return encode(conversation, request, call, self._options)
-
-    def reader(self, taken_ids: Iterable[str]) -> MessagesApiReader:
-        """A reader for one answer."""
-        return MessagesApiReader(taken_ids)
-
-
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], Awaitable[None]] | None:
-    """Mount the provider, or log_not_mounted where there is no key.
+    """Mount the provider, or log a warning if there is no key.
 
     Raises:
-        PlanError: The config is wrong.
+        PlanError: The configuration is wrong.
         MissingExtraError: The SDK is not installed.
     """
     environment = {"api_key": _KEY, "base_url": _URL}
