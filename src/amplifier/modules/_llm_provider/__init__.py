@@ -1,8 +1,7 @@
-"""What the providers on official SDKs share: everything but the wire_format.
+"""Code shared by the providers on official SDKs: everything but the wire format of a service.
 
-`_streams` is what all streaming providers return, `_options` reads the plan, `_mounting` builds and mounts, `_provider` is the provider, `_wire` one HTTP exchange, `_sse` its
-events, `_errors` what can go wrong, `_conversation` and `_answer` the two directions in normal form, `_wire_format` what a
-service adds to that.
+`conversation` normalises requests, `wire_format` is the interface to a service's JSON, `response_reader` collects responses,
+`sdk_http_client` sends requests, `error_mapping` maps failures to the error taxonomy, `streams` is what ``stream()`` returns.
 """
 
 from .conversation import Conversation, Entry, MessageEntry, ResultPart, ToolResultEntry, as_text, read_conversation

@@ -1,7 +1,6 @@
-"""A request's messages in one normal form, with every tool call answered: what all dialects are written from.
+"""Normalises a request's messages for the wire formats and repairs their sequence of tool calls and results.
 
-Messages arrive in several styles: text or blocks, calls as blocks or beside them, results as messages or as blocks.
-Below: the models. Above: the encoders of each wire_format.
+Messages arrive in several styles: text or blocks, calls as blocks or in ``tool_calls``, results as messages or as blocks.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ from amplifier.models import (
 )
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant"]
-"""Who speaks, once tool results are apart."""
+"""The role of a message that is not a tool result."""
 
 ResultPart: TypeAlias = TextBlock | ImageBlock | UnknownBlock
-"""What a tool result is made of."""
+"""A part of a tool result."""
 
-# What no service takes from that side of the conversation.
-_NOT_THE_MODELS = (ToolResultBlock, ImageBlock)
-_ONLY_THE_MODELS = (ToolResultBlock, ToolCallBlock, ThinkingBlock, RedactedThinkingBlock, ReasoningBlock)
+# Blocks that no service accepts from the assistant, and from the other roles.
+_NOT_FROM_ASSISTANT = (ToolResultBlock, ImageBlock)
+_ONLY_FROM_ASSISTANT = (ToolResultBlock, ToolCallBlock, ThinkingBlock, RedactedThinkingBlock, ReasoningBlock)
 
 NO_RESULT = "[no result was recorded for this call]"
 
 
 @attrs.frozen
 class MessageEntry:
-    """What somebody said; an assistant's calls are among the blocks."""
+    """A message that is not a tool result; an assistant's calls are among the blocks."""
 
     role: Role
     blocks: list[ContentBlockUnion]
@@ -49,7 +48,7 @@ class MessageEntry:
 
 @attrs.frozen
 class ToolResultEntry:
-    """What a tool answered."""
+    """The result of a tool call."""
 
     call_id: str
     parts: list[ResultPart]
@@ -65,8 +64,8 @@ class Conversation:
 
     Attributes:
         entries: The conversation.
-        repairs: What had to be mended, one record each; empty for a good conversation.
-        call_ids: Every id that is taken.
+        repairs: One record for each repair of the sequence.
+        call_ids: Every tool call id in use.
     """
 
     entries: list[Entry]
@@ -75,10 +74,10 @@ class Conversation:
 
 
 def read_conversation(messages: Iterable[Message]) -> Conversation:
-    """Bring messages into the normal form and mend their tool sequence; the messages are not changed.
+    """Normalise messages and repair the sequence of tool calls and results; the messages are not changed.
 
-    A call without a result gets one that says so. A result is moved behind its call. A second call of one id and a second
-    result of one call are left out, and a result without a call becomes the user's words: no service accepts them.
+    A call without a result gets a placeholder. A result is moved behind its call. A second call with the same id and a
+    second result of a call are omitted, and a result without a call becomes user text: no service accepts them.
     """
     entries: list[Entry] = []
     for message in messages:
@@ -120,7 +119,7 @@ def _in_order(
 
 
 def _without_second_calls(words: MessageEntry, used: set[str], repairs: list[dict[str, Any]]) -> MessageEntry:
-    """The words without calls whose id was used before: there is one result, and it belongs to the first."""
+    """Remove calls whose id was used before: there is one result, and it belongs to the first."""
     kept: list[ContentBlockUnion] = []
     for block in words.blocks:
         if isinstance(block, ToolCallBlock):
@@ -142,9 +141,9 @@ def _normal(message: Message) -> list[Entry]:
     blocks = _blocks(message.content)
     role: Role = message.role  # type: ignore[assignment]  # the other two roles returned above
     if role == "assistant":
-        blocks += _calls_beside(message, blocks)
+        blocks += _listed_calls(message, blocks)
     results: list[Entry] = [_result(block) for block in blocks if isinstance(block, ToolResultBlock)]
-    misplaced = _NOT_THE_MODELS if role == "assistant" else _ONLY_THE_MODELS
+    misplaced = _NOT_FROM_ASSISTANT if role == "assistant" else _ONLY_FROM_ASSISTANT
     words = [block for block in blocks if not isinstance(block, misplaced)]
     return [*results, MessageEntry(role, words)] if words else results
 
@@ -156,7 +155,7 @@ def _blocks(content: str | Sequence[ContentBlockUnion]) -> list[ContentBlockUnio
 
 
 def _results(message: Message) -> list[Entry]:
-    """A tool's message; one that holds result blocks speaks for each of them."""
+    """The results in a tool message: its result blocks, or else its whole content."""
     content = message.content
     if not isinstance(content, str):
         within = [block for block in content if isinstance(block, ToolResultBlock)]
@@ -171,7 +170,7 @@ def _result(block: ToolResultBlock) -> ToolResultEntry:
 
 
 def _parts(output: Any) -> list[ResultPart]:
-    """A tool's output as parts; what is no list of blocks is one text."""
+    """A tool's output as parts; anything but a list of blocks is one text."""
     if isinstance(output, list) and output and all(_is_block(item) for item in output):
         return [_part(item) for item in output]
     text = output if isinstance(output, str) else as_text(output)
@@ -189,8 +188,8 @@ def _part(item: Any) -> ResultPart:
     return TextBlock(text=as_text(item))
 
 
-def _calls_beside(message: Message, blocks: list[ContentBlockUnion]) -> list[ContentBlockUnion]:
-    """Calls that stand in ``tool_calls`` only, in this project's form or OpenAI's."""
+def _listed_calls(message: Message, blocks: list[ContentBlockUnion]) -> list[ContentBlockUnion]:
+    """Calls that are only in ``tool_calls``, in this project's format or OpenAI's."""
     listed = message.extra.get("tool_calls")
     shown = {block.id for block in blocks if isinstance(block, ToolCallBlock)}
     beside: list[ContentBlockUnion] = []
@@ -215,5 +214,5 @@ def _as_arguments(given: Any) -> dict[str, Any]:
 
 
 def as_text(value: Any) -> str:
-    """A value as JSON text for a model; what has no JSON form is shown as Python shows it."""
+    """A value as JSON text for a model; values without a JSON form become their ``str``."""
     return json.dumps(value, ensure_ascii=False, default=str)

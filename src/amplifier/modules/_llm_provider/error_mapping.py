@@ -1,7 +1,4 @@
-"""From what a service or the network reports to our taxonomy: one table for all providers, pure.
-
-Above: `_wire` and `_provider`, which raise what is made here.
-"""
+"""Maps status codes and error bodies of services to the error taxonomy; one table for all providers."""
 
 from __future__ import annotations
 
@@ -47,9 +44,9 @@ _BY_STATUS: Mapping[int, type[LLMError]] = {
     429: RateLimitError,
 }
 
-# What services call their errors, in ``error.type`` or ``error.code``; they say more than the status, and inside a
-# stream there is no status.
-_BY_WORD: Mapping[str, type[LLMError]] = {
+# The values of ``error.type`` and ``error.code``; they are more specific than the status, and an error inside a stream has
+# no status.
+_BY_CODE: Mapping[str, type[LLMError]] = {
     "api_error": ProviderUnavailableError,
     "authentication_error": AuthenticationError,
     "billing_error": QuotaExceededError,
@@ -85,21 +82,21 @@ _CONTEXT = re.compile(
 _FILTERED = re.compile(
     r"content.?(filter|management policy|policy)|safety (system|reasons)|flagged|usage policies", re.IGNORECASE
 )
-_BROKE = re.compile(r"credit balance|exceeded your current quota|billing", re.IGNORECASE)
-_SPAN = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:([\d.]+)s)?(?:([\d.]+)ms)?")
+_QUOTA = re.compile(r"credit balance|exceeded your current quota|billing", re.IGNORECASE)
+_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:([\d.]+)s)?(?:([\d.]+)ms)?")
 
 MAX_MESSAGE = 1000
 
 
 @attrs.frozen
 class ErrorContext:
-    """Who and what an error is about, and what its text must not contain.
+    """The provider and model of an error, and the secret its text must not contain.
 
     Attributes:
         provider: The provider's name.
-        model: The model that was asked.
-        secret: The key; some servers repeat it in their errors.
-        overloaded_multiplier: Factor on the pause after an overload.
+        model: The requested model.
+        secret: The API key; some servers include it in error messages.
+        overloaded_multiplier: Factor on the retry delay after an overload.
     """
 
     provider: str
@@ -108,33 +105,33 @@ class ErrorContext:
     overloaded_multiplier: float = 10.0
 
     def clean(self, text: str) -> str:
-        """Foreign text for a message: no key, nothing a terminal obeys, not too long."""
+        """Text of a server for a message: without the key and control characters, and truncated."""
         if self.secret and len(self.secret) >= 4:
             text = text.replace(self.secret, "[key]")
         return visible_text(text)[:MAX_MESSAGE]
 
 
 def error_from_status(context: ErrorContext, status: int, headers: Mapping[str, str], body: Any) -> LLMError:
-    """The error for a response that is none."""
-    words, message = _words_and_message(body)
+    """The error for a response with an error status."""
+    codes, message = _codes_and_message(body)
     if 300 <= status < 400:
         where = context.clean(headers.get("location", "elsewhere"))
         text = f"{context.provider} redirects to {where}; redirects are not followed, set base_url to the right address"
         return ConfigurationError(text, provider=context.provider, model=context.model, status_code=status)
     kind = _BY_STATUS.get(status, ProviderUnavailableError if status >= 500 else LLMError)
-    kind = _refined(kind, words, message)
-    # 5xx and 429 keep their nature whatever the body calls itself.
+    kind = _refined(kind, codes, message)
+    # A 5xx status stays a server error whatever the body calls it.
     if status >= 500 and not issubclass(kind, ProviderUnavailableError | LLMTimeoutError | RateLimitError):
         kind = ProviderUnavailableError
     shown = message or "no message"
-    named = f" ({words[0]})" if words else ""
+    named = f" ({codes[0]})" if codes else ""
     error = kind(
         f"{context.provider} answered {status}{context.clean(named)}: {context.clean(shown)}",
         provider=context.provider,
         model=context.model,
         status_code=status,
         retry_after=retry_after(headers),
-        delay_multiplier=_multiplier(context, status, words),
+        delay_multiplier=_multiplier(context, status, codes),
     )
     if headers.get("x-should-retry") == "false":
         error.retryable = False
@@ -142,48 +139,48 @@ def error_from_status(context: ErrorContext, status: int, headers: Mapping[str, 
 
 
 def error_from_stream_event(context: ErrorContext, body: Any) -> LLMError:
-    """The error for a report inside a stream that had begun well."""
-    words, message = _words_and_message(body)
-    kind = _refined(StreamError, words, message)
-    named = f" ({words[0]})" if words else ""
+    """The error for an error event inside a stream."""
+    codes, message = _codes_and_message(body)
+    kind = _refined(StreamError, codes, message)
+    named = f" ({codes[0]})" if codes else ""
     return kind(
         f"{context.provider} broke off its answer{context.clean(named)}: {context.clean(message or 'no message')}",
         provider=context.provider,
         model=context.model,
-        delay_multiplier=_multiplier(context, None, words),
+        delay_multiplier=_multiplier(context, None, codes),
     )
 
 
-def _multiplier(context: ErrorContext, status: int | None, words: list[str]) -> float:
-    overloaded = status == OVERLOADED or "overloaded_error" in words
+def _multiplier(context: ErrorContext, status: int | None, codes: list[str]) -> float:
+    overloaded = status == OVERLOADED or "overloaded_error" in codes
     return context.overloaded_multiplier if overloaded else 1.0
 
 
-def _words_and_message(body: Any) -> tuple[list[str], str]:
-    """What a body calls its error, most specific first, and what it says, in any of the shapes in use."""
+def _codes_and_message(body: Any) -> tuple[list[str], str]:
+    """The codes of an error body, most specific first, and its message, in any of the known formats."""
     error = body
     if isinstance(body, dict):
         error = body.get("error") or body.get("detail") or body
     if not isinstance(error, dict):
         return [], str(error or "").strip()
     message = error.get("message") or error.get("detail") or error.get("error") or ""
-    words = [error.get(name) for name in ("code", "type")]
-    return [w for w in words if isinstance(w, str) and w and w != "error"], str(message).strip()
+    codes = [error.get(name) for name in ("code", "type")]
+    return [w for w in codes if isinstance(w, str) and w and w != "error"], str(message).strip()
 
 
-def _refined(kind: type[LLMError], words: list[str], message: str) -> type[LLMError]:
-    for word in words:
-        found = _BY_WORD.get(word.lower())
-        # A rejection by name says nothing beside a status, which is finer; inside a stream it is all there is.
+def _refined(kind: type[LLMError], codes: list[str], message: str) -> type[LLMError]:
+    for code in codes:
+        found = _BY_CODE.get(code.lower())
+        # A status is more specific than "invalid request"; inside a stream there is no status.
         if found is not None and (found is not InvalidRequestError or kind is StreamError):
             kind = found
             break
-    if kind is RateLimitError and _BROKE.search(message):
+    if kind is RateLimitError and _QUOTA.search(message):
         return QuotaExceededError
     if kind in _REJECTED:
         if _CONTEXT.search(message):
             return ContextLengthError
-        if _BROKE.search(message):
+        if _QUOTA.search(message):
             return QuotaExceededError
         if _FILTERED.search(message):
             return ContentFilterError
@@ -191,7 +188,7 @@ def _refined(kind: type[LLMError], words: list[str], message: str) -> type[LLMEr
 
 
 def retry_after(headers: Mapping[str, str], *, now: float | None = None) -> float | None:
-    """Seconds a server asks us to wait, in whichever of the known headers it says so; None if it does not."""
+    """Seconds to wait before a retry, from any of the known headers; None without one."""
     now = time.time() if now is None else now
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
@@ -204,7 +201,7 @@ def retry_after(headers: Mapping[str, str], *, now: float | None = None) -> floa
 
 
 def _until_reset(headers: Mapping[str, str], now: float) -> float | None:
-    """From the rate-limit headers: the longest wait among the budgets that are used up."""
+    """The longest wait among the exhausted budgets in the rate-limit headers."""
     waits: list[float] = []
     for given, value in headers.items():
         name = given.lower()
@@ -213,7 +210,7 @@ def _until_reset(headers: Mapping[str, str], now: float) -> float | None:
             wait = _until(_iso_date(value), now)
         elif name.startswith("x-ratelimit-reset-"):
             left = headers.get(name.replace("-reset-", "-remaining-"))
-            wait = _span(value)
+            wait = _duration(value)
         else:
             continue
         if left == "0" and wait is not None:
@@ -247,9 +244,9 @@ def _until(moment: float | None, now: float) -> float | None:
     return None if moment is None else max(0.0, moment - now)
 
 
-def _span(text: str) -> float | None:
-    """``1h2m3.5s`` and the like, as seconds."""
-    found = _SPAN.fullmatch(text.strip())
+def _duration(text: str) -> float | None:
+    """A duration such as ``1h2m3.5s`` in seconds."""
+    found = _DURATION.fullmatch(text.strip())
     if found is None or not any(found.groups()):
         return None
     try:

@@ -1,6 +1,6 @@
-"""What an answer cost, from genai-prices: its data come with the package, nothing is fetched.
+"""The cost of a response, from the data in the package genai-prices; nothing is downloaded.
 
-Importing it takes a third of a second, so it is loaded in the worker thread in which a provider builds its client.
+Importing it takes a third of a second, so the worker thread that builds a provider's client loads it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Prices:
     """Prices of one provider's models.
 
     Args:
-        provider_id: The provider as genai-prices names it; None if only its address is known.
-        api_url: The address of its API.
+        provider_id: The provider as genai-prices names it; None if only its URL is known.
+        api_url: The URL of its API.
     """
 
     def __init__(self, provider_id: str | None, api_url: str | None = None) -> None:
@@ -37,7 +37,7 @@ class Prices:
         self.cost("gpt-4o", TokenCounts(input_tokens=1, output_tokens=1))
 
     def cost(self, model: str, token_counts: TokenCounts) -> Decimal | None:
-        """The price in US dollars; None where it is not known. Never raises."""
+        """The price in US dollars; None if unknown. Never raises."""
         if self._library is None or not model:
             return None
         counted = {
@@ -51,7 +51,7 @@ class Prices:
             price = self._library.calc_price(usage, model_ref=model, **self._where).total_price
         except LookupError:
             return None
-        except Exception:  # the library is foreign code, and a price must never cost an answer
+        except Exception:  # third-party code; a missing price must not fail a response
             logger.debug("no price for model %r", model, exc_info=True)
             return None
         return price if isinstance(price, Decimal) else None

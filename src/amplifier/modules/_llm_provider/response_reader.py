@@ -1,14 +1,11 @@
-"""An answer as it grows: blocks in the order they began, chunks for whoever streams, the response at the end.
-
-A wire_format's reader turns what a service sends into calls of these methods. No I/O. Above: `_provider`.
-"""
+"""Collects a streamed response: blocks in the order they began, chunks for the stream, the response at the end."""
 
 from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable
-from typing import Any, NoReturn, final
+from typing import Any, final
 
 import attrs
 
@@ -31,7 +28,7 @@ _HIGH_SURROGATES = range(0xD800, 0xDC00)
 
 @attrs.define
 class TokenCounts:
-    """What an answer used, as the service counted; ``input_tokens`` includes what came from a cache."""
+    """The token counts of a response as the service reports them; ``input_tokens`` includes cached tokens."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -43,7 +40,7 @@ class TokenCounts:
 
 @final
 class ContentBlocks:
-    """The content of one answer. A block is known by any key while it is open."""
+    """The content blocks of one response. Any key identifies a block while it is open."""
 
     def __init__(self, taken_ids: Iterable[str] = ()) -> None:
         self._finished: list[ContentBlockUnion | None] = []
@@ -58,10 +55,6 @@ class ContentBlocks:
         """The blocks that are complete, in the order they began."""
         return [block for block in self._finished if block is not None]
 
-    def open_keys(self) -> list[Hashable]:
-        """The keys of open blocks, in the order they began."""
-        return list(self._open)
-
     def start(self, key: Hashable, block_type: str) -> StreamChunk:
         """Begin a block."""
         index = len(self._finished)
@@ -70,7 +63,7 @@ class ContentBlocks:
         return StreamChunk(kind="block_start", index=index, block_type=block_type)
 
     def add(self, key: Hashable, text: str) -> list[StreamChunk]:
-        """New text of a block; none comes of half a character, which waits for its other half."""
+        """Add text to a block; half of a surrogate pair waits for the other half."""
         block = self._open[key]
         shown = block.add(text)
         if not shown:
@@ -88,16 +81,11 @@ class ContentBlocks:
         return StreamChunk(kind="block_end", index=opened.index, block_type=opened.block_type, block=block)
 
     def drop(self, key: Hashable) -> None:
-        """Give up a block that came to nothing."""
+        """Discard an open block."""
         del self._open[key]
 
-    def whole(self, block: ContentBlockUnion) -> list[StreamChunk]:
-        """A block that came in one piece."""
-        key = object()
-        return [self.start(key, block.type), self.end(key, block)]
-
     def free_id(self, wanted: str | None) -> str:
-        """The service's id for a call, or a new one where it gave none or one that is taken in this conversation."""
+        """The service's id for a call, or a new one if it is missing or already in use in this conversation."""
         chosen = wanted if wanted and wanted not in self._taken else f"call_{uuid.uuid4().hex}"
         self._taken.add(chosen)
         return chosen
@@ -123,20 +111,20 @@ class _OpenBlock:
 
 
 def join_surrogates(text: str) -> str:
-    """Join surrogate halves, as services that count in UTF-16 may send them; a lone half becomes a replacement mark."""
+    """Join surrogate pairs, which services that count in UTF-16 may split; a lone half becomes U+FFFD."""
     if text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 class ResponseReader(ABC):
-    """Reads what a service sends about one answer; each wire_format has its own.
+    """Reads one response of a service; each wire format has its own subclass.
 
     Attributes:
         blocks: The content so far.
-        token_counts: What it used.
+        token_counts: The tokens it used.
         model: The model that answered, as the service names it.
-        finish_reason: Why the answer ended, in the service's word; None while it goes on.
+        finish_reason: Why the response ended, as the service names it; None before.
         metadata: For the response.
     """
 
@@ -153,7 +141,7 @@ class ResponseReader(ABC):
 
     @abstractmethod
     def read_event(self, event: SseEvent) -> list[StreamChunk]:
-        """Take one event of a stream.
+        """Read one event of a stream.
 
         Raises:
             ServiceError: The service reports an error in the stream.
@@ -161,18 +149,18 @@ class ResponseReader(ABC):
 
     @abstractmethod
     def read_body(self, body: dict[str, Any]) -> list[StreamChunk]:
-        """Take an answer that came whole."""
+        """Read a response that was not streamed."""
 
     @property
     @abstractmethod
     def is_over(self) -> bool:
-        """Whether nothing of interest follows."""
+        """Whether the response is complete."""
 
     def end_of_stream(self) -> list[StreamChunk]:
-        """The connection is at its end.
+        """Handle the end of the stream.
 
         Raises:
-            StreamError: The answer is not.
+            StreamError: The response is not complete.
         """
         if self.finish_reason is None:
             raise StreamError("the stream ended before the answer did")
@@ -183,8 +171,8 @@ class ResponseReader(ABC):
     ) -> list[StreamChunk]:
         """Complete a call.
 
-        Arguments that cannot be read are remembered, and `response` raises them: only at the end is it known whether
-        the model wrote nonsense or was cut short.
+        Invalid arguments are stored, and `response` raises an error for them: only at the end is it known whether the
+        model wrote invalid JSON or was cut off by the token limit.
         """
         given = arguments if isinstance(arguments, dict) else _read_arguments(arguments)
         if given is None:
@@ -195,14 +183,22 @@ class ResponseReader(ABC):
         return [self.blocks.end(key, block)]
 
     def response(self, usage: Usage, degradation: Degradation | None) -> ChatResponse:
-        """The whole answer.
+        """The whole response.
 
         Raises:
-            ContentFilterError: The service refused and gave nothing else.
-            InvalidToolCallError: The arguments of a call are no JSON object.
+            ContentFilterError: The service refused and sent no other content.
+            InvalidToolCallError: The arguments of a call are not a JSON object.
         """
         if self._unreadable is not None:
-            self._refuse_call(*self._unreadable)
+            name, text = self._unreadable
+            was_cut = self.finish_reason in self.cut_short
+            why = "the answer was cut off; allow more output tokens" if was_cut else "expected a JSON object"
+            raise InvalidToolCallError(
+                f"the model called {name!r} with arguments that cannot be read ({why}): {text[:200]!r}",
+                tool_name=name,
+                raw_arguments=text,
+                retryable=not was_cut,  # sampling again may succeed; the same token limit will not
+            )
         content = self.blocks.finished
         if self.finish_reason in self.refusals and not any(isinstance(b, TextBlock | ToolCallBlock) for b in content):
             raise ContentFilterError(f"the service refused to answer ({self.finish_reason})")
@@ -220,23 +216,13 @@ class ResponseReader(ABC):
             metadata={**self.metadata, **({"model": self.model} if self.model else {})} or None,
         )
 
-    def _refuse_call(self, name: str, text: str) -> NoReturn:
-        was_cut = self.finish_reason in self.cut_short
-        why = "the answer was cut off; allow more output tokens" if was_cut else "expected a JSON object"
-        raise InvalidToolCallError(
-            f"the model called {name!r} with arguments that cannot be read ({why}): {text[:200]!r}",
-            tool_name=name,
-            raw_arguments=text,
-            retryable=not was_cut,  # the same sampling may go well; the same limit will not
-        )
-
 
 def _read_arguments(text: str) -> dict[str, Any] | None:
     if not text.strip():
         return {}
     try:
         given = read_json(text)
-        if isinstance(given, str):  # small models encode twice
+        if isinstance(given, str):  # some small models encode twice
             given = read_json(given)
     except ValueError:
         return None
@@ -245,6 +231,6 @@ def _read_arguments(text: str) -> dict[str, Any] | None:
 
 @attrs.define(eq=False)
 class ServiceError(Exception):
-    """An error the service put into a stream that had begun well; the provider makes it one of ours."""
+    """An error that the service reported inside a stream; the provider maps it to the error taxonomy."""
 
     body: Any

@@ -1,8 +1,8 @@
-"""One HTTP exchange through an official SDK: opened, read piece by piece under deadlines, and closed whatever happens.
+"""HTTP requests through an official SDK, with deadlines for reading and a bounded close.
 
-The SDK does what it knows best: address, authentication, headers, proxies, status errors. The body of a response is read
-here, with a plain iterator, so that leaving it in the middle closes the connection at once and leaves nothing to the
-garbage collector. SDK retries are off. Below: `_sse`, `_errors`. Above: `_provider`.
+The SDK handles URLs, authentication, headers, proxies and status errors. This module reads the body of a response with a
+plain iterator, so that leaving it early closes the connection at once and leaves no async generator to the garbage
+collector. SDK retries are off.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from .options import ProviderOptions
 from .server_sent_events import read_json
 
 MAX_ERROR_BYTES = 64 * 2**10
-"""More of an error's body is not read."""
+"""The limit on the body of an error response."""
 
 MAX_BODY_BYTES = 256 * 2**20
-"""More of an answer is not read."""
+"""The limit on the body of a response."""
 
 _CLOSING_SECONDS = 5.0
 _DRAINING_SECONDS = 0.2
@@ -45,7 +45,7 @@ _DRAINING_PIECES = 16
 
 @attrs.frozen
 class Sdk:
-    """An official SDK, imported.
+    """An imported official SDK.
 
     Attributes:
         module: The package; both have the same error classes, ``Timeout`` and ``DefaultAsyncHttpxClient``.
@@ -57,10 +57,10 @@ class Sdk:
 
 
 def import_sdk(package: str, *, feature: str, extra: str) -> Sdk:
-    """Import an SDK; blocks for a second or two, so it belongs into a worker thread.
+    """Import an SDK; blocks for a second or two, so call it in a worker thread.
 
     Raises:
-        MissingExtraError: It is not installed.
+        MissingExtraError: The SDK is not installed.
     """
     try:
         return Sdk(importlib.import_module(package), importlib.import_module("httpx2"))
@@ -69,15 +69,15 @@ def import_sdk(package: str, *, feature: str, extra: str) -> Sdk:
 
 
 def client_options(sdk: Sdk, options: ProviderOptions) -> dict[str, Any]:
-    """What both SDKs' clients are built with."""
-    timeout = sdk.module.Timeout(None, connect=options.connect_timeout)  # the rest is ours: see `Deadlines`
+    """The arguments for the clients of both SDKs."""
+    timeout = sdk.module.Timeout(None, connect=options.connect_timeout)  # `Deadlines` bounds everything else
     return {
         "api_key": options.api_key,
         "base_url": options.base_url,
         "max_retries": 0,
         "timeout": timeout,
         "default_headers": dict(options.extra_headers) or None,
-        # A redirect would carry the key in a header that the HTTP library does not know as one.
+        # After a redirect the HTTP library would forward the key, because it does not know its header.
         "http_client": sdk.module.DefaultAsyncHttpxClient(
             verify=_certificates(sdk.http),
             timeout=timeout,
@@ -89,19 +89,19 @@ def client_options(sdk: Sdk, options: ProviderOptions) -> dict[str, Any]:
 
 @functools.cache
 def _certificates(http: Any) -> ssl.SSLContext:
-    """Whom to trust; read once per process, because it takes longer than everything else and never differs."""
+    """Trusted certificates; loaded once per process, because loading is slow."""
     context: ssl.SSLContext = http.create_ssl_context()
     return context
 
 
 def set_platform(client: Any) -> None:
-    """Tell the client its platform; asked for in the first call, it would start a thread that nobody ends."""
+    """Set the client's platform; otherwise the first call starts a thread to find it, which never ends."""
     if getattr(client, "_platform", "") is None:
         client._platform = {"linux": "Linux", "darwin": "MacOS"}.get(sys.platform, "Unknown")
 
 
 def _error_shortener(http: Any) -> Callable[[Any], Awaitable[None]]:
-    """A hook of the HTTP client that lets an error's body end after `MAX_ERROR_BYTES`: the SDKs read it whole."""
+    """A hook of the HTTP client that truncates the body of an error at `MAX_ERROR_BYTES`: the SDKs read all of it."""
 
     class Shortened(http.AsyncByteStream):  # type: ignore[misc]  # the library is imported at mount
         def __init__(self, stream: Any) -> None:
@@ -131,18 +131,18 @@ def _error_shortener(http: Any) -> Callable[[Any], Awaitable[None]]:
 
 
 async def exhaust(iterator: Any) -> None:
-    """Pull a closed iterator until it notices; so ends every generator in its depth, and none is left for collection."""
+    """Advance a closed iterator until it ends, so that no nested generator is left to the garbage collector."""
     with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _CLOSING_SECONDS):
         while True:
             try:
                 await anext(iterator)
-            except Exception:  # noqa: BLE001 — whatever a closed connection raises, it is over
+            except Exception:  # noqa: BLE001 — a closed connection may raise anything
                 return
 
 
 @final
 class Deadlines:
-    """How long the next wait of one call may take."""
+    """The deadlines of one call."""
 
     def __init__(self, total: float | None, idle: float | None, context: ErrorContext) -> None:
         self._end = None if total is None else anyio.current_time() + total
@@ -155,7 +155,7 @@ class Deadlines:
         """Bound one wait.
 
         Raises:
-            LLMTimeoutError: It took too long.
+            LLMTimeoutError: A deadline passed.
         """
         now = anyio.current_time()
         left = None if self._end is None else self._end - now
@@ -176,11 +176,11 @@ class Deadlines:
 
 
 @final
-class Reply:
-    """An open response."""
+class HttpResponse:
+    """An HTTP response whose body is being read."""
 
-    def __init__(self, wire: SdkHttpClient, response: Any, deadlines: Deadlines, context: ErrorContext) -> None:
-        self._wire = wire
+    def __init__(self, client: SdkHttpClient, response: Any, deadlines: Deadlines, context: ErrorContext) -> None:
+        self._client = client
         self._response = response
         self._deadlines = deadlines
         self._error_context = context
@@ -189,7 +189,7 @@ class Reply:
 
     @property
     def is_event_stream(self) -> bool:
-        """Whether the server answers with events, as it was asked to, or with one JSON text."""
+        """Whether the body is an event stream; some servers respond with one JSON document instead."""
         kind: str = self._response.headers.get("content-type", "")
         return "json" not in kind.lower()
 
@@ -197,10 +197,10 @@ class Reply:
         """The next bytes; None at the end.
 
         Raises:
-            LLMTimeoutError: Nothing came in time.
-            StreamError: The connection broke, or the answer is beyond all measure.
+            LLMTimeoutError: A deadline passed.
+            StreamError: The connection broke, or the body exceeds `MAX_BODY_BYTES`.
         """
-        with self._wire.errors(self._error_context, StreamError), self._deadlines.waiting("answering"):
+        with self._client.errors(self._error_context, StreamError), self._deadlines.waiting("answering"):
             try:
                 chunk: bytes = await anext(self._chunks)
             except StopAsyncIteration:
@@ -219,7 +219,7 @@ class Reply:
         """The whole body as JSON.
 
         Raises:
-            StreamError: It is none.
+            StreamError: It is not JSON.
         """
         body = bytearray()
         while (chunk := await self.receive()) is not None:
@@ -235,16 +235,16 @@ class Reply:
             ) from exc
 
     async def drain(self) -> None:
-        """The answer is complete: take what little follows, so that the connection can serve another call."""
+        """Read the few bytes after a complete response, so that the connection can be reused."""
         with anyio.move_on_after(_DRAINING_SECONDS):
             try:
                 for _ in range(_DRAINING_PIECES):
                     await anext(self._chunks)
-            except Exception:  # noqa: BLE001 — its end is the usual case, and no failure matters any more
+            except Exception:  # noqa: BLE001 — usually the end of the body; failures no longer matter
                 return
 
     async def aclose(self) -> None:
-        """Close the connection unless the response was read to its end; bounded, also while being cancelled."""
+        """Close the connection unless the body was read to its end; bounded and shielded from cancellation."""
         with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _CLOSING_SECONDS):
             try:
                 await self._response.aclose()
@@ -254,7 +254,7 @@ class Reply:
 
 @final
 class SdkHttpClient:
-    """A client of one SDK."""
+    """Sends requests with the client of one SDK."""
 
     def __init__(self, sdk: Sdk, client: Any) -> None:
         self._sdk = sdk
@@ -263,19 +263,19 @@ class SdkHttpClient:
     @asynccontextmanager
     async def open(
         self, method: str, path: str, body: dict[str, Any] | None, deadlines: Deadlines, context: ErrorContext
-    ) -> AsyncIterator[Reply]:
-        """Send a request and wait for the head of its response.
+    ) -> AsyncIterator[HttpResponse]:
+        """Send a request and wait for the headers of the response.
 
         Raises:
-            LLMError: There is none, or it reports an error.
+            LLMError: There is no response, or its status is an error.
         """
         with self.errors(context, NetworkError), deadlines.waiting("waiting for an answer"):
             response = await self._send(method, path, body)
-        reply = Reply(self, response, deadlines, context)
+        opened = HttpResponse(self, response, deadlines, context)
         try:
-            yield reply
+            yield opened
         finally:
-            await reply.aclose()
+            await opened.aclose()
 
     async def _send(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
         kind = self._sdk.http.Response
@@ -290,11 +290,11 @@ class SdkHttpClient:
 
     @contextmanager
     def errors(self, context: ErrorContext, broken: type[LLMError]) -> Iterator[None]:
-        """Turn what the SDK and its HTTP library raise into our errors.
+        """Map exceptions of the SDK and its HTTP library to the error taxonomy.
 
         Args:
-            context: Who was asked for what.
-            broken: What a failing connection means at this point.
+            context: The provider and model, for the error.
+            broken: The error for a connection that fails.
         """
         sdk, http = self._sdk.module, self._sdk.http
         about: dict[str, Any] = {"provider": context.provider, "model": context.model}
@@ -315,7 +315,7 @@ class SdkHttpClient:
             _raise(broken(f"{context.provider} {what} ({why})", **about), exc, context)
 
     async def aclose(self) -> None:
-        """Close the client and its idle connections; bounded, and harmless the second time."""
+        """Close the client and its idle connections; bounded and idempotent."""
         with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _CLOSING_SECONDS):
             await self._client.close()
 
@@ -332,7 +332,7 @@ def _body(exc: Any) -> Any:
 
 
 def _raise(error: LLMError, cause: BaseException, context: ErrorContext) -> None:
-    """Raise with the cause, unless its text would give the key away."""
+    """Raise with the cause, unless its text contains the key."""
     if context.secret and context.secret in f"{cause}{cause.__cause__}":
         raise error from None
     raise error from cause

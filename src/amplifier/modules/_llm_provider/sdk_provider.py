@@ -1,7 +1,4 @@
-"""The provider itself, the same for every service: ask, stream, count, report. The wire_format and the catalogue differ.
-
-Above: the provider modules. Below: `_wire` carries, `_wire_format` translates, `_answer` collects.
-"""
+"""The provider on an official SDK; services differ in their wire format and model catalogue."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ from .error_mapping import ErrorContext, error_from_stream_event
 from .options import ProviderOptions
 from .prices import Prices
 from .response_reader import ResponseReader, ServiceError
-from .sdk_http_client import Deadlines, Reply, SdkHttpClient
+from .sdk_http_client import Deadlines, HttpResponse, SdkHttpClient
 from .server_sent_events import SseEvent, SseParser
 from .streams import AnswerStream, AnswerStreams
 from .wire_format import CallOptions, EncodedRequest, ModelCatalogue, WireFormat, merge_params, resolve_call_options
@@ -42,7 +39,7 @@ from .wire_format import CallOptions, EncodedRequest, ModelCatalogue, WireFormat
 logger = logging.getLogger("amplifier.modules.provider")
 
 EVENTS = (LLM_REQUEST, LLM_RESPONSE, PROVIDER_RETRY, PROVIDER_TOOL_SEQUENCE_REPAIRED)
-"""What a provider emits."""
+"""The events a provider emits."""
 
 _LISTING_SECONDS = 30.0
 
@@ -52,14 +49,14 @@ class SdkProvider:
     """A language model behind an official SDK.
 
     Args:
-        info: What the provider says of itself.
-        options: Its part of the plan.
-        wire: The client.
-        wire_format: How the service is spoken to.
-        catalogue: What is known of its models.
-        prices: What they cost.
-        hooks: Who is told of calls; nobody if absent.
-        streams: Makes what `stream` returns.
+        info: The provider's description.
+        options: Its configuration.
+        client: Sends the requests.
+        wire_format: Encodes requests and reads responses.
+        catalogue: Describes the service's models.
+        prices: The prices of the models.
+        hooks: Receives events; without it the provider emits none.
+        streams: Makes the return values of `stream`.
     """
 
     def __init__(
@@ -67,7 +64,7 @@ class SdkProvider:
         info: ProviderInfo,
         options: ProviderOptions,
         *,
-        wire: SdkHttpClient,
+        client: SdkHttpClient,
         wire_format: WireFormat,
         catalogue: ModelCatalogue,
         prices: Prices,
@@ -76,7 +73,7 @@ class SdkProvider:
     ) -> None:
         self._info = info
         self._options = options
-        self._wire = wire
+        self._client = client
         self._wire_format = wire_format
         self._catalogue = catalogue
         self._prices = prices
@@ -93,27 +90,27 @@ class SdkProvider:
         return self._info.id
 
     def get_info(self) -> ProviderInfo:
-        """What the provider can do and needs to be told; asks no service."""
+        """Describe the provider without a request to the service."""
         return copy.deepcopy(self._info)
 
     async def list_models(self) -> list[ModelInfo]:
-        """The service's own list, or what is known without it when it cannot be asked."""
+        """The service's list of models, or the known models if the list cannot be read."""
         context = self._error_context(None)
         try:
             deadlines = Deadlines(_LISTING_SECONDS, None, context)
-            async with self._wire.open("get", self._catalogue.path, None, deadlines, context) as reply:
-                return self._catalogue.read(await reply.receive_json())
+            async with self._client.open("get", self._catalogue.path, None, deadlines, context) as response:
+                return self._catalogue.read(await response.receive_json())
         except (LLMError, LookupError, TypeError, AttributeError, ValueError) as exc:
-            logger.warning("%s: the list of models could not be read (%s); naming those known", self.name, exc)
+            logger.warning("%s: the list of models could not be read (%s); using the known models", self.name, exc)
             return self._catalogue.known()
 
     async def complete(self, request: ChatRequest, **kwargs: Any) -> ChatResponse:
-        """Ask the model and wait for the whole answer.
+        """Send a request and wait for the whole response.
 
         Args:
             request: The conversation and its options.
             kwargs: ``model``, ``max_tokens``, ``temperature``, ``top_p``, ``reasoning_effort``, ``tool_choice`` and
-                ``timeout`` win over the request; others are ignored.
+                ``timeout`` take precedence over the request; others are ignored.
 
         Raises:
             LLMError: The call failed.
@@ -126,14 +123,14 @@ class SdkProvider:
         return response
 
     def stream(self, request: ChatRequest, **kwargs: Any) -> AnswerStream:
-        """Ask the model and get the answer piece by piece; leaving early closes the connection.
+        """Send a request and stream the response; leaving early closes the connection.
 
         Args:
             request: As for `complete`.
             kwargs: As for `complete`.
 
         Raises:
-            LLMError: The call failed, when it is entered or while the chunks are read.
+            LLMError: The call failed, on entering or while reading chunks.
         """
         return self._streams.stream(self._exchange(request, kwargs))
 
@@ -155,7 +152,7 @@ class SdkProvider:
             yield answering
 
     def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:
-        """The calls of a response; of one that lists none, those among its content blocks."""
+        """The tool calls of a response; if it lists none, those among its content blocks."""
         if response.tool_calls is not None:
             return list(response.tool_calls)
         return [
@@ -165,9 +162,9 @@ class SdkProvider:
         ]
 
     async def aclose(self) -> None:
-        """Close streams that were left half-way, then the client; harmless the second time."""
+        """Close unfinished streams, then the client; idempotent."""
         await self._streams.aclose()
-        await self._wire.aclose()
+        await self._client.aclose()
 
     def _error_context(self, model: str | None) -> ErrorContext:
         options = self._options
@@ -192,7 +189,7 @@ class SdkProvider:
 
 
 class _StreamingCall:
-    """One call under way: an iterator over its chunks that holds no generator and no cancel scope between them."""
+    """One call in progress: iterates over its chunks and holds no generator and no cancel scope between them."""
 
     def __init__(
         self, provider: SdkProvider, call: CallOptions, encoded: EncodedRequest, reader: ResponseReader
@@ -202,7 +199,7 @@ class _StreamingCall:
         self._encoded = encoded
         self._reader = reader
         self._error_context = provider._error_context(call.model)
-        self._reply: Reply | None = None
+        self._response: HttpResponse | None = None
         self._parser = SseParser()
         self._ready: deque[StreamChunk] = deque()
         self._raw: list[Any] = []
@@ -215,7 +212,7 @@ class _StreamingCall:
 
     @asynccontextmanager
     async def opened(self, message_count: int) -> AsyncIterator[None]:
-        """The exchange, from sending the request to closing the connection."""
+        """Send the request, retry if allowed, and close the connection at the end."""
         provider, options = self._provider, self._provider._options
         about: dict[str, Any] = {"provider": provider.name, "model": self._call.model, "message_count": message_count}
         if options.raw:
@@ -226,7 +223,7 @@ class _StreamingCall:
         while True:
             exchange = self._exchange()
             try:
-                self._reply = await exchange.__aenter__()
+                self._response = await exchange.__aenter__()
                 break
             except LLMError as exc:
                 attempt += 1
@@ -237,16 +234,16 @@ class _StreamingCall:
         try:
             yield
             if self._is_complete:
-                await self._reply.drain()
+                await self._response.drain()
         finally:
             await exchange.__aexit__(None, None, None)
 
-    def _exchange(self) -> AbstractAsyncContextManager[Reply]:
+    def _exchange(self) -> AbstractAsyncContextManager[HttpResponse]:
         options = self._provider._options
         deadlines = Deadlines(
             self._call.timeout, options.idle_timeout if self._call.stream else None, self._error_context
         )
-        return self._provider._wire.open(
+        return self._provider._client.open(
             "post", self._provider._wire_format.path, self._encoded.body, deadlines, self._error_context
         )
 
@@ -259,8 +256,8 @@ class _StreamingCall:
         delay = max(delay, exc.retry_after or 0.0)
         details = {"attempt": attempt, "max_retries": options.max_retries, "delay": delay}
         about = {"provider": self._provider.name, "model": self._call.model, "retry_after": exc.retry_after}
-        said = {"error_type": type(exc).__name__, "error_message": str(exc)}
-        await self._provider._emit(PROVIDER_RETRY, {**about, **details, **said})
+        error = {"error_type": type(exc).__name__, "error_message": str(exc)}
+        await self._provider._emit(PROVIDER_RETRY, {**about, **details, **error})
         await anyio.sleep(delay)
 
     async def __anext__(self) -> StreamChunk:
@@ -276,19 +273,19 @@ class _StreamingCall:
         return self._ready.popleft()
 
     async def _advance(self) -> None:
-        """Receive until there is something to give out, or the answer is complete."""
-        assert self._reply is not None
-        if not self._call.stream or not self._reply.is_event_stream:
-            self._take(self._reader.read_body, await self._reply.receive_json())
+        """Receive until there are chunks to return, or the response is complete."""
+        assert self._response is not None
+        if not self._call.stream or not self._response.is_event_stream:
+            self._read(self._reader.read_body, await self._response.receive_json())
             await self._finish()
             return
-        received = await self._reply.receive()
+        received = await self._response.receive()
         for event in self._events(received):
-            self._take(self._reader.read_event, event)
+            self._read(self._reader.read_event, event)
             if self._reader.is_over:
                 break
         if received is None and not self._reader.is_over:
-            self._take(lambda _: self._reader.end_of_stream(), None)
+            self._read(lambda _: self._reader.end_of_stream(), None)
         if received is None or self._reader.is_over:
             await self._finish()
 
@@ -296,28 +293,28 @@ class _StreamingCall:
         try:
             return self._parser.end() if received is None else self._parser.feed(received)
         except ValueError as exc:
-            raise self._garbled(exc) from exc
+            raise self._malformed(exc) from exc
 
-    def _take(self, read: Any, what: Any) -> None:
-        """Let the reader have a piece; a service that breaks its own format is a broken stream, not a crash."""
+    def _read(self, read: Any, received: Any) -> None:
+        """Pass received data to the reader; a service that violates its format raises a `StreamError`."""
         if self._provider._options.raw:
-            self._raw.append(what.data if isinstance(what, SseEvent) else what)
+            self._raw.append(received.data if isinstance(received, SseEvent) else received)
         try:
-            self._ready += read(what)
+            self._ready += read(received)
         except ServiceError as exc:
             raise error_from_stream_event(self._error_context, exc.body) from None
         except LLMError as exc:
-            self._name(exc)
+            self._set_origin(exc)
             raise
         except (LookupError, TypeError, AttributeError, ValueError) as exc:
-            raise self._garbled(exc) from exc
+            raise self._malformed(exc) from exc
 
-    def _garbled(self, exc: Exception) -> StreamError:
+    def _malformed(self, exc: Exception) -> StreamError:
         why = self._error_context.clean(f"{type(exc).__name__}: {exc}")
-        text = f"{self._error_context.provider} sent something that cannot be understood ({why})"
+        text = f"{self._error_context.provider} sent a malformed response ({why})"
         return StreamError(text, provider=self._error_context.provider, model=self._error_context.model)
 
-    def _name(self, exc: LLMError) -> None:
+    def _set_origin(self, exc: LLMError) -> None:
         exc.provider = exc.provider or self._error_context.provider
         exc.model = exc.model or self._error_context.model
 
@@ -326,7 +323,7 @@ class _StreamingCall:
         try:
             response = self._reader.response(usage, self._encoded.degradation)
         except LLMError as exc:
-            self._name(exc)
+            self._set_origin(exc)
             raise
         self._is_over = self._is_complete = True
         await self._report("ok", usage=usage)

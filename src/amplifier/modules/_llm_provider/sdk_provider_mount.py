@@ -1,4 +1,4 @@
-"""Mounting a provider: read the plan, find the key, build the client off the loop, mount, and say how to close."""
+"""Builds the client of an SDK in a worker thread and mounts the provider."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ logger = logging.getLogger("amplifier.modules.provider")
 
 @attrs.frozen(kw_only=True)
 class ServiceDefinition:
-    """What makes one provider module different from another.
+    """What differs between provider modules.
 
     Attributes:
         module: The module's id.
         package: The SDK's import name.
-        extra: The extra of this project that brings it.
+        extra: The extra of this project that installs it.
         client: Builds the SDK's client.
-        info: What the provider says of itself.
+        info: The provider's description.
     """
 
     module: str
@@ -45,7 +45,7 @@ class ServiceDefinition:
 
 
 def log_not_mounted(module: str, what: str, how: str) -> None:
-    """Say why a provider is not there: without what it needs it declines and raises nothing."""
+    """Log why a provider is not mounted; a missing credential is not an error."""
     logger.warning("%s is not mounted: no %s; %s", module, what, how)
 
 
@@ -55,16 +55,16 @@ async def mount_provider(
     """Build the client and mount the provider.
 
     Returns:
-        The cleanup, which closes the client and what is open of its streams.
+        The cleanup, which closes open streams and the client.
 
     Raises:
         MissingExtraError: The SDK is not installed.
     """
-    wire = await anyio.to_thread.run_sync(_connect, service, options)
+    client = await anyio.to_thread.run_sync(_build_client, service, options)
     provider = SdkProvider(
         service.info,
         options,
-        wire=wire,
+        client=client,
         wire_format=service.wire_format,
         catalogue=service.catalogue,
         prices=service.prices,
@@ -76,8 +76,8 @@ async def mount_provider(
     return provider.aclose
 
 
-def _connect(service: ServiceDefinition, options: ProviderOptions) -> SdkHttpClient:
-    """Everything that takes long: importing the SDK, reading certificates and prices."""
+def _build_client(service: ServiceDefinition, options: ProviderOptions) -> SdkHttpClient:
+    """The slow part: importing the SDK, reading certificates and prices."""
     sdk = import_sdk(service.package, feature=service.module, extra=service.extra)
     client = service.client(sdk, options)
     set_platform(client)
@@ -94,7 +94,7 @@ def make_info(
     env_vars: list[str],
     fields: list[ConfigField],
 ) -> ProviderInfo:
-    """What a provider says of itself, for the model it is configured with."""
+    """The description of a provider with its configured model."""
     model = catalogue.look_up(options.default_model)
     return ProviderInfo(
         id=name,
@@ -113,7 +113,7 @@ def make_info(
 
 
 def config_fields_of(key_variable: str, url_variable: str, *, default_model: str, needs_url: bool) -> list[ConfigField]:
-    """What a person is asked to set a provider up."""
+    """The fields a user fills in to set up a provider."""
     return [
         ConfigField(
             id="api_key",

@@ -1,7 +1,7 @@
-"""Server-sent events out of bytes: no I/O, no async, any split of the bytes gives the same events.
+"""Parses server-sent events from bytes without I/O; any split of the bytes gives the same events.
 
-The SDKs have decoders of their own, but theirs are async generators inside async generators: left half-way, on trio they
-end as warnings and on asyncio as stray tasks. This one is fed and asked. Above: `_wire`.
+The SDKs' own decoders are nested async generators: left unfinished, they emit warnings on trio and leave stray tasks on
+asyncio.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NoReturn, final
 import attrs
 
 MAX_EVENT_BYTES = 16 * 2**20
-"""An event beyond this is no event; the limit exists so that a server cannot fill the memory with one endless line."""
+"""The limit on one event, so that a server cannot fill the memory with one endless line."""
 
 _LINE_END = re.compile(rb"[\r\n]")
 
@@ -28,7 +28,7 @@ class SseEvent:
 
 @final
 class SseParser:
-    """Collects bytes and gives back whole events."""
+    """Collects bytes and returns complete events."""
 
     def __init__(self) -> None:
         self._line = bytearray()
@@ -39,10 +39,10 @@ class SseParser:
         self._first = True
 
     def feed(self, received: bytes) -> list[SseEvent]:
-        """Take bytes as they came and return the events they complete.
+        """Add received bytes and return the events they complete.
 
         Raises:
-            ValueError: The bytes are no UTF-8, or an event is larger than `MAX_EVENT_BYTES`.
+            ValueError: The bytes are not UTF-8, or an event is larger than `MAX_EVENT_BYTES`.
         """
         events: list[SseEvent] = []
         start = 0
@@ -61,7 +61,7 @@ class SseParser:
         return events
 
     def end(self) -> list[SseEvent]:
-        """The connection is at its end: an event without its closing blank line counts, as it does for the SDKs."""
+        """End the stream; an event without its closing blank line counts, as in the SDKs."""
         events: list[SseEvent] = []
         if self._line:
             self._take_line(events)
@@ -106,7 +106,7 @@ def read_json(text: str | bytes) -> Any:
     """Parse JSON exactly: integers of any size, and no NaN.
 
     Raises:
-        ValueError: It is no JSON, or is nested beyond what Python can read.
+        ValueError: It is not JSON, or is nested too deeply.
     """
     try:
         return _DECODER.decode(text if isinstance(text, str) else text.decode())

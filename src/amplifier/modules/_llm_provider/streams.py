@@ -1,14 +1,14 @@
-"""What a provider's ``stream()`` returns: an async context manager that is an async iterator as well.
+"""The return value of a provider's ``stream()``: an async context manager and an async iterator.
 
-    async with provider.stream(request) as chunks:      the contract's form: closed when the block is left
+    async with provider.stream(request) as chunks:      as in the contract: closed at the end of the block
         async for chunk in chunks: …
-    async for chunk in provider.stream(request): …      as published loops read it: closes itself
+    async for chunk in provider.stream(request): …      as in published loops: closes itself
 
-Python does not tell an iterator that its loop was left. One that is read to its end, fails, or whose reader is cancelled while it
-waits for the next chunk closes before the loop goes on. One that is left between two chunks (``break``, ``return``, an exception or
-a cancellation in the loop's body) is closed when it is collected: on CPython that is when the last reference goes, usually at
-once. Closing takes awaits, so a background task of the session does it; what cannot be closed that way is closed with the provider.
-No async generator is left to the garbage collector.
+Python does not notify an iterator when its loop ends early. An iterator that is exhausted, fails, or whose reader is cancelled
+while it waits for the next chunk closes before the loop continues. One that is left between two chunks (``break``, ``return``, an
+exception or a cancellation in the loop's body) is closed when it is garbage-collected: on CPython when the last reference goes,
+usually at once. Closing needs await, so a background task of the session does it; streams that cannot be closed that way are
+closed with the provider. No async generator is left to the garbage collector.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Manager = AbstractAsyncContextManager[AsyncIterator[StreamChunk]]
 
 @final
 class AnswerStreams:
-    """Makes the streams of one provider, and closes those that were left half-way.
+    """Makes the streams of one provider and closes unfinished ones.
 
     Args:
-        start_soon: The coordinator's; without it such streams are closed by `aclose`.
+        start_soon: The coordinator's; without it `aclose` closes unfinished streams.
     """
 
     def __init__(self, start_soon: Callable[..., None] | None = None) -> None:
@@ -40,16 +40,16 @@ class AnswerStreams:
         self._open: set[Manager] = set()
 
     def stream(self, manager: Manager) -> AnswerStream:
-        """One answer.
+        """The stream of one response.
 
         Args:
-            manager: Opens and closes the exchange. It may be closed in another task than the one it was opened in, so it holds no
+            manager: Opens and closes the call. It may be closed in another task than the one that opened it, so it holds no
                 cancel scope open between two chunks.
         """
         return AnswerStream(self, manager)
 
     async def aclose(self) -> None:
-        """Close what is still open; harmless the second time."""
+        """Close unfinished streams; idempotent."""
         while self._open:
             await self._close(next(iter(self._open)))
 
@@ -57,31 +57,31 @@ class AnswerStreams:
         self._open.add(manager)
 
     def _take(self, manager: Manager) -> bool:
-        """Whether it was open; whoever gets True closes it."""
+        """Whether it was open; the caller that gets True closes it."""
         if manager not in self._open:
             return False
         self._open.discard(manager)
         return True
 
     def _abandoned(self, manager: Manager) -> None:
-        """Nobody reads it any more. Called by the garbage collector: no await, no exception."""
+        """Close a stream that has no reader. Called by the garbage collector: no await, no exception."""
         if self._start_soon is not None and manager in self._open:
             try:
-                self._start_soon(self._close, manager, name="closing a stream that was left half-way")
+                self._start_soon(self._close, manager, name="close an unfinished stream")
             except Exception as exc:  # noqa: BLE001 — a coordinator without a task group; `aclose` closes it
-                logger.debug("a stream that was left half-way stays open until the provider is closed: %s", exc)
+                logger.debug("an unfinished stream stays open until the provider is closed: %s", exc)
 
     async def _close(self, manager: Manager) -> None:
         if self._take(manager):
             try:
                 await manager.__aexit__(None, None, None)
-            except Exception as exc:  # nobody waits for it
-                logger.warning("a stream that was left half-way could not be closed: %s", exc, exc_info=exc)
+            except Exception as exc:  # no caller waits for it
+                logger.warning("an unfinished stream could not be closed: %s", exc, exc_info=exc)
 
 
 @final
 class AnswerStream:
-    """One streamed answer; read once, in one of both ways."""
+    """One streamed response; can be read once, as a context manager or as an iterator."""
 
     __slots__ = ("__weakref__", "_chunks", "_is_managed", "_is_over", "_manager", "_streams", "_thread")
 
@@ -126,11 +126,11 @@ class AnswerStream:
             raise
 
     async def aclose(self) -> None:
-        """Close it; harmless the second time."""
+        """Close the stream; idempotent."""
         await self._leave(None)
 
     def __del__(self) -> None:
-        # The collector may run in any thread; only that of the event loop may start a task.
+        # The garbage collector may run in any thread; only the thread of the event loop may start a task.
         is_left = self._chunks is not None and not self._is_over and not self._is_managed
         if is_left and threading.get_ident() == self._thread:
             self._streams._abandoned(self._manager)
@@ -149,6 +149,6 @@ class AnswerStream:
 
 
 def start_soon_of(coordinator: Any) -> Callable[..., None] | None:
-    """The coordinator's ``start_soon``, if it has one: doubles and coordinators of other kernels may not."""
+    """The coordinator's ``start_soon``, or None: test doubles and coordinators of other kernels may have none."""
     found = getattr(coordinator, "start_soon", None)
     return found if callable(found) else None

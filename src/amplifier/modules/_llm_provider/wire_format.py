@@ -1,4 +1,4 @@
-"""What a wire_format is: how a request becomes a service's JSON, and how its answer is read back. Pure."""
+"""The interface of a wire format: encodes requests as a service's JSON and reads its responses."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ ToolChoice: TypeAlias = str | tuple[str]
 
 @attrs.frozen(kw_only=True)
 class CallOptions:
-    """What one call asks for, once the request, the keywords and the config have had their say.
+    """The options of one call, resolved from the keywords, the request and the configuration.
 
     Attributes:
-        max_tokens: None leaves it to the service.
-        stream: Whether the answer is to come in pieces.
+        max_tokens: None leaves the limit to the service.
+        stream: Whether the response is streamed.
     """
 
     model: str
@@ -38,14 +38,14 @@ class CallOptions:
 
 @attrs.define
 class EncodedRequest:
-    """A request in a service's words, and what it could not say."""
+    """A request in a service's JSON, and what the service does not support."""
 
     body: dict[str, Any]
     degradations: list[Degradation] = attrs.field(factory=list)
 
     @property
     def degradation(self) -> Degradation | None:
-        """All of them in one, as a response carries it."""
+        """All degradations in one, as a response carries it."""
         if len(self.degradations) < 2:
             return self.degradations[0] if self.degradations else None
         joined = {
@@ -60,48 +60,48 @@ class WireFormat(Protocol):
 
     @property
     def path(self) -> str:
-        """Where requests go, below the base address."""
+        """The path of requests below the base URL."""
         ...
 
     @property
     def always_limits(self) -> bool:
-        """Whether a request must say how long the answer may be."""
+        """Whether the service requires a limit on output tokens."""
         ...
 
     def encode(self, conversation: Conversation, request: ChatRequest, call: CallOptions) -> EncodedRequest:
-        """Write a request."""
+        """Encode a request."""
         ...
 
     def reader(self, taken_ids: Iterable[str]) -> ResponseReader:
-        """A reader for one answer."""
+        """A reader for one response."""
         ...
 
 
 class ModelCatalogue(Protocol):
-    """What is known of a service's models without asking it, and how to read what it says when asked."""
+    """Describes a service's models by name, and reads the service's list of models."""
 
     @property
     def path(self) -> str:
-        """Where the list is, below the base address."""
+        """The path of the list below the base URL."""
         ...
 
     def known(self) -> list[ModelInfo]:
-        """The models worth naming."""
+        """Models to list if the service cannot be asked."""
         ...
 
     def look_up(self, model: str) -> ModelInfo:
-        """What is known, or assumed, of a model."""
+        """The properties of a model, derived from its name."""
         ...
 
     def read(self, body: Any) -> list[ModelInfo]:
-        """The service's own list."""
+        """Read the service's list of models."""
         ...
 
 
 def resolve_call_options(
     options: ProviderOptions, request: ChatRequest, keywords: Mapping[str, Any], default_max: int | None
 ) -> CallOptions:
-    """Who wins: the keywords of the call, then the request, then the config."""
+    """Keywords take precedence over the request, the request over the configuration."""
 
     def first(*values: Any) -> Any:
         return next((value for value in values if value is not None), None)
@@ -121,7 +121,7 @@ def resolve_call_options(
 
 
 def read_tool_choice(given: Any) -> ToolChoice | None:
-    """A tool choice in any wire_format's form; a word that is none of the usual ones names a tool."""
+    """A tool choice in the form of any service; a word that is not a known mode names a tool."""
     if given is None:
         return None
     if isinstance(given, dict):
@@ -136,7 +136,7 @@ def read_tool_choice(given: Any) -> ToolChoice | None:
 
 
 def read_json_schema(format_: ResponseFormatJsonSchema) -> tuple[str, dict[str, Any], bool | None]:
-    """Name, schema and strictness of a response format, whether the schema is bare or in OpenAI's envelope."""
+    """Name, schema and strictness of a response format, given bare or in OpenAI's envelope."""
     given = format_.json_schema
     inner = given.get("schema")
     if isinstance(inner, dict):
@@ -146,7 +146,7 @@ def read_json_schema(format_: ResponseFormatJsonSchema) -> tuple[str, dict[str, 
 
 
 def merge_params(body: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """The body with the config's own parameters: null takes one out, an object is merged, anything else replaces."""
+    """Merge configured parameters into a request body: null removes one, an object is merged, other values replace."""
     merged = dict(body)
     for name, value in extra.items():
         before = merged.get(name)

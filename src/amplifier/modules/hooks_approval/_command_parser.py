@@ -1,8 +1,8 @@
-"""What a shell command says for certain: the words of one simple command, or a reason for doubt.
+"""Parses a shell command into the words of one simple command, or states why it is ambiguous.
 
-Not a parser of the shell's language but of the small part of it that cannot surprise: words of harmless characters, and
-quoted text in which nothing is expanded. Everything else (lists, pipes, redirections, substitutions, variables, globs,
-braces, escapes, comments, assignments, keywords, line breaks) is doubt. Doubt is for people: no rule allows it.
+Parses only the small unambiguous part of the shell's language: words of plain characters, and quoted text without
+expansions. Everything else (lists, pipes, redirections, substitutions, variables, globs, braces, escapes, comments,
+assignments, keywords, line breaks) is ambiguous. No rule allows an ambiguous command: the user decides.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 import attrs
 
 _LONGEST = 10_000
-# Neither "~" nor a glob, and nothing that ends a word, begins an expansion, or is read differently by some shell.
+# Neither "~" nor globs, and no character that ends a word, begins an expansion, or differs between shells.
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 _BLANK = re.compile(r"[ \t]+")
 _SINGLE = re.compile(r"'([^']*)'")
@@ -29,12 +29,12 @@ _PIECE = re.compile(r"[^\s;&|<>()$`{}!#=*?\[\]~]+")
 
 @attrs.frozen
 class Command:
-    """A command as far as it can be understood.
+    """A parsed command.
 
     Attributes:
-        words: The program and its arguments; empty if there is doubt.
-        doubt: Why it is not certain what will run; None if it is.
-        pieces: Everything in it that looks like a word, whatever surrounds it: for rules that forbid.
+        words: The program and its arguments; empty for an ambiguous command.
+        doubt: Why the command is ambiguous; None if it is not.
+        pieces: Everything that looks like a word, in any position: for rules that ask or deny.
     """
 
     words: tuple[str, ...]
@@ -43,7 +43,7 @@ class Command:
 
 
 def parse_command(text: str) -> Command:
-    """Read a command; never raises."""
+    """Parse a command; never raises."""
     pieces = tuple(_PIECE.findall(text[:_LONGEST].translate(_QUOTING)))
     words, doubt = _simple_words(text)
     if doubt is None:
@@ -60,7 +60,7 @@ def _doubt_about(words: tuple[str, ...]) -> str | None:
 
 
 def _simple_words(text: str) -> tuple[tuple[str, ...], str | None]:
-    """The words, or why there may be more to it."""
+    """The words, or why the command may be more than a simple command."""
     if len(text) > _LONGEST:
         return (), f"it is longer than {_LONGEST} characters"
     words: list[str] = []

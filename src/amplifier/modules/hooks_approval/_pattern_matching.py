@@ -1,7 +1,7 @@
-"""Words, paths and hosts against the patterns of rules, in two ways.
+"""Matches commands, paths and hosts against the patterns of rules, in two ways.
 
-*Certainly*: the pattern describes what will happen, whatever the value does; only this may allow. *Possibly*: the value has
-to do with what the pattern names; this is for rules that forbid or ask, and rather says yes too often.
+*Certainly*: the pattern describes exactly what will happen; only such a match allows a call. *Possibly*: the value may involve
+what the pattern names; for rules that ask or deny, which prefer false positives.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _all_of(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
-# Programs that are simple commands and run what their arguments say; not complete, and cannot be.
+# Programs that run other programs given by their arguments; the list cannot be complete.
 _RUN_OTHERS = _all_of(
     "ash awk bash builtin busybox chroot command coproc csh dash doas docker env eval exec expect fish find flock gawk"
     " ionice ksh make nice node nohup npx parallel perl php podman python python3 ruby runuser script sed setsid sh ssh"
@@ -33,12 +33,12 @@ _RUN_OTHERS = _all_of(
 
 @lru_cache(maxsize=512)
 def _pattern(word: str) -> re.Pattern[str]:
-    # Brackets are no wildcards here: "[" is a program and part of many file names.
+    # Brackets are not wildcards here: "[" is a program and part of many file names.
     return re.compile(fnmatch.translate(word.replace("[", "[[]")))
 
 
 def word_matches(pattern: str, word: str) -> bool:
-    """Whether one word fits a pattern in which ``*`` and ``?`` are wild."""
+    """Whether a word matches a pattern with the wildcards ``*`` and ``?``."""
     return _pattern(pattern).match(word) is not None
 
 
@@ -46,14 +46,14 @@ def word_matches(pattern: str, word: str) -> bool:
 
 
 def command_certainly(pattern: Sequence[str], command: Command) -> bool:
-    """Whether a simple command has exactly these words; a last ``*`` stands for any more of them, or none."""
+    """Whether a simple command has exactly these words; a last ``*`` matches any further words, or none."""
     return command.doubt is None and _words_match(pattern, command.words)
 
 
 def command_possibly(pattern: Sequence[str], command: Command) -> bool:
-    """Whether the words stand somewhere in the command, behind whatever else."""
+    """Whether the words occur anywhere in the command."""
     if command.doubt is None and _program(command.words[0]) not in _RUN_OTHERS:
-        # It is known what runs; the program may be named by its path.
+        # The program is known; it may be named by its path.
         return any(_words_match(pattern, (name, *command.words[1:])) for name in _both(command.words[0]))
     words = pattern[:-1] if pattern[-1] == ANY_MORE and len(pattern) > 1 else pattern
     for at in range(len(command.pieces)):
@@ -82,7 +82,7 @@ def _words_match(pattern: Sequence[str], words: Sequence[str]) -> bool:
 
 
 def path_certainly(pattern: str, path: str) -> bool:
-    """Whether a path fits name by name; ``**`` stands for any number of names. A path that goes up fits nothing."""
+    """Whether a path matches name by name; ``**`` matches any number of names. A path with ``..`` never matches."""
     names = path.removeprefix("/").split("/")
     if not path.isprintable() or "\\" in path or not {"", ".", ".."}.isdisjoint(names):
         return False
@@ -90,7 +90,7 @@ def path_certainly(pattern: str, path: str) -> bool:
 
 
 def path_possibly(pattern: str, path: str, base: str) -> bool:
-    """The same without regard to case, spelling and detours; a relative pattern fits at any depth."""
+    """As `path_certainly`, but after normalising case, Unicode and ``..``; a relative pattern matches at any depth."""
     wanted = [_folded(name) for name in _names(pattern)]
     if not pattern.startswith("/"):
         wanted = ["**", *wanted]
@@ -107,7 +107,7 @@ def _folded(name: str) -> str:
 
 
 def _names_match(pattern: Sequence[str], names: Sequence[str]) -> bool:
-    """Walk all ways a pattern can match at the same time, so that no number of ``**`` makes it slow."""
+    """Track all partial matches at the same time, so that many ``**`` do not make it slow."""
     reached = _skip_stars(pattern, {0})
     for name in names:
         after: set[int] = set()
@@ -135,7 +135,7 @@ def _skip_stars(pattern: Sequence[str], reached: set[int]) -> set[int]:
 
 
 def host_certainly(pattern: str, url: str) -> bool:
-    """Whether a URL is of that host; ``*.example.org`` stands for every host below example.org."""
+    """Whether a URL is of that host; ``*.example.org`` matches every host below example.org."""
     if not url.isascii() or not url.isprintable() or {" ", "\\"} & set(url):
         return False
     try:
@@ -151,5 +151,5 @@ def host_certainly(pattern: str, url: str) -> bool:
 
 
 def host_possibly(pattern: str, url: str) -> bool:
-    """Whether the host's name stands anywhere in the URL."""
+    """Whether the host's name occurs anywhere in the URL."""
     return pattern.removeprefix("*.").casefold() in _folded(url)

@@ -1,6 +1,6 @@
-"""Asking a registered approval provider, the way published applications answer: they get the whole request at once.
+"""Asks a registered approval provider, which gets the whole request at once, as in published applications.
 
-Without a registered provider the gate answers ``ask_user`` and the kernel asks the session's approval system.
+Without a registered provider the hook returns ``ask_user`` and the kernel asks the session's approval system.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ logger = logging.getLogger("amplifier.modules.hooks-approval")
 
 @attrs.frozen
 class Answer:
-    """What the provider said, or what its silence means."""
+    """The provider's decision, or the default if there is none."""
 
     allowed: bool
     reason: str
     remembered: bool = False
 
 
-class ProviderDesk:
-    """The provider of one session and the answers it wants remembered.
+class RegisteredProvider:
+    """The approval provider of one session and its remembered decisions.
 
     Args:
         timeout: Seconds to wait for an answer.
-        on_timeout: What no answer means.
-        remember: Whether answers may be remembered.
+        on_timeout: The decision if there is no answer.
+        remember: Whether decisions may be remembered.
     """
 
     def __init__(self, timeout: float, on_timeout: ApprovalDefault, *, remember: bool) -> None:
@@ -46,17 +46,17 @@ class ProviderDesk:
         self.provider: ApprovalProvider | None = None
 
     def register_provider(self, provider: ApprovalProvider) -> None:
-        """Have questions answered by a provider from now on; offered as ``approval.register_provider``."""
+        """Ask this provider from now on; registered as the capability ``approval.register_provider``."""
         self.provider = provider
         logger.info("approvals are answered by %s", type(provider).__name__)
 
     def recall(self, tool: str, given: Any) -> Answer | None:
-        """The answer to exactly this call, if one was to be remembered."""
+        """The remembered decision for exactly this call, if there is one."""
         allowed = self._remembered.get(_key(tool, given))
         return None if allowed is None else Answer(allowed, "decided earlier in this session", remembered=True)
 
     async def ask(self, tool: str, given: Any, prompt: str, risk_level: str) -> Answer:
-        """Ask and wait; only an answer that says so allows."""
+        """Ask and wait; only ``approved is True`` allows the call."""
         assert self.provider is not None
         details = dict(given) if isinstance(given, dict) else {"input": given}
         request = ApprovalRequest(
@@ -66,21 +66,22 @@ class ProviderDesk:
             try:
                 response = await self.provider.request_approval(request)
             except (ApprovalTimeoutError, TimeoutError):
-                return self._late()
-            except Exception as error:  # the provider is foreign code; its failure denies
+                return self._timed_out()
+            except Exception as error:  # third-party code; its failure denies the call
                 logger.exception("the approval provider failed: denied")
                 return Answer(False, f"the approval provider failed ({type(error).__name__})")
         if waiting.cancelled_caught:
-            return self._late()
+            return self._timed_out()
         allowed = getattr(response, "approved", None) is True
         remembered = self._remember and getattr(response, "remember", None) is True
         if remembered:
             self._remembered[_key(tool, given)] = allowed
-        told = getattr(response, "reason", None)
-        words = told if isinstance(told, str) and told else f"User {'allowed' if allowed else 'denied'}"
-        return Answer(allowed, words, remembered)
+        reason = getattr(response, "reason", None)
+        if not isinstance(reason, str) or not reason:
+            reason = f"User {'allowed' if allowed else 'denied'}"
+        return Answer(allowed, reason, remembered)
 
-    def _late(self) -> Answer:
+    def _timed_out(self) -> Answer:
         allowed = self._on_timeout == "allow"
         return Answer(
             allowed, f"no answer within {self._timeout:g} s - {'allowed' if allowed else 'denied'} by default"
@@ -88,7 +89,7 @@ class ProviderDesk:
 
 
 def _key(tool: str, given: Any) -> str:
-    """Everything about a call: an answer never covers another one."""
+    """Identifies a call by all of its input: a decision never applies to another call."""
     try:
         text = canonical_dumps([tool, given])
     except ModelError:

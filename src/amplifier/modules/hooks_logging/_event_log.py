@@ -1,4 +1,4 @@
-"""How a log comes into a session: handlers for the catalogue's events at once, for those of other modules when all are there."""
+"""Registers the log for the catalogue's events at mount, and for those of other modules when the session is ready."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ from amplifier.models import HookResult
 from .._tool_base import Stop, ToolFailure, Workers
 from ._log_file import EventFile
 from ._log_record import broken_line, level_of, write_line
-from ._options import LEVELS, LogOptions, read_log_options
+from ._options import LEVELS, MODULE, LogOptions, read_log_options
 
 logger = logging.getLogger("amplifier.modules.hooks-logging")
 
-_MODULE = "hooks-logging"
 _CHANNEL = "observability.events"
 _OPENING_SECONDS = 10.0
 
 
 @attrs.frozen
 class LogStatistics:
-    """A log at one moment.
+    """The state of a log.
 
     Attributes:
-        written: Lines in the file that this session wrote.
+        written: Lines that this session wrote.
         lost: Events that could not be written.
-        events: Names it listens to.
+        events: Event names it listens to.
     """
 
     written: int
@@ -42,12 +41,12 @@ class LogStatistics:
 class EventLog:
     """The handler: one line per event.
 
-    A file that cannot be written never disturbs the session: the first failure is logged, all are counted, and the count
+    A file that cannot be written does not affect the session: the first failure is logged, all are counted, and the count
     is logged on closing.
 
     Args:
-        options: What is written, and where.
-        hooks: Where it listens.
+        options: The configuration.
+        hooks: The registry to listen to.
     """
 
     def __init__(self, options: LogOptions, hooks: Hooks) -> None:
@@ -65,7 +64,7 @@ class EventLog:
 
     @property
     def options(self) -> LogOptions:
-        """What is written, and where."""
+        """The configuration."""
         return self._options
 
     def statistics(self) -> LogStatistics:
@@ -73,13 +72,13 @@ class EventLog:
         return LogStatistics(written=self._written, lost=self._lost, events=len(self._registered))
 
     async def __call__(self, event: str, data: dict[str, Any]) -> HookResult:
-        """Write one event; the answer is always to go on."""
+        """Write one event; always returns continue."""
         try:
             level = level_of(event, data)
             if LEVELS.index(level) < self._lowest:
                 return HookResult()
             line = write_line(event, level, data, self._options)
-        except Exception as error:  # noqa: BLE001 - the payload may hold objects of foreign classes that fail when read
+        except Exception as error:  # noqa: BLE001 - the payload may contain third-party objects that fail when read
             logger.warning("the payload of %r cannot be written: %s", event, type(error).__name__)
             line = broken_line(event, error)
         try:
@@ -96,7 +95,7 @@ class EventLog:
         self._lost += 1
 
     async def open(self) -> None:
-        """Open the file; failing to is logged, not raised."""
+        """Open the file; a failure is logged, not raised."""
 
         def work(_stop: Stop) -> None:
             self._file.open()
@@ -108,15 +107,15 @@ class EventLog:
             self._last_error = error if isinstance(error, OSError) else TimeoutError(str(error))
 
     def listen(self, events: Iterable[str]) -> None:
-        """Listen to events, each once, as far as the options want them."""
+        """Listen to events, each once, if the options include them."""
         for event in events:
             if event not in self._registered and "*" not in self._registered and self._options.wants(event):
                 self._registered[event] = self._hooks.register(
-                    event, self, priority=self._options.priority, name=_MODULE
+                    event, self, priority=self._options.priority, name=MODULE
                 )
 
     async def discover(self, coordinator: Coordinator) -> None:
-        """Listen to what other modules announce, on the channel or, as older ones do, as a capability."""
+        """Listen to the events other modules announce, as a contribution or, as older modules do, as a capability."""
         if not self._options.auto_discover:
             return
         announced = [coordinator.get_capability(_CHANNEL), *await coordinator.collect_contributions(_CHANNEL)]
@@ -127,7 +126,7 @@ class EventLog:
                 self.listen(name for name in names if isinstance(name, str) and name)
 
     def close(self) -> None:
-        """Stop listening, close the file and tell what was lost; more than once is fine."""
+        """Stop listening, close the file and log how many events were lost; idempotent."""
         registered, self._registered = self._registered, {}
         for unregister in registered.values():
             unregister()
@@ -141,16 +140,16 @@ class EventLog:
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], None]:
-    """Begin to write events; see `LogOptions` and the module's reference page for what the config may say.
+    """Start writing events; see `LogOptions` and the module's reference page for the configuration.
 
     Returns:
-        What ends it.
+        The cleanup, which closes the log.
 
     Raises:
-        PlanError: The config is wrong.
+        PlanError: The configuration is wrong.
     """
     log = EventLog(read_log_options(coordinator, config), coordinator.hooks)
-    logs: list[EventLog] = coordinator.session_state.setdefault(_MODULE, [])
+    logs: list[EventLog] = coordinator.session_state.setdefault(MODULE, [])
 
     def close() -> None:
         log.close()
@@ -160,7 +159,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     try:
         await log.open()
         additional = log.options.additional_events
-        # "*" hears everything; any name beside it would be written twice.
+        # "*" matches every event; events of any other name would be written twice.
         log.listen(["*"] if "*" in additional else [*ALL_EVENTS, *OUR_EVENTS, *additional])
         logs.append(log)
         logger.info("events of session %s go to %s", coordinator.session_id, log.options.path)
@@ -172,5 +171,5 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
 
 async def on_session_ready(coordinator: Coordinator) -> None:
     """Listen to the events of the other modules, which are all mounted now."""
-    for log in list(coordinator.session_state.get(_MODULE, ())):
+    for log in list(coordinator.session_state.get(MODULE, ())):
         await log.discover(coordinator)

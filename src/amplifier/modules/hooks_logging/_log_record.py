@@ -1,7 +1,7 @@
-"""An event as a line of JSON: its level, its secrets taken out, its size bounded.
+"""Writes an event as a line of JSON with its level, without secrets, and with bounded size.
 
-The shape is that of the published module: ``ts``, ``lvl``, ``schema``, ``event``, a few well-known members of the payload
-lifted to the top, and the rest under ``data``.
+The format is that of the published module: ``ts``, ``lvl``, ``schema``, ``event``, a few well-known members of the payload
+at the top level, and the rest under ``data``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from amplifier.models import ToolResult
 from ._options import LEVELS, LogOptions
 
 _SCHEMA = {"name": "amplifier.log", "ver": "1.0.0"}
-_LIFTED = (
+_TOP_LEVEL = (
     *("session_id", "status", "duration_ms", "error", "module", "component"),  # the first only from another host
     *("request_id", "span_id", "parent_span_id", "redaction"),
 )
@@ -45,8 +45,8 @@ _FAILURES |= {HOOK_FAILED, HOOK_TIMEOUT}
 _WARNINGS = frozenset({PROVIDER_RETRY, PROVIDER_THROTTLE, PROVIDER_TOOL_SEQUENCE_REPAIRED, APPROVAL_DENIED})
 _WARNINGS |= {POLICY_VIOLATION, MODULE_UNRESPONSIVE}
 
-# A text is cut twice: before redaction, which bounds its cost, so far behind the place that a secret standing there is
-# still whole; and at the place afterwards. The mark of the first cut is taken away with what stands before it.
+# A text is cut twice: before redaction, to bound its cost, with a margin after the limit so that a secret at the limit is
+# still complete; and at the limit afterwards. The second cut removes the mark of the first and the margin before it.
 _MARGIN = 1024
 _MARK = re.compile(r"\n\0(\d{1,20})\0\Z")
 _TIGHTER = 16  # how much shorter texts have to be when a line is too long as a whole
@@ -58,7 +58,7 @@ _DEEPEST = 1000
 
 
 def level_of(event: str, data: dict[str, Any]) -> str:
-    """DEBUG, INFO, WARNING, ERROR or CRITICAL: what the payload's ``lvl`` says, else what the event tells of."""
+    """DEBUG, INFO, WARNING, ERROR or CRITICAL: from the payload's ``lvl``, or else by the event."""
     given = data.get("lvl", data.get("level"))
     if isinstance(given, str) and given.upper() in LEVELS:
         return given.upper()
@@ -69,10 +69,10 @@ def level_of(event: str, data: dict[str, Any]) -> str:
 
 def write_line(event: str, level: str, data: dict[str, Any], options: LogOptions) -> bytes:
     """The line of one event, newline included; `data` is not changed."""
-    # What the kernel itself wrote holds no secrets; looking at it would be a third of the cost of a small event.
-    told: dict[str, Any] = {key: data[key] for key in COMMON_KEYS if type(data.get(key)) is str}
-    rest = {key: value for key, value in data.items() if key not in told and not (key == "raw" and options.strip_raw)}
-    if rest.get("parent_id", "") is None:  # as in every session that has no parent
+    # The kernel's own fields contain no secrets; redacting them would be a third of the cost of a small event.
+    common: dict[str, Any] = {key: data[key] for key in COMMON_KEYS if type(data.get(key)) is str}
+    rest = {key: value for key, value in data.items() if key not in common and not (key == "raw" and options.strip_raw)}
+    if rest.get("parent_id", "") is None:  # as in every session without a parent
         del rest["parent_id"]
     longest, items = options.max_field_chars, None
     size = _text_size(rest, options.max_line_bytes)
@@ -84,42 +84,42 @@ def write_line(event: str, level: str, data: dict[str, Any], options: LogOptions
     rest = redact_secrets(rest)
     if is_cut:
         rest = _cut(rest, longest, items)
-    line = _encode(_record(event, level, told, rest))
-    if not is_cut and len(line) > longest:  # long texts of objects, which have become readable only now
+    line = _encode(_record(event, level, common, rest))
+    if not is_cut and len(line) > longest:  # long texts of objects that were not strings before redaction
         rest = _cut(rest, longest, items)
-        line = _encode(_record(event, level, told, rest))
+        line = _encode(_record(event, level, common, rest))
     if len(line) > options.max_line_bytes:
         rest = _cut(rest, max(64, longest // _TIGHTER), _FEW)
-        line = _encode(_record(event, level, told, rest))
+        line = _encode(_record(event, level, common, rest))
     if len(line) > options.max_line_bytes:
-        line = _encode(_record(event, level, told, _stub(rest, len(line))))
+        line = _encode(_record(event, level, common, _stub(rest, len(line))))
     return line
 
 
 def broken_line(event: str, error: Exception) -> bytes:
-    """The line of an event whose payload could not be read."""
+    """The line for an event whose payload cannot be read."""
     problem = {"error": f"{type(error).__name__} while the payload was read"}
     return _encode(_record(str(event), "ERROR", {}, problem))
 
 
-def _record(event: str, level: str, told: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
-    now = told.get("timestamp") or datetime.now(UTC).isoformat(timespec="milliseconds")
+def _record(event: str, level: str, common: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
+    now = common.get("timestamp") or datetime.now(UTC).isoformat(timespec="milliseconds")
     record: dict[str, Any] = {"ts": now, "lvl": level, "schema": _SCHEMA, "event": event}
-    if "session_id" in told:
-        record["session_id"] = told["session_id"]
-    for key in _LIFTED:
+    if "session_id" in common:
+        record["session_id"] = common["session_id"]
+    for key in _TOP_LEVEL:
         if key in data:
             record[key] = data[key]
-    rest = {key: value for key, value in data.items() if key not in _LIFTED}
-    if told.get("parent_id"):
-        rest["parent_id"] = told["parent_id"]
+    rest = {key: value for key, value in data.items() if key not in _TOP_LEVEL}
+    if common.get("parent_id"):
+        rest["parent_id"] = common["parent_id"]
     if rest:
         record["data"] = rest
     return record
 
 
 def _stub(data: dict[str, Any], size: int) -> dict[str, Any]:
-    """What is left of a payload with too many members for one line."""
+    """A replacement for a payload that is too large for one line."""
     keys = [str(key)[:60] for key in list(data)[:_FEW]]
     return {"left_out": f"{size} bytes are too many for one line: all of it left out", "keys": keys}
 
@@ -128,7 +128,7 @@ def _stub(data: dict[str, Any], size: int) -> dict[str, Any]:
 
 
 def _text_size(data: dict[str, Any], enough: int) -> int:
-    """About how long a payload is, written out; counting ends when it is more than enough."""
+    """Estimate the size of a payload as JSON; counting stops above `enough`."""
     size = 0
     waiting: list[Any] = [data]
     while waiting and size <= enough:
@@ -147,7 +147,7 @@ def _text_size(data: dict[str, Any], enough: int) -> int:
 def _cut(value: Any, longest: int, items: int | None, *, first: bool = False) -> Any:
     """Copy a value with its texts cut to `longest` characters and, if asked for, lists to their last `items`.
 
-    With them go members of objects: names that are very long, and all but the first few hundred.
+    With `items`, objects lose members with very long names, and all but their first few hundred members.
     """
 
     def cut(leaf: Any, _frames: Sequence[Frame]) -> Any:
@@ -177,7 +177,7 @@ def _cut_text(text: str, longest: int, *, first: bool) -> str:
         return text if len(text) <= longest else f"{text[:longest]}\n\0{len(text) - longest}\0"
     left_out = 0
     if found := _MARK.search(text, max(0, len(text) - 24)):
-        # Somewhere before the mark a secret may have been cut into something that does not look like one.
+        # A secret before the mark may have been cut so that redaction did not recognise it.
         kept = text[: max(0, found.start() - _MARGIN)]
         left_out = int(found[1]) + found.start() - len(kept)
         text = kept
@@ -193,7 +193,6 @@ def _cut_text(text: str, longest: int, *, first: bool) -> str:
 def _encode(record: dict[str, Any]) -> bytes:
     try:
         return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
-    except TypeError:  # sets, bytes, foreign objects, numbers beyond 64 bits, lone surrogates
-        # The one total way to JSON that models offer: what JSON cannot say is shown as text.
+    except TypeError:  # sets, bytes, third-party objects, numbers beyond 64 bits, lone surrogates
         shown = ToolResult(output=record).safe_hook_presentation()["output"]
         return json.dumps(shown, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode() + b"\n"
