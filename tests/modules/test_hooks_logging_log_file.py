@@ -1,4 +1,4 @@
-"""The log's file under faults: killed writers, torn ends, full disks, two writers. A line is there whole or not at all."""
+"""The log file under faults: killed writers, incomplete lines, full disks, two writers. No line is written in part."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_what_a_killed_writer_left_of_a_line_is_cut_off(tmp_path, size):
 @pytest.mark.parametrize(
     "theirs", [b"notes without an end", b'{"other": "json"', b"a\nb", b"x" * (1 << 20), b"\xff" * (1 << 21)]
 )
-def test_what_somebody_else_wrote_is_left_alone(tmp_path, theirs):
+def test_an_incomplete_line_of_another_writer_is_kept(tmp_path, theirs):
     path = tmp_path / "e.jsonl"
     path.write_bytes(theirs)
     append(path, LINE)
@@ -55,7 +55,7 @@ def test_what_somebody_else_wrote_is_left_alone(tmp_path, theirs):
 
 
 class HalfOf:
-    """Stands where `os` stands in the file and writes only the beginning of the next few texts."""
+    """Replaces `os` in the module and writes only the beginning of the next few texts."""
 
     def __init__(self, times: int, *, error: int | None = None, then: Any = None) -> None:
         self._times = times
@@ -92,7 +92,7 @@ def test_a_line_that_the_disk_took_in_part_is_taken_back(tmp_path, monkeypatch):
     file.close()
 
 
-def test_a_line_taken_in_part_is_not_taken_back_with_somebody_elses_behind_it(tmp_path, monkeypatch):
+def test_a_partly_written_line_is_kept_if_another_writers_line_follows(tmp_path, monkeypatch):
     path = tmp_path / "e.jsonl"
     file = EventFile(path)
     file.open()
@@ -108,7 +108,7 @@ def test_a_line_taken_in_part_is_not_taken_back_with_somebody_elses_behind_it(tm
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS])
-async def test_a_disk_that_refuses_is_told_once_counted_and_recovered_from(tmp_path, monkeypatch, caplog, error):
+async def test_a_failing_disk_is_logged_once_and_counted_and_writing_resumes(tmp_path, monkeypatch, caplog, error):
     coordinator = TestCoordinator("s-1")
     close = await hooks_logging.mount(coordinator, {"path": str(tmp_path / "e.jsonl")})
     log = coordinator.session_state["hooks-logging"][0]
@@ -119,9 +119,9 @@ async def test_a_disk_that_refuses_is_told_once_counted_and_recovered_from(tmp_p
     assert [line["data"]["n"] for line in lines(tmp_path / "e.jsonl")] == [3, 4]
     close()
     close()
-    told = [record.getMessage() for record in caplog.records if "hooks-logging" in record.name]
-    assert len([text for text in told if "cannot be written" in text]) == 1
-    assert len([text for text in told if "3 events were not written" in text]) == 1
+    recorded = [record.getMessage() for record in caplog.records if "hooks-logging" in record.name]
+    assert len([text for text in recorded if "cannot be written" in text]) == 1
+    assert len([text for text in recorded if "3 events were not written" in text]) == 1
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])

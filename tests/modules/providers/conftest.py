@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.modules.providers.scripted_http_server import ScriptedHttpServer
-from tests.modules.providers.services import SERVICES, Spoken
+from tests.modules.providers.services import SERVICES, ServiceCase
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def server() -> Iterator[ScriptedHttpServer]:
 
 
 @pytest.fixture(params=SERVICES)
-def spoken(request: pytest.FixtureRequest) -> Spoken:
+def spoken(request: pytest.FixtureRequest) -> ServiceCase:
     return SERVICES[request.param]
 
 

@@ -1,4 +1,4 @@
-"""A server that says exactly the bytes a test wants, on a port of this machine: for what no polite mock would send.
+"""An HTTP server on a local port that sends exactly the bytes a test scripts, including invalid ones.
 
 It runs in threads of its own, so that it serves any event loop, also the ones a cancellation sweep makes for itself.
 """
@@ -21,13 +21,13 @@ _WORKERS = 10
 """As many connections can be open at once."""
 
 STALL: Final = "stall"
-"""Say nothing more until the client goes away, and note that it did."""
+"""Send nothing more until the client disconnects, and record that it did."""
 
 RESET: Final = "reset"
 """Break the connection the hard way."""
 
 CLOSE: Final = "close"
-"""End the connection in good order, wherever the answer stands."""
+"""Close the connection in the middle of a response."""
 
 Step = bytes | str | Callable[[], None]
 
@@ -159,7 +159,7 @@ class ScriptedHttpServer:
         return True
 
 
-# ── what servers say ─────────────────────────────────────────────────────────────────────────────
+# ── responses ────────────────────────────────────────────────────────────────────────────────────
 
 EVENT_STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 END = b"0\r\n\r\n"

@@ -1,4 +1,4 @@
-"""What goes wrong on the way to a service and back: each failure is one of our errors and says whether a retry may help."""
+"""Failures of services and connections: each maps to an error of the taxonomy that states whether it is retryable."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from amplifier.modules._llm_provider.sdk_http_client import MAX_ERROR_BYTES
 from tests.modules.providers.scripted_http_server import CLOSE, END, EVENT_STREAM, RESET, STALL, chunk, event, reply
 from tests.modules.providers.services import KEY, SERVICES, ask, line
 
-BLAME = ErrorContext("svc", "model-x", KEY)
+CONTEXT = ErrorContext("svc", "model-x", KEY)
 
 STATUSES: list[tuple[int, dict, type[LLMError], bool]] = [
     (400, {"message": "bad field"}, InvalidRequestError, False),
@@ -68,7 +68,7 @@ STATUSES: list[tuple[int, dict, type[LLMError], bool]] = [
 
 @pytest.mark.parametrize(("status", "error", "kind", "retryable"), STATUSES)
 def test_a_status_and_its_words_become_one_of_our_errors(status, error, kind, retryable):
-    found = error_from_status(BLAME, status, {}, {"error": error})
+    found = error_from_status(CONTEXT, status, {}, {"error": error})
     assert type(found) is kind
     assert (found.retryable, found.status_code) == (retryable, status)
     assert (found.provider, found.model) == ("svc", "model-x")
@@ -80,8 +80,8 @@ def test_a_status_and_its_words_become_one_of_our_errors(status, error, kind, re
     "body", [None, "", "<html>busy</html>", [1], {"error": "text"}, {"detail": "text"}, {"error": None}, {"x": {}}]
 )
 def test_an_error_may_have_any_body(body):
-    assert isinstance(error_from_status(BLAME, 500, {}, body), ProviderUnavailableError)
-    assert isinstance(error_from_stream_event(BLAME, body), StreamError)
+    assert isinstance(error_from_status(CONTEXT, 500, {}, body), ProviderUnavailableError)
+    assert isinstance(error_from_stream_event(CONTEXT, body), StreamError)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_an_error_may_have_any_body(body):
     ],
 )
 def test_an_error_inside_a_stream_is_known_by_its_name(word, kind):
-    assert type(error_from_stream_event(BLAME, {"error": {"type": word, "message": "m"}})) is kind
+    assert type(error_from_stream_event(CONTEXT, {"error": {"type": word, "message": "m"}})) is kind
 
 
 NOW = 1_700_000_000.0
@@ -130,13 +130,13 @@ def test_the_time_to_wait_is_read_from_every_known_header(headers, seconds):
 
 
 @pytest.mark.parametrize("form", ["seconds", "date"])
-async def test_a_rate_limit_tells_how_long_to_wait(spoken, server, form):
+async def test_a_rate_limit_error_has_the_delay_before_a_retry(spoken, server, form):
     wait = "3" if form == "seconds" else formatdate(time.time() + 60, usegmt=True)
     server.answers(spoken.error(429, "slow down", "rate_limit_error", Retry_After=wait))
     async with line(spoken, server) as opened:
         with pytest.raises(RateLimitError, match="slow down") as caught:
             await opened.provider.complete(ask())
-        (after,) = opened.told("llm:response")
+        (after,) = opened.payloads("llm:response")
     assert caught.value.retryable
     waits: Any = caught.value.retry_after
     assert waits == 3 if form == "seconds" else 50 < waits <= 60
@@ -145,7 +145,7 @@ async def test_a_rate_limit_tells_how_long_to_wait(spoken, server, form):
     assert (after["status"], after["error"]["type"]) == ("error", "RateLimitError")
 
 
-async def test_a_server_that_says_do_not_retry_is_believed(spoken, server):
+async def test_a_server_can_forbid_a_retry(spoken, server):
     server.answers(spoken.error(500, "no", x_should_retry="false"))
     async with line(spoken, server) as opened:
         with pytest.raises(ProviderUnavailableError) as caught:
@@ -220,7 +220,7 @@ async def test_an_answer_that_breaks_off_is_a_stream_error(spoken, server, how):
         with pytest.raises(StreamError) as caught:
             await opened.provider.complete(ask())
         assert caught.value.retryable
-        assert (caught.value.provider, opened.told("llm:response")[0]["status"]) == (spoken.name, "error")
+        assert (caught.value.provider, opened.payloads("llm:response")[0]["status"]) == (spoken.name, "error")
         server.answers(spoken.answer(["whole again"]))
         assert await opened.provider.complete(ask())
 
@@ -300,7 +300,7 @@ async def test_arguments_that_were_encoded_twice_are_read(spoken, server):
     assert response.tool_calls[0].arguments == {"x": 1}
 
 
-async def test_a_call_that_was_cut_off_says_so_and_is_not_retried(server):
+async def test_a_truncated_call_is_reported_as_such_and_is_not_retryable(server):
     spoken = SERVICES["openai-compatible"]
     pieces = spoken.pieces([], [("c1", "look", '{"x": "unfinis')])
     cut = [
@@ -388,11 +388,11 @@ async def test_calls_at_the_same_time_do_not_mix(spoken, server):
     assert len(set(answers.values())) == 8
 
 
-async def test_the_provider_retries_only_when_it_is_told_to(spoken, server):
+async def test_the_provider_retries_only_when_configured(spoken, server):
     server.answers(spoken.error(503, "busy", Retry_After="0"), spoken.answer(["at last"]))
     async with line(spoken, server, max_retries=2, min_retry_delay=0, retry_jitter=False) as opened:
         response = await opened.provider.complete(ask())
-        (retry,) = opened.told("provider:retry")
+        (retry,) = opened.payloads("provider:retry")
     assert response.content[0].text == "at last"
     assert (retry["attempt"], retry["error_type"], retry["delay"]) == (1, "ProviderUnavailableError", 0)
 

@@ -1,6 +1,6 @@
-"""provider-local byte by byte: what goes to the server, what is made of its answers, and every way it can fail.
+"""provider-local over HTTP: requests, responses, and failures of the server.
 
-The server is a stand-in here (tests/_support/model_server_stand_in.py), a real process with a real socket.
+The server is a replacement (tests/_support/model_server_stand_in.py), a real process with a real socket.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ from amplifier.models import (
     ToolSpec,
 )
 from amplifier.modules import provider_local
+from amplifier.modules._llm_provider.conversation import NO_RESULT
 from amplifier.modules.provider_local import _server_process
-from amplifier.modules.provider_local._chat_request import NO_RESULT, encode
+from amplifier.modules.provider_local._chat_request import encode
 from amplifier.modules.provider_local._chat_response import Decoder, Lines
 from amplifier.modules.provider_local._options import Options, read_local_options
 from amplifier.testing import MODES, TestCoordinator, cancel_everywhere
@@ -91,7 +92,7 @@ def asked(folder: Path) -> list[dict[str, Any]]:
 # ── over the wire ────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_an_answer_is_put_together_and_told_in_events(tmp_path):
+async def test_a_response_is_assembled_and_emitted_in_events(tmp_path):
     async with Local.running(model_file(tmp_path, HELLO, HELLO), debug=True) as local:
         assert isinstance(local.provider, Provider)
         response = check_chunks(await local.chunks(short("hi", 7)))
@@ -192,7 +193,7 @@ async def test_a_server_that_falls_silent_is_given_up(tmp_path):
         ("silent", LLMTimeoutError, r"was not loaded within 0\.3 s; set start_timeout"),
     ],
 )
-async def test_a_server_that_does_not_start_is_told_and_gone(tmp_path, start, kind, words):
+async def test_a_server_that_does_not_start_is_reported_and_ended(tmp_path, start, kind, words):
     async with Local.running(
         model_file(tmp_path, start=start), start_timeout=0.3 if start == "silent" else 60
     ) as local:
@@ -324,7 +325,7 @@ def test_calls_and_their_results_are_sent_in_both_shapes():
     assert messages_of(assistant, mixed) == [made, answered, {"role": "user", "content": "and"}]
 
 
-def test_a_call_without_a_result_gets_a_note_and_that_is_told():
+def test_a_call_without_a_result_gets_a_placeholder_and_the_repair_is_reported():
     request = ChatRequest(messages=[Message(role="assistant", content=[CALL]), user("x")])
     encoded = encode(request, OPTIONS)
     assert encoded.body["messages"][1] == {"role": "tool", "tool_call_id": "c", "content": NO_RESULT}

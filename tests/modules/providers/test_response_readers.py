@@ -1,4 +1,4 @@
-"""From what services send to blocks, without a wire: the liberties servers take, and blocks nobody here knows."""
+"""Readers of responses without HTTP: deviations of servers from the API, and unknown blocks."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_counts_of_the_end_replace_those_of_the_beginning():
     assert (reader.token_counts.input_tokens, reader.token_counts.output_tokens) == (1, 5)
 
 
-def test_a_call_that_was_cut_off_is_told_from_nonsense():
+def test_a_truncated_call_is_distinguished_from_invalid_json():
     start = {"type": "tool_use", "id": "c", "name": "look", "input": {}}
     events = block(start, {"type": "input_json_delta", "partial_json": '{"x": "unfin'})
     for reason, retryable in (("max_tokens", False), ("tool_use", True)):
@@ -209,7 +209,7 @@ def test_items_of_unknown_kinds_come_through_as_they_came():
 
 
 def test_finished_items_are_the_truth():
-    """A piece may be lost or a server may send none at all; what the finished item says counts."""
+    """A piece may be lost or a server may send none at all; the finished item counts."""
     parts = [{"type": "output_text", "text": "whole"}, {"type": "refusal", "refusal": "no"}]
     item = {"type": "message", "id": "m", "phase": "final_answer", "content": parts}
     lost = {"type": "response.output_text.delta", "output_index": 0, "content_index": 0, "delta": "who"}
@@ -225,7 +225,7 @@ def test_finished_items_are_the_truth():
     ]
 
 
-def test_an_incomplete_response_says_why():
+def test_an_incomplete_response_has_its_finish_reason():
     incomplete = {"type": "response.incomplete", "response": {"incomplete_details": {"reason": "max_output_tokens"}}}
     item = {"type": "function_call", "id": "f", "call_id": "c", "name": "look", "arguments": '{"x'}
     with pytest.raises(InvalidToolCallError, match="more output tokens"):

@@ -19,7 +19,7 @@ from tests.modules.providers.services import ask
 
 pytestmark = pytest.mark.virtual_time
 
-BLAME = ErrorContext("svc", "model-x")
+CONTEXT = ErrorContext("svc", "model-x")
 
 
 class SlowClient:
@@ -49,7 +49,7 @@ class SlowClient:
 async def read(client: SlowClient, *, total: float | None, idle: float | None) -> bytes:
     wire = SdkHttpClient(Sdk(openai, httpx2), client)
     received = b""
-    async with wire.open("post", "/x", {}, Deadlines(total, idle, BLAME), BLAME) as reply:
+    async with wire.open("post", "/x", {}, Deadlines(total, idle, CONTEXT), CONTEXT) as reply:
         while (piece := await reply.receive()) is not None:
             received += piece
     return received
@@ -86,7 +86,7 @@ async def test_the_whole_call_has_a_limit_of_its_own(idle):
 
 async def test_a_slow_reader_is_not_a_silent_server():
     wire = SdkHttpClient(Sdk(openai, httpx2), SlowClient(0, (1, b"x"), (1, b"y")))
-    async with wire.open("post", "/x", {}, Deadlines(None, 5, BLAME), BLAME) as reply:
+    async with wire.open("post", "/x", {}, Deadlines(None, 5, CONTEXT), CONTEXT) as reply:
         assert await reply.receive() == b"x"
         await anyio.sleep(1000)
         assert await reply.receive() == b"y"

@@ -21,7 +21,7 @@ VARIABLES = {"anthropic": "ANTHROPIC", "openai": "OPENAI", "openai-compatible": 
 
 
 @pytest.mark.parametrize("module", MODULES)
-async def test_without_what_it_needs_a_provider_declines_and_says_how_to_change_that(module, caplog):
+async def test_without_credentials_a_provider_is_not_mounted_and_logs_how_to_set_them(module, caplog):
     coordinator = TestCoordinator()
     with caplog.at_level(logging.WARNING):
         assert await module.mount(coordinator, {}) is None

@@ -1,4 +1,4 @@
-"""Server-sent events: any split of the bytes gives the same events, and no bytes crash the parser."""
+"""Server-sent events: any split of the bytes gives the same events, and no bytes raise unexpected errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("data", "events"), CASES)
-def test_events_are_read_as_the_standard_says(data, events):
+def test_events_are_parsed_as_the_standard_requires(data, events):
     assert parse(data) == events
     assert parse(*(bytes([byte]) for byte in data)) == events
 

@@ -90,10 +90,12 @@ async def test_an_id_that_is_missing_or_taken_is_replaced(spoken, server, given_
 
 def conversation_with(response, *results):
     """The answer put back into a conversation, as a loop does it, with a result for each call."""
-    said: Any = [to_dict(block) for block in response.content]
+    content: Any = [to_dict(block) for block in response.content]
     calls = [block for block in response.content if isinstance(block, ToolCallBlock)]
     answers = [Message(role="tool", tool_call_id=call.id, name=call.name, content="done") for call in calls]
-    return ChatRequest(messages=[Message(role="user", content="go"), Message(role="assistant", content=said), *answers])
+    return ChatRequest(
+        messages=[Message(role="user", content="go"), Message(role="assistant", content=content), *answers]
+    )
 
 
 async def test_thoughts_survive_with_their_seal_and_go_back_unchanged(spoken, server):
@@ -145,7 +147,7 @@ async def test_usage_adds_up_and_has_a_price(spoken, server):
         assert 0 < usage.cost_usd < 1
 
 
-async def test_a_model_nobody_knows_has_no_price(server):
+async def test_an_unknown_model_has_no_price(server):
     body = {"type": "message", "id": "m", "model": "claude-nonsense-99", "content": [], "stop_reason": "end_turn"}
     server.answers([reply({**body, "usage": {"input_tokens": 1, "output_tokens": 1}})])
     async with line(SERVICES["anthropic"], server) as opened:
@@ -154,11 +156,11 @@ async def test_a_model_nobody_knows_has_no_price(server):
     assert response.usage.total_tokens == 2
 
 
-async def test_both_ends_of_a_call_are_told_with_the_documented_usage(spoken, server):
+async def test_request_and_response_are_emitted_with_the_documented_usage(spoken, server):
     server.answers(spoken.answer(["x"]))
     async with line(spoken, server) as opened:
         await opened.provider.complete(ask())
-        (before,), (after,) = opened.told("llm:request"), opened.told("llm:response")
+        (before,), (after,) = opened.payloads("llm:request"), opened.payloads("llm:response")
     assert before["provider"] == after["provider"] == spoken.name
     assert before["message_count"] == 1
     assert after["status"] == "ok"
@@ -172,7 +174,7 @@ async def test_a_flag_adds_what_went_over_the_wire_but_never_the_key(spoken, ser
     server.answers(spoken.answer(["x"]))
     async with line(spoken, server, raw=True) as opened:
         await opened.provider.complete(ask())
-        (before,), (after,) = opened.told("llm:request"), opened.told("llm:response")
+        (before,), (after,) = opened.payloads("llm:request"), opened.payloads("llm:response")
     assert before["raw"] == server.last.body
     assert after["raw"]
     assert KEY not in str(opened.recorder.events)
@@ -225,7 +227,7 @@ async def test_the_models_of_the_service_are_listed(spoken, server):
     assert server.last.path.partition("?")[0] == "/v1/models"
 
 
-async def test_how_much_a_model_holds_may_be_told_by_the_server(server):
+async def test_the_server_may_report_the_context_window(server):
     listed = [
         {"id": "a", "max_model_len": 111},
         {"id": "b", "meta": {"n_ctx": 222}},
@@ -259,7 +261,7 @@ async def test_without_the_services_list_the_known_models_are_named(spoken, serv
     assert "could not be read" in caplog.text
 
 
-async def test_what_the_provider_says_of_itself_needs_no_service(spoken, server):
+async def test_get_info_sends_no_request(spoken, server):
     async with line(spoken, server, max_tokens=321) as opened:
         info = opened.provider.get_info()
         info.defaults.clear()

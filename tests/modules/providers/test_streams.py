@@ -38,14 +38,14 @@ class Exchange:
     async def opened(self) -> AsyncIterator[AsyncIterator[StreamChunk]]:
         self.life.append("open")
         try:
-            async with aclosing(self._told()) as told:
-                yield told
+            async with aclosing(self._chunks()) as recorded:
+                yield recorded
         finally:
             with anyio.CancelScope(shield=True):
                 await anyio.lowlevel.checkpoint()
             self.life.append("closed")
 
-    async def _told(self) -> AsyncGenerator[StreamChunk, None]:
+    async def _chunks(self) -> AsyncGenerator[StreamChunk, None]:
         for text in self.chunks:
             if text == "…":
                 self.waiting.set()
@@ -207,7 +207,7 @@ async def test_both_ways_give_the_same_chunks_and_the_same_events(server, name):
         server.answers(spoken.answer(["one", "two"]))
         async with line(spoken, server) as opened:
             chunks = await way(opened.provider, ask(), tools=[])  # published loops pass the tools along
-            seen.append(([(chunk.kind, chunk.text) for chunk in chunks], len(opened.told("llm:response"))))
+            seen.append(([(chunk.kind, chunk.text) for chunk in chunks], len(opened.payloads("llm:response"))))
     assert seen[0] == seen[1]
     assert seen[0][0][-1] == ("response", None)
 

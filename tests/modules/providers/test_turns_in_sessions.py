@@ -13,7 +13,7 @@ from amplifier.models import TextDelta, ToolFinished
 from amplifier.modules import context_simple, loop_basic, loop_streaming
 from amplifier.testing import EventRecorder, MockTool
 from tests.modules.providers.scripted_http_server import EVENT_STREAM, STALL, ScriptedHttpServer
-from tests.modules.providers.services import KEY, SERVICES, Spoken, arguments
+from tests.modules.providers.services import KEY, SERVICES, ServiceCase, arguments
 
 LOOPS = {"loop-basic": loop_basic, "loop-streaming": loop_streaming}
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
@@ -25,7 +25,9 @@ def loop(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def session_with(spoken: Spoken, server: ScriptedHttpServer, loop: str, *tools: Any, **config: Any) -> AmplifierSession:
+def session_with(
+    spoken: ServiceCase, server: ScriptedHttpServer, loop: str, *tools: Any, **config: Any
+) -> AmplifierSession:
     given = {"api_key": KEY, "base_url": server.url + spoken.prefix, **spoken.config, **config}
     plan = {
         "session": {

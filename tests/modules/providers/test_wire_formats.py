@@ -1,4 +1,4 @@
-"""From a request to a service's JSON, without a wire: every role, every block, every option, in all three dialects."""
+"""Requests in the JSON of all three wire formats: every role, every block, every option."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def user(*blocks: Any) -> Message:
     )
 
 
-def said(*blocks: Any) -> Message:
+def assistant(*blocks: Any) -> Message:
     return Message(role="assistant", content=list(blocks))
 
 
@@ -90,7 +90,7 @@ def test_messages_opening_system_words_go_into_their_own_place_and_later_ones_st
         Message(role="system", content="one"),
         Message(role="developer", content="two"),
         user("hi"),
-        said(TextBlock(text="hello")),
+        assistant(TextBlock(text="hello")),
         Message(role="system", content="by the way"),
         user("more"),
     )
@@ -103,7 +103,9 @@ def test_messages_opening_system_words_go_into_their_own_place_and_later_ones_st
 
 
 def test_messages_results_follow_their_call_and_come_first_in_their_turn():
-    sent = body("messages", user("go"), said(TextBlock(text="a"), CALL), Message(role="system", content="note"), RESULT)
+    sent = body(
+        "messages", user("go"), assistant(TextBlock(text="a"), CALL), Message(role="system", content="note"), RESULT
+    )
     assert sent["messages"][1]["content"][1] == {"type": "tool_use", "id": "c1", "name": "look", "input": {"x": 1}}
     assert sent["messages"][2]["content"] == [
         {"type": "tool_result", "tool_use_id": "c1", "content": "found"},
@@ -117,7 +119,7 @@ def test_messages_every_block_goes_over_as_it_is():
     sent = body(
         "messages",
         user(TextBlock(text="look"), ImageBlock(source=PNG), made(UnknownBlock, **document)),
-        said(thought, RedactedThinkingBlock(data="zz"), TextBlock(text="I see")),
+        assistant(thought, RedactedThinkingBlock(data="zz"), TextBlock(text="I see")),
     )
     assert sent["messages"][0]["content"] == [
         {"type": "text", "text": "look"},
@@ -132,26 +134,26 @@ def test_messages_every_block_goes_over_as_it_is():
 
 
 def test_messages_thoughts_that_the_service_would_refuse_are_left_out():
-    foreign = said(ThinkingBlock(thinking="hm"), ReasoningBlock(content=[], summary=[]), TextBlock(text="so"))
+    foreign = assistant(ThinkingBlock(thinking="hm"), ReasoningBlock(content=[], summary=[]), TextBlock(text="so"))
     assert body("messages", user("a"), foreign)["messages"][1]["content"] == [{"type": "text", "text": "so"}]
 
 
 def test_messages_a_result_may_hold_pictures_and_be_an_error():
     parts: Any = [{"type": "text", "text": "see"}, {"type": "image", "source": PNG}]
     result = user(made(ToolResultBlock, tool_call_id="c1", output=parts, is_error=True))
-    assert body("messages", user("go"), said(CALL), result)["messages"][2]["content"] == [
+    assert body("messages", user("go"), assistant(CALL), result)["messages"][2]["content"] == [
         {"type": "tool_result", "tool_use_id": "c1", "content": parts, "is_error": True}
     ]
 
 
 def test_messages_turns_alternate_and_the_user_begins():
-    sent = body("messages", said(TextBlock(text="a")), said(TextBlock(text="b")), user("c"), user("d"))
+    sent = body("messages", assistant(TextBlock(text="a")), assistant(TextBlock(text="b")), user("c"), user("d"))
     assert [m["role"] for m in sent["messages"]] == ["user", "assistant", "user"]
     assert [len(m["content"]) for m in sent["messages"]] == [1, 2, 2]
 
 
 def test_messages_empty_texts_are_left_out():
-    assert body("messages", user("a"), said(TextBlock(text="")), user("b"))["messages"] == [
+    assert body("messages", user("a"), assistant(TextBlock(text="")), user("b"))["messages"] == [
         {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
     ]
 
@@ -234,7 +236,9 @@ def test_messages_thinking_that_is_impossible_is_left_out_and_reported(options):
 
 def test_messages_what_stays_the_same_is_marked_for_the_cache():
     wire_format = MessagesApi(AnthropicOptions(default_model=MODEL))
-    request = ChatRequest(messages=[Message(role="system", content="s"), user("a"), said(CALL), RESULT], tools=[TOOL])
+    request = ChatRequest(
+        messages=[Message(role="system", content="s"), user("a"), assistant(CALL), RESULT], tools=[TOOL]
+    )
     sent = encode(wire_format, request).body
     mark = {"type": "ephemeral"}
     assert sent["system"][-1]["cache_control"] == mark
@@ -273,7 +277,7 @@ def test_chat_roles_stand_where_they_stood():
         Message(role="system", content="one"),
         user("hi"),
         Message(role="developer", content="two"),
-        said(TextBlock(text="hello"), CALL),
+        assistant(TextBlock(text="hello"), CALL),
         RESULT,
     ]
     sent = body("chat", *messages)
@@ -292,7 +296,7 @@ def test_chat_roles_stand_where_they_stood():
 
 def test_chat_pictures_go_to_the_user_and_those_of_tools_follow_the_results():
     parts: Any = [{"type": "text", "text": "see"}, {"type": "image", "source": PNG}]
-    calls = said(CALL, ToolCallBlock(id="c2", name="look", input={}))
+    calls = assistant(CALL, ToolCallBlock(id="c2", name="look", input={}))
     first, second = (
         Message(role="tool", tool_call_id="c1", content=parts),
         Message(role="tool", tool_call_id="c2", content="b"),
@@ -312,8 +316,10 @@ def test_chat_pictures_go_to_the_user_and_those_of_tools_follow_the_results():
 
 
 def test_chat_thoughts_go_back_only_where_they_came_from():
-    own = said(made(ThinkingBlock, thinking="hm", reasoning_field="reasoning"), TextBlock(text="so"))
-    foreign = said(ThinkingBlock(thinking="hm", signature="s"), RedactedThinkingBlock(data="d"), TextBlock(text="so"))
+    own = assistant(made(ThinkingBlock, thinking="hm", reasoning_field="reasoning"), TextBlock(text="so"))
+    foreign = assistant(
+        ThinkingBlock(thinking="hm", signature="s"), RedactedThinkingBlock(data="d"), TextBlock(text="so")
+    )
     assert body("chat", user("a"), own)["messages"][1] == {"role": "assistant", "content": "so", "reasoning": "hm"}
     assert body("chat", user("a"), foreign)["messages"][1] == {"role": "assistant", "content": "so"}
 
@@ -348,7 +354,7 @@ def test_responses_items_stand_where_they_stood():
         "responses",
         Message(role="system", content="one"),
         user(TextBlock(text="x"), ImageBlock(source=PNG)),
-        said(thought, made(UnknownBlock, **search), made(TextBlock, text="so", phase="commentary"), call),
+        assistant(thought, made(UnknownBlock, **search), made(TextBlock, text="so", phase="commentary"), call),
         Message(role="tool", tool_call_id="c1", content=parts),
         Message(role="developer", content="two"),
     )
@@ -382,7 +388,9 @@ def test_responses_items_stand_where_they_stood():
 
 
 def test_responses_thoughts_without_a_seal_are_left_out():
-    foreign = said(made(ReasoningBlock, content=[], summary=[], id="rs"), ThinkingBlock(thinking="t", signature="s"))
+    foreign = assistant(
+        made(ReasoningBlock, content=[], summary=[], id="rs"), ThinkingBlock(thinking="t", signature="s")
+    )
     assert [item["type"] for item in body("responses", user("a"), foreign)["input"]] == ["message"]
 
 
@@ -418,14 +426,14 @@ def test_an_image_without_a_source_is_refused(wire_format):
 
 
 def test_a_call_without_its_result_gets_one():
-    conversation = read_conversation([user("a"), said(CALL), user("b")])
+    conversation = read_conversation([user("a"), assistant(CALL), user("b")])
     assert conversation.entries[2] == ToolResultEntry("c1", [TextBlock(text=NO_RESULT)], is_error=True)
     assert conversation.repairs == [{"tool_call_id": "c1", "repair": "result was missing"}]
 
 
-def test_a_result_stands_behind_its_call_and_there_is_one():
+def test_a_result_follows_its_call_and_is_the_only_one():
     again = Message(role="tool", tool_call_id="c1", content="again")
-    conversation = read_conversation([user("a"), RESULT, said(CALL), user("b"), again])
+    conversation = read_conversation([user("a"), RESULT, assistant(CALL), user("b"), again])
     assert [type(entry) for entry in conversation.entries] == [
         MessageEntry,
         MessageEntry,
@@ -457,7 +465,7 @@ def test_calls_may_stand_beside_the_content():
 
 
 @pytest.mark.parametrize("given_", [None, 3, {}, {"type": 4}, []])
-def test_a_tool_choice_that_says_nothing_is_none(given_):
+def test_an_unreadable_tool_choice_is_none(given_):
     assert read_tool_choice(given_) is None
 
 
@@ -477,7 +485,7 @@ BLOCKS = st.one_of(
     st.builds(lambda i: ToolCallBlock(id=i, name="look", input={"a": [1]}), st.sampled_from(["c1", "c2", "c 3"])),
     st.builds(
         lambda i, o: ToolResultBlock(tool_call_id=i, output=o),
-        st.sampled_from(["c1", "c2", "nobody"]),
+        st.sampled_from(["c1", "c2", "unknown"]),
         st.sampled_from(
             ["text", None, {"a": 1}, [1, 2], [{"type": "text", "text": "x"}], [{"type": "image", "source": PNG}]]
         ),
@@ -491,7 +499,7 @@ MESSAGES = st.lists(
         lambda role, content, call: Message(role=role, content=content, tool_call_id=call),
         st.sampled_from(["system", "developer", "user", "assistant", "tool", "function"]),
         st.text(max_size=5) | st.lists(BLOCKS, max_size=4),
-        st.sampled_from([None, "c1", "c2", "nobody"]),
+        st.sampled_from([None, "c1", "c2", "unknown"]),
     ),
     max_size=8,
 )

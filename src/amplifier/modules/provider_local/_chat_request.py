@@ -1,58 +1,57 @@
-"""A request as the server takes it: OpenAI's chat form. Pure; below `_provider`.
+"""Encodes a request for the server, which has OpenAI's Chat Completions API.
 
-A chat template of a small model knows few roles. So system messages at the beginning become one; a later one, which many
-templates refuse, is told as a note in the user's place. What the model cannot read (thoughts of other models, images) is
-left out, and the encoding says what.
+The chat template of a small model knows few roles. So the first system messages become one; a later one, which many
+templates reject, becomes a note in the user's role. What the model cannot read (reasoning of other models, images) is omitted,
+and `EncodedRequest.omitted` lists it.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
 
 from amplifier.models import (
     ChatRequest,
+    ContentBlockUnion,
     ImageBlock,
-    Message,
     ResponseFormatJsonSchema,
     TextBlock,
-    ToolCall,
-    ToolResultBlock,
-    ToolSpec,
+    ToolCallBlock,
     UnknownBlock,
 )
 
-from .._local_answers import calls_in
+from .._llm_provider import Entry, MessageEntry, ToolResultEntry, read_conversation, read_json_schema
 from ._options import Options
-
-NO_RESULT = "[no result: the call was interrupted]"
 
 
 @attrs.frozen
-class Encoded:
-    """What goes over the wire.
+class EncodedRequest:
+    """A request in the server's format.
 
     Attributes:
         body: The JSON.
-        repaired: Ids of calls that had no result in the request and got a note for one.
-        omitted: Types of blocks that were left out.
+        repaired: Ids of tool calls whose sequence of call and result was repaired.
+        omitted: Types of blocks that were omitted.
+        call_ids: Ids of tool calls in the conversation.
     """
 
     body: dict[str, Any]
     repaired: tuple[str, ...]
     omitted: tuple[str, ...]
+    call_ids: frozenset[str]
 
 
-def encode(request: ChatRequest, options: Options) -> Encoded:
+def encode(request: ChatRequest, options: Options) -> EncodedRequest:
     """Encode a request, which is not changed."""
-    writing = _Writing()
-    for message in request.messages:
-        writing.add(message)
-    writing.answer_open_calls()
+    conversation = read_conversation(request.messages)
+    encoder = _MessageEncoder()
+    for entry in conversation.entries:
+        encoder.add(entry)
     body: dict[str, Any] = {
-        "messages": writing.messages or [{"role": "user", "content": ""}],
+        "messages": encoder.messages or [{"role": "user", "content": ""}],
         "stream": True,
         "stream_options": {"include_usage": True},
         "max_tokens": request.max_output_tokens or options.max_tokens,
@@ -66,39 +65,34 @@ def encode(request: ChatRequest, options: Options) -> Encoded:
     }
     body |= {key: value for key, value in optional.items() if value is not None}
     if request.tools and options.offer_tools and request.tool_choice != "none":
-        body["tools"] = [_tool(spec) for spec in request.tools]
+        body["tools"] = [
+            {
+                "type": "function",
+                "function": {"name": spec.name, "description": spec.description or "", "parameters": spec.parameters},
+            }
+            for spec in request.tools
+        ]
         if request.tool_choice is not None:
             body["tool_choice"] = request.tool_choice
-    return Encoded(body, tuple(writing.repaired), tuple(dict.fromkeys(writing.omitted)))
+    repaired = tuple(repair["tool_call_id"] for repair in conversation.repairs)
+    return EncodedRequest(body, repaired, tuple(dict.fromkeys(encoder.omitted)), conversation.call_ids)
 
 
-class _Writing:
+class _MessageEncoder:
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
-        self.repaired: list[str] = []
         self.omitted: list[str] = []
-        self._open: dict[str, ToolCall] = {}
 
-    def add(self, message: Message) -> None:
-        results = self._results(message)
-        for call_id, text in results.items():
-            self._open.pop(call_id, None)
-            self.messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
-        if results and (message.role in ("tool", "function") or not self._text(message)):
-            return
-        self.answer_open_calls()
-        if message.role in ("system", "developer"):
-            self._add_system(self._text(message))
-        elif message.role == "assistant":
-            self._add_assistant(message)
+    def add(self, entry: Entry) -> None:
+        if isinstance(entry, ToolResultEntry):
+            text = self._text(entry.parts)
+            self.messages.append({"role": "tool", "tool_call_id": entry.call_id, "content": text})
+        elif entry.role in ("system", "developer"):
+            self._add_system(self._text(entry.blocks))
+        elif entry.role == "assistant":
+            self._add_assistant(entry)
         else:
-            self._add_text("user", self._text(message))
-
-    def answer_open_calls(self) -> None:
-        for call_id in self._open:
-            self.messages.append({"role": "tool", "tool_call_id": call_id, "content": NO_RESULT})
-            self.repaired.append(call_id)
-        self._open = {}
+            self._add_text("user", self._text(entry.blocks))
 
     def _add_system(self, text: str) -> None:
         if not self.messages:
@@ -108,72 +102,44 @@ class _Writing:
         else:
             self._add_text("user", f"[note from the system]\n{text}")
 
-    def _add_assistant(self, message: Message) -> None:
-        calls = calls_in(message)
-        if not calls:
-            self._add_text("assistant", self._text(message))
-            return
-        self._open = {call.id: call for call in calls}
-        made = [
+    def _add_assistant(self, entry: MessageEntry) -> None:
+        calls = [
             {
-                "id": call.id,
+                "id": block.id,
                 "type": "function",
-                "function": {"name": call.name, "arguments": json.dumps(call.arguments, default=str)},
+                "function": {"name": block.name, "arguments": json.dumps(block.input, default=str)},
             }
-            for call in calls
+            for block in entry.blocks
+            if isinstance(block, ToolCallBlock)
         ]
-        self.messages.append({"role": "assistant", "content": self._text(message), "tool_calls": made})
+        if calls:
+            self.messages.append({"role": "assistant", "content": self._text(entry.blocks), "tool_calls": calls})
+        else:
+            self._add_text("assistant", self._text(entry.blocks))
 
     def _add_text(self, role: str, text: str) -> None:
         last = self.messages[-1] if self.messages else {}
-        if last.get("role") == role and "tool_calls" not in last:  # templates want the roles to take turns
+        if last.get("role") == role and "tool_calls" not in last:  # templates require alternating roles
             last["content"] = f"{last['content']}\n\n{text}"
         else:
             self.messages.append({"role": role, "content": text})
 
-    def _text(self, message: Message) -> str:
-        if isinstance(message.content, str):
-            return _clean(message.content)
+    def _text(self, blocks: Sequence[ContentBlockUnion]) -> str:
         texts = []
-        for block in message.content:
+        for block in blocks:
             if isinstance(block, TextBlock):
                 texts.append(block.text)
             elif isinstance(block, ImageBlock | UnknownBlock):
                 self.omitted.append(block.type)
                 texts.append(f"[{block.type} left out: this model reads text only]")
-        return _clean("\n".join(texts))
-
-    def _results(self, message: Message) -> dict[str, str]:
-        if isinstance(message.content, list):
-            blocks = [block for block in message.content if isinstance(block, ToolResultBlock)]
-            if blocks:
-                return {block.tool_call_id: _clean(_output(block.output)) for block in blocks}
-        if message.role in ("tool", "function") and message.tool_call_id:
-            return {message.tool_call_id: self._text(message)}
-        return {}
-
-
-def _output(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str)
-
-
-def _clean(text: str) -> str:
-    """Text that is UTF-8: a lone surrogate cannot go over the wire."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _tool(spec: ToolSpec) -> dict[str, Any]:
-    function = {"name": spec.name, "description": spec.description or "", "parameters": spec.parameters}
-    return {"type": "function", "function": function}
+        return "\n".join(texts).encode("utf-8", "replace").decode("utf-8")  # a lone surrogate has no UTF-8 form
 
 
 def _response_format(request: ChatRequest) -> dict[str, Any] | None:
-    asked = request.response_format
-    if asked is None or asked.type == "text":
+    requested = request.response_format
+    if requested is None or requested.type == "text":
         return None
-    if not isinstance(asked, ResponseFormatJsonSchema):
+    if not isinstance(requested, ResponseFormatJsonSchema):
         return {"type": "json_object"}
-    # Some callers give the schema, others what OpenAI wraps around it.
-    inner = asked.json_schema.get("schema")
-    schema = inner if isinstance(inner, dict) and "type" not in asked.json_schema else asked.json_schema
+    _, schema, _ = read_json_schema(requested)
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}

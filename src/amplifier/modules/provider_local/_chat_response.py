@@ -1,4 +1,4 @@
-"""The server's events as chunks, and at the end as a response. Pure; below `_provider`."""
+"""Decodes the server's events into chunks and, at the end, a response."""
 
 from __future__ import annotations
 
@@ -14,17 +14,15 @@ from amplifier.models import ChatResponse, StreamChunk, TextBlock, ThinkingBlock
 
 from .._local_answers import fresh_id
 
-_FINISH = {"stop": "stop", "length": "length", "tool_calls": "tool_calls"}
-
 
 @attrs.define
 class Lines:
-    """Puts the lines of the stream together and reads the events in them."""
+    """Splits the stream into lines and parses the events in them."""
 
     _rest: bytes = b""
 
     def take(self, piece: bytes) -> Iterator[Mapping[str, Any]]:
-        """Events that are complete with this piece."""
+        """Events that are complete with these bytes."""
         *lines, self._rest = (self._rest + piece).split(b"\n")
         for line in lines:
             data = line.removeprefix(b"data:").strip() if line.startswith(b"data:") else b""
@@ -32,7 +30,7 @@ class Lines:
                 continue
             try:
                 event = json.loads(data)
-            except ValueError:  # cut by a dying server: the stream ends unfinished, and that is reported
+            except ValueError:  # truncated by a dying server: the decoder reports the unfinished stream
                 continue
             if isinstance(event, dict):
                 yield event
@@ -49,11 +47,11 @@ class _Block:
 
 @attrs.define
 class Decoder:
-    """Takes events one after another; text, thoughts and calls become blocks in the order they begin.
+    """Decodes events in order; text, reasoning and calls become blocks in the order they begin.
 
     Attributes:
         model: For errors.
-        taken: Ids of calls that the conversation has used.
+        taken: Ids of tool calls in the conversation.
     """
 
     model: str
@@ -65,7 +63,7 @@ class Decoder:
 
     @property
     def has_begun(self) -> bool:
-        """Whether any part of an answer has come."""
+        """Whether any part of a response was received."""
         return bool(self._blocks)
 
     def take(self, event: Mapping[str, Any]) -> Iterator[StreamChunk]:
@@ -84,8 +82,8 @@ class Decoder:
         """The end of the last block, and the response.
 
         Raises:
-            StreamError: The answer was not finished.
-            InvalidToolCallError: The arguments of a call are no JSON object.
+            StreamError: The response is not complete.
+            InvalidToolCallError: The arguments of a call are not a JSON object.
         """
         if self.finish_reason is None:
             raise StreamError(
@@ -103,7 +101,7 @@ class Decoder:
                 content=self._finished,
                 tool_calls=calls or None,
                 usage=self.usage or Usage(input_tokens=0, output_tokens=0, total_tokens=0, cost_usd=Decimal(0)),
-                finish_reason="tool_calls" if calls else _FINISH.get(self.finish_reason, self.finish_reason),
+                finish_reason="tool_calls" if calls else self.finish_reason,
             ),
         )
 
@@ -111,17 +109,17 @@ class Decoder:
         for kind, key in (("thinking", "reasoning_content"), ("text", "content")):
             text = delta.get(key)
             if isinstance(text, str) and text:
-                yield from self._grow(kind, text)
+                yield from self._append(kind, text)
         for call in _objects(delta.get("tool_calls")):
             function = call.get("function")
             function = function if isinstance(function, dict) else {}
             number = call.get("index") if isinstance(call.get("index"), int) else 0
-            yield from self._grow("tool_call", str(function.get("arguments") or ""), number=int(number or 0))
+            yield from self._append("tool_call", str(function.get("arguments") or ""), number=int(number or 0))
             block = self._blocks[-1]
             block.id = block.id or str(call.get("id") or "")
             block.name += str(function.get("name") or "")
 
-    def _grow(self, kind: str, text: str, *, number: int = 0) -> Iterator[StreamChunk]:
+    def _append(self, kind: str, text: str, *, number: int = 0) -> Iterator[StreamChunk]:
         last = self._blocks[-1] if self._blocks else None
         if last is None or last.kind != kind or last.number != number:
             yield from self._close()
@@ -137,27 +135,27 @@ class Decoder:
             self._finished.append(block)
             yield StreamChunk(kind="block_end", index=len(self._blocks) - 1, block_type=block.type, block=block)
 
-    def _block(self, grown: _Block) -> Any:
-        if grown.kind == "text":
-            return TextBlock(text=grown.text)
-        if grown.kind == "thinking":
-            return ThinkingBlock(thinking=grown.text)
-        call_id = fresh_id(grown.id or f"local_{len(self._finished)}", self.taken)
+    def _block(self, open_block: _Block) -> Any:
+        if open_block.kind == "text":
+            return TextBlock(text=open_block.text)
+        if open_block.kind == "thinking":
+            return ThinkingBlock(thinking=open_block.text)
+        call_id = fresh_id(open_block.id or f"local_{len(self._finished)}", self.taken)
         self.taken.add(call_id)
-        return ToolCallBlock(id=call_id, name=grown.name, input=self._arguments(grown))
+        return ToolCallBlock(id=call_id, name=open_block.name, input=self._arguments(open_block))
 
-    def _arguments(self, grown: _Block) -> dict[str, Any]:
+    def _arguments(self, open_block: _Block) -> dict[str, Any]:
         try:
-            parsed = json.loads(grown.text or "{}")
+            parsed = json.loads(open_block.text or "{}")
         except (ValueError, RecursionError):
             parsed = None
         if not isinstance(parsed, dict):
             raise InvalidToolCallError(
-                f"the model called {grown.name!r} with arguments that are no JSON object: {grown.text[:200]!r}",
+                f"the model called {open_block.name!r} with arguments that are no JSON object: {open_block.text[:200]!r}",
                 provider="local",
                 model=self.model,
-                tool_name=grown.name,
-                raw_arguments=grown.text,
+                tool_name=open_block.name,
+                raw_arguments=open_block.text,
             )
         return parsed
 
@@ -167,13 +165,13 @@ def _objects(value: Any) -> Iterable[Mapping[str, Any]]:
 
 
 def _usage(given: Mapping[str, Any]) -> Usage:
-    asked, answered = _count(given.get("prompt_tokens")), _count(given.get("completion_tokens"))
+    input_tokens, output_tokens = _count(given.get("prompt_tokens")), _count(given.get("completion_tokens"))
     details = given.get("prompt_tokens_details")
     cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else 0
     return Usage(
-        input_tokens=asked,
-        output_tokens=answered,
-        total_tokens=asked + answered,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        total_tokens=input_tokens + output_tokens,
         cache_read_tokens=cached or None,
         cost_usd=Decimal(0),
     )

@@ -1,4 +1,4 @@
-"""What went wrong between us and the server, as an error of the taxonomy."""
+"""Maps failures of the model server to the error taxonomy."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from amplifier.errors import (
 )
 
 TRANSPORT_ERRORS = (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.ProtocolError)
-"""What the HTTP library raises for a connection that failed."""
+"""The exceptions of the HTTP library for a failed connection."""
 
 _LONGEST = 500
 
 
 def from_body(status: int, body: bytes, model: str) -> LLMError:
-    """The error of an answer that is none."""
+    """The error for a response with an error status."""
     try:
         parsed: Any = json.loads(body)
     except ValueError:
@@ -35,7 +35,7 @@ def from_body(status: int, body: bytes, model: str) -> LLMError:
 
 
 def from_error(error: Mapping[str, Any], status: int, model: str) -> LLMError:
-    """The error that the server describes."""
+    """The error for an error object of the server."""
     code = error.get("code")
     status = code if isinstance(code, int) and not isinstance(code, bool) else status
     message = f"the model server refused ({status}): {str(error.get('message', 'no reason given'))[:_LONGEST]}"
@@ -50,7 +50,7 @@ def from_error(error: Mapping[str, Any], status: int, model: str) -> LLMError:
 
 
 def from_transport(error: Exception, model: str, *, has_begun: bool, idle_timeout: float) -> LLMError:
-    """The error of a connection that failed, before or in the middle of an answer."""
+    """The error for a connection that failed before or during a response."""
     about: dict[str, Any] = {"provider": "local", "model": model}
     if isinstance(error, httpcore2.TimeoutException):
         return LLMTimeoutError(f"the model server gave no sign for {idle_timeout:g} s", **about)

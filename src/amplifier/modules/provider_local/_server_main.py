@@ -1,7 +1,7 @@
-"""The process that runs the model; started by `_server` as a script, and never imported by anybody.
+"""The program of the process that runs the model; `_server_process` starts it as a script, and no module imports it.
 
-A process of its own, so that a model that crashes, hangs or eats the memory takes nothing else with it, and so that it
-can be killed. It reads one JSON line of parameters, answers one JSON line with its address or an error, and lives until
+It is a separate process, so that a model that crashes, hangs or exhausts the memory does not affect the session, and so that
+it can be killed. It reads one JSON line of parameters, writes one JSON line with its address or an error, and runs until
 its standard input ends: that is when its parent closes it, dies, or is killed.
 """
 
@@ -17,18 +17,18 @@ from typing import Any
 
 
 def main() -> None:
-    """Serve until nobody holds the other end of our input."""
+    """Serve until standard input ends."""
     answers = os.fdopen(os.dup(1), "wb", 0)
     log = tempfile.TemporaryFile()  # noqa: SIM115 - ends with the process
     os.dup2(log.fileno(), 2)
-    os.dup2(2, 1)  # whatever the library prints is not an answer
+    os.dup2(2, 1)  # the library's output must not mix with the answer
     job = json.loads(sys.stdin.buffer.readline())
     watcher = threading.Thread(target=_end_with_parent, daemon=True)
     watcher.start()
     try:
         server = _serve(job)
         answer: dict[str, Any] = {"address": server.listening_address}
-    except Exception as error:  # noqa: BLE001 - whatever the library raises has to reach the parent
+    except Exception as error:  # noqa: BLE001 - the parent needs every error of the library
         log.seek(0)
         answer = {"error": _reason(log.read().decode("utf-8", "replace")) or str(error) or type(error).__name__}
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def _serve(job: dict[str, Any]) -> Any:
-    xllamacpp: Any = importlib.import_module("xllamacpp")  # here, because its import can fail: the parent is told
+    xllamacpp: Any = importlib.import_module("xllamacpp")  # here, so that a failing import is reported to the parent
     params = xllamacpp.CommonParams()
     params.model.path = job["model_path"]
     params.hostnames = ["127.0.0.1"]
@@ -63,11 +63,11 @@ def _serve(job: dict[str, Any]) -> Any:
 def _end_with_parent() -> None:
     while os.read(0, 4096):
         pass
-    os._exit(0)  # at once, whatever the server is doing
+    os._exit(0)  # at once, also in the middle of a response
 
 
 def _reason(log: str) -> str:
-    """The line of the log that says most."""
+    """The most informative line of the log."""
     lines = [line.partition(" E ")[2] for line in log.splitlines() if " E " in line]
     for line in lines:
         if "error loading model:" in line:

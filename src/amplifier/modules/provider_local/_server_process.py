@@ -1,7 +1,7 @@
-"""The server's process, as the provider sees it: running when asked for, and gone when told to.
+"""Starts, restarts and ends the process of the model server.
 
-It needs neither a task nor a thread here: the process watches our end of its input, and answers are waited for with the
-event loop's own means. Starting is under a lock, so that requests that come at the same time share one process.
+It needs neither a task nor a thread in this process: the server process watches its standard input, and the event loop waits
+for its output. A lock serialises starting, so that concurrent requests share one process.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from ._options import Options
 logger = logging.getLogger("amplifier.modules.provider_local")
 
 _SCRIPT = Path(__file__).with_name("_server_main.py")
-_PATIENCE = 5.0
-_CONNECTING = 30.0
-_DYING = 0.5
-_PASSED_ON = ("PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-_PASSED_ON_PREFIXES = ("LC_", "PYTHON", "GGML_", "LLAMA_", "CUDA_", "HIP_", "ROCR_", "VK_", "OMP_")
-"""What the library may need of our environment; keys of other services are not among it."""
+_CLOSING_SECONDS = 5.0
+_CONNECT_SECONDS = 30.0
+_DYING_SECONDS = 0.5
+_INHERITED = ("PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+_INHERITED_PREFIXES = ("LC_", "PYTHON", "GGML_", "LLAMA_", "CUDA_", "HIP_", "ROCR_", "VK_", "OMP_")
+"""Environment variables that the library may need; API keys of other services are not passed on."""
 
 
 @attrs.frozen
 class Running:
-    """A server that has said where it is.
+    """A server process that has reported its address.
 
     Attributes:
-        process: It.
+        process: The process.
         pool: Connections to it.
     """
 
@@ -56,12 +56,12 @@ class Running:
         return self.process.poll() is None
 
     def post(self, path: str, body: Any, *, idle_timeout: float) -> AbstractAsyncContextManager[httpcore2.Response]:
-        """Send JSON; the answer is read inside the context, and leaving it early closes the connection."""
+        """Send JSON; the caller reads the response inside the context, and leaving it early closes the connection."""
         return self._send("POST", path, json.dumps(body).encode(), idle_timeout)
 
     def get(self, path: str) -> AbstractAsyncContextManager[httpcore2.Response]:
-        """Ask for something small."""
-        return self._send("GET", path, None, _PATIENCE)
+        """Send a GET request with a short timeout."""
+        return self._send("GET", path, None, _CLOSING_SECONDS)
 
     def _send(
         self, method: str, path: str, content: bytes | None, idle_timeout: float
@@ -69,19 +69,19 @@ class Running:
         headers = [
             ("Authorization", f"Bearer {self._key}"),
             ("Content-Type", "application/json"),
-            ("Connection", "close"),  # the server drops kept ones when it likes, sometimes under the next request
+            ("Connection", "close"),  # the server may close a kept connection while the next request is sent
         ]
-        timeout = {"connect": _CONNECTING, "write": _CONNECTING, "read": idle_timeout}
+        timeout = {"connect": _CONNECT_SECONDS, "write": _CONNECT_SECONDS, "read": idle_timeout}
         return self.pool.stream(
             method, f"{self._address}{path}", headers=headers, content=content, extensions={"timeout": timeout}
         )
 
 
 class Server:
-    """One model's server.
+    """The server of one model.
 
     Args:
-        options: Which model, and how.
+        options: The configuration.
     """
 
     def __init__(self, options: Options) -> None:
@@ -96,16 +96,16 @@ class Server:
 
     @property
     def pid(self) -> int | None:
-        """The process, if there is one alive."""
+        """The id of the process, if it is alive."""
         return self._running.process.pid if self._running is not None and self._running.is_alive else None
 
     async def running(self) -> Running:
-        """The running server, which is started if there is none.
+        """The running server; starts one if there is none.
 
         Raises:
             ConfigurationError: The model cannot be loaded.
-            LLMTimeoutError: It was not loaded in time.
-            ProviderUnavailableError: The session is over, or the process died while it started.
+            LLMTimeoutError: The model was not loaded in time.
+            ProviderUnavailableError: The provider is closed, or the process died while starting.
         """
         async with self._lock:
             if self._is_closed:
@@ -117,32 +117,40 @@ class Server:
                 self._running = await self._start()
             return self._running
 
-    async def notice(self, running: Running) -> None:
-        """A connection failed: if the process is dying, wait until that shows, so that the next request starts another."""
-        with anyio.move_on_after(_DYING):
-            while running.is_alive:  # noqa: ASYNC110 - a process gives no event
+    async def wait_if_dying(self, running: Running) -> None:
+        """After a failed connection, wait for a dying process to end, so that the next request starts another."""
+        with anyio.move_on_after(_DYING_SECONDS):
+            while running.is_alive:  # noqa: ASYNC110 - there is no event to wait for
                 await anyio.sleep(0.005)
 
     async def aclose(self) -> None:
-        """End the process; may be called again."""
+        """End the process; idempotent."""
         self._is_closed = True
         await self._end()
 
     async def _end(self) -> None:
         running, self._running = self._running, None
         if running is not None:
-            await _ended(running.process)
-            with anyio.move_on_after(_PATIENCE, shield=True):
+            await _kill(running.process)
+            with anyio.move_on_after(_CLOSING_SECONDS, shield=True):
                 await running.pool.aclose()
 
     async def _start(self) -> Running:
         key = secrets.token_urlsafe(24)
-        process = _spawn({**_job(self._options), "key": key})  # no await until it is in good hands
+        job = {
+            "model_path": str(self._options.model_path),
+            "context_size": self._options.context_size,
+            "parallel": self._options.parallel,
+            "threads": self._options.threads,
+            "gpu_layers": self._options.gpu_layers,
+            "key": key,
+        }
+        process = _spawn(job)  # no await before the try block, which ends the process
         try:
             with anyio.fail_after(self._options.start_timeout):
                 address = _address(await _first_line(process), self._options)
         except TimeoutError:
-            await _ended(process)
+            await _kill(process)
             raise LLMTimeoutError(
                 f"the model {self._options.model!r} was not loaded within {self._options.start_timeout:g} s; set "
                 "start_timeout or use a smaller one",
@@ -151,7 +159,7 @@ class Server:
                 retryable=False,
             ) from None
         except BaseException:
-            await _ended(process)
+            await _kill(process)
             raise
         logger.info("model server %d runs %s", process.pid, self._options.model)
         return Running(
@@ -159,19 +167,9 @@ class Server:
         )
 
 
-def _job(options: Options) -> dict[str, Any]:
-    return {
-        "model_path": str(options.model_path),
-        "context_size": options.context_size,
-        "parallel": options.parallel,
-        "threads": options.threads,
-        "gpu_layers": options.gpu_layers,
-    }
-
-
 def _spawn(job: dict[str, Any]) -> subprocess.Popen[bytes]:
     environment = {
-        name: value for name, value in os.environ.items() if name in _PASSED_ON or name.startswith(_PASSED_ON_PREFIXES)
+        name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith(_INHERITED_PREFIXES)
     }
     process = subprocess.Popen(
         [sys.executable, "-P", str(_SCRIPT)],
@@ -179,18 +177,18 @@ def _spawn(job: dict[str, Any]) -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env=environment,
-        start_new_session=True,  # Ctrl-C is for us; we tell it when to end
+        start_new_session=True,  # Ctrl-C must not reach the server: this process ends it
         bufsize=0,
     )
-    assert process.stdin is not None  # asked for above
-    with contextlib.suppress(OSError):  # it ended already; its silence tells
-        process.stdin.write(json.dumps(job).encode() + b"\n")  # far less than a pipe holds
+    assert process.stdin is not None  # a pipe, see above
+    with contextlib.suppress(OSError):  # it ended already; its empty output shows that
+        process.stdin.write(json.dumps(job).encode() + b"\n")  # far less than a pipe's capacity
     return process
 
 
 async def _first_line(process: subprocess.Popen[bytes]) -> bytes:
-    """What it says first; empty if it ended without a word."""
-    assert process.stdout is not None  # asked for in _spawn
+    """The first line of its output; empty if it ended without one."""
+    assert process.stdout is not None  # a pipe, see _spawn
     pipe = process.stdout.fileno()
     os.set_blocking(pipe, False)
     line = b""
@@ -220,8 +218,8 @@ def _address(line: bytes, options: Options) -> str:
     return answer["address"]
 
 
-async def _ended(process: subprocess.Popen[bytes]) -> None:
-    """Kill and reap it; to the end although we are being cancelled, but only so long."""
+async def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill and reap a process; shielded from cancellation and bounded."""
     if process.poll() is None:
         process.kill()
     for pipe in (process.stdin, process.stdout):
@@ -229,15 +227,15 @@ async def _ended(process: subprocess.Popen[bytes]) -> None:
             with contextlib.suppress(OSError):
                 pipe.close()
     if process.poll() is None:
-        # A task of its own: on asyncio a native cancel pierces a shield, but not the wait of a task group.
+        # In a task group: on asyncio a native cancellation interrupts a shielded scope, but not the wait of a task group.
         async with anyio.create_task_group() as group:
-            group.start_soon(_reaped, process)
+            group.start_soon(_reap, process)
 
 
-async def _reaped(process: subprocess.Popen[bytes]) -> None:
+async def _reap(process: subprocess.Popen[bytes]) -> None:
     pause = 0.001
-    with anyio.move_on_after(_PATIENCE, shield=True):
-        while process.poll() is None:  # looking needs no thread, and a killed process is gone at once
+    with anyio.move_on_after(_CLOSING_SECONDS, shield=True):
+        while process.poll() is None:  # polling needs no thread, and a killed process ends at once
             await anyio.sleep(pause)
             pause = min(2 * pause, 0.02)
     if process.poll() is None:
