@@ -20,7 +20,7 @@ def server() -> Iterator[ScriptedHttpServer]:
 
 
 @pytest.fixture(params=SERVICES)
-def spoken(request: pytest.FixtureRequest) -> ServiceCase:
+def service(request: pytest.FixtureRequest) -> ServiceCase:
     return SERVICES[request.param]
 
 

@@ -59,7 +59,7 @@ class ScriptedHttpServer:
         self._stopping = False
         # All threads start here: a sweep takes every thread that appears during a trial for the trial's own.
         self._threads = [
-            threading.Thread(target=self._accept, daemon=True, name="wire-server") for _ in range(_WORKERS)
+            threading.Thread(target=self._accept, daemon=True, name="scripted-http-server") for _ in range(_WORKERS)
         ]
         for thread in self._threads:
             thread.start()

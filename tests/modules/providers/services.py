@@ -146,7 +146,7 @@ SERVICES = {
 }
 
 
-class Line:
+class MountedProvider:
     """A mounted provider, the server behind it, and the events it emitted."""
 
     def __init__(
@@ -163,15 +163,15 @@ class Line:
 
 
 @asynccontextmanager
-async def line(spoken: ServiceCase, server: ScriptedHttpServer, **config: Any) -> AsyncIterator[Line]:
+async def mounted(service: ServiceCase, server: ScriptedHttpServer, **config: Any) -> AsyncIterator[MountedProvider]:
     """The provider of a service, mounted and in the end cleaned up."""
     coordinator, recorder = TestCoordinator(), EventRecorder()
     coordinator.hooks.register("*", recorder, name="recorder")
-    given = {"api_key": KEY, "base_url": server.url + spoken.prefix, **spoken.config, **config}
-    cleanup = await spoken.module.mount(coordinator, given)
+    given = {"api_key": KEY, "base_url": server.url + service.prefix, **service.config, **config}
+    cleanup = await service.module.mount(coordinator, given)
     assert cleanup is not None
     try:
-        yield Line(coordinator, coordinator.get("providers", spoken.name), recorder, server)
+        yield MountedProvider(coordinator, coordinator.get("providers", service.name), recorder, server)
     finally:
         await cleanup()
         await cleanup()

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from amplifier.testing import MockTool, cancel_everywhere
-from tests.modules.providers.services import SERVICES, arguments, ask, line
+from tests.modules.providers.services import SERVICES, arguments, ask, mounted
 from tests.modules.providers.test_turns_in_sessions import SCHEMA, session_with
 
 _PACE = 0.002
@@ -21,13 +21,13 @@ SHORT = ["anthropic", "openai-responses", "openai-compatible"]
 @pytest.mark.parametrize("mode", ["trio", "asyncio-scope", "asyncio-native"])
 @pytest.mark.parametrize("name", SHORT)
 def test_a_call_cancelled_anywhere_leaves_nothing(server, name, mode):
-    spoken = SERVICES[name]
-    answer = spoken.answer(["one", "two"], [("c1", "look", arguments(path="a"))])
+    service = SERVICES[name]
+    answer = service.answer(["one", "two"], [("c1", "look", arguments(path="a"))])
     server.answers([step for part in answer for step in (part, lambda: time.sleep(_PACE))])
 
     def make() -> Any:
         async def scenario() -> None:
-            async with line(spoken, server) as opened:
+            async with mounted(service, server) as opened:
                 response = await opened.provider.complete(ask())
                 assert response.content
 
@@ -42,16 +42,16 @@ def test_a_call_cancelled_anywhere_leaves_nothing(server, name, mode):
 
 @pytest.mark.parametrize("name", SHORT)
 def test_a_turn_cancelled_twice_anywhere_leaves_a_valid_transcript(server, name):
-    spoken = SERVICES[name]
-    first = spoken.answer(["I look."], [("c1", "look", arguments(path="a"))])
+    service = SERVICES[name]
+    first = service.answer(["I look."], [("c1", "look", arguments(path="a"))])
 
     def make() -> Any:
         tool = MockTool("look", respond=lambda given: "saw", schema=SCHEMA)
         stored: list[dict[str, Any]] = []
-        server.answers(first, spoken.answer(["done"]))
+        server.answers(first, service.answer(["done"]))
 
         async def scenario() -> None:
-            async with session_with(spoken, server, "loop-streaming", tool) as session:
+            async with session_with(service, server, "loop-streaming", tool) as session:
                 try:
                     await session.execute("go")
                 finally:

@@ -14,7 +14,7 @@ from amplifier.errors import MissingExtraError, MisspellingWarning, PlanError
 from amplifier.modules import loop_basic, provider_anthropic, provider_openai, provider_openai_compatible
 from amplifier.modules._llm_provider import EVENTS, Prices, TokenCounts
 from amplifier.testing import MockContextManager, TestCoordinator
-from tests.modules.providers.services import KEY, SERVICES, ask, line
+from tests.modules.providers.services import KEY, SERVICES, ask, mounted
 
 MODULES = [provider_anthropic, provider_openai, provider_openai_compatible]
 VARIABLES = {"anthropic": "ANTHROPIC", "openai": "OPENAI", "openai-compatible": "OPENAI_COMPATIBLE"}
@@ -31,28 +31,28 @@ async def test_without_credentials_a_provider_is_not_mounted_and_logs_how_to_set
     assert "_API_KEY" in caplog.text or "_BASE_URL" in caplog.text
 
 
-async def test_key_and_address_may_come_from_the_environment(spoken, server, monkeypatch):
-    server.answers(spoken.answer(["x"]))
-    prefix = VARIABLES[spoken.name]
+async def test_key_and_address_may_come_from_the_environment(service, server, monkeypatch):
+    server.answers(service.answer(["x"]))
+    prefix = VARIABLES[service.name]
     monkeypatch.setenv(f"{prefix}_API_KEY", f" {KEY}\n")
-    monkeypatch.setenv(f"{prefix}_BASE_URL", server.url + spoken.prefix)
-    async with line(spoken, server, api_key=None, base_url=None) as opened:
+    monkeypatch.setenv(f"{prefix}_BASE_URL", server.url + service.prefix)
+    async with mounted(service, server, api_key=None, base_url=None) as opened:
         await opened.provider.complete(ask())
     headers = server.last.headers
     assert (headers.get("x-api-key") or headers.get("authorization")).removeprefix("Bearer ") == KEY
 
 
 async def test_a_server_that_is_not_openais_gets_nothing_of_openais(server, monkeypatch):
-    spoken = SERVICES["openai-compatible"]
-    server.answers(spoken.answer(["x"]))
+    service = SERVICES["openai-compatible"]
+    server.answers(service.answer(["x"]))
     for name in ("OPENAI_API_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ADMIN_KEY"):
         monkeypatch.setenv(name, f"secret-{name}")
-    async with line(spoken, server, api_key=None) as opened:
+    async with mounted(service, server, api_key=None) as opened:
         await opened.provider.complete(ask())
     assert "secret-" not in str(server.last.headers)
 
 
-async def test_all_config_problems_are_named_at_once_and_the_key_is_not_repeated(spoken):
+async def test_all_config_problems_are_named_at_once_and_the_key_is_not_repeated(service):
     wrong = {
         "api_key": 12345678,
         "base_url": "localhost:80",
@@ -66,7 +66,7 @@ async def test_all_config_problems_are_named_at_once_and_the_key_is_not_repeated
         "max_retries": -1,
     }
     with pytest.raises(PlanError) as caught:
-        await spoken.module.mount(TestCoordinator(), wrong)
+        await service.module.mount(TestCoordinator(), wrong)
     assert [path for path, _ in caught.value.problems] == [f"$.{key}" for key in wrong]
     assert "12345678" not in str(caught.value)
 
@@ -77,9 +77,9 @@ async def test_an_address_is_checked(url):
         await provider_openai.mount(TestCoordinator(), {"api_key": KEY, "base_url": url})
 
 
-async def test_unknown_keys_are_named_in_the_log(spoken, server, caplog):
+async def test_unknown_keys_are_named_in_the_log(service, server, caplog):
     with pytest.warns(MisspellingWarning, match="did you mean 'default_model'?"):
-        async with line(spoken, server, debug=True, defualt_model="x", model="my-model") as opened:
+        async with mounted(service, server, debug=True, defualt_model="x", model="my-model") as opened:
             assert opened.provider.get_info().defaults["model"] == "my-model"
     assert "$.debug: unknown key, ignored" in caplog.text
     assert "did you mean 'default_model'?" in caplog.text
@@ -95,26 +95,26 @@ async def test_a_missing_sdk_is_named_with_its_extra(module, monkeypatch):
     assert f"{caught.value.missing} is not installed" in str(caught.value)
 
 
-async def test_without_the_price_library_there_is_no_price(spoken, server, monkeypatch):
+async def test_without_the_price_library_there_is_no_price(service, server, monkeypatch):
     monkeypatch.setitem(sys.modules, "genai_prices", None)
-    server.answers(spoken.answer(["x"]))
-    async with line(spoken, server) as opened:
+    server.answers(service.answer(["x"]))
+    async with mounted(service, server) as opened:
         response = await opened.provider.complete(ask())
     assert response.usage.cost_usd is None
 
 
-async def test_a_call_starts_no_thread(spoken, server):
+async def test_a_call_starts_no_thread(service, server):
     """The SDKs would ask for the name of the platform in a thread that lives as long as the event loop."""
-    server.answers(spoken.answer(["x"]))
-    async with line(spoken, server) as opened:
+    server.answers(service.answer(["x"]))
+    async with mounted(service, server) as opened:
         before = set(threading.enumerate())
         await opened.provider.complete(ask())
-        new = {t for t in threading.enumerate() if t not in before and t.name != "wire-server"}
+        new = {t for t in threading.enumerate() if t not in before and t.name != "scripted-http-server"}
     assert new == set()
 
 
-async def test_the_events_of_a_provider_are_announced(spoken, server):
-    async with line(spoken, server) as opened:
+async def test_the_events_of_a_provider_are_announced(service, server):
+    async with mounted(service, server) as opened:
         assert await opened.coordinator.collect_contributions("observability.events") == [list(EVENTS)]
         assert opened.provider.priority == 100
         assert KEY not in repr(opened.provider)
@@ -134,8 +134,8 @@ async def test_a_session_opens_without_a_provider_that_declined():
 
 
 async def test_one_module_may_serve_several_servers(server):
-    spoken = SERVICES["openai-compatible"]
-    server.answers(spoken.answer(["x"]))
+    service = SERVICES["openai-compatible"]
+    server.answers(service.answer(["x"]))
 
     async def mount_context(coordinator, config):
         return MockContextManager()

@@ -22,12 +22,12 @@ from amplifier.models import (
     to_json,
 )
 from tests.modules.providers.scripted_http_server import END, EVENT_STREAM, chunk, reply
-from tests.modules.providers.services import KEY, SERVICES, arguments, ask, chunks_of, line
+from tests.modules.providers.services import KEY, SERVICES, arguments, ask, chunks_of, mounted
 
 
-async def test_an_answer_comes_in_pieces_and_then_whole(spoken, server):
-    server.answers(spoken.answer(["Hello", ", ", "world"]))
-    async with line(spoken, server) as opened:
+async def test_an_answer_comes_in_pieces_and_then_whole(service, server):
+    server.answers(service.answer(["Hello", ", ", "world"]))
+    async with mounted(service, server) as opened:
         chunks = await chunks_of(opened.provider, ask())
     assert [(c.kind, c.text) for c in chunks[:-1]] == [
         ("block_start", None),
@@ -40,12 +40,12 @@ async def test_an_answer_comes_in_pieces_and_then_whole(spoken, server):
     last: Any = chunks[-1]
     assert last.kind == "response"
     assert last.response.content == [chunks[-2].block] == [TextBlock(text="Hello, world")]
-    assert (server.last.method, server.last.path) == ("POST", spoken.path)
+    assert (server.last.method, server.last.path) == ("POST", service.path)
 
 
-async def test_complete_is_the_collected_stream(spoken, server):
-    server.answers(spoken.answer(["a", "b"], [("c1", "look", arguments(x=1))], ["hm", "m"]))
-    async with line(spoken, server) as opened:
+async def test_complete_is_the_collected_stream(service, server):
+    server.answers(service.answer(["a", "b"], [("c1", "look", arguments(x=1))], ["hm", "m"]))
+    async with mounted(service, server) as opened:
         assert isinstance(opened.provider, Provider)
         whole = await opened.provider.complete(ask())
         streamed = (await chunks_of(opened.provider, ask()))[-1].response
@@ -54,10 +54,10 @@ async def test_complete_is_the_collected_stream(spoken, server):
     assert to_json(whole)
 
 
-async def test_calls_have_their_arguments_put_together_and_are_parsed_in_order(spoken, server):
+async def test_calls_have_their_arguments_put_together_and_are_parsed_in_order(service, server):
     calls = [("c1", "look", arguments(path="a b", deep={"n": [1, 2]})), ("c2", "count", "{}")]
-    server.answers(spoken.answer(["let me see"], calls))
-    async with line(spoken, server) as opened:
+    server.answers(service.answer(["let me see"], calls))
+    async with mounted(service, server) as opened:
         response = await opened.provider.complete(ask())
         parsed = opened.provider.parse_tool_calls(response)
     assert parsed == [
@@ -67,9 +67,9 @@ async def test_calls_have_their_arguments_put_together_and_are_parsed_in_order(s
     assert [type(block) for block in response.content] == [TextBlock, ToolCallBlock, ToolCallBlock]
 
 
-async def test_integers_beyond_64_bits_stay_exact(spoken, server):
-    server.answers(spoken.answer([], [("c1", "look", '{"n": 123456789012345678901234567890}')]))
-    async with line(spoken, server) as opened:
+async def test_integers_beyond_64_bits_stay_exact(service, server):
+    server.answers(service.answer([], [("c1", "look", '{"n": 123456789012345678901234567890}')]))
+    async with mounted(service, server) as opened:
         response = await opened.provider.complete(ask())
         assert response.tool_calls[0].arguments == {"n": 123456789012345678901234567890}
         await opened.provider.complete(conversation_with(response))
@@ -77,10 +77,10 @@ async def test_integers_beyond_64_bits_stay_exact(spoken, server):
 
 
 @pytest.mark.parametrize("given_id", ["", "taken"])
-async def test_an_id_that_is_missing_or_taken_is_replaced(spoken, server, given_id):
-    server.answers(spoken.answer([], [(given_id, "look", "{}"), (given_id, "look", "{}")]))
+async def test_an_id_that_is_missing_or_taken_is_replaced(service, server, given_id):
+    server.answers(service.answer([], [(given_id, "look", "{}"), (given_id, "look", "{}")]))
     request = conversation_with(ChatResponse(content=[ToolCallBlock(id="taken", name="look", input={})]))
-    async with line(spoken, server) as opened:
+    async with mounted(service, server) as opened:
         response = await opened.provider.complete(request)
     ids = [call.id for call in response.tool_calls]
     assert all(ids)
@@ -98,14 +98,14 @@ def conversation_with(response, *results):
     )
 
 
-async def test_thoughts_survive_with_their_seal_and_go_back_unchanged(spoken, server):
-    server.answers(spoken.answer(["so"], [("c1", "look", "{}")], ["deep ", "thought"]))
-    async with line(spoken, server) as opened:
+async def test_thoughts_survive_with_their_seal_and_go_back_unchanged(service, server):
+    server.answers(service.answer(["so"], [("c1", "look", "{}")], ["deep ", "thought"]))
+    async with mounted(service, server) as opened:
         response = await opened.provider.complete(ask())
         first = response.content[0]
         await opened.provider.complete(conversation_with(response))
     sent = server.last.body
-    if spoken.name == "anthropic":
+    if service.name == "anthropic":
         assert first == ThinkingBlock(thinking="deep thought", signature="c2lnbmVk")
         assert sent["messages"][1]["content"][0] == {
             "type": "thinking",
@@ -131,16 +131,16 @@ async def test_thoughts_survive_with_their_seal_and_go_back_unchanged(spoken, se
         assert sent["messages"][1]["reasoning_content"] == "deep thought"
 
 
-async def test_usage_adds_up_and_has_a_price(spoken, server):
-    server.answers(spoken.answer(["x"]))
-    async with line(spoken, server) as opened:
+async def test_usage_adds_up_and_has_a_price(service, server):
+    server.answers(service.answer(["x"]))
+    async with mounted(service, server) as opened:
         response = await opened.provider.complete(ask())
     usage = response.usage
     assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (17, 7, 24)
     assert usage.cache_read_tokens == 5
-    if spoken.name == "anthropic":
+    if service.name == "anthropic":
         assert usage.cache_write_tokens == 2
-    if spoken.name == "openai-compatible":
+    if service.name == "openai-compatible":
         assert usage.cost_usd is None
     else:
         assert isinstance(usage.cost_usd, Decimal)
@@ -150,18 +150,18 @@ async def test_usage_adds_up_and_has_a_price(spoken, server):
 async def test_an_unknown_model_has_no_price(server):
     body = {"type": "message", "id": "m", "model": "claude-nonsense-99", "content": [], "stop_reason": "end_turn"}
     server.answers([reply({**body, "usage": {"input_tokens": 1, "output_tokens": 1}})])
-    async with line(SERVICES["anthropic"], server) as opened:
+    async with mounted(SERVICES["anthropic"], server) as opened:
         response = await opened.provider.complete(ask())
     assert response.usage.cost_usd is None
     assert response.usage.total_tokens == 2
 
 
-async def test_request_and_response_are_emitted_with_the_documented_usage(spoken, server):
-    server.answers(spoken.answer(["x"]))
-    async with line(spoken, server) as opened:
+async def test_request_and_response_are_emitted_with_the_documented_usage(service, server):
+    server.answers(service.answer(["x"]))
+    async with mounted(service, server) as opened:
         await opened.provider.complete(ask())
         (before,), (after,) = opened.payloads("llm:request"), opened.payloads("llm:response")
-    assert before["provider"] == after["provider"] == spoken.name
+    assert before["provider"] == after["provider"] == service.name
     assert before["message_count"] == 1
     assert after["status"] == "ok"
     assert after["duration_ms"] >= 0
@@ -170,9 +170,9 @@ async def test_request_and_response_are_emitted_with_the_documented_usage(spoken
     assert "raw" not in after
 
 
-async def test_a_flag_adds_what_went_over_the_wire_but_never_the_key(spoken, server):
-    server.answers(spoken.answer(["x"]))
-    async with line(spoken, server, raw=True) as opened:
+async def test_a_flag_adds_what_went_over_the_wire_but_never_the_key(service, server):
+    server.answers(service.answer(["x"]))
+    async with mounted(service, server, raw=True) as opened:
         await opened.provider.complete(ask())
         (before,), (after,) = opened.payloads("llm:request"), opened.payloads("llm:response")
     assert before["raw"] == server.last.body
@@ -180,48 +180,48 @@ async def test_a_flag_adds_what_went_over_the_wire_but_never_the_key(spoken, ser
     assert KEY not in str(opened.recorder.events)
 
 
-async def test_the_request_is_not_changed(spoken, server):
-    server.answers(spoken.answer(["x"]))
+async def test_the_request_is_not_changed(service, server):
+    server.answers(service.answer(["x"]))
     tools = [ToolSpec(name="look", parameters={"type": "object", "properties": {}}, description="Looks.")]
     request = ask(tools=tools, stop=["END"], temperature=0.5, tool_choice="auto")
     before = to_json(request)
-    async with line(spoken, server) as opened:
+    async with mounted(service, server) as opened:
         await opened.provider.complete(request, unknown_keyword=1)
     assert to_json(request) == before
 
 
-async def test_the_key_is_sent_where_the_service_wants_it(spoken, server):
-    server.answers(spoken.answer(["x"]))
-    async with line(spoken, server, extra_headers={"X-Mine": "yes"}) as opened:
+async def test_the_key_is_sent_where_the_service_wants_it(service, server):
+    server.answers(service.answer(["x"]))
+    async with mounted(service, server, extra_headers={"X-Mine": "yes"}) as opened:
         await opened.provider.complete(ask())
     headers = server.last.headers
     assert (headers.get("x-api-key") or headers.get("authorization")).removeprefix("Bearer ") == KEY
     assert headers["x-mine"] == "yes"
 
 
-async def test_connections_are_used_again(spoken, server):
-    server.answers(spoken.answer(["x"]))
-    async with line(spoken, server) as opened:
+async def test_connections_are_used_again(service, server):
+    server.answers(service.answer(["x"]))
+    async with mounted(service, server) as opened:
         for _ in range(3):
             await opened.provider.complete(ask())
     assert len(server.requests) == 3
     assert server.connections == 1
 
 
-async def test_bytes_may_be_split_anywhere(spoken, server):
-    body = b"".join(piece.split(b"\r\n", 1)[1][:-2] for piece in spoken.pieces(["grüße", "…😀"], thoughts=["é"]))
+async def test_bytes_may_be_split_anywhere(service, server):
+    body = b"".join(piece.split(b"\r\n", 1)[1][:-2] for piece in service.pieces(["grüße", "…😀"], thoughts=["é"]))
     server.answers([EVENT_STREAM, *(chunk(bytes([byte])) for byte in body), END])
-    async with line(spoken, server) as opened:
+    async with mounted(service, server) as opened:
         response = await opened.provider.complete(ask())
     assert response.content[-1] == TextBlock(text="grüße…😀")
 
 
-async def test_the_models_of_the_service_are_listed(spoken, server):
+async def test_the_models_of_the_service_are_listed(service, server):
     listed = {
         "data": [{"id": "model-a", "display_name": "A", "max_input_tokens": 5, "max_tokens": 3}, {"id": "model-b"}]
     }
     server.answers([reply(listed)])
-    async with line(spoken, server) as opened:
+    async with mounted(service, server) as opened:
         models = await opened.provider.list_models()
     assert [model.id for model in models] == ["model-a", "model-b"]
     assert server.last.path.partition("?")[0] == "/v1/models"
@@ -235,39 +235,39 @@ async def test_the_server_may_report_the_context_window(server):
         {"id": "d", "meta": None},
     ]
     server.answers([reply({"data": listed})])
-    async with line(SERVICES["openai-compatible"], server, context_window=333) as opened:
+    async with mounted(SERVICES["openai-compatible"], server, context_window=333) as opened:
         models = await opened.provider.list_models()
     assert [model.context_window for model in models] == [111, 222, 333, 333]
 
 
-async def test_a_limit_is_sent_only_where_it_must_be_or_was_given(spoken, server):
-    server.answers(spoken.answer(["x"]))
+async def test_a_limit_is_sent_only_where_it_must_be_or_was_given(service, server):
+    server.answers(service.answer(["x"]))
     names = ("max_tokens", "max_output_tokens", "max_completion_tokens")
-    async with line(spoken, server) as opened:
+    async with mounted(service, server) as opened:
         await opened.provider.complete(ask())
         unasked = [server.last.body[name] for name in names if name in server.last.body]
         await opened.provider.complete(ask(max_output_tokens=77))
         asked = [server.last.body[name] for name in names if name in server.last.body]
-    assert unasked == {"anthropic": [32_000], "openai": [], "openai-compatible": [4096]}[spoken.name]
+    assert unasked == {"anthropic": [32_000], "openai": [], "openai-compatible": [4096]}[service.name]
     assert asked == [77]
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"data": 3}'])
-async def test_without_the_services_list_the_known_models_are_named(spoken, server, body, caplog):
+async def test_without_the_services_list_the_known_models_are_named(service, server, body, caplog):
     server.answers([reply(body)])
-    async with line(spoken, server) as opened:
+    async with mounted(service, server) as opened:
         models = await opened.provider.list_models()
     assert models
     assert "could not be read" in caplog.text
 
 
-async def test_get_info_sends_no_request(spoken, server):
-    async with line(spoken, server, max_tokens=321) as opened:
+async def test_get_info_sends_no_request(service, server):
+    async with mounted(service, server, max_tokens=321) as opened:
         info = opened.provider.get_info()
         info.defaults.clear()
         info = opened.provider.get_info()
     assert server.requests == []
-    assert info.id == opened.provider.name == spoken.name
+    assert info.id == opened.provider.name == service.name
     assert info.defaults["max_output_tokens"] == 321
     assert info.defaults["context_window"] > 321
     assert {field.id for field in info.config_fields} >= {"api_key", "base_url", "default_model"}
@@ -275,7 +275,7 @@ async def test_get_info_sends_no_request(spoken, server):
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_an_answer_may_come_whole(spoken, server, streaming):
+async def test_an_answer_may_come_whole(service, server, streaming):
     """Because it was asked for so, or because the server does not stream."""
     bodies = {
         "/v1/messages": {
@@ -310,8 +310,8 @@ async def test_an_answer_may_come_whole(spoken, server, streaming):
             "usage": {"input_tokens": 3, "output_tokens": 4},
         },
     }
-    server.answers([reply(bodies[spoken.path])])
-    async with line(spoken, server, use_streaming=streaming) as opened:
+    server.answers([reply(bodies[service.path])])
+    async with mounted(service, server, use_streaming=streaming) as opened:
         chunks = await chunks_of(opened.provider, ask())
     assert ("stream" in server.last.body) == streaming
     assert [c.index for c in chunks if c.kind == "block_end"] == [0, 1]

@@ -26,15 +26,15 @@ def loop(request: pytest.FixtureRequest) -> str:
 
 
 def session_with(
-    spoken: ServiceCase, server: ScriptedHttpServer, loop: str, *tools: Any, **config: Any
+    service: ServiceCase, server: ScriptedHttpServer, loop: str, *tools: Any, **config: Any
 ) -> AmplifierSession:
-    given = {"api_key": KEY, "base_url": server.url + spoken.prefix, **spoken.config, **config}
+    given = {"api_key": KEY, "base_url": server.url + service.prefix, **service.config, **config}
     plan = {
         "session": {
             "orchestrator": {"module": loop, "config": {"initial_delay": 0, "system_prompt": "Be brief."}},
             "context": "context-simple",
         },
-        "providers": [{"module": spoken.provider_id(), "config": given}],
+        "providers": [{"module": service.provider_id(), "config": given}],
         "tools": [{"module": "tool-mock"}],
     }
 
@@ -45,7 +45,7 @@ def session_with(
     modules = {
         loop: LOOPS[loop],
         "context-simple": context_simple,
-        spoken.provider_id(): spoken.module,
+        service.provider_id(): service.module,
         "tool-mock": mount_tools,
     }
     return AmplifierSession(plan, loader=ModuleLoader(modules=modules))
@@ -56,15 +56,15 @@ async def messages_of(session: AmplifierSession) -> list[dict[str, Any]]:
     return messages
 
 
-async def test_a_turn_with_two_tools_ends_in_words(spoken, server, loop):
+async def test_a_turn_with_two_tools_ends_in_words(service, server, loop):
     server.answers(
-        spoken.answer(
+        service.answer(
             ["I look."], [("c1", "look", arguments(path="a")), ("c2", "look", arguments(path="b"))], ["hm ", "hm"]
         ),
-        spoken.answer(["It is ", "done."]),
+        service.answer(["It is ", "done."]),
     )
     tool = MockTool("look", respond=lambda given: f"saw {given['path']}", schema=SCHEMA)
-    async with session_with(spoken, server, loop, tool) as session:
+    async with session_with(service, server, loop, tool) as session:
         recorder = EventRecorder()
         recorder.listen(session.coordinator.hooks)
         assert await session.execute("look around") == "It is done."
@@ -77,14 +77,14 @@ async def test_a_turn_with_two_tools_ends_in_words(spoken, server, loop):
     for text in ("Be brief.", "look around", "I look.", "saw a", "saw b", "c1", "c2"):
         assert text in second
     assert "look" in str(server.requests[0].body["tools"])
-    if spoken.name == "anthropic":
+    if service.name == "anthropic":
         assert server.last.body["messages"][1]["content"][0]["signature"] == "c2lnbmVk"
 
 
-async def test_an_embedder_sees_the_words_as_they_come(spoken, server):
-    server.answers(spoken.answer([], [("c1", "look", arguments(path="a"))]), spoken.answer(["It ", "is ", "done."]))
+async def test_an_embedder_sees_the_words_as_they_come(service, server):
+    server.answers(service.answer([], [("c1", "look", arguments(path="a"))]), service.answer(["It ", "is ", "done."]))
     tool = MockTool("look", respond=lambda given: "saw", schema=SCHEMA)
-    async with session_with(spoken, server, "loop-streaming", tool) as session:
+    async with session_with(service, server, "loop-streaming", tool) as session:
         words, finished = [], 0
         async with session.stream("go") as events:
             async for event in events:
@@ -96,10 +96,10 @@ async def test_an_embedder_sees_the_words_as_they_come(spoken, server):
     assert events.result == "It is done."
 
 
-async def test_a_rate_limit_is_retried_by_the_loop(spoken, server, loop):
-    limited = spoken.error(429, "slow down", "rate_limit_error", Retry_After="0")
-    server.answers(limited, limited, spoken.answer(["at last"]))
-    async with session_with(spoken, server, loop) as session:
+async def test_a_rate_limit_is_retried_by_the_loop(service, server, loop):
+    limited = service.error(429, "slow down", "rate_limit_error", Retry_After="0")
+    server.answers(limited, limited, service.answer(["at last"]))
+    async with session_with(service, server, loop) as session:
         recorder = EventRecorder()
         recorder.listen(session.coordinator.hooks)
         assert await session.execute("go") == "at last"
@@ -107,9 +107,9 @@ async def test_a_rate_limit_is_retried_by_the_loop(spoken, server, loop):
     assert len(server.requests) == 3
 
 
-async def test_an_error_leaves_the_turn_with_its_own_type(spoken, server, loop):
-    server.answers(spoken.error(429, "You exceeded your current quota", "insufficient_quota"))
-    async with session_with(spoken, server, loop) as session:
+async def test_an_error_leaves_the_turn_with_its_own_type(service, server, loop):
+    server.answers(service.error(429, "You exceeded your current quota", "insufficient_quota"))
+    async with session_with(service, server, loop) as session:
         with pytest.raises(RateLimitError) as caught:
             await session.execute("go")
     assert type(caught.value).__name__ == "QuotaExceededError"
@@ -117,10 +117,10 @@ async def test_an_error_leaves_the_turn_with_its_own_type(spoken, server, loop):
 
 
 @pytest.mark.parametrize("how", ["token", "scope"])
-async def test_a_stop_in_mid_stream_closes_the_connection(spoken, server, loop, how):
-    pieces = spoken.pieces(["one", "two"], thoughts=["hm"])
+async def test_a_stop_in_mid_stream_closes_the_connection(service, server, loop, how):
+    pieces = service.pieces(["one", "two"], thoughts=["hm"])
     server.answers([EVENT_STREAM, *pieces[:4], STALL])
-    async with session_with(spoken, server, loop) as session:
+    async with session_with(service, server, loop) as session:
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as group:
 
@@ -138,8 +138,8 @@ async def test_a_stop_in_mid_stream_closes_the_connection(spoken, server, loop, 
                 else:
                     await session.execute("go")
         assert scope.cancelled_caught == (how == "scope")
-        assert await anyio.to_thread.run_sync(server.wait_gone) == spoken.path
-        server.answers(spoken.answer(["still here"]))
+        assert await anyio.to_thread.run_sync(server.wait_gone) == service.path
+        server.answers(service.answer(["still here"]))
         session.coordinator.cancellation.reset()
         assert await session.execute("again") == "still here"
 
