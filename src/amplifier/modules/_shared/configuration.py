@@ -168,7 +168,7 @@ def read_options(
         try:
             given[name] = known[key].kind.read(value)
         except PlanError as error:
-            problems += [(f"$.{key}{path.removeprefix('$')}", problem) for path, problem in error.problems]
+            problems += _nested(f"$.{key}", error)
     for key, variable in (environment or {}).items():
         value = os.environ.get(variable, "").strip()
         if value and not given.get(known[key].name):
@@ -184,6 +184,11 @@ def read_options(
         return cls(**{**values, **given})
     except PlanError as error:
         raise PlanError(error.problems, subject=f"invalid config of {module}") from None
+
+
+def _nested(path: str, error: PlanError) -> list[Problem]:
+    """The problems of a value with paths that begin at the configuration."""
+    return [(f"{path}{inner.removeprefix('$')}", problem) for inner, problem in error.problems]
 
 
 def misspelt_key(key: object, known: Iterable[str]) -> str | None:
@@ -294,6 +299,56 @@ def texts(*, least: int = 0) -> Kind:
 def choices(*words: str) -> Kind:
     """A list of some words."""
     return list_of(", ".join(map(repr, words)), lambda item: isinstance(item, str) and item in words)
+
+
+def list_each(plural: str, kind: Kind, *, least: int = 0) -> Kind:
+    """A list whose items are read one by one into a tuple; each problem has the path of its item.
+
+    Args:
+        plural: What the items are, for messages.
+        kind: Which items are accepted.
+        least: The smallest number of items.
+    """
+
+    def convert(items: Any) -> tuple[Any, ...]:
+        read: list[Any] = []
+        problems: list[Problem] = []
+        for index, item in enumerate(items):
+            try:
+                read.append(kind.read(item))
+            except PlanError as error:
+                problems += _nested(f"$[{index}]", error)
+        if problems:
+            raise PlanError(problems)
+        return tuple(read)
+
+    return Kind(
+        f"a list of {f'at least {least} ' if least else ''}{plural}",
+        lambda value: isinstance(value, list | tuple) and len(value) >= least,
+        convert,
+    )
+
+
+def object_with(kinds: Mapping[str, Kind]) -> Kind:
+    """An object with some of these members; unlike in a configuration, an unknown member is a problem."""
+
+    def convert(members: Any) -> dict[str, Any]:
+        read: dict[str, Any] = {}
+        problems: list[Problem] = []
+        for key, value in members.items():
+            if key not in kinds:
+                hint = suggestion(key, kinds) or f"; expected one of {', '.join(kinds)}"
+                problems.append((f"$.{key}", f"unknown key{hint}"))
+                continue
+            try:
+                read[key] = kinds[key].read(value)
+            except PlanError as error:
+                problems += _nested(f"$.{key}", error)
+        if problems:
+            raise PlanError(problems)
+        return read
+
+    return Kind(f"an object with {', '.join(kinds)}", lambda value: isinstance(value, Mapping), convert)
 
 
 mapping: Final = Kind(
