@@ -25,6 +25,7 @@ from amplifier.modules import (
     provider_anthropic,
     provider_local,
     provider_mock,
+    provider_offline,
     provider_openai,
     provider_openai_compatible,
     tool_bash,
@@ -72,6 +73,7 @@ from amplifier.modules.hooks_redaction._options import RedactionOptions
 from amplifier.modules.provider_anthropic._options import AnthropicOptions
 from amplifier.modules.provider_local._options import Options as LocalOptions
 from amplifier.modules.provider_mock import MockOptions
+from amplifier.modules.provider_offline._mount import OfflineOptions
 from amplifier.modules.provider_openai import OpenAIOptions
 from amplifier.modules.provider_openai_compatible import CompatibleOptions
 from amplifier.modules.tool_bash._options import BashOptions
@@ -111,6 +113,7 @@ CASES: Mapping[str, Case] = {
     "provider-anthropic": Case(provider_anthropic, AnthropicOptions),
     "provider-local": Case(provider_local, LocalOptions),
     "provider-mock": Case(provider_mock, MockOptions),
+    "provider-offline": Case(provider_offline, OfflineOptions),
     "provider-openai": Case(provider_openai, OpenAIOptions, ("provider-openai", "provider-anthropic")),
     "provider-openai-compatible": Case(
         provider_openai_compatible, CompatibleOptions, ("provider-openai-compatible", "provider-anthropic")

@@ -723,7 +723,6 @@ async def test_concurrent_requests_do_not_mix():
 @pytest.mark.parametrize(
     ("config", "problem"),
     [
-        ({"max_call": 1}, r"\$\.max_call: unknown key; did you mean 'max_calls'"),
         ({"max_steps": 0}, r"\$\.max_steps: expected a whole number of at least 1"),
         ({"stream_delay_ms": -1}, r"\$\.stream_delay_ms: expected a number of milliseconds"),
         ({"debug": "yes"}, r"\$\.debug: expected true or false"),

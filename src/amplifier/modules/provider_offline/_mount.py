@@ -2,52 +2,53 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable
 from typing import Any
+
+import attrs
 
 from amplifier.contracts import Coordinator
 from amplifier.models import ChatRequest, ChatResponse, Degradation, TextBlock, ToolCall, ToolCallBlock
 
 from .._local_answers import Answer, LocalAnswerProvider, estimated_usage
-from .._tool_base import count, flag, read_config
+from .._shared.configuration import flag, number, option, read_options, whole_number
 from ._reply import reply_to
 
-_MODULE = "provider-offline"
 _CHARACTERS_PER_TOKEN = 4
 
 
-class OfflineProvider(LocalAnswerProvider):
-    """Answers by fixed rules; keeps no state, so that it serves any number of requests at once.
+@attrs.frozen(kw_only=True)
+class OfflineOptions:
+    """The configuration of provider-offline.
 
-    Args:
-        coordinator: For events.
+    Attributes:
         max_calls: Tool calls in one turn.
         max_steps: Replies with tool calls in one turn.
-        pause: Seconds before each piece of a stream.
+        stream_delay_ms: Pause before each piece of a stream.
         raw: Whether events carry the whole request and response.
+        priority: For hosts that choose between providers; the provider does not use it.
     """
+
+    max_calls: int = option(whole_number(1), default=40)
+    max_steps: int = option(whole_number(1), default=12)
+    stream_delay_ms: float = option(number(0, what="a number of milliseconds"), default=0.0)
+    raw: bool = option(flag, key="debug", default=False)
+    priority: int = option(whole_number(0), default=0)
+
+
+class OfflineProvider(LocalAnswerProvider):
+    """Answers by fixed rules; keeps no state, so that it serves any number of requests at once."""
 
     _name = "offline"
     _title = "Offline (fixed rules, no language model)"
     _model = "offline-rules"
 
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        *,
-        max_calls: int = 40,
-        max_steps: int = 12,
-        pause: float = 0.0,
-        raw: bool = False,
-    ) -> None:
-        super().__init__(coordinator, raw=raw)
-        self._max_calls = max_calls
-        self._max_steps = max_steps
-        self._pause = pause
+    def __init__(self, coordinator: Coordinator, options: OfflineOptions) -> None:
+        super().__init__(coordinator, raw=options.raw)
+        self._options = options
 
     async def _answer(self, request: ChatRequest) -> Answer:
-        reply = reply_to(request, max_calls=self._max_calls, max_steps=self._max_steps)
+        reply = reply_to(request, max_calls=self._options.max_calls, max_steps=self._options.max_steps)
         text, finish_reason = _limited(reply.text, request)
         blocks: list[Any] = [TextBlock(text=text)] if text else []
         calls = [ToolCall(id=key, name=call.tool, arguments=dict(call.arguments)) for key, call in reply.calls.items()]
@@ -59,7 +60,7 @@ class OfflineProvider(LocalAnswerProvider):
             degradation=_degradation(request),
             finish_reason="tool_calls" if calls else finish_reason,
         )
-        return Answer(response=response, pause=self._pause)
+        return Answer(response=response, pause=self._options.stream_delay_ms / 1000)
 
 
 def _limited(text: str, request: ChatRequest) -> tuple[str, str]:
@@ -83,21 +84,6 @@ def _degradation(request: ChatRequest) -> Degradation | None:
     return None
 
 
-def _milliseconds(value: Any) -> str | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        return f"expected a number of milliseconds, got {value!r:.80}"
-    return None
-
-
-_CHECKS = {
-    "max_calls": count(1),
-    "max_steps": count(1),
-    "stream_delay_ms": _milliseconds,
-    "debug": flag,
-    "priority": count(0),  # for loops that choose between providers
-}
-
-
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], Awaitable[None]]:
     """Mount the provider ``offline``.
 
@@ -111,13 +97,6 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     Raises:
         PlanError: The config is wrong.
     """
-    options = read_config(_MODULE, config, _CHECKS)
-    provider = OfflineProvider(
-        coordinator,
-        max_calls=options.get("max_calls", 40),
-        max_steps=options.get("max_steps", 12),
-        pause=options.get("stream_delay_ms", 0) / 1000,
-        raw=options.get("debug", False),
-    )
+    provider = OfflineProvider(coordinator, read_options(OfflineOptions, "provider-offline", config))
     await coordinator.mount("providers", provider, name=provider.name)
     return provider.aclose
