@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli._cast import write_plan
+from tests.cli._scripted_agent import write_plan
 
 
 @pytest.fixture
@@ -16,9 +16,9 @@ def home(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Path:
+def workdir(tmp_path: Path) -> Path:
     """The directory the agent works in."""
-    folder = tmp_path / "desk"
+    folder = tmp_path / "workdir"
     folder.mkdir()
     return folder
 

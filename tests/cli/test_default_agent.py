@@ -15,9 +15,9 @@ from tests._support.tree import ROOT
 
 
 @pytest.fixture
-def files(desk) -> Path:
-    (desk / "notes.txt").write_text("one\ntwo\nthree\n")
-    return desk
+def files(workdir) -> Path:
+    (workdir / "notes.txt").write_text("one\ntwo\nthree\n")
+    return workdir
 
 
 def test_it_answers_from_the_files_at_once(backend, home, files):

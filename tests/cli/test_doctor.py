@@ -48,12 +48,12 @@ def test_a_state_folder_that_cannot_be_written_to_is_a_problem(tmp_path, monkeyp
 
 
 def test_a_check_that_crashes_is_a_finding(tmp_path, monkeypatch, capsys):
-    def _look_at_weather():
+    def _check_weather():
         raise RuntimeError("no window")
         yield
 
     monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path))
-    monkeypatch.setattr(_doctor, "_CHECKS", (_look_at_weather,))
+    monkeypatch.setattr(_doctor, "_CHECKS", (_check_weather,))
     assert main(["doctor", "--json"]) == 1
     (weather,) = findings(capsys)["weather"]
     assert "no window" in weather["text"]

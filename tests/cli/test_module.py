@@ -55,7 +55,7 @@ def test_an_unknown_kind_is_told_the_kinds_there_are(capsys):
 
 
 def test_what_a_module_lacks_is_shown_with_how_to_get_it(monkeypatch, capsys):
-    monkeypatch.setattr(_module, "needs", lambda module_id: ("anthropic", "anthropic"))
+    monkeypatch.setattr(_module, "missing_package", lambda module_id: ("anthropic", "anthropic"))
     assert main(["module", "show", "provider-anthropic"]) == 0
     assert "missing        anthropic: pip install 'amplifier[anthropic]'\n" in capsys.readouterr().out
     assert main(["module", "show", "provider-anthropic", "--json"]) == 0

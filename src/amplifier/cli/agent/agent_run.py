@@ -17,16 +17,16 @@ import anyio
 import attrs
 
 from amplifier._json import visible_text
-from amplifier.cli.core.error_messages import complaint, exit_code_of
+from amplifier.cli.core.error_messages import error_message, exit_code_of
 from amplifier.cli.core.exit_codes import CommandError, Exit, OutputLostError
 from amplifier.cli.core.turn_record import Outcome, TurnRecord, as_json
-from amplifier.cli.sessions.home_folder import running_below
-from amplifier.cli.sessions.running_tasks import answering
+from amplifier.cli.sessions.home_folder import running_folder
+from amplifier.cli.sessions.running_commands import answer_task_requests
 from amplifier.cli.sessions.store import SessionRecord, SessionStore, now
+from amplifier.cli.terminal.display import Display, OutputFormat
 from amplifier.cli.terminal.keyboard import Keyboard
-from amplifier.cli.terminal.log_output import LogLines, send_logs_to
+from amplifier.cli.terminal.log_output import LogNotices, install_log_handler
 from amplifier.cli.terminal.output import StandardStreams
-from amplifier.cli.terminal.screen import OutputFormat, Screen
 from amplifier.errors import MissingExtraError
 from amplifier.errors import ModuleNotFoundError as NoSuchModule
 from amplifier.kernel import AmplifierSession
@@ -35,23 +35,23 @@ from amplifier.plan import check_plan
 
 from .approvals import AllowEverything, ApprovalSystem, AskAtTerminal, DenyEverything
 from .chat import Chat
-from .default_plan import Composition, compose, place
-from .signals import Stopper, heard_signals
-from .terminal_agent import Agent, exit_code_for
+from .default_plan import AgentPlan, build_plan, with_storage_paths
+from .signals import SignalHandler, handled_signals
+from .terminal_agent import TerminalAgent, exit_code_for
 
-__all__ = ["Job", "print_failure", "run_job"]
+__all__ = ["RunRequest", "print_error_json", "run_agent"]
 
 _TICK = 0.25
 """Seconds between two looks of the live lines at the clock."""
 
 
 @attrs.frozen(kw_only=True)
-class Job:
+class RunRequest:
     """What the user asked for.
 
     Attributes:
         prompt: None for a chat.
-        provider: As the user wrote it; None leaves the choice to the composition.
+        provider: As the user wrote it; None leaves the choice to the agent_plan.
         resumed: The session to go on with; None for a new one.
         session_id: The new session's id.
     """
@@ -70,31 +70,33 @@ class Job:
     debug: bool = False
 
 
-def run_job(job: Job) -> int:
+def run_agent(request: RunRequest) -> int:
     """Run it to its end and return the exit code; everything there is to say has been said then."""
     streams = StandardStreams()
-    screen = Screen(streams, job.output_format, quiet=job.quiet)
-    logged = send_logs_to(screen, debug=job.debug)
-    if job.backend == "trio":
+    display = Display(streams, request.output_format, quiet=request.quiet)
+    logged = install_log_handler(display, debug=request.debug)
+    if request.backend == "trio":
         _require_trio()
-    performance = _Performance(job, streams, screen, logged)
+    agent_run = _AgentRun(request, streams, display, logged)
     try:
-        with answering(running_below(job.store.root.parent), job.session_id, job.backend, screen):
-            anyio.run(performance.run, backend=job.backend)
+        with answer_task_requests(
+            running_folder(request.store.root.parent), request.session_id, request.backend, display
+        ):
+            anyio.run(agent_run.run, backend=request.backend)
     except BrokenPipeError:
         return Exit.BROKEN_PIPE
     except OutputLostError as error:
-        screen.notice(f"amplifier: {error}", "error")
+        display.notice(f"amplifier: {error}", "error")
         return error.exit_code
     finally:
         if streams.out.is_lost:
             streams.silence()
-    return performance.exit_code
+    return agent_run.exit_code
 
 
-def print_failure(error: Exception, output_format: OutputFormat) -> None:
+def print_error_json(error: Exception, output_format: OutputFormat) -> None:
     """The JSON object of a run that could not even be prepared; the message for people is the caller's."""
-    outcome = Outcome(status="error", error=complaint(error), exception=error)
+    outcome = Outcome(status="error", error=error_message(error), exception=error)
     trace = output_format == "json-trace"
     _print_object(StandardStreams(), as_json(outcome, TurnRecord(), exit_code=exit_code_of(error), trace=trace))
 
@@ -106,28 +108,28 @@ def _require_trio() -> None:
         raise MissingExtraError("--backend trio", extra="trio", missing="trio") from error
 
 
-class _Performance:
-    """A job while it runs."""
+class _AgentRun:
+    """A request while it runs."""
 
-    def __init__(self, job: Job, streams: StandardStreams, screen: Screen, logged: LogLines) -> None:
-        self._job = job
+    def __init__(self, request: RunRequest, streams: StandardStreams, display: Display, logged: LogNotices) -> None:
+        self._request = request
         self._logged = logged
         self._streams = streams
-        self._screen = screen
+        self._display = display
         self._keyboard = Keyboard() if Keyboard.is_there() else None
-        self._agent: Agent | None = None
+        self._agent: TerminalAgent | None = None
         self._outcome: Outcome | None = None
         self.exit_code: int = Exit.OK
 
     async def run(self) -> None:
-        """Do the job; raises nothing but what is wrong with standard output."""
-        self._stopper = Stopper(self._screen)
+        """Do the request; raises nothing but what is wrong with standard output."""
+        self._signal_handler = SignalHandler(self._display)
         problem: BaseException | None = None
-        with anyio.open_signal_receiver(*heard_signals()) as signals:
+        with anyio.open_signal_receiver(*handled_signals()) as signals:
             async with anyio.create_task_group() as group:
-                group.start_soon(self._stopper.watch, signals)
+                group.start_soon(self._signal_handler.watch, signals)
                 group.start_soon(self._tick)
-                with self._stopper.scope:
+                with self._signal_handler.scope:
                     try:
                         await self._run()
                     except Exception as error:  # noqa: BLE001  # told to the user below, outside of the group that would wrap it
@@ -138,62 +140,64 @@ class _Performance:
     async def _tick(self) -> None:
         while True:
             await anyio.sleep(_TICK)
-            self._screen.draw_live_lines()
+            self._display.draw_live_lines()
 
     async def _run(self) -> None:
-        job = self._job
-        composition = await self._compose()
-        plan = place(composition.plan, sessions=job.store.root)
+        request = self._request
+        agent_plan = await self._compose()
+        plan = with_storage_paths(agent_plan.plan, sessions=request.store.root)
         session = AmplifierSession(
             plan,
-            session_id=job.session_id,
+            session_id=request.session_id,
             approval_system=self._approval_system(),
-            display_system=self._screen,
-            is_resumed=job.resumed is not None,
+            display_system=self._display,
+            is_resumed=request.resumed is not None,
         )
         self._logged.hold_back()
         async with session:
-            record = self._new_record(composition)
-            agent = self._agent = Agent(session, job.store, record, self._screen, self._stopper)
-            wanted = None if job.plan is None else job.provider
-            agent.check(self._logged, lenient=_is_lenient(composition.plan), wanted=wanted)
+            record = self._new_record(agent_plan)
+            agent = self._agent = TerminalAgent(session, request.store, record, self._display, self._signal_handler)
+            wanted = None if request.plan is None else request.provider
+            agent.check(self._logged, lenient=_is_lenient(agent_plan.plan), wanted=wanted)
             self._logged.show_held()
-            self._introduce(composition)
-            if job.prompt is None:
+            self._introduce(agent_plan)
+            if request.prompt is None:
                 assert self._keyboard is not None
                 await Chat(agent, self._keyboard, self._streams.err).run()
             else:
-                self._outcome = await agent.perform(job.prompt)
+                self._outcome = await agent.run_turn(request.prompt)
 
-    async def _compose(self) -> Composition:
-        job = self._job
+    async def _compose(self) -> AgentPlan:
+        request = self._request
         available = {info.id for info in await ModuleLoader().discover()}
-        return compose(available, file=job.plan, provider=job.provider, model=job.model)
+        return build_plan(available, file=request.plan, provider=request.provider, model=request.model)
 
     def _approval_system(self) -> ApprovalSystem:
-        if self._job.yes:
-            return AllowEverything(self._screen)
+        if self._request.yes:
+            return AllowEverything(self._display)
         if self._keyboard is None or not self._streams.err.is_terminal:
-            return DenyEverything(self._screen)
-        return AskAtTerminal(self._screen, self._streams.err, self._keyboard, self._stopper)
+            return DenyEverything(self._display)
+        return AskAtTerminal(self._display, self._streams.err, self._keyboard, self._signal_handler)
 
-    def _new_record(self, composition: Composition) -> SessionRecord:
-        job = self._job
-        known = job.resumed or SessionRecord(session_id=job.session_id, created=now(), directory=str(Path.cwd()))
+    def _new_record(self, agent_plan: AgentPlan) -> SessionRecord:
+        request = self._request
+        known = request.resumed or SessionRecord(
+            session_id=request.session_id, created=now(), directory=str(Path.cwd())
+        )
         return attrs.evolve(
             known,
-            provider=composition.provider,
-            model=job.model,
-            plan=None if job.plan is None else str(job.plan.absolute()),
-            backend=job.backend,
+            provider=agent_plan.provider,
+            model=request.model,
+            plan=None if request.plan is None else str(request.plan.absolute()),
+            backend=request.backend,
         )
 
-    def _introduce(self, composition: Composition) -> None:
-        for note in composition.notes:
-            self._screen.notice(note, "warning")
-        if self._job.plan is not None:
-            for warning in check_plan(composition.plan)[1]:
-                self._screen.notice(visible_text(f"{self._job.plan.name}: {warning}", multiline=False), "warning")
+    def _introduce(self, agent_plan: AgentPlan) -> None:
+        for note in agent_plan.notes:
+            self._display.notice(note, "warning")
+        if self._request.plan is not None:
+            for warning in check_plan(agent_plan.plan)[1]:
+                self._display.notice(visible_text(f"{self._request.plan.name}: {warning}", multiline=False), "warning")
 
     # ── the end ──
 
@@ -204,7 +208,7 @@ class _Performance:
             self._forget_empty_session()
         if isinstance(problem, BrokenPipeError):
             raise problem
-        ended_by = self._stopper.ended_by
+        ended_by = self._signal_handler.ended_by
         if problem is not None:
             self._outcome = Outcome(status="error", error=self._words_about(problem), exception=problem)
             self.exit_code = exit_code_of(problem)
@@ -218,7 +222,7 @@ class _Performance:
 
     def _words_about(self, problem: BaseException) -> str:
         # Without its loop or its memory a session does not look at the rest of its plan.
-        said, plan = complaint(problem), self._job.plan
+        said, plan = error_message(problem), self._request.plan
         if plan is not None and isinstance(problem, NoSuchModule):
             return f"{said} There may be more: amplifier plan check {shlex.quote(str(plan))}"
         return said
@@ -231,27 +235,27 @@ class _Performance:
 
     def _forget_empty_session(self) -> None:
         """A session in which nothing was said is not worth listing."""
-        job = self._job
+        request = self._request
         if (
-            job.resumed is None
-            and job.store.exists(job.session_id)
-            and not job.store.transcript(job.session_id).messages
+            request.resumed is None
+            and request.store.exists(request.session_id)
+            and not request.store.transcript(request.session_id).messages
         ):
             with suppress(OSError, CommandError):
-                job.store.delete(job.session_id)
+                request.store.delete(request.session_id)
 
     def _report(self) -> None:
-        job, outcome = self._job, self._outcome
+        request, outcome = self._request, self._outcome
         if outcome is None:
             return
         if outcome.status == "error":
-            self._screen.notice(f"amplifier: {outcome.error}", "error")
-        elif outcome.status == "cancelled" and self._stopper.ended_by in (None, signal.SIGINT):
+            self._display.notice(f"amplifier: {outcome.error}", "error")
+        elif outcome.status == "cancelled" and self._signal_handler.ended_by in (None, signal.SIGINT):
             self._tell_stopped()
-        if job.debug and outcome.exception is not None:
+        if request.debug and outcome.exception is not None:
             self._streams.err.line("".join(traceback.format_exception(outcome.exception)))
         files = {} if self._agent is None else self._agent.files()
-        if job.output_format == "text":
+        if request.output_format == "text":
             self._tell_where(files)
         else:
             self._print_json(outcome, files)
@@ -260,8 +264,8 @@ class _Performance:
         agent = self._agent
         if agent is not None and agent.turns:
             # A context that keeps nothing on disk ends with this process, and the conversation with it.
-            words = agent.words_about_stopping() if "transcript" in agent.files() else "Stopped."
-            self._screen.notice(words, "warning")
+            words = agent.stopped_message() if "transcript" in agent.files() else "Stopped."
+            self._display.notice(words, "warning")
 
     def _tell_where(self, files: dict[str, str]) -> None:
         agent = self._agent
@@ -270,9 +274,9 @@ class _Performance:
         work = agent.latest
         counted = f"{len(work.tools)} tool call{'' if len(work.tools) == 1 else 's'}, {work.seconds:.1f} s"
         tokens = f", {agent.tokens} tokens" if agent.tokens else ""
-        self._screen.notice(f"session {agent.session.session_id} ({counted}{tokens})")
+        self._display.notice(f"session {agent.session.session_id} ({counted}{tokens})")
         for name, path in files.items():
-            self._screen.notice(f"{name} {path}")
+            self._display.notice(f"{name} {path}")
 
     def _print_json(self, outcome: Outcome, files: dict[str, str]) -> None:
         agent = self._agent
@@ -282,7 +286,7 @@ class _Performance:
             session_id=None if agent is None or agent.turns == 0 else agent.session.session_id,
             exit_code=self.exit_code,
             files=files,
-            trace=self._job.output_format == "json-trace",
+            trace=self._request.output_format == "json-trace",
         )
         _print_object(self._streams, shown)
 

@@ -1,6 +1,6 @@
 """Who answers when a hook asks for permission: the person, a blanket yes, or nobody, which is a no.
 
-Above: `_agent` gives one of these to the session. Below: the keyboard and the screen. The kernel keeps the time of a question and
+Above: `_agent` gives one of these to the session. Below: the keyboard and the display. The kernel keeps the time of a question and
 cancels it when that is over.
 """
 
@@ -11,11 +11,11 @@ from typing import Protocol
 import anyio
 
 from amplifier._json import visible_text
+from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.output import Output
-from amplifier.cli.terminal.screen import Screen
 
-from .signals import Stopper
+from .signals import SignalHandler
 
 __all__ = ["AllowEverything", "ApprovalSystem", "AskAtTerminal", "DenyEverything"]
 
@@ -46,24 +46,24 @@ def _in_one_line(prompt: str) -> str:
 class AllowEverything:
     """``--yes``: the person has answered all questions beforehand."""
 
-    def __init__(self, screen: Screen) -> None:
-        self._screen = screen
+    def __init__(self, display: Display) -> None:
+        self._display = display
 
     async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
         """Say yes and tell what was allowed."""
-        self._screen.notice(f"allowed (--yes): {_in_one_line(prompt)}")
+        self._display.notice(f"allowed (--yes): {_in_one_line(prompt)}")
         return narrowest_yes(options)
 
 
 class DenyEverything:
     """Nobody can be asked."""
 
-    def __init__(self, screen: Screen) -> None:
-        self._screen = screen
+    def __init__(self, display: Display) -> None:
+        self._display = display
 
     async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
         """Say no and tell how to say yes."""
-        self._screen.notice(
+        self._display.notice(
             f"denied: {_in_one_line(prompt)}\n"
             "There is no terminal to ask at. Run it in one, or allow everything with --yes.",
             "warning",
@@ -74,26 +74,26 @@ class DenyEverything:
 class AskAtTerminal:
     """Asks the person, one question at a time."""
 
-    def __init__(self, screen: Screen, terminal: Output, keyboard: Keyboard, stopper: Stopper) -> None:
-        self._screen = screen
+    def __init__(self, display: Display, terminal: Output, keyboard: Keyboard, signal_handler: SignalHandler) -> None:
+        self._display = display
         self._terminal = terminal
         self._keyboard = keyboard
-        self._stopper = stopper
+        self._signal_handler = signal_handler
         self._one_at_a_time = anyio.Lock()
 
     async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
         """Ask until one of the options is chosen. Ctrl-C and the end of input deny."""
         async with self._one_at_a_time:
-            self._screen.pause()
+            self._display.pause()
             try:
                 self._show(prompt, options, timeout, default)
-                self._keyboard.forget_typed()
+                self._keyboard.discard_input()
                 return await self._answer(options)
             except BaseException:  # the time is over, or everything is being cancelled
                 self._terminal.write("\n")
                 raise
             finally:
-                self._screen.resume()
+                self._display.resume()
 
     def _show(self, prompt: str, options: list[str], timeout: float, default: str) -> None:
         terminal = self._terminal
@@ -112,7 +112,7 @@ class AskAtTerminal:
             said = await self._read()
             if said is None:
                 self._terminal.write("\n")
-                self._screen.notice("denied: no answer")
+                self._display.notice("denied: no answer")
                 return _DENY
             chosen = keys.get(said) or next((option for option in options if option.lower() == said), None)
             if chosen is not None:
@@ -126,10 +126,10 @@ class AskAtTerminal:
 
             def interrupted() -> None:
                 self._terminal.write("\n")
-                self._stopper.interrupt_turn()
+                self._signal_handler.interrupt_turn()
                 scope.cancel()
 
-            with self._stopper.interrupts_go_to(interrupted):
+            with self._signal_handler.redirect_interrupts(interrupted):
                 line = await self._keyboard.read_line()
                 answer = None if line is None else line.strip().lower()
         return answer

@@ -9,9 +9,9 @@ import anyio
 
 from amplifier._json import visible_text
 from amplifier._spelling import nearest
-from amplifier.cli.agent.terminal_agent import Agent
-from amplifier.cli.core.error_messages import complaint
-from amplifier.cli.sessions.home_folder import history_below
+from amplifier.cli.agent.terminal_agent import TerminalAgent
+from amplifier.cli.core.error_messages import error_message
+from amplifier.cli.sessions.home_folder import history_file
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.output import Output
 from amplifier.cli.terminal.prompt_history import PromptHistory
@@ -34,7 +34,7 @@ class Chat:
         terminal: Where the prompt is shown.
     """
 
-    def __init__(self, agent: Agent, keyboard: Keyboard, terminal: Output) -> None:
+    def __init__(self, agent: TerminalAgent, keyboard: Keyboard, terminal: Output) -> None:
         self._agent = agent
         self._keyboard = keyboard
         self._terminal = terminal
@@ -52,7 +52,7 @@ class Chat:
     async def run(self) -> None:
         """Talk until the person leaves."""
         self._greet()
-        if self._terminal.is_capable:
+        if self._terminal.can_move_cursor:
             self._line_prompt = await self._open_line_prompt()
         while not self._is_over:
             line = await self._read()
@@ -77,7 +77,7 @@ class Chat:
         return LinePrompt(
             self._keyboard,
             self._terminal,
-            PromptHistory(history_below(self._agent.store.root.parent)),
+            PromptHistory(history_file(self._agent.store.root.parent)),
             recent=[text for text in asked if isinstance(text, str)],
             completions={f"/{name}": summary for name, (summary, _) in self._commands.items()},
         )
@@ -89,7 +89,7 @@ class Chat:
         self._tell("Type a message and Enter. /help lists commands; Ctrl-C stops a turn, Ctrl-D leaves.")
 
     def _tell(self, text: str) -> None:
-        self._agent.screen.notice(text)
+        self._agent.display.notice(text)
 
     # ── reading ──
 
@@ -107,7 +107,7 @@ class Chat:
     async def _read_line(self, prompt: str) -> str | None:
         if not self._terminal.at_line_start:
             self._terminal.write("\n")
-        with anyio.CancelScope() as scope, self._agent.stopper.interrupts_go_to(scope.cancel):
+        with anyio.CancelScope() as scope, self._agent.signal_handler.redirect_interrupts(scope.cancel):
             try:
                 line = await self._enter(self._terminal.glyph(prompt, "> "))
             except KeyboardInterrupt:  # Ctrl-C as a key, which the line prompt takes in place of the signal
@@ -119,13 +119,13 @@ class Chat:
     async def _enter(self, prompt: str) -> str | None:
         """One line from the person; notices wait meanwhile, or they would appear in the middle of it."""
         line_prompt = self._line_prompt
-        self._agent.screen.pause(None if line_prompt is None else line_prompt.redraw)
+        self._agent.display.pause(None if line_prompt is None else line_prompt.redraw)
         try:
             if line_prompt is not None:
                 return await line_prompt.read(prompt)
             return await self._enter_plainly(prompt)
         finally:
-            self._agent.screen.resume()
+            self._agent.display.resume()
 
     async def _enter_plainly(self, prompt: str) -> str | None:
         self._terminal.write(prompt)
@@ -149,15 +149,15 @@ class Chat:
         self._tell("Press Ctrl-C again to leave.")
         return ""
 
-    # ── answering ──
+    # ── answer_task_requests ──
 
     async def _turn(self, prompt: str) -> None:
-        outcome = await self._agent.perform(prompt)
+        outcome = await self._agent.run_turn(prompt)
         self._agent.session.coordinator.cancellation.reset()
         if outcome.status == "error":
-            self._agent.screen.notice(outcome.error or "the turn failed", "error")
+            self._agent.display.notice(outcome.error or "the turn failed", "error")
         elif outcome.status == "cancelled":
-            self._agent.screen.notice(self._agent.words_about_stopping(), "warning")
+            self._agent.display.notice(self._agent.stopped_message(), "warning")
 
     async def _command(self, name: str) -> None:
         found = self._commands.get({"quit": "exit", "q": "exit", "?": "help"}.get(name, name))
@@ -165,17 +165,17 @@ class Chat:
             near = nearest(name, self._commands)
             advice = f"did you mean /{near}?" if near else "/help lists them"
             shown = visible_text(name, multiline=False)
-            self._agent.screen.notice(f"there is no command /{shown}; {advice} (// sends a slash)", "warning")
+            self._agent.display.notice(f"there is no command /{shown}; {advice} (// sends a slash)", "warning")
             return
         try:
             await found[1]()
         except (AmplifierError, OSError) as error:
-            self._agent.screen.notice(complaint(error), "error")
+            self._agent.display.notice(error_message(error), "error")
 
     async def _help(self) -> None:
         for name, (summary, _) in self._commands.items():
-            self._agent.screen.line(f"  /{name:8} {summary}")
-        self._agent.screen.line("  A line that ends in \\ goes on in the next one; // at the start sends a slash.")
+            self._agent.display.line(f"  /{name:8} {summary}")
+        self._agent.display.line("  A line that ends in \\ goes on in the next one; // at the start sends a slash.")
 
     async def _tools(self) -> None:
         tools = self._agent.session.coordinator.get("tools") or {}
@@ -184,9 +184,9 @@ class Chat:
             shown = visible_text(f"  {name:16} {summary}", multiline=False)
             room = self._terminal.width() - 1
             is_cut = len(shown) > room
-            self._agent.screen.line(shown[: room - 1] + self._terminal.glyph("…", ".") if is_cut else shown)
+            self._agent.display.line(shown[: room - 1] + self._terminal.glyph("…", ".") if is_cut else shown)
         if not tools:
-            self._agent.screen.line("  no tools are mounted")
+            self._agent.display.line("  no tools are mounted")
 
     async def _status(self) -> None:
         agent = self._agent
@@ -202,7 +202,7 @@ class Chat:
         }
         for name, value in facts.items():
             if value is not None:
-                agent.screen.line(f"  {name:10} {visible_text(value, multiline=False)}")
+                agent.display.line(f"  {name:10} {visible_text(value, multiline=False)}")
 
     async def _clear(self) -> None:
         await self._agent.session.coordinator.get("context").clear()

@@ -20,20 +20,20 @@ from amplifier.plan import expand_variables, merge_plans
 
 from .plan_files import read_plan_file
 
-__all__ = ["Composition", "compose", "needs", "place"]
+__all__ = ["AgentPlan", "build_plan", "missing_package", "with_storage_paths"]
 
-BUILT_IN: Final = "builtin"
+BUILT_IN_SOURCE: Final = "builtin"
 """The source that pins a module of this package, where another distribution may provide the id as well."""
 
-OFFLINE: Final = "provider-offline"
-KEYS: Final = {"ANTHROPIC_API_KEY": "provider-anthropic", "OPENAI_API_KEY": "provider-openai"}
+OFFLINE_PROVIDER: Final = "provider-offline"
+API_KEYS: Final = {"ANTHROPIC_API_KEY": "provider-anthropic", "OPENAI_API_KEY": "provider-openai"}
 """Whose key is there decides which model is asked, in this order."""
 
 EVENTS_FILE: Final = "events.jsonl"
 
-TOOLS: Final = ("tool-filesystem", "tool-search", "tool-todo", "tool-bash", "tool-web", "tool-task")
+DEFAULT_TOOLS: Final = ("tool-filesystem", "tool-search", "tool-todo", "tool-bash", "tool-web", "tool-task")
 
-NEEDS: Final[Mapping[str, tuple[str, str]]] = {
+REQUIRED_PACKAGES: Final[Mapping[str, tuple[str, str]]] = {
     "provider-anthropic": ("anthropic", "anthropic"),
     "provider-openai": ("openai", "openai"),
     "provider-openai-compatible": ("openai", "openai"),
@@ -62,7 +62,7 @@ SYSTEM_PROMPT: Final = (
 
 
 @attrs.frozen(kw_only=True)
-class Composition:
+class AgentPlan:
     """A plan to run.
 
     Attributes:
@@ -76,20 +76,20 @@ class Composition:
     notes: list[str] = attrs.field(factory=list)
 
 
-def needs(module_id: str) -> tuple[str, str] | None:
+def missing_package(module_id: str) -> tuple[str, str] | None:
     """The package a built-in module lacks on this machine and the extra that brings it; None if it lacks nothing or is not used."""
-    package, extra = NEEDS.get(module_id, ("", "")) if is_built_in(module_id) else ("", "")
+    package, extra = REQUIRED_PACKAGES.get(module_id, ("", "")) if is_built_in(module_id) else ("", "")
     return (package, extra) if package and find_spec(package) is None else None
 
 
-def compose(
+def build_plan(
     available: Collection[str],
     *,
     file: Path | None = None,
     provider: str | None = None,
     model: str | None = None,
     environment: Mapping[str, str] | None = None,
-) -> Composition:
+) -> AgentPlan:
     """Make the plan of a run.
 
     Args:
@@ -113,7 +113,7 @@ def compose(
     return made
 
 
-def place(plan: dict[str, Any], *, sessions: Path) -> dict[str, Any]:
+def with_storage_paths(plan: dict[str, Any], *, sessions: Path) -> dict[str, Any]:
     """The plan with the places filled in that it leaves open: where the conversation and the events are kept."""
     placed = merge_plans(plan, {})
     session = placed.get("session")
@@ -132,35 +132,35 @@ def place(plan: dict[str, Any], *, sessions: Path) -> dict[str, Any]:
 # ── the default plan ─────────────────────────────────────────────────────────────────────────────
 
 
-def _default(available: Collection[str], wanted: str | None, variables: Mapping[str, str]) -> Composition:
+def _default(available: Collection[str], wanted: str | None, variables: Mapping[str, str]) -> AgentPlan:
     provider, notes = _choose_provider(available, wanted, variables)
-    tools = [module_id for module_id in TOOLS if module_id in available and needs(module_id) is None]
+    tools = [module_id for module_id in DEFAULT_TOOLS if module_id in available and missing_package(module_id) is None]
     # Pinned is what this command relies on: the system prompt, the files of a session, the gates, the agents below. Tools and
     # providers are whatever is installed.
     hooks: list[dict[str, Any]] = [
-        {"module": "hooks-redaction", "source": BUILT_IN, "on_failure": "deny"},
-        {"module": "hooks-approval", "source": BUILT_IN, "on_failure": "deny"},
-        {"module": "hooks-logging", "source": BUILT_IN},
+        {"module": "hooks-redaction", "source": BUILT_IN_SOURCE, "on_failure": "deny"},
+        {"module": "hooks-approval", "source": BUILT_IN_SOURCE, "on_failure": "deny"},
+        {"module": "hooks-logging", "source": BUILT_IN_SOURCE},
     ]
     plan: dict[str, Any] = {
         "session": {
             "orchestrator": {
                 "module": "loop-streaming",
-                "source": BUILT_IN,
+                "source": BUILT_IN_SOURCE,
                 "config": {"system_prompt": SYSTEM_PROMPT.format(directory=Path.cwd())},
             },
-            "context": {"module": "context-persistent", "source": BUILT_IN},
+            "context": {"module": "context-persistent", "source": BUILT_IN_SOURCE},
         },
         "providers": [{"module": provider}],
         "tools": [
-            {"module": module_id, "source": BUILT_IN} if module_id == "tool-task" else {"module": module_id}
+            {"module": module_id, "source": BUILT_IN_SOURCE} if module_id == "tool-task" else {"module": module_id}
             for module_id in tools
         ],
         "hooks": [hook for hook in hooks if hook["module"] in available],
     }
     if "tool-task" in tools:
         plan["agents"] = copy_json(AGENTS)
-    return Composition(plan=plan, provider=provider, notes=notes)
+    return AgentPlan(plan=plan, provider=provider, notes=notes)
 
 
 def _choose_provider(
@@ -169,10 +169,10 @@ def _choose_provider(
     if wanted is not None:
         return _provider_id(wanted, available), []
     notes: list[str] = []
-    for variable, module_id in KEYS.items():
+    for variable, module_id in API_KEYS.items():
         if not variables.get(variable):
             continue
-        missing = needs(module_id)
+        missing = missing_package(module_id)
         if module_id in available and missing is None:
             return module_id, notes
         if missing is not None:
@@ -180,7 +180,7 @@ def _choose_provider(
                 f"{variable} is set but {missing[0]} is not installed, so {module_id} is not used; "
                 f"install it with: pip install 'amplifier[{missing[1]}]'"
             )
-    return OFFLINE, notes
+    return OFFLINE_PROVIDER, notes
 
 
 def _provider_id(wanted: str, available: Collection[str]) -> str:
@@ -194,10 +194,10 @@ def _provider_id(wanted: str, available: Collection[str]) -> str:
 # ── a plan of the user's ─────────────────────────────────────────────────────────────────────────
 
 
-def _from_file(file: Path, available: Collection[str], wanted: str | None, variables: Mapping[str, str]) -> Composition:
+def _from_file(file: Path, available: Collection[str], wanted: str | None, variables: Mapping[str, str]) -> AgentPlan:
     plan = expand_variables(read_plan_file(file), variables)
     if wanted is None:
-        return Composition(plan=plan, provider=_first_provider(plan))
+        return AgentPlan(plan=plan, provider=_first_provider(plan))
     given = plan.get("providers")
     entries = list(given) if isinstance(given, list) else []
     for entry in entries:
@@ -205,9 +205,9 @@ def _from_file(file: Path, available: Collection[str], wanted: str | None, varia
         if wanted in names or f"provider-{wanted}" in names:
             # The wanted one goes first: a loop asks the first provider there is.
             ordered = [entry, *(other for other in entries if other is not entry)]
-            return Composition(plan={**plan, "providers": ordered}, provider=names[0])
+            return AgentPlan(plan={**plan, "providers": ordered}, provider=names[0])
     added = _provider_id(wanted, available)
-    return Composition(plan={**plan, "providers": [{"module": added}, *entries]}, provider=added)
+    return AgentPlan(plan={**plan, "providers": [{"module": added}, *entries]}, provider=added)
 
 
 def _names_of(entry: Any) -> list[str]:

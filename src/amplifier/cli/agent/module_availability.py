@@ -19,7 +19,7 @@ from amplifier.errors import ModuleLoadError
 from amplifier.loading import choose, entry_points, find_pinned, read_pin
 from amplifier.plan import is_module_id
 
-from .default_plan import needs
+from .default_plan import missing_package
 
 __all__ = ["missing_modules"]
 
@@ -51,7 +51,7 @@ def _problem(module_id: str, source: Any, known: list[str]) -> str | None:
         used = choose(module_id, claims) if pin is None else find_pinned(module_id, claims, pin)
     except ModuleLoadError as error:
         return str(error)
-    if used is not None and used.is_built_in and (lacking := needs(module_id)) is not None:
+    if used is not None and used.is_built_in and (lacking := missing_package(module_id)) is not None:
         package, extra = lacking
         install = f"pip install 'amplifier[{extra}]'"
         return f"module {module_id!r} needs {package}, which is not installed; install it with: {install}"

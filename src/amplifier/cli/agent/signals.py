@@ -23,36 +23,36 @@ from typing import Any
 
 import anyio
 
-from amplifier.cli.terminal.screen import Screen
+from amplifier.cli.terminal.display import Display
 
-__all__ = ["Stopper", "heard_signals"]
+__all__ = ["SignalHandler", "handled_signals"]
 
 PATIENCE = 2.0
 """Seconds after "stop now" in which a further Ctrl-C is taken for impatience and not for despair."""
 
 
-def heard_signals() -> list[Signals]:
+def handled_signals() -> list[Signals]:
     """The signals to listen to; one that our parent had us ignore (nohup, a background job) stays ignored."""
     wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     return [each for each in wanted if signal.getsignal(each) is not signal.SIG_IGN]
 
 
-class Stopper:
+class SignalHandler:
     """Decides what a signal does.
 
     Args:
-        screen: Where it says so.
+        display: Where it says so.
 
     Attributes:
         scope: Around everything the command does.
         ended_by: The signal that ended the command, if one did.
     """
 
-    def __init__(self, screen: Screen) -> None:
-        self._screen = screen
+    def __init__(self, display: Display) -> None:
+        self._display = display
         self._token: Any = None
         self._on_interrupt: Callable[[], None] | None = None
-        self._told_to_stop_now: float | None = None
+        self._stopping_since: float | None = None
         self.scope = anyio.CancelScope()
         self.ended_by: Signals | None = None
 
@@ -66,13 +66,13 @@ class Stopper:
         if received is not signal.SIGINT:
             self._end(received)
             return
-        self._screen.after_echo()
+        self._display.note_terminal_echo()
         if self._on_interrupt is not None:
             self._on_interrupt()
         elif self._token is not None:
             self._interrupt_turn()
         elif self.ended_by is None:
-            self._screen.notice("Stopping. (Ctrl-C)")
+            self._display.notice("Stopping. (Ctrl-C)")
             self._end(received)
         else:
             self._leave_at_once()
@@ -81,14 +81,14 @@ class Stopper:
     def during_turn(self, token: Any) -> Iterator[None]:
         """A turn runs that ``token`` stops."""
         self._token = token
-        self._told_to_stop_now = None
+        self._stopping_since = None
         try:
             yield
         finally:
             self._token = None
 
     @contextmanager
-    def interrupts_go_to(self, receiver: Callable[[], None]) -> Iterator[None]:
+    def redirect_interrupts(self, receiver: Callable[[], None]) -> Iterator[None]:
         """Somebody waits for the person and wants to hear of Ctrl-C first."""
         before, self._on_interrupt = self._on_interrupt, receiver
         try:
@@ -105,21 +105,21 @@ class Stopper:
         if self._token.is_immediate:
             self._leave_at_once()
         elif self._token.is_graceful:
-            self._screen.notice("Stopping now. (Ctrl-C)", "warning")
-            self._told_to_stop_now = time.monotonic()
+            self._display.notice("Stopping now. (Ctrl-C)", "warning")
+            self._stopping_since = time.monotonic()
             self._token.request_immediate(reason="Ctrl-C, twice")
         else:
-            self._screen.notice("Stopping after the running step. Press Ctrl-C again to stop now.", "warning")
+            self._display.notice("Stopping after the running step. Press Ctrl-C again to stop now.", "warning")
             self._token.request_graceful(reason="Ctrl-C")
 
     def _end(self, received: Signals) -> None:
         self.ended_by = self.ended_by or received
-        self._told_to_stop_now = self._told_to_stop_now or time.monotonic()
+        self._stopping_since = self._stopping_since or time.monotonic()
         self.scope.cancel()
 
     def _leave_at_once(self) -> None:
-        since = self._told_to_stop_now
+        since = self._stopping_since
         if since is not None and time.monotonic() - since < PATIENCE:
             return
-        self._screen.notice("Leaving without waiting; something did not stop and may still be running.", "error")
+        self._display.notice("Leaving without waiting; something did not stop and may still be running.", "error")
         os._exit(128 + signal.SIGINT)

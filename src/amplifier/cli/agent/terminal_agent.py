@@ -1,6 +1,6 @@
 """An open session at the terminal, and its turns.
 
-Above: `_job`, which opens it, and `_chat`. Below: the kernel's session; the screen; the signals.
+Above: `_request`, which opens it, and `_chat`. Below: the kernel's session; the display; the signals.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from collections.abc import Sequence
 import attrs
 
 from amplifier._json import redact_text
-from amplifier.cli.core.error_messages import complaint
+from amplifier.cli.core.error_messages import error_message
 from amplifier.cli.core.exit_codes import CommandError, Exit, OutputLostError
 from amplifier.cli.core.turn_record import Outcome, TurnRecord
 from amplifier.cli.sessions.store import RUNNING, SessionRecord, SessionStore, now
 from amplifier.cli.sessions.transcript import FILE_NAME
-from amplifier.cli.terminal.log_output import LogLines
-from amplifier.cli.terminal.screen import Screen
+from amplifier.cli.terminal.display import Display
+from amplifier.cli.terminal.log_output import LogNotices
 from amplifier.errors import AmplifierError, ExecutionCancelled
 from amplifier.kernel import AmplifierSession, ModuleFailure
 
-from .default_plan import EVENTS_FILE, OFFLINE
-from .signals import Stopper
+from .default_plan import EVENTS_FILE, OFFLINE_PROVIDER
+from .signals import SignalHandler
 
-__all__ = ["Agent"]
+__all__ = ["TerminalAgent"]
 
 _TITLE_LENGTH = 80
 _REMEDY = "Correct the plan or take them out of it; with `strict: false` in its section `session` it runs without them."
@@ -31,7 +31,7 @@ _EXIT_CODES = {"success": Exit.OK, "error": Exit.FAILED, "cancelled": Exit.INTER
 
 
 @attrs.define
-class Agent:
+class TerminalAgent:
     """One session and what the command line knows about it.
 
     Attributes:
@@ -44,13 +44,13 @@ class Agent:
     session: AmplifierSession
     store: SessionStore
     record: SessionRecord
-    screen: Screen
-    stopper: Stopper
+    display: Display
+    signal_handler: SignalHandler
     latest: TurnRecord = attrs.field(factory=TurnRecord)
     tokens: int = 0
     turns: int = 0
 
-    def check(self, logged: LogLines, *, lenient: bool = False, wanted: str | None = None) -> None:
+    def check(self, logged: LogNotices, *, lenient: bool = False, wanted: str | None = None) -> None:
         """Refuse to go on without a module of the plan: one that was to ask for permission may be among them.
 
         Args:
@@ -69,14 +69,14 @@ class Agent:
             raise CommandError(f"{self.record.provider} declined: {reason}{self._advice()}")
         if lenient:
             for failure in failures:
-                self.screen.notice(f"{failure.module_id} is not available: {_reason(failure.error)}", "warning")
+                self.display.notice(f"{failure.module_id} is not available: {_reason(failure.error)}", "warning")
         elif failures:
             counted = "1 module" if len(failures) == 1 else f"{len(failures)} modules"
             raise CommandError(
                 "\n".join([f"{counted} of the plan cannot be used, so nothing was begun:", *_listed(failures), _REMEDY])
             )
 
-    def _why_it_declined(self, wanted: str, logged: LogLines) -> str | None:
+    def _why_it_declined(self, wanted: str, logged: LogNotices) -> str | None:
         """Why the provider that was asked for is not there; None if it is, or as far as anybody can tell.
 
         What is mounted has names of the modules' own choice. Somebody must be missing, and have said so in the log.
@@ -88,7 +88,7 @@ class Agent:
             return None
         return logged.take(self.record.provider or wanted)
 
-    def _without_provider(self, logged: LogLines) -> str:
+    def _without_provider(self, logged: LogNotices) -> str:
         """Why there is nobody to ask, and what to do."""
         blamed = [failure for failure in self.session.failures if failure.module_type == "provider"]
         if blamed:
@@ -101,11 +101,11 @@ class Agent:
         return f"{asked} declined: {reason}{self._advice()}"
 
     def _advice(self) -> str:
-        if self.record.provider == OFFLINE:
+        if self.record.provider == OFFLINE_PROVIDER:
             return ""
         return ". To try things without a model: amplifier run -p offline"
 
-    async def perform(self, prompt: str) -> Outcome:
+    async def run_turn(self, prompt: str) -> Outcome:
         """Run one turn and show it.
 
         Raises:
@@ -116,29 +116,29 @@ class Agent:
         token = self.session.coordinator.cancellation
         response: str | None = None
         try:
-            with self.stopper.during_turn(token):
+            with self.signal_handler.during_turn(token):
                 async with self.session.stream(prompt) as events:
                     async for event in events:
                         self.latest.take(event)
-                        self.screen.show(event, self.latest)
+                        self.display.show(event, self.latest)
                 response = events.result
             was_stopped = self.session.status.status == "cancelled"
             outcome = Outcome(status="cancelled" if was_stopped else "success", response=response)
         except ExecutionCancelled as stopped:
             streamed = self.latest.unfinished or None
-            outcome = Outcome(status="cancelled", response=streamed, error=complaint(stopped), exception=stopped)
+            outcome = Outcome(status="cancelled", response=streamed, error=error_message(stopped), exception=stopped)
         except (BrokenPipeError, OutputLostError):
             self._end(Outcome(status="cancelled"))
             raise
         except Exception as error:  # noqa: BLE001  # a turn runs everybody's code; what it raises is the turn's outcome
-            outcome = Outcome(status="error", error=complaint(error), exception=error)
+            outcome = Outcome(status="error", error=error_message(error), exception=error)
         except BaseException:  # the whole command is being cancelled
             self._end(Outcome(status="cancelled"))
             raise
         finally:
-            self.screen.take_live_lines_away()
+            self.display.clear_live_lines()
         try:
-            self.screen.end_turn(response)
+            self.display.end_turn(response)
         finally:
             self._end(outcome)
         return outcome
@@ -155,7 +155,7 @@ class Agent:
         self.record = attrs.evolve(self.record, updated=now(), status=outcome.status)
         self.store.write(self.record)
 
-    def words_about_stopping(self) -> str:
+    def stopped_message(self) -> str:
         """What is left of a turn that was stopped: the truth about what the next turn will know."""
         rest = "; the answer that was cut off is not" if self.latest.unfinished else ""
         return f"Stopped. What was asked and every finished step are kept{rest}."
@@ -178,4 +178,4 @@ def _listed(failures: Sequence[ModuleFailure]) -> list[str]:
 
 def _reason(error: BaseException) -> str:
     """Why a module failed: where the cause is one of our own errors, its words are the better ones."""
-    return complaint(error.__cause__ if isinstance(error.__cause__, AmplifierError) else error)
+    return error_message(error.__cause__ if isinstance(error.__cause__, AmplifierError) else error)

@@ -12,8 +12,8 @@ import click
 
 from amplifier.cli.core.exit_codes import CommandError, Exit
 
-from .invocation import Invocation, debug_option
 from .lazy_group import LazyGroup
+from .shared_options import GlobalOptions, debug_option
 
 __all__ = ["SECOND_NAME", "run"]
 
@@ -59,9 +59,9 @@ def app() -> None:
 
 def run(arguments: Sequence[str] | None) -> int:
     """Run one command and return the exit code."""
-    invocation = Invocation()
+    global_options = GlobalOptions()
     try:
-        ended = app.main(args=arguments, prog_name=_own_name(), standalone_mode=False, obj=invocation)
+        ended = app.main(args=arguments, prog_name=_own_name(), standalone_mode=False, obj=global_options)
         sys.stdout.flush()
     except click.exceptions.Exit as end:
         return end.exit_code
@@ -73,7 +73,7 @@ def run(arguments: Sequence[str] | None) -> int:
     except SystemExit as end:  # completion ends this way
         return end.code if isinstance(end.code, int) else Exit.OK
     except Exception as error:  # noqa: BLE001  # the last place before the shell: one message, no traceback
-        return _complain(error, debug=invocation.debug)
+        return _report_error(error, debug=global_options.debug)
     return ended if isinstance(ended, int) else Exit.OK
 
 
@@ -83,8 +83,8 @@ def _own_name() -> str:
     return called if called == SECOND_NAME else "amplifier"
 
 
-def _complain(error: Exception, *, debug: bool) -> int:
-    from amplifier.cli.core.error_messages import complaint, exit_code_of  # noqa: PLC0415  # only for those who failed
+def _report_error(error: Exception, *, debug: bool) -> int:
+    from amplifier.cli.core.error_messages import error_message, exit_code_of  # noqa: PLC0415  # only for those who failed
     from amplifier.cli.terminal.output import StandardStreams  # noqa: PLC0415  # the same
 
     code = exit_code_of(error)
@@ -97,5 +97,5 @@ def _complain(error: Exception, *, debug: bool) -> int:
         StandardStreams.silence()
     if debug:
         traceback.print_exception(error)
-    print(f"amplifier: {complaint(error)}", file=sys.stderr)
+    print(f"amplifier: {error_message(error)}", file=sys.stderr)
     return code

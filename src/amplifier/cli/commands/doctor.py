@@ -18,18 +18,25 @@ import anyio
 import attrs
 import click
 
-from amplifier.cli.agent.default_plan import KEYS, NEEDS, OFFLINE, TOOLS, compose, needs
-from amplifier.cli.core.error_messages import complaint
+from amplifier.cli.agent.default_plan import (
+    API_KEYS,
+    DEFAULT_TOOLS,
+    OFFLINE_PROVIDER,
+    REQUIRED_PACKAGES,
+    build_plan,
+    missing_package,
+)
+from amplifier.cli.core.error_messages import error_message
 from amplifier.cli.core.exit_codes import Exit
 from amplifier.cli.core.installed_modules import installed_modules
-from amplifier.cli.sessions.home_folder import HOME_VARIABLE, find_home, running_below, sessions_below
-from amplifier.cli.sessions.running_tasks import ask, find_running, running_commands
+from amplifier.cli.sessions.home_folder import HOME_VARIABLE, find_home, running_folder, sessions_folder
+from amplifier.cli.sessions.running_commands import find_running, request_tasks, running_commands
 from amplifier.errors import AmplifierError
 from amplifier.loading import ModuleLoader
 from amplifier.models import to_json
 
 from .app import SECOND_NAME
-from .invocation import complete_running, debug_option, json_option
+from .shared_options import complete_running, debug_option, json_option
 
 __all__ = ["doctor"]
 
@@ -88,8 +95,8 @@ def doctor(wanted: str | None, as_json: bool) -> int:
 
 
 def _show_tasks(wanted: str, *, as_json: bool) -> int:
-    folder = running_below(find_home())
-    tree = ask(folder, find_running(folder, wanted))
+    folder = running_folder(find_home())
+    tree = request_tasks(folder, find_running(folder, wanted))
     click.echo(to_json(tree) if as_json else str(tree))
     return Exit.OK
 
@@ -98,10 +105,10 @@ def _safely(look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
     try:
         yield from look()
     except Exception as error:  # noqa: BLE001  # a check that cannot be made is a finding like any other
-        yield Finding(look.__name__.removeprefix("_look_at_"), "problem", complaint(error))
+        yield Finding(look.__name__.removeprefix("_check_"), "problem", error_message(error))
 
 
-def _look_at_python() -> Iterator[Finding]:
+def _check_python() -> Iterator[Finding]:
     is_supported = sys.version_info >= (3, 11)
     yield Finding(
         "python",
@@ -110,7 +117,7 @@ def _look_at_python() -> Iterator[Finding]:
     )
 
 
-def _look_at_backends() -> Iterator[Finding]:
+def _check_backends() -> Iterator[Finding]:
     for backend in ("asyncio", "trio"):
         try:
             anyio.run(anyio.sleep, 0, backend=backend)
@@ -120,14 +127,14 @@ def _look_at_backends() -> Iterator[Finding]:
             yield Finding("backend", "ok", f"{backend} runs (anyio {_version('anyio')})")
 
 
-def _look_at_extras() -> Iterator[Finding]:
+def _check_extras() -> Iterator[Finding]:
     for package, (extra, purpose) in _OPTIONAL.items():
         yield _package(package, extra, purpose)
     by_package: dict[str, list[str]] = {}
-    for module_id, (package, _) in NEEDS.items():
+    for module_id, (package, _) in REQUIRED_PACKAGES.items():
         by_package.setdefault(package, []).append(module_id)
     for package, module_ids in by_package.items():
-        yield _package(package, NEEDS[module_ids[0]][1], ", ".join(module_ids))
+        yield _package(package, REQUIRED_PACKAGES[module_ids[0]][1], ", ".join(module_ids))
 
 
 def _package(package: str, extra: str, purpose: str) -> Finding:
@@ -137,18 +144,18 @@ def _package(package: str, extra: str, purpose: str) -> Finding:
     return Finding("extra", "ok", f"{package} is installed ({purpose})")
 
 
-def _look_at_modules() -> Iterator[Finding]:
+def _check_modules() -> Iterator[Finding]:
     found = [entry.info for entry in installed_modules()]
     loader = ModuleLoader()
     broken = 0
     for info in found:
-        if needs(info.id) is not None:
+        if missing_package(info.id) is not None:
             continue  # reported with its extra
         try:
             anyio.run(loader.load, info.id)
         except AmplifierError as error:
             broken += 1
-            yield Finding("module", "problem" if info.id in _wanted() else "note", f"{info.id}: {complaint(error)}")
+            yield Finding("module", "problem" if info.id in _wanted() else "note", f"{info.id}: {error_message(error)}")
     loader.cleanup()
     yield Finding("modules", "ok" if found else "problem", f"{len(found)} found, {broken} of them broken")
     missing = sorted(_wanted() - {info.id for info in found})
@@ -158,23 +165,23 @@ def _look_at_modules() -> Iterator[Finding]:
 
 
 def _wanted_by_everyone() -> set[str]:
-    return {"loop-streaming", "context-persistent", OFFLINE}
+    return {"loop-streaming", "context-persistent", OFFLINE_PROVIDER}
 
 
 def _wanted() -> set[str]:
-    return {*_wanted_by_everyone(), *TOOLS, "hooks-logging", "hooks-approval", "hooks-redaction"}
+    return {*_wanted_by_everyone(), *DEFAULT_TOOLS, "hooks-logging", "hooks-approval", "hooks-redaction"}
 
 
-def _look_at_keys() -> Iterator[Finding]:
-    for variable, module_id in KEYS.items():
+def _check_keys() -> Iterator[Finding]:
+    for variable, module_id in API_KEYS.items():
         is_set = bool(os.environ.get(variable))
         said = f"{variable} is {'set' if is_set else 'not set'} ({module_id})"
         yield Finding("key", "ok" if is_set else "note", said)
-    chosen = compose({entry.info.id for entry in installed_modules()}).provider
+    chosen = build_plan({entry.info.id for entry in installed_modules()}).provider
     yield Finding("provider", "ok", f"{chosen} answers unless -p says otherwise")
 
 
-def _look_at_command() -> Iterator[Finding]:
+def _check_command() -> Iterator[Finding]:
     """The published command line installs a command of our name; of two the one installed last is there."""
     others = [
         f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
@@ -207,8 +214,8 @@ def _instead() -> str:
     return f"`{SECOND_NAME}` and `python -m amplifier` always are"
 
 
-def _look_at_state() -> Iterator[Finding]:
-    sessions = sessions_below(find_home())
+def _check_state() -> Iterator[Finding]:
+    sessions = sessions_folder(find_home())
     source = HOME_VARIABLE if os.environ.get(HOME_VARIABLE) else "the default"
     try:
         sessions.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -221,7 +228,7 @@ def _look_at_state() -> Iterator[Finding]:
         yield Finding("state", "ok", f"{sessions} ({source}) can be written to")
 
 
-def _look_at_terminal() -> Iterator[Finding]:
+def _check_terminal() -> Iterator[Finding]:
     names = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name).isatty()]
     encoding = getattr(sys.stdout, "encoding", None)
     kind = os.environ.get("TERM") or "not named"
@@ -233,8 +240,8 @@ def _look_at_terminal() -> Iterator[Finding]:
         )
 
 
-def _look_at_running() -> Iterator[Finding]:
-    for each in running_commands(running_below(find_home())):
+def _check_running() -> Iterator[Finding]:
+    for each in running_commands(running_folder(find_home())):
         text = f"session {each.session_id} since {each.started}, on {each.backend}; amplifier doctor --tasks {each.pid}"
         yield Finding("running", "ok", text)
 
@@ -247,13 +254,13 @@ def _version(distribution: str) -> str:
 
 
 _CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
-    _look_at_python,
-    _look_at_backends,
-    _look_at_extras,
-    _look_at_modules,
-    _look_at_keys,
-    _look_at_command,
-    _look_at_state,
-    _look_at_terminal,
-    _look_at_running,
+    _check_python,
+    _check_backends,
+    _check_extras,
+    _check_modules,
+    _check_keys,
+    _check_command,
+    _check_state,
+    _check_terminal,
+    _check_running,
 )

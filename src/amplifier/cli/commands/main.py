@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from amplifier.cli.terminal.standard_streams import fill_closed_streams
+from amplifier.cli.terminal.closed_streams import fill_closed_streams
 from amplifier.errors import MissingExtraError
 
 __all__ = ["main"]

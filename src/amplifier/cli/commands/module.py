@@ -12,8 +12,8 @@ import click
 
 from amplifier._json import visible_text
 from amplifier._spelling import did_you_mean
-from amplifier.cli.agent.default_plan import BUILT_IN, needs
-from amplifier.cli.core.error_messages import complaint
+from amplifier.cli.agent.default_plan import BUILT_IN_SOURCE, missing_package
+from amplifier.cli.core.error_messages import error_message
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.core.installed_modules import all_modules, installed_ids
 from amplifier.cli.core.nearest_module import nearest_module
@@ -23,8 +23,8 @@ from amplifier.errors import AmplifierError
 from amplifier.loading import CatalogueEntry, LoadedModule, ModuleLoader
 from amplifier.models import to_dict
 
-from .invocation import debug_option, json_option
 from .lazy_group import LazyGroup
+from .shared_options import debug_option, json_option
 
 __all__ = ["module"]
 
@@ -66,7 +66,7 @@ def _facts(entry: CatalogueEntry) -> dict[str, Any]:
 
 
 def _missing(entry: CatalogueEntry) -> dict[str, str] | None:
-    lacking = needs(entry.info.id) if entry.source == BUILT_IN else None
+    lacking = missing_package(entry.info.id) if entry.source == BUILT_IN_SOURCE else None
     return None if lacking is None else {"package": lacking[0], "extra": lacking[1]}
 
 
@@ -101,7 +101,7 @@ def show_module(module_id: str, as_json: bool) -> None:
     try:
         loaded: LoadedModule = anyio.run(ModuleLoader().load, module_id)
     except AmplifierError as error:
-        facts |= {"loads": False, "problem": complaint(error)}
+        facts |= {"loads": False, "problem": error_message(error)}
     else:
         facts |= {"loads": True, "origin": loaded.origin, "about": _about(loaded)}
     if as_json:

@@ -15,7 +15,7 @@ from amplifier.cli.core.exit_codes import CommandError
 from amplifier.contracts import CONTRACTS
 from amplifier.loading import is_module_id, type_from_id
 
-from .invocation import debug_option
+from .shared_options import debug_option
 
 __all__ = ["new"]
 

@@ -23,7 +23,7 @@ from amplifier.conformance import Report, check_module
 from amplifier.conformance.suites import described_as_text
 from amplifier.models import to_json
 
-from .invocation import debug_option, json_option
+from .shared_options import debug_option, json_option
 
 __all__ = ["validate"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from amplifier._json import redact_secrets
-from amplifier.cli.agent.default_plan import compose
+from amplifier.cli.agent.default_plan import build_plan
 from amplifier.cli.agent.module_availability import missing_modules
 from amplifier.cli.agent.plan_files import PlanFileError, UnknownFormat, read_plan_file
 from amplifier.cli.core.exit_codes import CommandError, Exit
@@ -19,7 +19,7 @@ from amplifier.cli.core.installed_modules import installed_ids
 from amplifier.errors import PlanError, Problem
 from amplifier.plan import check_plan, expand_variables, plan_schema
 
-from .invocation import PLAN_FILE, complete_provider
+from .shared_options import PLAN_FILE, complete_provider
 
 __all__ = ["plan"]
 
@@ -90,7 +90,7 @@ def show(file: Path | None, provider: str | None, model: str | None) -> None:
 
     Variables are filled in and secrets are taken out. Where the conversation and the events go is decided for each session.
     """
-    made = compose(installed_ids(), file=file, provider=provider, model=model)
+    made = build_plan(installed_ids(), file=file, provider=provider, model=model)
     for note in made.notes:
         click.echo(note, err=True)
     click.echo(json.dumps(redact_secrets(made.plan), indent=2, ensure_ascii=False))

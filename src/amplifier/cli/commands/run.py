@@ -11,21 +11,21 @@ from typing import Any, TypeVar
 
 import click
 
-from amplifier.cli.agent.agent_run import Job, print_failure, run_job
+from amplifier.cli.agent.agent_run import RunRequest, print_error_json, run_agent
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.sessions.home_folder import require_writable
 from amplifier.cli.sessions.store import LAST, SessionRecord, SessionStore
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.plan import validate_session_id
 
-from .invocation import PLAN_FILE, Invocation, complete_provider, complete_session, debug_option, open_store
+from .shared_options import PLAN_FILE, GlobalOptions, complete_provider, complete_session, debug_option, open_store
 
-__all__ = ["ONE_PROMPT", "begin", "refuse_more_words", "run", "run_options"]
+__all__ = ["PROMPT_SETTINGS", "reject_unquoted_prompt", "run", "run_options", "start_run"]
 
 _MAX_PROMPT_BYTES = 16 * 1024 * 1024
 
-ONE_PROMPT = {"allow_extra_args": True}
-"""For commands that end with a prompt: `refuse_more_words` says more about a prompt without quotes than click would."""
+PROMPT_SETTINGS = {"allow_extra_args": True}
+"""For commands that end with a prompt: `reject_unquoted_prompt` says more about a prompt without quotes than click would."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -64,7 +64,7 @@ def run_options(command: F) -> F:
     return command
 
 
-def refuse_more_words(prompt: str | None, *before: str) -> None:
+def reject_unquoted_prompt(prompt: str | None, *before: str) -> None:
     """Stop if the shell has cut the prompt into words.
 
     Args:
@@ -80,7 +80,7 @@ def refuse_more_words(prompt: str | None, *before: str) -> None:
         raise click.UsageError(f"the prompt has to be one argument; put it in quotes: {context.command_path} {meant}")
 
 
-@click.command(context_settings=ONE_PROMPT)
+@click.command(context_settings=PROMPT_SETTINGS)
 @click.argument("prompt", required=False)
 @run_options
 @click.option(
@@ -89,7 +89,7 @@ def refuse_more_words(prompt: str | None, *before: str) -> None:
 @click.option("--session-id", metavar="ID", help="The id of the new session.")
 @click.pass_obj
 def run(
-    invocation: Invocation, /, prompt: str | None, resume: str | None, session_id: str | None, **options: Any
+    global_options: GlobalOptions, /, prompt: str | None, resume: str | None, session_id: str | None, **options: Any
 ) -> int:
     """Ask an agent; without PROMPT at a terminal, chat with it.
 
@@ -99,14 +99,14 @@ def run(
     Exit codes: 0 answered, 1 the turn failed, 2 it could not begin, 130 stopped with Ctrl-C, 143 and 129 ended by SIGTERM and SIGHUP,
     141 nobody reads the output.
     """
-    refuse_more_words(prompt)
+    reject_unquoted_prompt(prompt)
     if resume is not None and session_id is not None:
         raise click.UsageError("--resume goes on with a session, --session-id begins a new one; give one of them")
-    return begin(invocation, prompt=prompt, resume=resume, session_id=session_id, **options)
+    return start_run(global_options, prompt=prompt, resume=resume, session_id=session_id, **options)
 
 
-def begin(
-    invocation: Invocation,
+def start_run(
+    global_options: GlobalOptions,
     *,
     prompt: str | None,
     resume: str | None = None,
@@ -120,18 +120,18 @@ def begin(
         session_id: The id of the new session, as the user wants it.
     """
     try:
-        return run_job(_job(invocation, prompt, resume, session_id, **options))
+        return run_agent(_request(global_options, prompt, resume, session_id, **options))
     except click.ClickException:  # a wrong option: the usage message, in every output format
         raise
     except Exception as error:
         if options["output_format"] != "text":
-            print_failure(error, options["output_format"])
+            print_error_json(error, options["output_format"])
         raise
 
 
-def _job(
-    invocation: Invocation, prompt: str | None, resume: str | None, session_id: str | None, /, **options: Any
-) -> Job:
+def _request(
+    global_options: GlobalOptions, prompt: str | None, resume: str | None, session_id: str | None, /, **options: Any
+) -> RunRequest:
     store = open_store()
     resumed = None if resume is None else _found(store, resume)
     directory: str | None = options.pop("directory")
@@ -149,13 +149,13 @@ def _job(
             f"session {resumed.session_id!r} is open in another process; end that one first, or go on with a copy: "
             f"amplifier session fork {resumed.session_id}"
         )
-    return Job(
+    return RunRequest(
         store=store,
         prompt=text,
         plan=plan,
         resumed=resumed,
         session_id=_new_id(store, session_id) if resumed is None else resumed.session_id,
-        debug=invocation.debug,
+        debug=global_options.debug,
         **options,
     )
 

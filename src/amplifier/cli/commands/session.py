@@ -12,8 +12,8 @@ import attrs
 import click
 
 from amplifier._json import visible_text
-from amplifier.cli.commands.invocation import Invocation, complete_session, debug_option, json_option, open_store
-from amplifier.cli.commands.run import ONE_PROMPT, begin, refuse_more_words, run_options
+from amplifier.cli.commands.run import PROMPT_SETTINGS, reject_unquoted_prompt, run_options, start_run
+from amplifier.cli.commands.shared_options import GlobalOptions, complete_session, debug_option, json_option, open_store
 from amplifier.cli.core.exit_codes import CommandError, Exit
 from amplifier.cli.sessions.conversation_text import heading_of_message, text_of_message
 from amplifier.cli.sessions.store import SessionRecord, SessionStore, now
@@ -96,18 +96,18 @@ def show_session(session_id: str, full: bool, as_json: bool) -> None:
         click.echo(f"the last {transcript.unread} bytes of the transcript could not be read", err=True)
 
 
-@session.command("resume", context_settings=ONE_PROMPT)
+@session.command("resume", context_settings=PROMPT_SETTINGS)
 @click.argument("session_id", metavar="[ID]", default="last", shell_complete=complete_session)
 @click.argument("prompt", required=False)
 @run_options
 @click.pass_obj
-def resume_session(invocation: Invocation, /, session_id: str, prompt: str | None, **options: Any) -> int:
+def resume_session(global_options: GlobalOptions, /, session_id: str, prompt: str | None, **options: Any) -> int:
     """Go on with a session, the latest one if no ID is given: a chat, or one turn with PROMPT.
 
     It goes on with the provider, model, plan and directory it had, unless options say otherwise.
     """
-    refuse_more_words(prompt, session_id)
-    return begin(invocation, prompt=prompt, resume=session_id, **options)
+    reject_unquoted_prompt(prompt, session_id)
+    return start_run(global_options, prompt=prompt, resume=session_id, **options)
 
 
 @session.command("fork")

@@ -23,12 +23,12 @@ from amplifier.errors import (
 from .exit_codes import CommandError, Exit
 from .nearest_module import is_near
 
-__all__ = ["complaint", "exit_code_of"]
+__all__ = ["error_message", "exit_code_of"]
 
 _CLOSED_BY_READER = frozenset({errno.EPIPE, errno.ESHUTDOWN})
 
 
-def complaint(error: BaseException) -> str:
+def error_message(error: BaseException) -> str:
     """What went wrong and what to do, as text that is safe to show; no traceback."""
     return visible_text(redact_text(_words(error)))
 

@@ -1,6 +1,6 @@
 """What one turn did, gathered from its events: the words, the tool calls, the usage. Also its JSON form, which scripts rely on.
 
-Above: the screen and the commands. Below: the models. The shapes are documented in docs/reference/cli.md.
+Above: the display and the commands. Below: the models. The shapes are documented in docs/reference/cli.md.
 """
 
 from __future__ import annotations

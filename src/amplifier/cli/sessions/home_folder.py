@@ -11,7 +11,7 @@ from pathlib import Path
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.errors import MissingExtraError
 
-__all__ = ["HOME_VARIABLE", "find_home", "history_below", "require_writable", "running_below", "sessions_below"]
+__all__ = ["HOME_VARIABLE", "find_home", "history_file", "require_writable", "running_folder", "sessions_folder"]
 
 HOME_VARIABLE = "AMPLIFIER_HOME"
 
@@ -28,17 +28,17 @@ def find_home() -> Path:
     return platformdirs.user_state_path("amplifier", appauthor=False)
 
 
-def sessions_below(home: Path) -> Path:
+def sessions_folder(home: Path) -> Path:
     """The folder of all sessions; each has a folder of its own in it, named after its id."""
     return home / "sessions"
 
 
-def running_below(home: Path) -> Path:
+def running_folder(home: Path) -> Path:
     """The folder in which running commands can be found and asked what they are doing."""
     return home / "running"
 
 
-def history_below(home: Path) -> Path:
+def history_file(home: Path) -> Path:
     """The file with the messages that were entered in chats."""
     return home / "history"
 

@@ -59,7 +59,7 @@ class Keyboard:
         except OSError:  # the terminal is gone
             return b""
 
-    def forget_typed(self) -> None:
+    def discard_input(self) -> None:
         """Drop what was typed ahead: it cannot have been meant as the answer to a question not asked yet."""
         self.typed_ahead = []
         self._read = b""

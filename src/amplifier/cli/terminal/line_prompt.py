@@ -136,7 +136,7 @@ class LinePrompt:
                 pre_run=self._exit_if_cancelled,
                 reserve_space_for_menu=min(self._menu_rows, max(_window_size().rows - 2, 0)),
                 set_exception_handler=False,  # its own one waits for Enter
-                handle_sigint=False,  # signals are the Stopper's
+                handle_sigint=False,  # signals are the SignalHandler's
             )
         except _Interrupted as interrupted:
             return interrupted

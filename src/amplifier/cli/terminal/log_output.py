@@ -7,20 +7,20 @@ import sys
 
 from amplifier._json import redact_text, visible_text
 
-from .screen import Screen
+from .display import Display
 
-__all__ = ["LogLines", "send_logs_to"]
+__all__ = ["LogNotices", "install_log_handler"]
 
 _REPORTED_OTHERWISE = "amplifier.session"
 """Its warnings are about modules that failed and plans that are odd; the commands tell those themselves, in fewer words."""
 
 
-class LogLines(logging.Handler):
-    """Warnings in one line each, between the lines of the screen; or held back until it is known who tells them."""
+class LogNotices(logging.Handler):
+    """Warnings in one line each, between the lines of the display; or held back until it is known who tells them."""
 
-    def __init__(self, screen: Screen) -> None:
+    def __init__(self, display: Display) -> None:
         super().__init__(logging.WARNING)
-        self._screen = screen
+        self._display = display
         self._held: list[tuple[str, str]] | None = None  # not while None
 
     def hold_back(self) -> None:
@@ -31,7 +31,7 @@ class LogLines(logging.Handler):
         """Show what was held back, and everything from now on."""
         held, self._held = self._held, None
         for text, level in held or ():
-            self._screen.notice(text, level)
+            self._display.notice(text, level)
 
     def take(self, about: str) -> str | None:
         """Take the held lines that name something, to be told in another way."""
@@ -50,15 +50,15 @@ class LogLines(logging.Handler):
         level = "error" if record.levelno >= logging.ERROR else "warning"
         line = f"{record.name}: {visible_text(redact_text(''.join(first)))}"
         if self._held is None:
-            self._screen.notice(line, level)
+            self._display.notice(line, level)
         else:
             self._held.append((line, level))
 
 
-def send_logs_to(screen: Screen, *, debug: bool) -> LogLines:
+def install_log_handler(display: Display, *, debug: bool) -> LogNotices:
     """Take over logging of the whole process; called once, by the command."""
     root = logging.getLogger()
-    lines = LogLines(screen)
+    lines = LogNotices(display)
     root.handlers[:] = [lines]
     if debug:
         full = logging.StreamHandler(sys.stderr)

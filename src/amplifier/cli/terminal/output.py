@@ -26,22 +26,22 @@ class Output:
 
     Args:
         stream: Where to write.
-        is_vital: Whether anybody still has a use for the command once this stream is gone.
+        is_required: Whether anybody still has a use for the command once this stream is gone.
 
     Attributes:
         is_terminal: Whether a person looks at it.
-        is_capable: Whether that terminal can move its cursor.
+        can_move_cursor: Whether that terminal can move its cursor.
         has_colour: Whether it may be coloured.
         is_lost: Set when the reader has gone; nothing is written any more.
         at_line_start: Whether the last thing written ended a line.
     """
 
-    def __init__(self, stream: TextIO, *, is_vital: bool) -> None:
+    def __init__(self, stream: TextIO, *, is_required: bool) -> None:
         self._stream = stream
-        self._is_vital = is_vital
+        self._is_vital = is_required
         self.is_terminal = _is_terminal(stream)
-        self.is_capable = self.is_terminal and os.environ.get("TERM", "") not in _PLAIN_TERMINALS
-        self.has_colour = self.is_capable and not os.environ.get("NO_COLOR")
+        self.can_move_cursor = self.is_terminal and os.environ.get("TERM", "") not in _PLAIN_TERMINALS
+        self.has_colour = self.can_move_cursor and not os.environ.get("NO_COLOR")
         self.is_lost = False
         self.at_line_start = True
         self._encoding: str = getattr(stream, "encoding", None) or "utf-8"
@@ -102,8 +102,8 @@ class StandardStreams:
     """Standard output for answers, standard error for everything else."""
 
     def __init__(self) -> None:
-        self.out = Output(sys.stdout, is_vital=True)
-        self.err = Output(sys.stderr, is_vital=False)
+        self.out = Output(sys.stdout, is_required=True)
+        self.err = Output(sys.stderr, is_required=False)
 
     @property
     def share_a_terminal(self) -> bool:

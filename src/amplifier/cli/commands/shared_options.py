@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 import attrs
 import click
 
-from amplifier.cli.sessions.home_folder import find_home, running_below, sessions_below
+from amplifier.cli.sessions.home_folder import find_home, running_folder, sessions_folder
 from amplifier.cli.sessions.store import SessionStore
 
 __all__ = [
-    "Invocation",
+    "GlobalOptions",
     "complete_provider",
     "complete_running",
     "complete_session",
@@ -26,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 @attrs.define
-class Invocation:
+class GlobalOptions:
     """Attributes:
     debug: Show tracebacks.
     """
@@ -36,12 +36,12 @@ class Invocation:
 
 def open_store() -> SessionStore:
     """The sessions of this user."""
-    return SessionStore(sessions_below(find_home()))
+    return SessionStore(sessions_folder(find_home()))
 
 
 def _set_debug(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
-    if value and (invocation := context.find_object(Invocation)) is not None:
-        invocation.debug = True
+    if value and (global_options := context.find_object(GlobalOptions)) is not None:
+        global_options.debug = True
 
 
 def debug_option(command: F) -> F:
@@ -63,9 +63,9 @@ def complete_session(_context: click.Context, _parameter: click.Parameter, incom
 
 def complete_running(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Process ids of running commands, for the shell."""
-    from amplifier.cli.sessions.running_tasks import running_commands  # noqa: PLC0415  # needed for nothing but this
+    from amplifier.cli.sessions.running_commands import running_commands  # noqa: PLC0415  # needed for nothing but this
 
-    pids = [str(each.pid) for each in running_commands(running_below(find_home()))]
+    pids = [str(each.pid) for each in running_commands(running_folder(find_home()))]
     return [pid for pid in pids if pid.startswith(incomplete)]
 
 

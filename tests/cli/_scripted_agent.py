@@ -198,7 +198,7 @@ def write_plan(folder: Path, *, context: str = "context-persistent") -> Path:
     for module_id, (kind, mount) in _PACKAGES.items():
         package = folder / "cast" / f"amplifier_module_{module_id.replace('-', '_')}"
         package.mkdir(parents=True)
-        text = f"from tests.cli._cast import {mount} as mount\n__amplifier_module_type__ = {kind!r}\n"
+        text = f"from tests.cli._scripted_agent import {mount} as mount\n__amplifier_module_type__ = {kind!r}\n"
         (package / "__init__.py").write_text(text)
         sources[module_id] = str(package)
     plan = {

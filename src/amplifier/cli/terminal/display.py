@@ -21,7 +21,7 @@ from amplifier.models import TextDelta, ToolFinished, ToolStarted, TurnEvent
 
 from .output import StandardStreams
 
-__all__ = ["OutputFormat", "Screen"]
+__all__ = ["Display", "OutputFormat"]
 
 OutputFormat: TypeAlias = Literal["text", "json", "json-trace"]
 
@@ -34,7 +34,7 @@ _TELLING = ("file_path", "path", "command", "pattern", "url", "query", "prompt",
 _NOTICE_STYLES = {"info": "dim", "warning": "yellow", "error": "red"}
 
 
-class Screen:
+class Display:
     """Shows turns.
 
     Args:
@@ -88,7 +88,7 @@ class Screen:
     def end_turn(self, response: str | None) -> None:
         """The turn is over: no live lines, and whatever of the answer was not written piece by piece is written now."""
         self._running.clear()
-        self.take_live_lines_away()
+        self.clear_live_lines()
         if not self._is_text or response is None:
             return
         shown, self._shown = self._shown, ""
@@ -116,11 +116,11 @@ class Screen:
             self._say(str(block.get("text") or ""))
 
     def _write_words(self, text: str) -> None:
-        self.take_live_lines_away()
+        self.clear_live_lines()
         self._out.write(visible_text(text))
 
     def _end_line(self) -> None:
-        self.take_live_lines_away()
+        self.clear_live_lines()
         if not self._out.at_line_start:
             self._out.write("\n")
 
@@ -140,9 +140,9 @@ class Screen:
         """A line of the chat's own, such as the answer to a command; safe text only."""
         self._line(text)
 
-    def interject(self, text: str) -> None:
+    def show_immediately(self, text: str) -> None:
         """Lines that somebody asked for by a signal: at once, also while a question waits; safe text only."""
-        self.take_live_lines_away()
+        self.clear_live_lines()
         self._break_line()
         begin = "\r\n" if self._paused and self._err.is_terminal else ""
         self._err.line(begin + text)
@@ -153,7 +153,7 @@ class Screen:
         if self._paused:
             self._held_back.append(text)
             return
-        self.take_live_lines_away()
+        self.clear_live_lines()
         self._break_line()
         self._err.line(text)
         self.draw_live_lines()
@@ -168,7 +168,7 @@ class Screen:
     def _announce(self, use: ToolUse) -> None:
         if self._quiet:
             return
-        if self._err.is_capable:
+        if self._err.can_move_cursor:
             self.draw_live_lines()
         else:
             self._line(f"{self._err.glyph('→', '->')} {summary(use)}")
@@ -181,7 +181,7 @@ class Screen:
             if use.success
             else self._err.styled(self._err.glyph("✗", "failed"), "red")
         )
-        text = summary(use) if self._err.is_capable else use.tool
+        text = summary(use) if self._err.can_move_cursor else use.tool
         failure = "" if use.success else f": {_failure(use)}"
         took = self._err.styled(f"({use.seconds:.1f} s)", "dim")
         self._line(f"{mark} {self._cut(f'{text}{failure}', 12)} {took}")
@@ -189,7 +189,7 @@ class Screen:
     def _cut(self, text: str, reserved: int) -> str:
         """Text that fits one row of the terminal; files and pipes get all of it."""
         room = self._err.width() - reserved
-        if not self._err.is_capable or cell_len(text) <= room:
+        if not self._err.can_move_cursor or cell_len(text) <= room:
             return text
         return set_cell_size(text, max(room - 1, 1)) + self._err.glyph("…", "~")
 
@@ -198,13 +198,13 @@ class Screen:
     @property
     def has_live_lines(self) -> bool:
         """Whether anything would change if time alone passed."""
-        return bool(self._running) and self._err.is_capable and not self._quiet
+        return bool(self._running) and self._err.can_move_cursor and not self._quiet
 
     def draw_live_lines(self) -> None:
         """Show the running tools with the time they have taken."""
         if not self.has_live_lines or self._paused:
             return
-        self.take_live_lines_away()
+        self.clear_live_lines()
         self._break_line()
         bullet = self._err.glyph("⋯", "..")
         running = list(self._running.values())
@@ -217,14 +217,14 @@ class Screen:
         self._err.write("".join(rows))
         self._live_rows = len(rows)
 
-    def take_live_lines_away(self) -> None:
-        """Leave the screen as if there had been no live lines."""
+    def clear_live_lines(self) -> None:
+        """Leave the display as if there had been no live lines."""
         if self._live_rows:
             self._err.write(f"\x1b[{self._live_rows}F\x1b[J")
             self._err.at_line_start = True
             self._live_rows = 0
 
-    def after_echo(self) -> None:
+    def note_terminal_echo(self) -> None:
         """The terminal itself has written something where the cursor stood, such as ^C."""
         if self._err.is_terminal and not self._live_rows:
             self._err.at_line_start = False
@@ -235,7 +235,7 @@ class Screen:
         Args:
             redraw: Draws the question again, below an interjection.
         """
-        self.take_live_lines_away()
+        self.clear_live_lines()
         self._break_line()
         self._paused = True
         self._redraw_question = redraw

@@ -7,7 +7,7 @@
 
 The question is the signal SIGUSR1. It would end a process that does not listen, so it is only sent to one that holds its lock.
 
-Above: `_job`, which answers, and `_doctor`, which asks. Below: `amplifier.observability`.
+Above: `_request`, which answers, and `_doctor`, which asks. Below: `amplifier.observability`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from pathlib import Path
 import attrs
 
 from amplifier.cli.core.exit_codes import CommandError, Exit
-from amplifier.cli.terminal.screen import Screen
+from amplifier.cli.terminal.display import Display
 from amplifier.errors import ModelError
 from amplifier.models import from_json, to_json
 from amplifier.observability import TaskTree, tasks_on_signal
 
 from .store import LAST, now
 
-__all__ = ["Running", "answering", "ask", "find_running", "running_commands"]
+__all__ = ["RunningCommand", "answer_task_requests", "find_running", "request_tasks", "running_commands"]
 
 PATIENCE = 5.0
 """Seconds a process gets to answer; one that runs Python at all needs milliseconds."""
@@ -41,7 +41,7 @@ _POLL = 0.02
 
 
 @attrs.frozen(kw_only=True)
-class Running:
+class RunningCommand:
     """A command that runs an agent at this moment."""
 
     pid: int
@@ -50,18 +50,18 @@ class Running:
     backend: str
 
 
-# ── answering ────────────────────────────────────────────────────────────────────────────────────
+# ── answer_task_requests ────────────────────────────────────────────────────────────────────────────────────
 
 
 @contextmanager
-def answering(folder: Path, session_id: str, backend: str, screen: Screen) -> Iterator[None]:
+def answer_task_requests(folder: Path, session_id: str, backend: str, display: Display) -> Iterator[None]:
     """Answer SIGUSR1 with the tasks of this process, and be found by those who want to ask.
 
     Args:
         folder: Where running commands are found; a state folder that cannot be written to is no reason not to run.
         session_id: Of the session that runs.
         backend: It runs on.
-        screen: Where the answer goes when nobody asked for it in a file.
+        display: Where the answer goes when nobody asked for it in a file.
     """
     own = folder / str(os.getpid())
 
@@ -69,7 +69,7 @@ def answering(folder: Path, session_id: str, backend: str, screen: Screen) -> It
         try:
             own.with_suffix(".ask").unlink()
         except OSError:  # nobody did
-            _interject(screen, str(tree))
+            _show_immediately(display, str(tree))
         else:
             _write_whole(own.with_suffix(".tasks"), to_json(tree))
 
@@ -77,14 +77,14 @@ def answering(folder: Path, session_id: str, backend: str, screen: Screen) -> It
         with suppress(OSError):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             stack.enter_context(_stacks_in(own.with_suffix(".stacks")))
-            running = Running(pid=os.getpid(), session_id=session_id, started=now(), backend=backend)
+            running = RunningCommand(pid=os.getpid(), session_id=session_id, started=now(), backend=backend)
             stack.enter_context(_present(own.with_suffix(".json"), running))
         yield
 
 
-def _interject(screen: Screen, text: str) -> None:
+def _show_immediately(display: Display, text: str) -> None:
     try:
-        screen.interject(text)
+        display.show_immediately(text)
     except RuntimeError:  # the signal came in the middle of a write to the same stream
         os.write(2, f"\r\n{text}\r\n".encode(errors="backslashreplace"))
 
@@ -103,7 +103,7 @@ def _stacks_in(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _present(path: Path, running: Running) -> Iterator[None]:
+def _present(path: Path, running: RunningCommand) -> Iterator[None]:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -128,9 +128,9 @@ def _write_whole(path: Path, text: str) -> None:
 # ── asking ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def running_commands(folder: Path) -> list[Running]:
+def running_commands(folder: Path) -> list[RunningCommand]:
     """The commands that run now, the latest first; what one that was killed has left behind is removed."""
-    found: list[Running] = []
+    found: list[RunningCommand] = []
     with suppress(FileNotFoundError, NotADirectoryError):
         for path in sorted(folder.glob("*.json")):
             running = _read(path)
@@ -142,7 +142,7 @@ def running_commands(folder: Path) -> list[Running]:
     return sorted(found, key=lambda each: (each.started, each.pid), reverse=True)
 
 
-def find_running(folder: Path, wanted: str) -> Running:
+def find_running(folder: Path, wanted: str) -> RunningCommand:
     """The command somebody means: its process id, its session's id or the beginning of that, or ``last``.
 
     Raises:
@@ -162,7 +162,7 @@ def find_running(folder: Path, wanted: str) -> Running:
     raise CommandError(f"no `amplifier run` of yours is process or session {wanted!r}; {here}")
 
 
-def ask(folder: Path, running: Running) -> TaskTree:
+def request_tasks(folder: Path, running: RunningCommand) -> TaskTree:
     """Have a running command say what its tasks do.
 
     Raises:
@@ -192,7 +192,7 @@ def ask(folder: Path, running: Running) -> TaskTree:
     raise CommandError(_no_answer(running, stacks), exit_code=Exit.FAILED)
 
 
-def _no_answer(running: Running, stacks: Path) -> str:
+def _no_answer(running: RunningCommand, stacks: Path) -> str:
     said = ""
     with suppress(OSError):
         said = stacks.read_text(encoding="utf-8", errors="backslashreplace").strip()
@@ -202,9 +202,9 @@ def _no_answer(running: Running, stacks: Path) -> str:
     return f"{begin}it is inside a call that does not return to Python. Its threads:\n{said}"
 
 
-def _read(path: Path) -> Running | None:
+def _read(path: Path) -> RunningCommand | None:
     try:
-        return from_json(Running, path.read_text(encoding="utf-8"))
+        return from_json(RunningCommand, path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, ModelError):
         return None
 
