@@ -6,7 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from amplifier.cli.agent.default_plan import REQUIRED_PACKAGES
+from amplifier.cli.core.installed_modules import REQUIRED_PACKAGES
 
 from ._markdown import joined, one_line, page, table
 

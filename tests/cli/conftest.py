@@ -18,7 +18,7 @@ def home(tmp_path: Path) -> Path:
 @pytest.fixture
 def workdir(tmp_path: Path) -> Path:
     """The directory the agent works in."""
-    folder = tmp_path / "workdir"
+    folder = tmp_path / "work"
     folder.mkdir()
     return folder
 

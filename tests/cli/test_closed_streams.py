@@ -69,6 +69,6 @@ def test_without_standard_input_and_error_a_failure_is_still_an_exit_code(home, 
 def test_a_closed_standard_input_holds_no_prompt_and_is_not_needed_for_one(backend, home, workdir, plan):
     finished = run_in_shell("<&-", "run", "--plan", plan, home=home, cwd=workdir)
     assert finished.returncode == 2
-    assert finished.stderr == 'amplifier: the prompt is empty; say what you want: amplifier run "…"\n'
+    assert finished.stderr == 'amplifier: the prompt is empty; give one: amplifier run "…"\n'
     finished = run_in_shell("<&-", "run", "say hello", "--plan", plan, "--backend", backend, home=home, cwd=workdir)
     assert (finished.returncode, finished.stdout) == (0, "hello \n")

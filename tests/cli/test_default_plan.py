@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from amplifier.cli.agent import default_plan as _composition
-from amplifier.cli.agent.default_plan import DEFAULT_TOOLS, REQUIRED_PACKAGES, build_plan, with_storage_paths
+from amplifier.cli.agent.default_plan import DEFAULT_TOOLS, build_plan, with_storage_paths
+from amplifier.cli.core import installed_modules as _installed_modules
 from amplifier.cli.core.exit_codes import CommandError
+from amplifier.cli.core.installed_modules import REQUIRED_PACKAGES
 from amplifier.plan import check_plan
 from tests.loading._forge import distribution
 
@@ -30,7 +31,7 @@ EVERYTHING = {
 def installed(monkeypatch) -> set[str]:
     """Packages of extras that are installed, to be changed by a test."""
     packages = {package for package, _ in REQUIRED_PACKAGES.values()}
-    monkeypatch.setattr(_composition, "find_spec", lambda name: name if name in packages else None)
+    monkeypatch.setattr(_installed_modules, "find_spec", lambda name: name if name in packages else None)
     return packages
 
 

@@ -64,7 +64,7 @@ def request() -> TurnEvent:
 def play(screen: Display, *events: TurnEvent) -> None:
     record = TurnRecord()
     for event in events:
-        record.take(event)
+        record.add(event)
         screen.show(event, record)
 
 
@@ -152,12 +152,12 @@ def test_nothing_is_written_below_a_question():
     screen = Display(streams)
     record = TurnRecord()
     for event in (started(path="a"), started(call="c2", path="b")):
-        record.take(event)
+        record.add(event)
         screen.show(event, record)
     screen.pause()
     asked = streams.record.getvalue()
     screen.notice("meanwhile")
-    record.take(finished())
+    record.add(finished())
     screen.show(finished(), record)
     screen.draw_live_lines()
     assert streams.record.getvalue() == asked
@@ -209,13 +209,13 @@ def test_a_log_record_is_one_line_and_failed_modules_are_left_to_the_command():
 def test_log_lines_can_be_held_back_and_told_otherwise():
     streams = Streams(out=False, err=False)
     lines = LogNotices(Display(streams))
-    lines.hold_back()
+    lines.hold()
     for text in ("provider-x: no key", "another"):
         lines.handle(logging.LogRecord("amplifier.modules", logging.WARNING, "", 0, text, None, None))
     assert isinstance(streams.err._stream, Recorded)
     assert streams.err._stream.getvalue() == ""
-    assert lines.take("provider-x") == "provider-x: no key"
-    assert lines.take("provider-x") is None
+    assert lines.pop_about("provider-x") == "provider-x: no key"
+    assert lines.pop_about("provider-x") is None
     lines.show_held()
     assert streams.err._stream.getvalue() == "amplifier.modules: another\n"
 

@@ -319,7 +319,7 @@ def write_module(folder: Path, body: str) -> str:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ("return None", ["provider-shy declined: it did not say why"]),
+        ("return None", ["provider-shy declined: it gave no reason"]),
         (
             "import logging; logging.getLogger('shy').warning('provider-shy: no key; set SHY_KEY')",
             ["amplifier: provider-shy declined: provider-shy: no key; set SHY_KEY. To try"],

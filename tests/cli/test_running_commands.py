@@ -174,7 +174,7 @@ def test_a_run_that_is_stuck_outside_of_python_is_shown_by_its_stacks(backend, h
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )
-    monkeypatch.setattr(_tasks, "PATIENCE", 0.5)
+    monkeypatch.setattr(_tasks, "ANSWER_TIMEOUT", 0.5)
     try:
         assert process.stderr is not None
         for line in process.stderr:

@@ -27,7 +27,7 @@ async def signal_handler(monkeypatch) -> SignalHandler:
         raise Left(code)
 
     monkeypatch.setattr("os._exit", leave)
-    monkeypatch.setattr(_signals, "PATIENCE", 0.0)
+    monkeypatch.setattr(_signals, "FORCE_EXIT_AFTER", 0.0)
     return SignalHandler(Display(StandardStreams()))
 
 
@@ -45,7 +45,7 @@ async def test_a_turn_is_stopped_gracefully_then_at_once_then_left(signal_handle
 
 
 async def test_fingers_that_hammer_do_not_abandon_what_is_unwinding(signal_handler, monkeypatch):
-    monkeypatch.setattr(_signals, "PATIENCE", 3600.0)
+    monkeypatch.setattr(_signals, "FORCE_EXIT_AFTER", 3600.0)
     token = CancellationToken()
     with signal_handler.during_turn(token):
         for _ in range(9):

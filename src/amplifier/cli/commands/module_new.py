@@ -1,7 +1,4 @@
-"""``amplifier module new``: a module package that conforms as it is, to be changed from there.
-
-Above it stands `_module`; below it stand the templates in ``scaffold/``.
-"""
+"""``amplifier module new``: writes a package with a module that conforms, as a starting point."""
 
 from __future__ import annotations
 

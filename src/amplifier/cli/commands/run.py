@@ -1,4 +1,4 @@
-"""``amplifier run``: ask once, or chat. Also what ``session resume`` shares with it."""
+"""``amplifier run``: one question, or a chat. ``session resume`` shares most of it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,13 +26,13 @@ __all__ = ["PROMPT_SETTINGS", "reject_unquoted_prompt", "run", "run_options", "s
 _MAX_PROMPT_BYTES = 16 * 1024 * 1024
 
 PROMPT_SETTINGS = {"allow_extra_args": True}
-"""For commands that end with a prompt: `reject_unquoted_prompt` says more about a prompt without quotes than click would."""
+"""For commands that end with a prompt: `reject_unquoted_prompt` gives better advice than click would."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def run_options(command: F) -> F:
-    """The options of everything that runs an agent."""
+    """Add the options of commands that run an agent."""
     for option in reversed(
         [
             click.option(
@@ -65,14 +66,14 @@ def run_options(command: F) -> F:
 
 
 def reject_unquoted_prompt(prompt: str | None, *before: str) -> None:
-    """Stop if the shell has cut the prompt into words.
+    """Reject a prompt that the shell has split into words.
 
     Args:
-        prompt: The first of them.
-        before: What stands before the prompt.
+        prompt: The first word.
+        before: The arguments before the prompt.
 
     Raises:
-        click.UsageError: It has; the message shows the command as it was probably meant.
+        click.UsageError: There are more words; the message shows the command as it was probably meant.
     """
     context = click.get_current_context()
     if context.args:
@@ -97,7 +98,7 @@ def run(
     else to standard error.
 
     Exit codes: 0 answered, 1 the turn failed, 2 it could not begin, 130 stopped with Ctrl-C, 143 and 129 ended by SIGTERM and SIGHUP,
-    141 nobody reads the output.
+    141 the reader of the output has gone.
     """
     reject_unquoted_prompt(prompt)
     if resume is not None and session_id is not None:
@@ -116,11 +117,11 @@ def start_run(
     """Run an agent with the options of `run_options`; returns the exit code.
 
     Args:
-        resume: The session to go on with, as the user names it.
-        session_id: The id of the new session, as the user wants it.
+        resume: The session to resume, as the user names it.
+        session_id: The id that the user chose for the new session.
     """
     try:
-        return run_agent(_request(global_options, prompt, resume, session_id, **options))
+        return run_agent(_run_request(global_options, prompt, resume, session_id, **options))
     except click.ClickException:  # a wrong option: the usage message, in every output format
         raise
     except Exception as error:
@@ -129,20 +130,26 @@ def start_run(
         raise
 
 
-def _request(
+def _run_request(
     global_options: GlobalOptions, prompt: str | None, resume: str | None, session_id: str | None, /, **options: Any
 ) -> RunRequest:
     store = open_store()
-    resumed = None if resume is None else _found(store, resume)
+    resumed = None if resume is None else _find_session(store, resume)
     directory: str | None = options.pop("directory")
     plan: Path | None = options.pop("plan")
     text = _prompt(prompt, options["output_format"])
     if resumed is not None:
-        plan = plan or (None if resumed.plan is None else _recorded_plan(resumed.plan))
-        options["provider"] = options["provider"] or _recorded_provider(resumed)
+        if plan is None and resumed.plan is not None:
+            plan = Path(resumed.plan)
+            if not plan.is_file():
+                raise CommandError(
+                    f"the session was begun with the plan {plan}, which is not there any more; give --plan"
+                )
+        if resumed.plan is None:  # else the plan chooses the provider
+            options["provider"] = options["provider"] or resumed.provider
         options["model"] = options["model"] or resumed.model
     plan = None if plan is None else plan.absolute()  # before the directory changes
-    _enter(directory, resumed)
+    _change_directory(directory, resumed)
     require_writable(store.root)
     if resumed is not None and store.is_open(resumed.session_id):
         raise CommandError(
@@ -164,7 +171,7 @@ def _prompt(given: str | None, output_format: str) -> str | None:
     """What to ask; None for a chat."""
     if given is not None and given != "-":
         return _checked(given)
-    if given is None and Keyboard.is_there():
+    if given is None and Keyboard.is_available():
         if output_format != "text":
             raise click.UsageError(f"--output-format {output_format} needs a prompt; a chat has no one result")
         if not sys.stderr.isatty():
@@ -181,7 +188,7 @@ def _prompt(given: str | None, output_format: str) -> str | None:
 
 def _checked(prompt: str) -> str:
     if not prompt.strip():
-        raise CommandError('the prompt is empty; say what you want: amplifier run "…"')
+        raise CommandError('the prompt is empty; give one: amplifier run "…"')
     try:
         prompt.encode()
     except UnicodeEncodeError as error:
@@ -197,42 +204,24 @@ def _new_id(store: SessionStore, wanted: str | None) -> str:
     return wanted
 
 
-# ── going on where a session ended ───────────────────────────────────────────────────────────────
+# ── resuming a session ────────────────────────────────────────────────────────────────────────
 
 
-def _found(store: SessionStore, wanted: str) -> SessionRecord:
+def _find_session(store: SessionStore, wanted: str) -> SessionRecord:
     if len(wanted.split()) > 1:  # no id has a space in it
         raise CommandError(
-            f"{wanted!r} is no id of a session but looks like a prompt, which stands behind the id; for the latest "
+            f"{wanted!r} is no id of a session but looks like a prompt, which comes after the id; for the latest "
             f"session: amplifier session resume {LAST} {shlex.quote(wanted)}"
         )
     return store.find(wanted)
 
 
-def _recorded_plan(path: str) -> Path:
-    plan = Path(path)
-    if not plan.is_file():
-        raise CommandError(f"the session was begun with the plan {path}, which is not there any more; give --plan")
-    return plan
-
-
-def _recorded_provider(record: SessionRecord) -> str | None:
-    """The provider a session had, unless a plan of the user's chooses it anyway."""
-    return None if record.plan is not None else record.provider
-
-
-def _working_directory() -> str | None:
-    """Where we are; None if that was deleted."""
-    try:
-        return str(Path.cwd())
-    except FileNotFoundError:
-        return None
-
-
-def _enter(directory: str | None, resumed: SessionRecord | None) -> None:
-    """Work where the user says, else where the session began: what was said in it is about the files there."""
+def _change_directory(directory: str | None, resumed: SessionRecord | None) -> None:
+    """Work in the directory that the user gives, else where the session began: its messages are about the files there."""
     recorded = None if resumed is None else resumed.directory
-    here = _working_directory()
+    here: str | None = None
+    with suppress(FileNotFoundError):  # the working directory was deleted
+        here = str(Path.cwd())
     if here is None and directory is None and recorded is None:
         raise CommandError("the working directory is not there any more; go to another one or give -C DIRECTORY")
     if directory is None and recorded is not None and recorded != here:

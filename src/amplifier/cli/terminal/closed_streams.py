@@ -1,7 +1,7 @@
-"""Standard streams that the parent has closed: Python has None in their place, and their numbers go to the next file opened.
+"""Replaces standard streams that the parent process has closed.
 
-A conversation could then be opened as number 1, and whatever a child process writes would be written into it. So before anything
-else is opened the numbers are taken by the null device. Above: `_main`. Below: the system.
+Python has None in their place, and the next file that is opened gets their descriptor. A conversation could be opened as
+descriptor 1, and child processes would write their output into it. So the null device takes these descriptors first.
 """
 
 from __future__ import annotations
@@ -23,11 +23,7 @@ def fill_closed_streams() -> bool:
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _LAST_STANDARD:
         os.set_inheritable(descriptor, True)  # child processes need all three as well
     os.close(descriptor)
-    # Never closed: they live as long as the process, as the ones they stand for.
-    if sys.stdin is None:
-        sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115
-    if sys.stdout is None:
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
-    if sys.stderr is None:
-        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115  # open as long as the process
     return had_output

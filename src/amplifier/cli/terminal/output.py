@@ -1,7 +1,7 @@
-"""Writing to the terminal or a pipe: two streams, each of which may be a terminal, may be closed, and may not know UTF-8.
+"""The standard streams, each of which may be a terminal, may be closed, and may have an encoding other than UTF-8.
 
-What comes from the model, a tool or a file passes through `visible_text` before it gets here; escape sequences in what is written
-are this room's own.
+Text from the model, a tool or a file passes through `visible_text` before it gets here; escape sequences in what is written are
+the command line's own.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Output:
 
     Args:
         stream: Where to write.
-        is_required: Whether anybody still has a use for the command once this stream is gone.
+        is_required: Whether the command is useless without this stream.
 
     Attributes:
-        is_terminal: Whether a person looks at it.
+        is_terminal: Whether it is a terminal.
         can_move_cursor: Whether that terminal can move its cursor.
         has_colour: Whether it may be coloured.
         is_lost: Set when the reader has gone; nothing is written any more.
@@ -61,7 +61,7 @@ class Output:
         try:
             self._stream.write(text)
             self._stream.flush()
-        except (OSError, ValueError) as error:  # a pipe nobody reads, a terminal that was closed, a closed file
+        except (OSError, ValueError) as error:  # the reader has gone, or the terminal or file was closed
             self.is_lost = True
             if not self._is_vital or self._has_hung_up(error):
                 return
@@ -80,11 +80,11 @@ class Output:
         self.write(f"{'' if self.at_line_start else chr(10)}{text}\n")
 
     def styled(self, text: str, style: str) -> str:
-        """The text in a style, where the stream has styles."""
+        """The text in a style, if the stream may be coloured."""
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self.has_colour else text
 
     def glyph(self, fancy: str, plain: str) -> str:
-        """The first one, where the stream's encoding has it."""
+        """The first text if the stream's encoding has it, else the second."""
         try:
             fancy.encode(self._encoding)
         except (UnicodeEncodeError, LookupError):
@@ -92,7 +92,7 @@ class Output:
         return fancy
 
     def width(self) -> int:
-        """Columns of the terminal; 80 where nobody says."""
+        """Columns of the terminal; 80 if unknown."""
         with suppress(OSError, ValueError, AttributeError):
             return os.get_terminal_size(self._stream.fileno()).columns or 80
         return 80
@@ -107,12 +107,12 @@ class StandardStreams:
 
     @property
     def share_a_terminal(self) -> bool:
-        """Whether what is written to one is seen among what is written to the other."""
+        """Whether both are shown on one terminal."""
         return self.out.is_terminal and self.err.is_terminal
 
     @staticmethod
-    def silence() -> None:
-        """Point a standard output that nobody reads elsewhere, or Python complains about it when it exits."""
+    def discard_stdout() -> None:
+        """Point standard output to the null device, or Python reports an error at exit because the reader has gone."""
         with suppress(OSError, ValueError, AttributeError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, sys.stdout.fileno())
