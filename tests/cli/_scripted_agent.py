@@ -1,13 +1,13 @@
-"""The agent that the command line's tests run: a provider that does what the prompt says, tools that wait, a hook that asks.
+"""The agent that the command line's tests run: a provider that obeys the prompt, tools that wait, a hook that asks.
 
-Loaded by the command in its own process, through the packages that `write_plan` makes. The real loops, contexts and tools of the
-project stand around them.
+The command loads them in its own process, through the packages that `write_plan` makes, with the real loops, contexts and tools of
+the project.
 
     say WORDS            streams the words
-    call TOOL JSON       calls a tool, then says what came of it
+    call TOOL JSON       calls a tool, then answers with its output
     both JSON JSON       two calls of `wait_for` at once
     hang                 streams one word, makes a file of that name and waits for ever
-    fail                 raises a rate limit error that no retry mends
+    fail                 raises a quota error, which is not retried
 """
 
 from __future__ import annotations

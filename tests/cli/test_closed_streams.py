@@ -29,7 +29,7 @@ def run_in_shell(redirection: str, *arguments: str, home: Path, cwd: Path) -> su
 
 
 @pytest.mark.parametrize("output_format", ["text", "json"])
-def test_an_answer_that_cannot_be_written_is_told_and_no_success(output_format, backend, home, workdir, plan):
+def test_an_answer_that_cannot_be_written_is_reported_and_fails(output_format, backend, home, workdir, plan):
     words = ("run", "-q", "say hello", "--plan", plan, "--backend", backend, "--output-format", output_format)
     finished = run_in_shell(f">{FULL}", *words, home=home, cwd=workdir)
     assert finished.returncode == 1
@@ -40,7 +40,7 @@ def test_an_answer_that_cannot_be_written_is_told_and_no_success(output_format, 
     assert json.loads(record.read_text())["status"] == "success"  # the turn itself went well and is kept
 
 
-def test_a_listing_that_cannot_be_written_is_told(home, workdir):
+def test_a_listing_that_cannot_be_written_is_reported(home, workdir):
     finished = run_in_shell(f">{FULL}", "module", "list", home=home, cwd=workdir)
     assert finished.returncode == 2
     assert finished.stderr == "amplifier: No space left on device\n"

@@ -82,7 +82,7 @@ def test_the_provider_is_the_one_asked_for_else_the_one_with_a_key(environment, 
     assert (modules(made.plan, "providers"), made.provider, made.notes) == ([chosen], chosen, [])
 
 
-def test_a_key_without_its_package_is_not_passed_over_in_silence(installed):
+def test_a_key_without_its_package_is_reported(installed):
     installed.discard("anthropic")
     made = build_plan(EVERYTHING, environment={"ANTHROPIC_API_KEY": "very-secret"})
     assert made.provider == "provider-offline"
@@ -102,7 +102,7 @@ def test_a_tool_without_its_package_or_its_module_is_left_out(installed):
     assert modules(made.plan, "hooks") == ["hooks-redaction", "hooks-logging"]
 
 
-def test_an_unknown_provider_is_told_with_those_there_are():
+def test_error_for_an_unknown_provider_lists_the_installed_ones():
     with pytest.raises(CommandError, match="no provider 'tool-bash' is installed; there are: anthropic, local, mock"):
         build_plan(EVERYTHING, provider="tool-bash", environment={})
 
@@ -148,7 +148,7 @@ def test_a_provider_the_plan_does_not_have_is_added_in_front(tmp_path):
 
 
 @pytest.mark.parametrize("session", [None, [], {"orchestrator": 7}])
-def test_a_plan_that_is_wrong_stays_as_wrong_as_it_is(session, tmp_path):
+def test_an_invalid_plan_is_not_changed(session, tmp_path):
     file = tmp_path / "plan.json"
     file.write_text(json.dumps({"session": session}))
     made = build_plan(EVERYTHING, file=file, model="m", environment={})
@@ -159,7 +159,7 @@ def test_a_plan_that_is_wrong_stays_as_wrong_as_it_is(session, tmp_path):
 # ── places ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_conversation_and_events_get_their_places(tmp_path):
+def test_conversation_and_events_get_their_paths(tmp_path):
     sessions = tmp_path / "{odd}" / "sessions"
     plan = build_plan(EVERYTHING, environment={}).plan
     placed = with_storage_paths(plan, sessions=sessions)
@@ -170,7 +170,7 @@ def test_conversation_and_events_get_their_places(tmp_path):
     assert check_plan(placed) == ([], [])
 
 
-def test_places_the_user_chose_stay(tmp_path):
+def test_paths_the_user_chose_are_kept(tmp_path):
     plan = {
         "session": {"orchestrator": "loop-basic", "context": {"module": "context-persistent", "config": {"path": "p"}}},
         "hooks": [

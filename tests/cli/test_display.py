@@ -23,7 +23,7 @@ from amplifier.models import TextDelta, ToolFinished, ToolStarted, TurnEvent
 
 
 class Recorded(io.StringIO):
-    """A stream that says it is a terminal, or not."""
+    """A stream that reports whether it is a terminal."""
 
     def __init__(self, *, is_terminal: bool) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ def play(screen: Display, *events: TurnEvent) -> None:
         ([request(), delta("cut off")], None, "cut off"),
     ],
 )
-def test_every_word_is_written_once_on_a_terminal(events, response, expected):
+def test_the_answer_is_written_once_on_a_terminal(events, response, expected):
     streams = Streams(out=True, err=True)
     screen = Display(streams)
     play(screen, *events)
@@ -97,7 +97,7 @@ def test_a_pipe_gets_the_final_answer_only():
     assert streams.record.getvalue() == "the answer\n"
 
 
-def test_json_formats_write_no_words():
+def test_json_formats_do_not_write_the_answer():
     streams = Streams(out=True, err=True)
     screen = Display(streams, "json")
     play(screen, request(), delta("x"))
@@ -106,7 +106,7 @@ def test_json_formats_write_no_words():
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8"), max_size=80))
-def test_no_word_of_the_model_is_a_command_for_the_terminal(text):
+def test_model_output_has_no_escape_sequences(text):
     os.environ["TERM"] = "xterm"
     streams = Streams(out=True, err=True)
     screen = Display(streams)
@@ -125,7 +125,7 @@ def finished(call: str = "c1", *, success: bool = True, **data: Any) -> ToolFini
     return ToolFinished(name=name, data=data, tool_name="t", tool_call_id=call, success=success)
 
 
-def test_live_lines_are_taken_away_before_anything_else_is_written():
+def test_live_lines_are_cleared_before_anything_else_is_written():
     streams = Streams(out=True, err=True)
     screen = Display(streams)
     play(screen, started(path="a"), started(call="c2", path="b"), finished(), finished("c2", success=False, error="no"))
@@ -138,7 +138,7 @@ def test_live_lines_are_taken_away_before_anything_else_is_written():
     assert streams.record.getvalue().endswith("✗ t b: no (0.0 s)\ndone\n")
 
 
-def test_no_more_live_lines_than_a_window_has_room_for():
+def test_number_of_live_lines_is_limited():
     streams = Streams(out=True, err=True)
     screen = Display(streams)
     play(screen, *(started(call=f"c{number}", path=f"p{number}") for number in range(20)))
@@ -185,14 +185,14 @@ def test_quiet_shows_warnings_and_no_tools():
     assert streams.err._stream.getvalue() == "careful\n"
 
 
-def test_secrets_do_not_reach_the_screen():
+def test_secrets_are_not_shown():
     streams = Streams(out=False, err=False)
     Display(streams).notice("key sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789 was refused")
     assert isinstance(streams.err._stream, Recorded)
     assert "abcdefghijklmnop" not in streams.err._stream.getvalue()
 
 
-def test_a_log_record_is_one_line_and_failed_modules_are_left_to_the_command():
+def test_a_log_record_is_one_line_and_warnings_about_failed_modules_are_hidden():
     streams = Streams(out=False, err=False)
     handler = LogNotices(Display(streams))
 
@@ -206,7 +206,7 @@ def test_a_log_record_is_one_line_and_failed_modules_are_left_to_the_command():
     assert streams.err._stream.getvalue().splitlines() == ["amplifier.modules.x: first", "amplifier.session: worse"]
 
 
-def test_log_lines_can_be_held_back_and_told_otherwise():
+def test_log_notices_can_be_held_and_moved_into_an_error_message():
     streams = Streams(out=False, err=False)
     lines = LogNotices(Display(streams))
     lines.hold()
@@ -235,7 +235,7 @@ def pipe_without_reader() -> Iterator[Any]:
             stream.close()
 
 
-def test_only_a_vital_stream_complains_when_its_reader_has_gone():
+def test_only_a_required_stream_raises_when_its_reader_has_gone():
     with pipe_without_reader() as stream:
         lost = Output(stream, is_required=False)
         lost.write("x")
@@ -245,7 +245,7 @@ def test_only_a_vital_stream_complains_when_its_reader_has_gone():
         Output(stream, is_required=True).write("x")
 
 
-def test_an_encoding_without_our_glyphs_gets_plain_ones():
+def test_an_encoding_without_the_glyphs_gets_ascii():
     ascii_stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     output = Output(ascii_stream, is_required=False)
     assert (output.glyph("✓", "ok"), output.glyph("é", "e")) == ("ok", "e")
@@ -258,7 +258,7 @@ def test_an_encoding_without_our_glyphs_gets_plain_ones():
     ("term", "no_colour", "capable", "coloured"),
     [("xterm", "", True, True), ("xterm", "1", True, False), ("dumb", "", False, False), ("", "", False, False)],
 )
-def test_a_terminal_is_used_as_far_as_it_goes(term, no_colour, capable, coloured, monkeypatch):
+def test_terminal_capabilities_follow_the_environment(term, no_colour, capable, coloured, monkeypatch):
     monkeypatch.setenv("TERM", term)
     monkeypatch.setenv("NO_COLOR", no_colour)
     master, slave = pty.openpty()

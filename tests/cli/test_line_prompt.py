@@ -33,7 +33,9 @@ def test_a_line_is_edited_recalled_and_pasted_at_the_terminal(backend, home, wor
         terminal.type(f"say {'long ' * 40}end\n")  # four rows
         terminal.expect(f"\n{'long ' * 40}end")  # the answer: the line itself is drawn in rows
         terminal.expect("› ")
-        terminal.type("\x0c\x1a/exit\n")  # clear the screen, suspend (nobody would wake us, so it does nothing), leave
+        terminal.type(
+            "\x0c\x1a/exit\n"
+        )  # clear the screen, suspend (no shell would resume it, so it does nothing), leave
         assert terminal.end() == 0
         assert terminal.is_as_before()
         assert terminal.screen.count("\x1b[?2004h") == terminal.screen.count("\x1b[?2004l")
@@ -49,7 +51,7 @@ def test_lines_typed_ahead_wait_for_their_turn(home, workdir, plan):
         assert terminal.end() == 0
 
 
-def test_a_terminal_without_abilities_can_chat_too(home, workdir, plan):
+def test_a_terminal_that_cannot_move_its_cursor_can_chat(home, workdir, plan):
     with open_terminal("run", "--plan", plan, home=home, cwd=workdir, extra={"TERM": "dumb"}) as terminal:
         terminal.expect("› ")
         terminal.type("say hello\n")
@@ -275,7 +277,7 @@ def test_questions_do_without_prompt_toolkit(without_prompt_toolkit, home, workd
     assert (workdir / "trace").exists()
 
 
-def test_a_chat_at_a_terminal_without_abilities_does_without_prompt_toolkit(
+def test_a_chat_at_a_terminal_that_cannot_move_its_cursor_needs_no_prompt_toolkit(
     without_prompt_toolkit, home, workdir, plan
 ):
     extra = {**without_prompt_toolkit, "TERM": "dumb"}

@@ -42,10 +42,10 @@ def test_the_answer_and_nothing_else_is_on_standard_output(backend, home, workdi
     prompt = f"call wait_for {json.dumps({'path': str(workdir / 'gate')})}"
     finished = run_cli("run", prompt, "--plan", plan, "--backend", backend, home=home, cwd=workdir)
     assert (finished.returncode, finished.stdout) == (0, "done: it is there \n")
-    told = finished.stderr.splitlines()
-    assert [told[0].split()[:2], told[1].split()[:2]] == [["→", "wait_for"], ["✓", "wait_for"]]
-    assert told[2].startswith("session ")
-    assert Path(told[3].removeprefix("transcript ")).is_file()
+    lines = finished.stderr.splitlines()
+    assert [lines[0].split()[:2], lines[1].split()[:2]] == [["→", "wait_for"], ["✓", "wait_for"]]
+    assert lines[2].startswith("session ")
+    assert Path(lines[3].removeprefix("transcript ")).is_file()
 
 
 def test_quiet_leaves_the_answer(home, workdir, plan):
@@ -110,7 +110,7 @@ def test_json_stays_json_when_nothing_could_begin(home, workdir, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "stdin", "said"),
+    ("arguments", "stdin", "expected"),
     [
         ([], b" ", "the prompt is empty"),
         ([], b"\xff", "not UTF-8"),
@@ -120,7 +120,7 @@ def test_json_stays_json_when_nothing_could_begin(home, workdir, tmp_path):
         (["x", "-p", "no-such"], b"", "no provider 'no-such'"),
     ],
 )
-def test_json_stays_json_when_the_request_is_wrong(arguments, stdin, said, home, workdir, monkeypatch, capsys):
+def test_json_stays_json_when_the_request_is_wrong(arguments, stdin, expected, home, workdir, monkeypatch, capsys):
     monkeypatch.chdir(workdir)
     monkeypatch.setenv("AMPLIFIER_HOME", str(home))
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
@@ -129,7 +129,7 @@ def test_json_stays_json_when_the_request_is_wrong(arguments, stdin, said, home,
     shown = json.loads(printed.out)
     assert sorted(shown) == JSON_KEYS
     assert (shown["status"], shown["exit_code"], shown["session_id"]) == ("error", 2, None)
-    assert said in shown["error"]
+    assert expected in shown["error"]
     assert shown["error"] in printed.err
 
 
@@ -140,7 +140,7 @@ def test_json_stays_json_when_there_is_nothing_to_resume(home, monkeypatch, caps
     assert (shown["error_type"], shown["execution_trace"]) == ("CommandError", [])
 
 
-def test_words_of_model_and_tools_cannot_reach_a_pipe_as_commands(home, workdir, plan):
+def test_output_of_model_and_tools_has_no_escape_sequences_in_a_pipe(home, workdir, plan):
     finished = run_cli("run", "call crash", "--plan", plan, home=home, cwd=workdir)
     assert finished.returncode == 0
     assert "\x1b" not in finished.stdout + finished.stderr
@@ -150,15 +150,15 @@ def test_words_of_model_and_tools_cannot_reach_a_pipe_as_commands(home, workdir,
 # ── permission ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_without_a_terminal_a_question_is_denied_and_says_how_to_allow(backend, home, workdir, plan):
+def test_without_a_terminal_a_question_is_denied_with_advice(backend, home, workdir, plan):
     prompt = f"call risky {json.dumps({'path': str(workdir / 'trace')})}"
     finished = run_cli("run", prompt, "--plan", plan, "--backend", backend, home=home, cwd=workdir)
     assert "There is no terminal to ask at. Run it in one, or allow everything with --yes." in finished.stderr
     assert not (workdir / "trace").exists()
-    assert finished.returncode == 0  # the agent was told and has answered
+    assert finished.returncode == 0  # the agent got the denial and has answered
 
 
-def test_yes_allows_and_tells_what(home, workdir, plan):
+def test_yes_allows_and_shows_what_was_allowed(home, workdir, plan):
     prompt = f"call risky {json.dumps({'path': str(workdir / 'trace')})}"
     finished = run_cli("run", prompt, "--yes", "--plan", plan, home=home, cwd=workdir)
     assert "allowed (--yes): May risky touch trace?" in finished.stderr
@@ -191,18 +191,18 @@ def assert_one_message(finished: subprocess.CompletedProcess[str], code: int, *w
         (["run", "x", "--backend", "curio"], "", ["'curio' is not one of 'asyncio', 'trio'"]),
     ],
 )
-def test_a_run_that_cannot_begin_says_why(arguments, stdin, words, home, workdir, monkeypatch, capsys):
+def test_a_run_that_cannot_begin_reports_the_reason(arguments, stdin, words, home, workdir, monkeypatch, capsys):
     monkeypatch.chdir(workdir)
     monkeypatch.setenv("AMPLIFIER_HOME", str(home))
     given = stdin.encode() if isinstance(stdin, str) else stdin
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given)))
     code = main(arguments)
-    said = capsys.readouterr()
-    assert_one_message(subprocess.CompletedProcess(arguments, code, said.out, said.err), 2, *words)
+    captured = capsys.readouterr()
+    assert_one_message(subprocess.CompletedProcess(arguments, code, captured.out, captured.err), 2, *words)
     assert not home.exists()
 
 
-def test_a_plan_that_is_no_plan_or_an_unknown_provider_is_told(home, workdir):
+def test_an_invalid_plan_file_and_an_unknown_provider_are_reported(home, workdir):
     (workdir / "plan.ini").touch()
     finished = run_cli("run", "x", "--plan", "plan.ini", home=home, cwd=workdir)
     assert_one_message(finished, 2, "'plan.ini' ends in '.ini'")
@@ -217,7 +217,7 @@ def change(plan: str, **sections: object) -> str:
     return plan
 
 
-def test_a_bad_plan_is_told_with_all_its_problems(home, workdir, plan):
+def test_all_problems_of_a_bad_plan_are_reported(home, workdir, plan):
     bad = change(plan, tools=[{"config": 1}], hooks="x")
     finished = run_cli("run", "say x", "--plan", bad, home=home, cwd=workdir)
     assert_one_message(finished, 2, "$.tools[0].module", "$.tools[0].config", "$.hooks")
@@ -230,7 +230,7 @@ def test_an_unknown_loop_is_named_with_the_nearest_one(home, workdir, plan):
     assert f"There may be more: amplifier plan check {bad}" in finished.stderr
 
 
-def test_what_a_plan_says_in_vain_is_told(backend, home, workdir, plan):
+def test_unused_keys_of_a_plan_are_reported(backend, home, workdir, plan):
     odd = change(plan, plugins=[{"module": "tool-search"}])
     finished = run_cli("run", "say fine", "-q", "--plan", odd, "--backend", backend, home=home, cwd=workdir)
     assert (finished.returncode, finished.stdout) == (0, "fine \n")
@@ -278,7 +278,7 @@ def test_a_module_that_cannot_be_used_stops_the_run_and_all_of_them_are_named(ba
     assert os.listdir(home / "sessions") == []
 
 
-def test_a_plan_that_says_so_goes_on_without_the_modules_that_fail(backend, home, workdir, plan):
+def test_with_strict_false_a_plan_runs_without_the_modules_that_fail(backend, home, workdir, plan):
     session = {"orchestrator": "loop-streaming", "context": "context-simple", "strict": False}
     odd = change(plan, **UNUSABLE, session=session)
     finished = run_cli("run", "say fine", "--plan", odd, "--backend", backend, home=home, cwd=workdir)
@@ -297,7 +297,7 @@ def test_a_provider_that_fails_hides_no_other_module_that_does(home, workdir, pl
 SHY = "import logging; logging.getLogger('shy').warning('provider-shy is not mounted: needs SHY_KEY')"
 
 
-def test_nobody_answers_in_the_place_of_the_provider_that_was_asked_for(backend, home, workdir, plan, tmp_path):
+def test_no_other_provider_answers_in_place_of_the_chosen_one(backend, home, workdir, plan, tmp_path):
     shy = {"module": "provider-shy", "source": write_module(tmp_path, SHY)}
     both = change(plan, providers=[shy, *json.loads(Path(plan).read_text())["providers"]])
     words = ["run", "say fine", "--plan", both, "--backend", backend]
@@ -331,12 +331,12 @@ def write_module(folder: Path, body: str) -> str:
         ),
     ],
 )
-def test_without_a_provider_nothing_begins_and_the_message_says_what_to_do(body, words, home, workdir, plan, tmp_path):
+def test_without_a_provider_nothing_begins_and_the_message_gives_advice(body, words, home, workdir, plan, tmp_path):
     shy = change(plan, providers=[{"module": "provider-shy", "source": write_module(tmp_path, body)}])
     finished = run_cli("run", "say x", "--plan", shy, home=home, cwd=workdir)
     assert_one_message(finished, 2, "amplifier run -p offline", *words)
     assert len(finished.stderr.splitlines()) == 1
-    assert os.listdir(home / "sessions") == []  # nothing was said
+    assert os.listdir(home / "sessions") == []  # there was no turn
 
 
 def test_a_failed_turn_is_one_message_and_with_debug_a_traceback(home, workdir, plan):
@@ -359,12 +359,12 @@ def test_a_home_that_cannot_be_used_is_named_with_the_variable(words, tmp_path, 
     (tmp_path / "file").touch()
     monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / "file"))
     assert main(words) == 2
-    said = capsys.readouterr().err
-    assert f"{tmp_path / 'file'} is not a folder" in said
-    assert "AMPLIFIER_HOME" in said
+    captured = capsys.readouterr().err
+    assert f"{tmp_path / 'file'} is not a folder" in captured
+    assert "AMPLIFIER_HOME" in captured
 
 
-def test_a_working_directory_that_was_deleted_is_told(home, workdir, plan):
+def test_a_deleted_working_directory_is_reported(home, workdir, plan):
     words = ["/bin/sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh", *command("run", "say x", "--plan", plan)]
     finished = subprocess.run(
         words, cwd=workdir, env=environment(home), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
@@ -411,7 +411,7 @@ def test_a_session_with_an_id_of_the_users_cannot_be_begun_twice(home, workdir, 
     assert_one_message(run_cli(*words, home=home, cwd=workdir), 2, "amplifier run --resume mine")
 
 
-def test_a_misspelt_session_is_told_the_nearest_one(home, workdir, plan):
+def test_error_for_a_misspelt_session_suggests_the_nearest_one(home, workdir, plan):
     SessionStore(home / "sessions").write(SessionRecord(session_id="monday-report"))
     finished = run_cli("run", "x", "--resume", "monday-reprot", home=home, cwd=workdir)
     assert_one_message(finished, 2, "did you mean 'monday-report'?")
@@ -481,23 +481,23 @@ def test_ctrl_c_once_and_twice_work_without_a_terminal_too(backend, home, workdi
         p.send_signal(signal.SIGINT)
         wait_for_line(p, "Stopping after the running step.")
         p.send_signal(signal.SIGINT)
-        output, told = p.communicate(timeout=PATIENCE)
+        output, errors = p.communicate(timeout=PATIENCE)
     shown = json.loads(output)
     assert p.returncode == shown["exit_code"] == 130
     assert shown["response"] == "hanging "  # what had been streamed of the answer
-    assert "Stopped. What was asked and every finished step are kept; the answer that was cut off is not." in told
+    assert "Stopped. What was asked and every finished step are kept; the answer that was cut off is not." in errors
 
 
-def test_ctrl_c_before_anything_was_said_claims_nothing(home, workdir, plan, tmp_path):
+def test_ctrl_c_before_the_first_turn_reports_no_session(home, workdir, plan, tmp_path):
     started = tmp_path / "started"
     body = f"import anyio, pathlib; pathlib.Path({str(started)!r}).touch(); await anyio.sleep_forever()"
     slow = change(plan, providers=[{"module": "provider-shy", "source": write_module(tmp_path, body)}])
     with start("run", "x", "--plan", slow, home=home, cwd=workdir) as process:
         wait_for_file(tmp_path.parent, f"{started.name}", b"")
         process.send_signal(signal.SIGINT)
-        output, told = process.communicate(timeout=PATIENCE)
+        output, errors = process.communicate(timeout=PATIENCE)
     assert (process.returncode, output) == (130, "")
-    assert told == "Stopping. (Ctrl-C)\n"
+    assert errors == "Stopping. (Ctrl-C)\n"
 
 
 def wait_for_file(folder: Path, name: str, content: bytes) -> None:

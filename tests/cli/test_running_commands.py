@@ -45,7 +45,7 @@ def ask_for_ever(folder: Path, running: RunningCommand) -> None:
 
 @contextmanager
 def hanging_run(plan: str, home: Path, workdir: Path, backend: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """An `amplifier run` whose tool waits for a file that nobody makes."""
+    """An `amplifier run` whose tool waits for a file that is never created."""
     prompt = f"call wait_for {json.dumps({'path': str(workdir / 'gate')})}"
     words = command("run", prompt, "--plan", plan, "--backend", backend, "--session-id", "hung", *options)
     process = subprocess.Popen(
@@ -77,9 +77,9 @@ def test_the_doctor_shows_the_tasks_of_a_run_that_hangs_and_does_not_disturb_it(
         assert "in WaitFor.execute [tool-cast] (anyio sleep)" in shown.stdout
         assert "await anyio.sleep(0.02)" in shown.stdout
         (workdir / "gate").touch()
-        said, errors = process.communicate()
+        captured, errors = process.communicate()
         assert process.returncode == 0
-        assert b"it is there" in said
+        assert b"it is there" in captured
         assert b"tasks of process" not in errors
     assert list((home / "running").iterdir()) == []
 
@@ -100,16 +100,14 @@ def test_a_signal_writes_the_tasks_to_standard_error_and_the_run_goes_on(backend
     with hanging_run(plan, home, workdir, backend) as process:
         process.send_signal(signal.SIGUSR1)
         assert process.stderr is not None
-        # The tool may be asleep or just looking again when the signal arrives; either way the line says where it is.
+        # The tool may be asleep or just looking again when the signal arrives; either way the line shows where it is.
         assert any(b"in WaitFor.execute [tool-cast]" in line for line in process.stderr)
         (workdir / "gate").touch()
         assert b"it is there" in process.communicate()[0]
         assert process.returncode == 0
 
 
-def test_at_a_terminal_the_tasks_stand_above_the_live_lines_and_the_terminal_stays_as_it_was(
-    backend, home, workdir, plan
-):
+def test_at_a_terminal_the_tasks_appear_above_the_live_lines_and_the_terminal_is_restored(backend, home, workdir, plan):
     prompt = f"call wait_for {json.dumps({'path': str(workdir / 'gate')})}"
     with open_terminal("run", prompt, "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("s  wait_for")
@@ -158,7 +156,7 @@ async def mount(coordinator, config):
 """
 
 
-def test_a_run_that_is_stuck_outside_of_python_is_shown_by_its_stacks(backend, home, workdir, plan, monkeypatch):
+def test_a_run_stuck_in_c_code_is_shown_by_its_thread_stacks(backend, home, workdir, plan, monkeypatch):
     package = workdir / "amplifier_module_tool_block"
     package.mkdir()
     (package / "__init__.py").write_text(_BLOCKED)
@@ -182,41 +180,41 @@ def test_a_run_that_is_stuck_outside_of_python_is_shown_by_its_stacks(backend, h
                 break
         folder = home / "running"
         running = find_running(folder, str(process.pid))
-        with pytest.raises(CommandError) as told:
+        with pytest.raises(CommandError) as raised:
             ask_for_ever(folder, running)
     finally:
         process.kill()
         process.communicate()
-    assert "does not return to Python" in str(told.value)
-    assert "in execute" in str(told.value)
+    assert "does not return to Python" in str(raised.value)
+    assert "in execute" in str(raised.value)
 
 
-def test_nobody_is_asked_who_does_not_listen(home, workdir):
+def test_a_process_that_does_not_handle_the_signal_gets_none(home, workdir):
     """SIGUSR1 would end a process that knows nothing of it."""
-    stranger = subprocess.Popen(["sleep", "60"])
+    other = subprocess.Popen(["sleep", "60"])
     try:
-        asked = run_cli("doctor", "--tasks", str(stranger.pid), home=home, cwd=workdir)
+        asked = run_cli("doctor", "--tasks", str(other.pid), home=home, cwd=workdir)
         assert asked.returncode == 2
         assert "nothing is running" in asked.stderr
         (home / "running").mkdir(parents=True)
-        left_behind = {"pid": stranger.pid, "session_id": "old", "started": "2026-01-01", "backend": "trio"}
-        (home / "running" / f"{stranger.pid}.json").write_text(json.dumps(left_behind))
-        assert run_cli("doctor", "--tasks", str(stranger.pid), home=home, cwd=workdir).returncode == 2
-        assert stranger.poll() is None
+        left_behind = {"pid": other.pid, "session_id": "old", "started": "2026-01-01", "backend": "trio"}
+        (home / "running" / f"{other.pid}.json").write_text(json.dumps(left_behind))
+        assert run_cli("doctor", "--tasks", str(other.pid), home=home, cwd=workdir).returncode == 2
+        assert other.poll() is None
     finally:
-        stranger.kill()
-        stranger.wait()
+        other.kill()
+        other.wait()
     assert list((home / "running").iterdir()) == []  # what was left behind has been removed
 
 
-def test_what_is_no_record_of_a_running_command_is_not_taken_for_one(tmp_path):
+def test_invalid_records_of_running_commands_are_ignored(tmp_path):
     for name, text in (("1.json", "{"), ("2.json", "[]"), ("3.json", '{"pid": "x"}')):
         (tmp_path / name).write_text(text)
     assert running_commands(tmp_path) == []
     assert running_commands(tmp_path / "no-such-folder") == []
 
 
-def test_a_running_command_is_found_and_told_from_others(tmp_path, monkeypatch, capsys):
+def test_a_running_command_is_found_by_process_and_session_id(tmp_path, monkeypatch, capsys):
     screen = Display(StandardStreams())
     with answer_task_requests(tmp_path, "monday", "asyncio", screen):
         (own,) = running_commands(tmp_path)
@@ -230,14 +228,14 @@ def test_a_running_command_is_found_and_told_from_others(tmp_path, monkeypatch, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_state_folder_that_cannot_be_written_to_stops_nobody(tmp_path, capsys):
+def test_a_command_runs_without_a_writable_state_folder(tmp_path, capsys):
     (tmp_path / "file").touch()
     with answer_task_requests(tmp_path / "file", "monday", "asyncio", Display(StandardStreams())):
         signal.raise_signal(signal.SIGUSR1)
     assert "tasks of process" in capsys.readouterr().err
 
 
-def test_asking_for_nothing_that_runs_is_an_error_with_advice(home, monkeypatch, capsys):
+def test_requesting_tasks_when_nothing_runs_is_an_error(home, monkeypatch, capsys):
     monkeypatch.setenv("AMPLIFIER_HOME", str(home))
     assert main(["doctor", "--tasks", "last"]) == 2
     assert "nothing is running" in capsys.readouterr().err

@@ -18,7 +18,7 @@ from tests._support.terminal import open_terminal
 
 
 class Left(Exception):
-    """Stands for the end of the process."""
+    """Raised in place of ending the process."""
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ async def signal_handler(monkeypatch) -> SignalHandler:
     return SignalHandler(Display(StandardStreams()))
 
 
-async def test_a_turn_is_stopped_gracefully_then_at_once_then_left(signal_handler):
+async def test_ctrl_c_stops_a_turn_gracefully_then_immediately_then_exits(signal_handler):
     token = CancellationToken()
     with signal_handler.during_turn(token):
         signal_handler.receive(signal.SIGINT)
@@ -44,7 +44,7 @@ async def test_a_turn_is_stopped_gracefully_then_at_once_then_left(signal_handle
     assert signal_handler.ended_by is None
 
 
-async def test_fingers_that_hammer_do_not_abandon_what_is_unwinding(signal_handler, monkeypatch):
+async def test_repeated_ctrl_c_does_not_abort_a_running_cleanup(signal_handler, monkeypatch):
     monkeypatch.setattr(_signals, "FORCE_EXIT_AFTER", 3600.0)
     token = CancellationToken()
     with signal_handler.during_turn(token):
@@ -53,7 +53,7 @@ async def test_fingers_that_hammer_do_not_abandon_what_is_unwinding(signal_handl
     assert token.state == "immediate"
 
 
-async def test_whoever_waits_for_the_person_hears_ctrl_c_first(signal_handler):
+async def test_a_waiting_question_receives_ctrl_c_first(signal_handler):
     heard = []
     token = CancellationToken()
     with signal_handler.during_turn(token), signal_handler.redirect_interrupts(lambda: heard.append("question")):
@@ -77,7 +77,7 @@ async def test_the_first_signal_is_the_one_that_counts(signal_handler):
     assert signal_handler.ended_by is signal.SIGTERM
 
 
-def test_signals_that_are_ignored_are_not_listened_to():
+def test_ignored_signals_are_not_handled():
     before = signal.getsignal(signal.SIGHUP)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

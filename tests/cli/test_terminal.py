@@ -63,10 +63,10 @@ def test_commands_of_the_chat_answer_without_asking_the_model(home, workdir, pla
         terminal.expect("› ")
         terminal.type("/exit\n")
         assert terminal.end() == 0
-        assert "To go on later" not in terminal.text  # nothing was said
+        assert "To go on later" not in terminal.text  # there was no turn
 
 
-def test_a_tool_that_says_more_than_fits_is_cut_with_a_mark(home, workdir):
+def test_a_long_tool_description_is_cut_with_an_ellipsis(home, workdir):
     with open_terminal("run", "-p", "offline", home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
         terminal.type("/tools\n")
@@ -378,8 +378,8 @@ def test_a_session_goes_on_after_its_process_was_killed(backend, home, workdir, 
 def test_live_lines_of_tools_that_run_side_by_side_leave_one_line_each(home, workdir, plan):
     prompt = "both " + " ".join(json.dumps({"path": str(workdir / name)}, separators=(",", ":")) for name in ("a", "b"))
     with open_terminal("run", prompt, "--plan", plan, home=home, cwd=workdir) as terminal:
-        terminal.expect("workdir/a")
-        terminal.expect("workdir/b")
+        terminal.expect(f"{workdir.name}/a")
+        terminal.expect(f"{workdir.name}/b")
         terminal.expect("1 s  wait_for")  # the clock runs
         (workdir / "b").touch()
         terminal.expect("✓ wait_for")
@@ -390,7 +390,7 @@ def test_live_lines_of_tools_that_run_side_by_side_leave_one_line_each(home, wor
         assert terminal.is_as_before()
 
 
-def test_a_terminal_without_abilities_gets_no_escape_sequences(home, workdir, plan):
+def test_a_terminal_that_cannot_move_its_cursor_gets_no_escape_sequences(home, workdir, plan):
     arguments = ("run", call("wait_for", workdir / "gate").strip(), "--plan", plan)
     (workdir / "gate").touch()
     with open_terminal(*arguments, home=home, cwd=workdir, extra={"TERM": "dumb"}) as terminal:
@@ -399,7 +399,7 @@ def test_a_terminal_without_abilities_gets_no_escape_sequences(home, workdir, pl
         assert "\x1b" not in terminal.screen
 
 
-def test_words_of_the_model_cannot_reach_the_terminal_as_commands(home, workdir, plan):
+def test_output_of_the_model_has_no_escape_sequences_at_a_terminal(home, workdir, plan):
     evil = "say \x1b]0;title\x07 \x1b[2J \x9b31m \u202egnp.exe \x08\x08 \r"
     with open_terminal("run", evil, "--plan", plan, home=home, cwd=workdir) as terminal:
         terminal.expect("\\x1b]0;title\\x07")
