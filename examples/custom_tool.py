@@ -23,7 +23,7 @@ class WordCountTool:
     """Counts the words of a text, one text at a time, and keeps a total."""
 
     name = "word_count"
-    description = "Counts the words of a text and tells the total so far. Give it the text."
+    description = "Counts the words of a text and returns the total so far. Give it the text."
 
     def __init__(self) -> None:
         self._one_at_a_time = anyio.Lock()

@@ -32,7 +32,7 @@ def test_static_checks_need_no_extra(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "message"),
     [
         (["--only", "T99"], "only 'T99': there is no such clause; did you mean 'T9'"),
         (["--only", "T5", "--only", "t6"], "only 't6': there is no such clause; did you mean 'T6'?"),
@@ -43,26 +43,26 @@ def test_static_checks_need_no_extra(capsys, monkeypatch):
         (["--html", "no/such/folder/report.html"], "there is no folder 'no/such/folder'; make it first"),
     ],
 )
-def test_unknown_clauses_and_targets_are_rejected_before_running(arguments, complaint, capsys):
+def test_invalid_options_are_rejected_before_running(arguments, message, capsys):
     assert main(["module", "validate", "no-such-module", *arguments]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert complaint in printed.err
+    assert message in printed.err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "message"),
     [
         (["--only", "P5"], "only 'P5': this is not looked at in a module of the type 'tool'"),
         (["--only", "T5", "--static"], "only 'T5': this takes running the module; leave static out"),
         (["--replay", "tool.is_a_tool:trio:bnVsbA", "--backend", "asyncio"], "is for trio; expected one for asyncio"),
     ],
 )
-def test_clauses_of_another_module_type_are_rejected(arguments, complaint, capsys):
+def test_options_that_do_not_apply_to_the_module_are_rejected(arguments, message, capsys):
     assert main(["module", "validate", "tool-todo", *arguments]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert complaint in printed.err
+    assert message in printed.err
 
 
 def test_unchecked_clauses_are_not_reported_as_kept(capsys):
