@@ -187,16 +187,16 @@ async def mount_hook(coordinator: Any, config: dict[str, Any]) -> Callable[[], N
 
 _PACKAGES = {
     "provider-scripted": ("provider", "mount_provider"),
-    "tool-cast": ("tool", "mount_tools"),
+    "tool-scripted": ("tool", "mount_tools"),
     "hooks-ask": ("hook", "mount_hook"),
 }
 
 
 def write_plan(folder: Path, *, context: str = "context-persistent") -> Path:
-    """Write the packages of the cast and a plan with all of them below ``folder``; returns the plan's file."""
+    """Write the packages of the scripted modules and a plan with all of them below ``folder``; returns the plan's file."""
     sources = {}
     for module_id, (kind, mount) in _PACKAGES.items():
-        package = folder / "cast" / f"amplifier_module_{module_id.replace('-', '_')}"
+        package = folder / "modules" / f"amplifier_module_{module_id.replace('-', '_')}"
         package.mkdir(parents=True)
         text = f"from tests.cli._scripted_agent import {mount} as mount\n__amplifier_module_type__ = {kind!r}\n"
         (package / "__init__.py").write_text(text)
@@ -204,7 +204,7 @@ def write_plan(folder: Path, *, context: str = "context-persistent") -> Path:
     plan = {
         "session": {"orchestrator": "loop-streaming", "context": context},
         "providers": [{"module": "provider-scripted", "source": sources["provider-scripted"]}],
-        "tools": [{"module": "tool-cast", "source": sources["tool-cast"]}],
+        "tools": [{"module": "tool-scripted", "source": sources["tool-scripted"]}],
         "hooks": [{"module": "hooks-ask", "source": sources["hooks-ask"]}],
     }
     file = folder / "plan.json"

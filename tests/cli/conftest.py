@@ -1,4 +1,4 @@
-"""What the command line's tests share: a home of their own, a working directory, a plan with the cast."""
+"""Fixtures of the command line tests: a state folder, a working directory, a plan with the scripted agent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def workdir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def plan(tmp_path: Path) -> str:
-    """The plan file with the cast."""
+    """The plan file of the scripted agent."""
     return str(write_plan(tmp_path))
 
 

@@ -33,7 +33,7 @@ def wait_until_it_waits(home: Path, pid: int) -> None:
     """A tool is announced before it is called; afterwards it is in it."""
     folder = home / "running"
     running = find_running(folder, str(pid))
-    while "tool-cast" not in {task.module for task in request_tasks(folder, running).tasks}:
+    while "tool-scripted" not in {task.module for task in request_tasks(folder, running).tasks}:
         pass
 
 
@@ -73,8 +73,8 @@ def test_the_doctor_shows_the_tasks_of_a_run_that_hangs_and_does_not_disturb_it(
         shown = run_cli("doctor", "--tasks", str(process.pid), home=home, cwd=workdir)
         assert (shown.returncode, shown.stderr) == (0, "")
         assert f"tasks of process {process.pid}" in shown.stdout
-        assert "session hung, module tool-cast" in shown.stdout
-        assert "in WaitFor.execute [tool-cast] (anyio sleep)" in shown.stdout
+        assert "session hung, module tool-scripted" in shown.stdout
+        assert "in WaitFor.execute [tool-scripted] (anyio sleep)" in shown.stdout
         assert "await anyio.sleep(0.02)" in shown.stdout
         (workdir / "gate").touch()
         captured, errors = process.communicate()
@@ -90,7 +90,7 @@ def test_the_doctor_gives_json_and_knows_a_run_by_its_session(backend, home, wor
             shown = run_cli("doctor", "--tasks", wanted, "--json", home=home, cwd=workdir)
             tree = from_json(TaskTree, shown.stdout)
             assert (tree.pid, tree.backend, tree.is_blocked) == (process.pid, backend, False)
-            assert "tool-cast" in {task.module for task in tree.tasks}
+            assert "tool-scripted" in {task.module for task in tree.tasks}
         checked = run_cli("doctor", "--json", home=home, cwd=workdir)
         (found,) = [each for each in json.loads(checked.stdout)["findings"] if each["subject"] == "running"]
         assert f"--tasks {process.pid}" in found["text"]
@@ -101,7 +101,7 @@ def test_a_signal_writes_the_tasks_to_standard_error_and_the_run_goes_on(backend
         process.send_signal(signal.SIGUSR1)
         assert process.stderr is not None
         # The tool may be asleep or just looking again when the signal arrives; either way the line shows where it is.
-        assert any(b"in WaitFor.execute [tool-cast]" in line for line in process.stderr)
+        assert any(b"in WaitFor.execute [tool-scripted]" in line for line in process.stderr)
         (workdir / "gate").touch()
         assert b"it is there" in process.communicate()[0]
         assert process.returncode == 0
@@ -115,7 +115,7 @@ def test_at_a_terminal_the_tasks_appear_above_the_live_lines_and_the_terminal_is
         terminal.send(signal.SIGUSR1)
         terminal.expect("tasks of process")
         assert "\x1b[1F\x1b[Jtasks of process" in terminal.screen  # the live line was taken away first
-        terminal.expect("module tool-cast")
+        terminal.expect("module tool-scripted")
         terminal.expect("s  wait_for")
         (workdir / "gate").touch()
         terminal.expect("it is there")
