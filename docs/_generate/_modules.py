@@ -6,7 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from amplifier.cli.agent.default_plan import NEEDS
+from amplifier.cli.core.installed_modules import REQUIRED_PACKAGES
 
 from ._markdown import joined, one_line, page, table
 
@@ -39,7 +39,7 @@ def modules_index() -> str:
 
 def _kind(prefix: str, ids: list[str]) -> str:
     title, contract = _KINDS[prefix]
-    rows = [(f"[{module}]({_page_of(module)})", _summary(module), NEEDS.get(module, ("", ""))[1]) for module in ids]
+    rows = [(f"[{module}]({_page_of(module)})", _summary(module), REQUIRED_PACKAGES.get(module, ("", ""))[1]) for module in ids]
     kept = f"They keep the [{contract} contract](../contracts/{contract}.md)."
     return joined([f"## {title}", kept, table(("module", "what it does", "extra"), rows)])
 

@@ -1,4 +1,4 @@
-"""What the command line's tests share: a home of their own, a working directory, a plan with the cast."""
+"""Fixtures of the command line tests: a state folder, a working directory, a plan with the scripted agent."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli._cast import write_plan
+from tests.cli._scripted_agent import write_plan
 
 
 @pytest.fixture
@@ -16,16 +16,16 @@ def home(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Path:
+def workdir(tmp_path: Path) -> Path:
     """The directory the agent works in."""
-    folder = tmp_path / "desk"
+    folder = tmp_path / "work"
     folder.mkdir()
     return folder
 
 
 @pytest.fixture
 def plan(tmp_path: Path) -> str:
-    """The plan file with the cast."""
+    """The plan file of the scripted agent."""
     return str(write_plan(tmp_path))
 
 

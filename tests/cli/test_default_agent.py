@@ -15,9 +15,9 @@ from tests._support.tree import ROOT
 
 
 @pytest.fixture
-def files(desk) -> Path:
-    (desk / "notes.txt").write_text("one\ntwo\nthree\n")
-    return desk
+def files(workdir) -> Path:
+    (workdir / "notes.txt").write_text("one\ntwo\nthree\n")
+    return workdir
 
 
 def test_it_answers_from_the_files_at_once(backend, home, files):
@@ -91,7 +91,7 @@ def test_a_package_that_is_missing_leaves_out_its_tool_and_nothing_else(home, fi
     assert "3 lines" in finished.stdout
 
 
-def test_a_provider_without_its_key_says_which_one(home, files):
+def test_a_provider_without_its_key_names_the_variable(home, files):
     finished = run_cli("run", "hello", "-p", "anthropic", home=home, cwd=files)
     assert finished.returncode == 2
     assert "ANTHROPIC_API_KEY" in finished.stderr
@@ -106,7 +106,7 @@ def test_the_example_plan_runs(home, files):
     assert "notes.txt has 3 lines" in finished.stdout
 
 
-def test_the_doctor_finds_nothing_that_keeps_it_from_working(home, files):
+def test_the_doctor_finds_no_problem(home, files):
     finished = run_cli("doctor", home=home, cwd=files)
     assert finished.returncode == 0, finished.stdout
-    assert "✓ provider   provider-offline answers unless -p names another" in finished.stdout
+    assert "✓ provider   provider-offline answers by default; choose another with -p" in finished.stdout

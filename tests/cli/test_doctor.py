@@ -20,14 +20,14 @@ def findings(capsys) -> dict[str, list[dict[str, str]]]:
     return found
 
 
-def test_the_doctor_looks_at_everything_and_shows_no_key(tmp_path, monkeypatch, capsys):
+def test_the_doctor_checks_everything_and_shows_no_key(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path))
     monkeypatch.setenv("ANTHROPIC_API_KEY", "very-secret")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     code = main(["doctor", "--json"])
-    said = capsys.readouterr().out
-    assert "very-secret" not in said
-    shown = json.loads(said)
+    captured = capsys.readouterr().out
+    assert "very-secret" not in captured
+    shown = json.loads(captured)
     assert (code, shown["ok"]) in ((0, True), (1, False))
     subjects = {finding["subject"] for finding in shown["findings"]}
     assert {"python", "backend", "extra", "modules", "key", "provider", "state", "terminal"} <= subjects
@@ -48,12 +48,12 @@ def test_a_state_folder_that_cannot_be_written_to_is_a_problem(tmp_path, monkeyp
 
 
 def test_a_check_that_crashes_is_a_finding(tmp_path, monkeypatch, capsys):
-    def _look_at_weather():
+    def _check_weather():
         raise RuntimeError("no window")
         yield
 
     monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path))
-    monkeypatch.setattr(_doctor, "_CHECKS", (_look_at_weather,))
+    monkeypatch.setattr(_doctor, "_CHECKS", (_check_weather,))
     assert main(["doctor", "--json"]) == 1
     (weather,) = findings(capsys)["weather"]
     assert "no window" in weather["text"]
@@ -78,7 +78,7 @@ def script(folder, text):
     file.chmod(0o755)
 
 
-def test_a_foreign_command_of_our_name_is_noticed(tmp_path, monkeypatch, capsys):
+def test_another_command_of_the_same_name_is_reported(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     metadata = tmp_path / "site" / "amplifier_app_cli-0.1.0.dist-info"
@@ -108,7 +108,7 @@ def test_a_foreign_command_of_our_name_is_noticed(tmp_path, monkeypatch, capsys)
     assert "`amplifier-kernel` and `python -m amplifier` always are" in foreign["text"]
 
 
-def test_for_people_every_line_has_its_mark(tmp_path, monkeypatch, capsys):
+def test_each_line_of_the_text_output_has_a_mark(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path))
     main(["doctor"])
     assert {line[0] for line in capsys.readouterr().out.splitlines()} <= {"✓", "·", "✗"}
@@ -117,9 +117,9 @@ def test_for_people_every_line_has_its_mark(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(("shell", "word"), [("bash", "complete -o nosort"), ("zsh", "#compdef"), ("fish", "function")])
 def test_each_shell_gets_code_of_its_own(shell, word, capsys):
     assert main(["completion", shell]) == 0
-    said = capsys.readouterr().out
-    assert word in said
-    assert "_AMPLIFIER_COMPLETE" in said
+    captured = capsys.readouterr().out
+    assert word in captured
+    assert "_AMPLIFIER_COMPLETE" in captured
 
 
 @pytest.mark.parametrize(

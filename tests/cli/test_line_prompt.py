@@ -16,8 +16,8 @@ from tests._support.terminal import open_terminal, run_cli
 from tests._support.tree import ROOT
 
 
-def test_a_line_is_edited_recalled_and_pasted_at_the_terminal(backend, home, desk, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=desk) as terminal:
+def test_a_line_is_edited_recalled_and_pasted_at_the_terminal(backend, home, workdir, plan):
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
         terminal.type("sey one\x01\x1b[C\x1b[3~a\n")  # home, right, delete, a
         terminal.expect("\none")
@@ -33,14 +33,16 @@ def test_a_line_is_edited_recalled_and_pasted_at_the_terminal(backend, home, des
         terminal.type(f"say {'long ' * 40}end\n")  # four rows
         terminal.expect(f"\n{'long ' * 40}end")  # the answer: the line itself is drawn in rows
         terminal.expect("› ")
-        terminal.type("\x0c\x1a/exit\n")  # clear the screen, suspend (nobody would wake us, so it does nothing), leave
+        terminal.type(
+            "\x0c\x1a/exit\n"
+        )  # clear the screen, suspend (no shell would resume it, so it does nothing), leave
         assert terminal.end() == 0
         assert terminal.is_as_before()
         assert terminal.screen.count("\x1b[?2004h") == terminal.screen.count("\x1b[?2004l")
 
 
-def test_lines_typed_ahead_wait_for_their_turn(home, desk, plan):
-    with open_terminal("run", "--plan", plan, home=home, cwd=desk) as terminal:
+def test_lines_typed_ahead_wait_for_their_turn(home, workdir, plan):
+    with open_terminal("run", "--plan", plan, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
         terminal.type("say one\nsay two\nhistory\n/exit\n")
         terminal.expect("\none")
@@ -49,8 +51,8 @@ def test_lines_typed_ahead_wait_for_their_turn(home, desk, plan):
         assert terminal.end() == 0
 
 
-def test_a_terminal_without_abilities_can_chat_too(home, desk, plan):
-    with open_terminal("run", "--plan", plan, home=home, cwd=desk, extra={"TERM": "dumb"}) as terminal:
+def test_a_terminal_that_cannot_move_its_cursor_can_chat(home, workdir, plan):
+    with open_terminal("run", "--plan", plan, home=home, cwd=workdir, extra={"TERM": "dumb"}) as terminal:
         terminal.expect("› ")
         terminal.type("say hello\n")
         terminal.expect("\nhello")
@@ -76,8 +78,8 @@ EDITS = {
 }
 
 
-def test_keys_edit_the_line(backend, home, desk, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=desk) as terminal:
+def test_keys_edit_the_line(backend, home, workdir, plan):
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         for keys, sent in EDITS.values():
             terminal.expect("› ")
             terminal.type(f"{keys}\n")
@@ -88,8 +90,8 @@ def test_keys_edit_the_line(backend, home, desk, plan):
         assert terminal.is_as_before()
 
 
-def test_history_survives_a_restart_and_returns_to_the_draft(backend, home, desk, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=desk) as terminal:
+def test_history_survives_a_restart_and_returns_to_the_draft(backend, home, workdir, plan):
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
         terminal.type("say one\\\n")
         terminal.expect("… ")
@@ -98,7 +100,7 @@ def test_history_survives_a_restart_and_returns_to_the_draft(backend, home, desk
         terminal.expect("› ")
         terminal.type("/exit\n")
         assert terminal.end() == 0
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=desk) as terminal:
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
         terminal.type("\x1b[A\x1b[A\n")
         terminal.expect("\none\ntwo")
@@ -118,10 +120,10 @@ def test_history_survives_a_restart_and_returns_to_the_draft(backend, home, desk
     assert stat.S_IMODE(history.stat().st_mode) == 0o600
 
 
-def test_history_of_a_resumed_session_comes_first(home, desk, plan):
-    assert run_cli("run", "say asked", "--plan", plan, "--session-id", "mine", home=home, cwd=desk).returncode == 0
+def test_history_of_a_resumed_session_comes_first(home, workdir, plan):
+    assert run_cli("run", "say asked", "--plan", plan, "--session-id", "mine", home=home, cwd=workdir).returncode == 0
     PromptHistory(home / "history").add("say other")
-    with open_terminal("run", "--resume", "mine", home=home, cwd=desk) as terminal:
+    with open_terminal("run", "--resume", "mine", home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
         terminal.type("\x1b[A")
         terminal.expect("say asked")
@@ -132,8 +134,8 @@ def test_history_of_a_resumed_session_comes_first(home, desk, plan):
         assert terminal.end() == 0
 
 
-def test_tab_completes_commands_and_lists_them(backend, home, desk, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=desk) as terminal:
+def test_tab_completes_commands_and_lists_them(backend, home, workdir, plan):
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
         terminal.type("/sta\t")
         terminal.expect("/status")
@@ -152,8 +154,8 @@ def test_tab_completes_commands_and_lists_them(backend, home, desk, plan):
         assert terminal.is_as_before()
 
 
-def test_pasted_text_is_shown_with_what_a_terminal_would_obey_or_hide(backend, home, desk, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=desk) as terminal:
+def test_pasted_text_is_shown_with_what_a_terminal_would_obey_or_hide(backend, home, workdir, plan):
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
         terminal.type("\x1b[200~say a\u202eb\x1b[31m\tc\r\nd\x1b[201~")
         terminal.expect("say a\\u202eb[31m    c\n… d")
@@ -170,9 +172,9 @@ def test_pasted_text_is_shown_with_what_a_terminal_would_obey_or_hide(backend, h
 
 
 @pytest.mark.parametrize("size", [(5, 20), (2, 10), (10, 3)], ids=str)
-def test_small_windows_take_long_lines_pastes_and_completion(size, backend, home, desk, plan):
+def test_small_windows_take_long_lines_pastes_and_completion(size, backend, home, workdir, plan):
     arguments = ("run", "--plan", plan, "--backend", backend)
-    with open_terminal(*arguments, home=home, cwd=desk, size=size) as terminal:
+    with open_terminal(*arguments, home=home, cwd=workdir, size=size) as terminal:
         terminal.expect("›")
         terminal.type(f"say {'long ' * 40}end\n")
         terminal.expect(f"\n{'long ' * 40}end")
@@ -188,11 +190,11 @@ def test_small_windows_take_long_lines_pastes_and_completion(size, backend, home
         assert terminal.is_as_before()
 
 
-def test_a_line_goes_where_standard_error_goes_and_the_answer_to_standard_output(home, desk, plan, tmp_path):
+def test_a_line_goes_where_standard_error_goes_and_the_answer_to_standard_output(home, workdir, plan, tmp_path):
     answers = tmp_path / "answers"
     with (
         answers.open("w") as file,
-        open_terminal("run", "--plan", plan, home=home, cwd=desk, stdout=file) as terminal,
+        open_terminal("run", "--plan", plan, home=home, cwd=workdir, stdout=file) as terminal,
     ):
         terminal.expect("› ")
         terminal.type("say hello\n")
@@ -204,8 +206,8 @@ def test_a_line_goes_where_standard_error_goes_and_the_answer_to_standard_output
 
 
 @pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_while_a_line_is_being_entered_restores_the_terminal(which, backend, home, desk, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=desk) as terminal:
+def test_a_signal_while_a_line_is_being_entered_restores_the_terminal(which, backend, home, workdir, plan):
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
         terminal.type("say half a li")
         terminal.expect("half a li")
@@ -216,8 +218,8 @@ def test_a_signal_while_a_line_is_being_entered_restores_the_terminal(which, bac
         assert terminal.screen.count("\x1b[?2004h") == terminal.screen.count("\x1b[?2004l")
 
 
-def test_an_interrupt_sent_as_a_signal_does_what_the_key_does(backend, home, desk, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=desk) as terminal:
+def test_an_interrupt_sent_as_a_signal_does_what_the_key_does(backend, home, workdir, plan):
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
         terminal.type("say never sent")
         terminal.expect("never sent")
@@ -230,8 +232,8 @@ def test_an_interrupt_sent_as_a_signal_does_what_the_key_does(backend, home, des
         assert terminal.is_as_before()
 
 
-def test_keys_behind_a_ctrl_c_belong_to_the_next_line(home, desk, plan):
-    with open_terminal("run", "--plan", plan, home=home, cwd=desk) as terminal:
+def test_keys_behind_a_ctrl_c_belong_to_the_next_line(home, workdir, plan):
+    with open_terminal("run", "--plan", plan, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
         terminal.type("say dropped\x03say kept\n")
         terminal.expect("Press Ctrl-C again to leave.")
@@ -242,8 +244,8 @@ def test_keys_behind_a_ctrl_c_belong_to_the_next_line(home, desk, plan):
         assert "\ndropped" not in terminal.text
 
 
-def test_a_window_that_is_closed_at_the_prompt_ends_the_chat(backend, home, desk, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=desk) as terminal:
+def test_a_window_that_is_closed_at_the_prompt_ends_the_chat(backend, home, workdir, plan):
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
         terminal.hang_up()
         assert terminal.end() == 128 + signal.SIGHUP
@@ -261,23 +263,25 @@ def without_prompt_toolkit(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(ROOT), str(package.parent)])}
 
 
-def test_commands_and_piped_prompts_do_without_prompt_toolkit(without_prompt_toolkit, home, desk, plan):
-    finished = run_cli("run", "--plan", plan, home=home, cwd=desk, stdin="say hello", extra=without_prompt_toolkit)
+def test_commands_and_piped_prompts_do_without_prompt_toolkit(without_prompt_toolkit, home, workdir, plan):
+    finished = run_cli("run", "--plan", plan, home=home, cwd=workdir, stdin="say hello", extra=without_prompt_toolkit)
     assert (finished.returncode, finished.stdout) == (0, "hello \n")
 
 
-def test_questions_do_without_prompt_toolkit(without_prompt_toolkit, home, desk, plan):
-    prompt = f"call risky {json.dumps({'path': str(desk / 'trace')})}"
-    with open_terminal("run", prompt, "--plan", plan, home=home, cwd=desk, extra=without_prompt_toolkit) as terminal:
+def test_questions_do_without_prompt_toolkit(without_prompt_toolkit, home, workdir, plan):
+    prompt = f"call risky {json.dumps({'path': str(workdir / 'trace')})}"
+    with open_terminal("run", prompt, "--plan", plan, home=home, cwd=workdir, extra=without_prompt_toolkit) as terminal:
         terminal.expect("Your answer: ")
         terminal.type("y\n")
         assert terminal.end() == 0
-    assert (desk / "trace").exists()
+    assert (workdir / "trace").exists()
 
 
-def test_a_chat_at_a_terminal_without_abilities_does_without_prompt_toolkit(without_prompt_toolkit, home, desk, plan):
+def test_a_chat_at_a_terminal_that_cannot_move_its_cursor_needs_no_prompt_toolkit(
+    without_prompt_toolkit, home, workdir, plan
+):
     extra = {**without_prompt_toolkit, "TERM": "dumb"}
-    with open_terminal("run", "--plan", plan, home=home, cwd=desk, extra=extra) as terminal:
+    with open_terminal("run", "--plan", plan, home=home, cwd=workdir, extra=extra) as terminal:
         terminal.expect("› ")
         terminal.type("say hello\n")
         terminal.expect("\nhello")
@@ -286,8 +290,8 @@ def test_a_chat_at_a_terminal_without_abilities_does_without_prompt_toolkit(with
         assert terminal.end() == 0
 
 
-def test_a_chat_without_prompt_toolkit_names_the_extra_to_install(without_prompt_toolkit, home, desk, plan):
-    with open_terminal("run", "--plan", plan, home=home, cwd=desk, extra=without_prompt_toolkit) as terminal:
+def test_a_chat_without_prompt_toolkit_names_the_extra_to_install(without_prompt_toolkit, home, workdir, plan):
+    with open_terminal("run", "--plan", plan, home=home, cwd=workdir, extra=without_prompt_toolkit) as terminal:
         terminal.expect("a chat at a terminal needs an optional part (prompt_toolkit is not installed)")
         terminal.expect("pip install 'amplifier[cli]'")
         assert terminal.end() == 2

@@ -1,4 +1,4 @@
-"""The command line starts, reports its version, and says in one line what is missing when it cannot."""
+"""The command line starts, reports its version, and names in one line what is not installed."""
 
 from __future__ import annotations
 
@@ -51,21 +51,21 @@ def test_an_unknown_command_is_a_usage_error(capsys):
 @pytest.mark.parametrize(
     ("words", "meant"), [(["sesion", "list"], "session"), (["docter"], "doctor"), (["module", "validat"], "validate")]
 )
-def test_a_misspelt_command_is_told_the_nearest_one(words, meant, capsys):
+def test_error_for_a_misspelt_command_suggests_the_nearest_one(words, meant, capsys):
     assert main(words) == 2
     assert f"did you mean {meant!r}?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("word", ["chat", "ask", "help"])
-def test_a_command_there_is_not_is_told_those_there_are(word, capsys):
+def test_error_for_an_unknown_command_lists_all_commands(word, capsys):
     assert main([word]) == 2
-    said = capsys.readouterr().err
-    assert "There are: run, session, module, plan, doctor, completion." in said
-    assert "`amplifier run` asks an agent" in said
+    captured = capsys.readouterr().err
+    assert "There are: run, session, module, plan, doctor, completion." in captured
+    assert "`amplifier run` asks an agent" in captured
 
 
 @pytest.mark.parametrize("words", [["--version"], ["plan", "check", "x.yaml"], []])
-def test_without_click_one_line_says_what_to_install(words):
+def test_without_click_one_line_names_the_extra_to_install(words):
     program = f"import sys; sys.modules['click'] = None; from amplifier.cli import main; sys.exit(main({words!r}))"
     finished = run_python("-c", program)
     assert (finished.returncode, finished.stdout) == (2, "")

@@ -47,22 +47,22 @@ def test_a_module_is_shown_with_what_it_is_and_where_it_comes_from(capsys):
     assert "mount point    tools" in capsys.readouterr().out
 
 
-def test_an_unknown_kind_is_told_the_kinds_there_are(capsys):
+def test_error_for_an_unknown_kind_lists_the_kinds(capsys):
     assert main(["module", "list", "--type", "tols"]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert "--type is 'tols'; expected one of orchestrator, context, provider, tool, hook, resolver" in printed.err
 
 
-def test_what_a_module_lacks_is_shown_with_how_to_get_it(monkeypatch, capsys):
-    monkeypatch.setattr(_module, "needs", lambda module_id: ("anthropic", "anthropic"))
+def test_a_missing_package_is_shown_with_the_command_to_install_it(monkeypatch, capsys):
+    monkeypatch.setattr(_module, "missing_package", lambda module_id: ("anthropic", "anthropic"))
     assert main(["module", "show", "provider-anthropic"]) == 0
     assert "missing        anthropic: pip install 'amplifier[anthropic]'\n" in capsys.readouterr().out
     assert main(["module", "show", "provider-anthropic", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["missing"] == {"package": "anthropic", "extra": "anthropic"}
 
 
-def test_an_unknown_module_is_told_the_nearest_one(capsys):
+def test_error_for_an_unknown_module_suggests_the_nearest_one(capsys):
     assert main(["module", "show", "tool-serach"]) == 2
     assert "did you mean 'tool-search'?" in capsys.readouterr().err
 
@@ -139,7 +139,7 @@ def test_a_module_is_shown_with_those_it_takes_precedence_over(published, capsys
     assert 'others         built in (not used; source: "builtin")\n' in shown
 
 
-def test_the_kit_examines_the_one_in_use(published, capsys):
+def test_validate_checks_the_module_in_use(published, capsys):
     from amplifier.conformance.target.locate import find_target
 
     assert find_target("tool-todo").import_name == "amplifier_module_tool_todo"

@@ -1,4 +1,4 @@
-"""`amplifier plan check` reads three formats, prints every problem and tells good from bad by its exit code."""
+"""`amplifier plan check` reads three formats, prints every problem and sets the exit code."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def test_a_warning_is_printed_and_fails_the_check(tmp_path, capsys):
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(odd))
     assert main(["plan", "check", str(file)]) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.splitlines() == [f"{file}: warning: {warning}" for warning in warnings]
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines() == [f"{file}: warning: {warning}" for warning in warnings]
 
 
 def test_a_misspelt_section_is_a_problem_with_the_name_that_was_meant(tmp_path, capsys):
@@ -89,7 +89,7 @@ def test_a_file_without_a_mapping_is_a_problem_and_not_a_crash(text, tmp_path, c
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "expected"),
     [
         ("plan.json", b"{", "not valid JSON"),
         ("plan.toml", b"= 1", "not valid TOML"),
@@ -99,13 +99,13 @@ def test_a_file_without_a_mapping_is_a_problem_and_not_a_crash(text, tmp_path, c
         ("plan.yaml", b"[" * 5_000, "nested too deeply"),
     ],
 )
-def test_a_file_that_cannot_be_parsed_is_named_with_the_reason(name, content, said, tmp_path, capsys):
+def test_a_file_that_cannot_be_parsed_is_named_with_the_reason(name, content, expected, tmp_path, capsys):
     file = tmp_path / name
     file.write_bytes(content)
     assert main(["plan", "check", str(file)]) == 1
     reported = capsys.readouterr().err
     assert reported.startswith(f"amplifier: {file}: ")
-    assert said in reported
+    assert expected in reported
 
 
 def test_a_file_of_another_kind_is_a_usage_error(tmp_path, capsys):
@@ -120,7 +120,7 @@ def test_a_file_that_is_not_there_is_a_usage_error(tmp_path, capsys):
     assert "does not exist" in capsys.readouterr().err
 
 
-def test_without_pyyaml_one_line_says_what_to_install(tmp_path):
+def test_without_pyyaml_one_line_names_the_extra_to_install(tmp_path):
     file = tmp_path / "plan.yaml"
     file.write_text(GOOD_FILES["plan.yaml"])
     program = (
@@ -179,8 +179,8 @@ def test_a_plan_that_names_its_schema_for_the_editor_is_good(tmp_path, capsys):
     file = tmp_path / "plan.json"
     file.write_text(json.dumps({"$schema": "mount-plan.schema.json", **GOOD}))
     assert main(["plan", "check", str(file)]) == 0
-    said = capsys.readouterr()
-    assert (said.out, said.err) == (f"{file}: ok\n", "")
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == (f"{file}: ok\n", "")
 
 
 def test_variables_are_filled_in_before_a_plan_is_judged(tmp_path, capsys, monkeypatch):
@@ -199,9 +199,9 @@ def test_a_variable_that_is_not_set_here_is_a_note_and_fails_nothing(tmp_path, c
     file = tmp_path / "plan.json"
     file.write_text(json.dumps({**GOOD, "tools": [{"module": "tool-todo", "config": {"key": "${THE_KEY}"}}]}))
     assert main(["plan", "check", str(file)]) == 0
-    said = capsys.readouterr()
-    assert said.out == f"{file}: ok\n"
-    assert said.err.startswith(f"{file}: note: $.tools[0].config.key: variable 'THE_KEY' is not set")
+    captured = capsys.readouterr()
+    assert captured.out == f"{file}: ok\n"
+    assert captured.err.startswith(f"{file}: note: $.tools[0].config.key: variable 'THE_KEY' is not set")
 
 
 def test_a_variable_that_is_not_set_where_a_module_belongs_is_a_problem(tmp_path, capsys, monkeypatch):
@@ -209,18 +209,18 @@ def test_a_variable_that_is_not_set_where_a_module_belongs_is_a_problem(tmp_path
     file = tmp_path / "plan.json"
     file.write_text(json.dumps({"session": {"orchestrator": "${THE_LOOP}", "context": "context-simple"}}))
     assert main(["plan", "check", str(file)]) == 1
-    said = capsys.readouterr()
-    assert "$.session.orchestrator: expected a module id" in said.out
-    assert "variable 'THE_LOOP' is not set" in said.err
+    captured = capsys.readouterr()
+    assert "$.session.orchestrator: expected a module id" in captured.out
+    assert "variable 'THE_LOOP' is not set" in captured.err
 
 
 def test_a_malformed_reference_is_a_problem_beside_the_others(tmp_path, capsys):
     file = tmp_path / "plan.json"
     file.write_text(json.dumps({"session": {**GOOD["session"], "strict": 5}, "agents": {"a": "${1x}"}}))
     assert main(["plan", "check", str(file)]) == 1
-    said = capsys.readouterr().out
-    assert "$.agents.a: write ${NAME}" in said
-    assert "$.session.strict" in said
+    captured = capsys.readouterr().out
+    assert "$.agents.a: write ${NAME}" in captured
+    assert "$.session.strict" in captured
 
 
 # ── pins ─────────────────────────────────────────────────────────────────────────────────────────
@@ -234,7 +234,7 @@ def checked(tmp_path, capsys, *tools: Any, **session: Any) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("source", ["builtin", {"distribution": "amplifier"}, "/some/where", {"git": "x"}])
-def test_a_source_that_fits_or_is_somebody_elses_is_good(source, tmp_path, capsys):
+def test_a_source_that_matches_or_is_not_a_pin_is_accepted(source, tmp_path, capsys):
     assert checked(tmp_path, capsys, {"module": "tool-todo", "source": source})[0] == 0
 
 
@@ -246,15 +246,17 @@ def test_a_source_that_fits_or_is_somebody_elses_is_good(source, tmp_path, capsy
         ({"distribution": " "}, "expected the name of an installed distribution"),
     ],
 )
-def test_a_pin_that_fits_nothing_is_a_problem(source, words, tmp_path, capsys):
-    code, said = checked(tmp_path, capsys, {"module": "tool-todo", "source": source})
-    assert (code, words in said) == (1, True), said
+def test_a_pin_that_matches_nothing_is_a_problem(source, words, tmp_path, capsys):
+    code, captured = checked(tmp_path, capsys, {"module": "tool-todo", "source": source})
+    assert (code, words in captured) == (1, True), captured
 
 
 def test_the_source_of_a_loop_that_is_named_by_its_id_is_looked_at_too(tmp_path, capsys):
-    code, said = checked(tmp_path, capsys, orchestrator="loop-basic", orchestrator_source={"distribution": "absent"})
+    code, captured = checked(
+        tmp_path, capsys, orchestrator="loop-basic", orchestrator_source={"distribution": "absent"}
+    )
     assert code == 1
-    assert "$.session.orchestrator: module 'loop-basic' is pinned" in said
+    assert "$.session.orchestrator: module 'loop-basic' is pinned" in captured
     assert checked(tmp_path, capsys, orchestrator="loop-basic", orchestrator_source="builtin")[0] == 0
 
 
@@ -262,7 +264,7 @@ def test_a_contested_id_is_a_problem_until_one_is_pinned(tmp_path, capsys, monke
     for name in ("acme", "evil"):
         distribution(tmp_path / "site", name, {"tool-todo": f"{name}:mount"})
     monkeypatch.syspath_prepend(tmp_path / "site")
-    code, said = checked(tmp_path, capsys, "tool-todo")
+    code, captured = checked(tmp_path, capsys, "tool-todo")
     assert code == 1
-    assert "claimed by entry point tool-todo of acme 1.0" in said
+    assert "claimed by entry point tool-todo of acme 1.0" in captured
     assert checked(tmp_path, capsys, {"module": "tool-todo", "source": {"distribution": "evil"}})[0] == 0

@@ -16,7 +16,7 @@ from amplifier.cli import main
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.sessions.store import SessionRecord, SessionStore
 from tests._support.terminal import PATIENCE, command, environment, json_of, run_cli
-from tests.cli._cast import write_plan
+from tests.cli._scripted_agent import write_plan
 
 JSON_KEYS = [
     "error",
@@ -37,31 +37,31 @@ JSON_KEYS = [
 # ── what goes where ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_answer_and_nothing_else_is_on_standard_output(backend, home, desk, plan):
-    (desk / "gate").touch()
-    prompt = f"call wait_for {json.dumps({'path': str(desk / 'gate')})}"
-    finished = run_cli("run", prompt, "--plan", plan, "--backend", backend, home=home, cwd=desk)
+def test_the_answer_and_nothing_else_is_on_standard_output(backend, home, workdir, plan):
+    (workdir / "gate").touch()
+    prompt = f"call wait_for {json.dumps({'path': str(workdir / 'gate')})}"
+    finished = run_cli("run", prompt, "--plan", plan, "--backend", backend, home=home, cwd=workdir)
     assert (finished.returncode, finished.stdout) == (0, "done: it is there \n")
-    told = finished.stderr.splitlines()
-    assert [told[0].split()[:2], told[1].split()[:2]] == [["→", "wait_for"], ["✓", "wait_for"]]
-    assert told[2].startswith("session ")
-    assert Path(told[3].removeprefix("transcript ")).is_file()
+    lines = finished.stderr.splitlines()
+    assert [lines[0].split()[:2], lines[1].split()[:2]] == [["→", "wait_for"], ["✓", "wait_for"]]
+    assert lines[2].startswith("session ")
+    assert Path(lines[3].removeprefix("transcript ")).is_file()
 
 
-def test_quiet_leaves_the_answer(home, desk, plan):
-    finished = run_cli("run", "say hello", "-q", "--plan", plan, home=home, cwd=desk)
+def test_quiet_leaves_the_answer(home, workdir, plan):
+    finished = run_cli("run", "say hello", "-q", "--plan", plan, home=home, cwd=workdir)
     assert (finished.returncode, finished.stdout, finished.stderr) == (0, "hello \n", "")
 
 
 @pytest.mark.parametrize("words", [[], ["-"]])
-def test_the_prompt_may_come_through_a_pipe(words, home, desk, plan):
-    finished = run_cli("run", *words, "--plan", plan, home=home, cwd=desk, stdin="say from a pipe")
+def test_the_prompt_may_come_through_a_pipe(words, home, workdir, plan):
+    finished = run_cli("run", *words, "--plan", plan, home=home, cwd=workdir, stdin="say from a pipe")
     assert (finished.returncode, finished.stdout) == (0, "from a pipe \n")
 
 
-def test_json_is_one_object_of_a_fixed_shape(backend, home, desk, plan):
+def test_json_is_one_object_of_a_fixed_shape(backend, home, workdir, plan):
     words = ("run", "say hello", "--output-format", "json", "--plan", plan, "--backend", backend)
-    shown = json_of(run_cli(*words, home=home, cwd=desk))
+    shown = json_of(run_cli(*words, home=home, cwd=workdir))
     assert sorted(shown) == JSON_KEYS
     assert (shown["status"], shown["response"], shown["error"], shown["exit_code"]) == ("success", "hello ", None, 0)
     assert shown["usage"] == {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15, "cost_usd": "0.0001"}
@@ -70,12 +70,12 @@ def test_json_is_one_object_of_a_fixed_shape(backend, home, desk, plan):
     assert Path(shown["files"]["transcript"]).is_file()
 
 
-def test_json_trace_has_every_tool_call_in_order(home, desk, plan):
+def test_json_trace_has_every_tool_call_in_order(home, workdir, plan):
     for name in ("a", "b"):
-        (desk / name).touch()
-    inputs = [json.dumps({"path": str(desk / name)}, separators=(",", ":")) for name in ("a", "b")]
+        (workdir / name).touch()
+    inputs = [json.dumps({"path": str(workdir / name)}, separators=(",", ":")) for name in ("a", "b")]
     finished = run_cli(
-        "run", f"both {' '.join(inputs)}", "--output-format", "json-trace", "--plan", plan, home=home, cwd=desk
+        "run", f"both {' '.join(inputs)}", "--output-format", "json-trace", "--plan", plan, home=home, cwd=workdir
     )
     shown = json_of(finished)
     assert sorted(shown) == sorted([*JSON_KEYS, "execution_trace"])
@@ -84,14 +84,14 @@ def test_json_trace_has_every_tool_call_in_order(home, desk, plan):
         ("tool_call", 1, "wait_for"),
         ("tool_call", 2, "wait_for"),
     ]
-    assert [step["arguments"]["path"] for step in trace] == [str(desk / "a"), str(desk / "b")]
+    assert [step["arguments"]["path"] for step in trace] == [str(workdir / "a"), str(workdir / "b")]
     assert all(step["result"]["success"] and step["duration_ms"] >= 0 for step in trace)
     assert shown["metadata"]["total_tool_calls"] == 2
 
 
-def test_json_stays_json_when_the_turn_fails(backend, home, desk, plan):
+def test_json_stays_json_when_the_turn_fails(backend, home, workdir, plan):
     words = ("run", "fail", "--output-format", "json", "--plan", plan, "--backend", backend)
-    finished = run_cli(*words, home=home, cwd=desk)
+    finished = run_cli(*words, home=home, cwd=workdir)
     shown = json_of(finished)
     assert finished.returncode == shown["exit_code"] == 1
     assert (shown["status"], shown["error"]) == ("error", "the quota is used up")
@@ -99,10 +99,10 @@ def test_json_stays_json_when_the_turn_fails(backend, home, desk, plan):
     assert sorted(shown) == JSON_KEYS
 
 
-def test_json_stays_json_when_nothing_could_begin(home, desk, tmp_path):
+def test_json_stays_json_when_nothing_could_begin(home, workdir, tmp_path):
     bad = tmp_path / "bad.json"
     bad.write_text("{}")
-    finished = run_cli("run", "x", "--output-format", "json", "--plan", str(bad), home=home, cwd=desk)
+    finished = run_cli("run", "x", "--output-format", "json", "--plan", str(bad), home=home, cwd=workdir)
     shown = json_of(finished)
     assert finished.returncode == shown["exit_code"] == 2
     assert (shown["status"], shown["session_id"]) == ("error", None)
@@ -110,7 +110,7 @@ def test_json_stays_json_when_nothing_could_begin(home, desk, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "stdin", "said"),
+    ("arguments", "stdin", "expected"),
     [
         ([], b" ", "the prompt is empty"),
         ([], b"\xff", "not UTF-8"),
@@ -120,8 +120,8 @@ def test_json_stays_json_when_nothing_could_begin(home, desk, tmp_path):
         (["x", "-p", "no-such"], b"", "no provider 'no-such'"),
     ],
 )
-def test_json_stays_json_when_the_request_is_wrong(arguments, stdin, said, home, desk, monkeypatch, capsys):
-    monkeypatch.chdir(desk)
+def test_json_stays_json_when_the_request_is_wrong(arguments, stdin, expected, home, workdir, monkeypatch, capsys):
+    monkeypatch.chdir(workdir)
     monkeypatch.setenv("AMPLIFIER_HOME", str(home))
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
     assert main(["run", *arguments, "--output-format", "json"]) == 2
@@ -129,7 +129,7 @@ def test_json_stays_json_when_the_request_is_wrong(arguments, stdin, said, home,
     shown = json.loads(printed.out)
     assert sorted(shown) == JSON_KEYS
     assert (shown["status"], shown["exit_code"], shown["session_id"]) == ("error", 2, None)
-    assert said in shown["error"]
+    assert expected in shown["error"]
     assert shown["error"] in printed.err
 
 
@@ -140,8 +140,8 @@ def test_json_stays_json_when_there_is_nothing_to_resume(home, monkeypatch, caps
     assert (shown["error_type"], shown["execution_trace"]) == ("CommandError", [])
 
 
-def test_words_of_model_and_tools_cannot_reach_a_pipe_as_commands(home, desk, plan):
-    finished = run_cli("run", "call crash", "--plan", plan, home=home, cwd=desk)
+def test_output_of_model_and_tools_has_no_escape_sequences_in_a_pipe(home, workdir, plan):
+    finished = run_cli("run", "call crash", "--plan", plan, home=home, cwd=workdir)
     assert finished.returncode == 0
     assert "\x1b" not in finished.stdout + finished.stderr
     assert "\\x1b]0;evil title\\x07" in finished.stderr
@@ -150,19 +150,19 @@ def test_words_of_model_and_tools_cannot_reach_a_pipe_as_commands(home, desk, pl
 # ── permission ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_without_a_terminal_a_question_is_denied_and_says_how_to_allow(backend, home, desk, plan):
-    prompt = f"call risky {json.dumps({'path': str(desk / 'trace')})}"
-    finished = run_cli("run", prompt, "--plan", plan, "--backend", backend, home=home, cwd=desk)
+def test_without_a_terminal_a_question_is_denied_with_advice(backend, home, workdir, plan):
+    prompt = f"call risky {json.dumps({'path': str(workdir / 'trace')})}"
+    finished = run_cli("run", prompt, "--plan", plan, "--backend", backend, home=home, cwd=workdir)
     assert "There is no terminal to ask at. Run it in one, or allow everything with --yes." in finished.stderr
-    assert not (desk / "trace").exists()
-    assert finished.returncode == 0  # the agent was told and has answered
+    assert not (workdir / "trace").exists()
+    assert finished.returncode == 0  # the agent got the denial and has answered
 
 
-def test_yes_allows_and_tells_what(home, desk, plan):
-    prompt = f"call risky {json.dumps({'path': str(desk / 'trace')})}"
-    finished = run_cli("run", prompt, "--yes", "--plan", plan, home=home, cwd=desk)
+def test_yes_allows_and_shows_what_was_allowed(home, workdir, plan):
+    prompt = f"call risky {json.dumps({'path': str(workdir / 'trace')})}"
+    finished = run_cli("run", prompt, "--yes", "--plan", plan, home=home, cwd=workdir)
     assert "allowed (--yes): May risky touch trace?" in finished.stderr
-    assert (desk / "trace").exists()
+    assert (workdir / "trace").exists()
 
 
 # ── one message for every way to fail ────────────────────────────────────────────────────────────
@@ -191,22 +191,22 @@ def assert_one_message(finished: subprocess.CompletedProcess[str], code: int, *w
         (["run", "x", "--backend", "curio"], "", ["'curio' is not one of 'asyncio', 'trio'"]),
     ],
 )
-def test_a_run_that_cannot_begin_says_why(arguments, stdin, words, home, desk, monkeypatch, capsys):
-    monkeypatch.chdir(desk)
+def test_a_run_that_cannot_begin_reports_the_reason(arguments, stdin, words, home, workdir, monkeypatch, capsys):
+    monkeypatch.chdir(workdir)
     monkeypatch.setenv("AMPLIFIER_HOME", str(home))
     given = stdin.encode() if isinstance(stdin, str) else stdin
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given)))
     code = main(arguments)
-    said = capsys.readouterr()
-    assert_one_message(subprocess.CompletedProcess(arguments, code, said.out, said.err), 2, *words)
+    captured = capsys.readouterr()
+    assert_one_message(subprocess.CompletedProcess(arguments, code, captured.out, captured.err), 2, *words)
     assert not home.exists()
 
 
-def test_a_plan_that_is_no_plan_or_an_unknown_provider_is_told(home, desk):
-    (desk / "plan.ini").touch()
-    finished = run_cli("run", "x", "--plan", "plan.ini", home=home, cwd=desk)
+def test_an_invalid_plan_file_and_an_unknown_provider_are_reported(home, workdir):
+    (workdir / "plan.ini").touch()
+    finished = run_cli("run", "x", "--plan", "plan.ini", home=home, cwd=workdir)
     assert_one_message(finished, 2, "'plan.ini' ends in '.ini'")
-    finished = run_cli("run", "x", "-p", "no-such", home=home, cwd=desk)
+    finished = run_cli("run", "x", "-p", "no-such", home=home, cwd=workdir)
     assert_one_message(finished, 2, "no provider 'no-such' is installed; there are:")
     assert not (home / "sessions").exists()
 
@@ -217,29 +217,29 @@ def change(plan: str, **sections: object) -> str:
     return plan
 
 
-def test_a_bad_plan_is_told_with_all_its_problems(home, desk, plan):
+def test_all_problems_of_a_bad_plan_are_reported(home, workdir, plan):
     bad = change(plan, tools=[{"config": 1}], hooks="x")
-    finished = run_cli("run", "say x", "--plan", bad, home=home, cwd=desk)
+    finished = run_cli("run", "say x", "--plan", bad, home=home, cwd=workdir)
     assert_one_message(finished, 2, "$.tools[0].module", "$.tools[0].config", "$.hooks")
 
 
-def test_an_unknown_loop_is_named_with_the_nearest_one(home, desk, plan):
+def test_an_unknown_loop_is_named_with_the_nearest_one(home, workdir, plan):
     bad = change(plan, session={"orchestrator": "loop-steaming", "context": "context-simple"})
-    finished = run_cli("run", "say x", "--plan", bad, home=home, cwd=desk)
+    finished = run_cli("run", "say x", "--plan", bad, home=home, cwd=workdir)
     assert_one_message(finished, 2, "no module 'loop-steaming' is installed; did you mean 'loop-streaming'?")
     assert f"There may be more: amplifier plan check {bad}" in finished.stderr
 
 
-def test_what_a_plan_says_in_vain_is_told(backend, home, desk, plan):
+def test_unused_keys_of_a_plan_are_reported(backend, home, workdir, plan):
     odd = change(plan, plugins=[{"module": "tool-search"}])
-    finished = run_cli("run", "say fine", "-q", "--plan", odd, "--backend", backend, home=home, cwd=desk)
+    finished = run_cli("run", "say fine", "-q", "--plan", odd, "--backend", backend, home=home, cwd=workdir)
     assert (finished.returncode, finished.stdout) == (0, "fine \n")
     assert finished.stderr == "plan.json: $.plugins: unknown section, ignored\n"
 
 
-def test_a_plan_with_a_misspelt_section_is_not_run(backend, home, desk, plan):
+def test_a_plan_with_a_misspelt_section_is_not_run(backend, home, workdir, plan):
     bad = change(plan, hoks=[{"module": "hooks-approval", "on_failure": "deny"}])
-    finished = run_cli("run", "say x", "--plan", bad, "--backend", backend, home=home, cwd=desk)
+    finished = run_cli("run", "say x", "--plan", bad, "--backend", backend, home=home, cwd=workdir)
     assert_one_message(finished, 2, "$.hoks: unknown section 'hoks'; did you mean 'hooks'?")
 
 
@@ -251,8 +251,8 @@ def test_a_plan_with_a_misspelt_section_is_not_run(backend, home, desk, plan):
         (["session", "resume", "last", "list", "files"], "amplifier session resume last 'list files'"),
     ],
 )
-def test_a_prompt_without_quotes_is_shown_with_them(words, meant, home, desk):
-    finished = run_cli(*words, home=home, cwd=desk)
+def test_a_prompt_without_quotes_is_shown_with_them(words, meant, home, workdir):
+    finished = run_cli(*words, home=home, cwd=workdir)
     assert (finished.returncode, finished.stdout) == (2, "")
     assert f"put it in quotes: {meant}\n" in finished.stderr
 
@@ -263,9 +263,9 @@ UNUSABLE = {
 }
 
 
-def test_a_module_that_cannot_be_used_stops_the_run_and_all_of_them_are_named(backend, home, desk, plan):
+def test_a_module_that_cannot_be_used_stops_the_run_and_all_of_them_are_named(backend, home, workdir, plan):
     bad = change(plan, **UNUSABLE)
-    finished = run_cli("run", "say fine", "--plan", bad, "--backend", backend, home=home, cwd=desk)
+    finished = run_cli("run", "say fine", "--plan", bad, "--backend", backend, home=home, cwd=workdir)
     assert_one_message(
         finished,
         2,
@@ -278,34 +278,34 @@ def test_a_module_that_cannot_be_used_stops_the_run_and_all_of_them_are_named(ba
     assert os.listdir(home / "sessions") == []
 
 
-def test_a_plan_that_says_so_goes_on_without_the_modules_that_fail(backend, home, desk, plan):
+def test_with_strict_false_a_plan_runs_without_the_modules_that_fail(backend, home, workdir, plan):
     session = {"orchestrator": "loop-streaming", "context": "context-simple", "strict": False}
     odd = change(plan, **UNUSABLE, session=session)
-    finished = run_cli("run", "say fine", "--plan", odd, "--backend", backend, home=home, cwd=desk)
+    finished = run_cli("run", "say fine", "--plan", odd, "--backend", backend, home=home, cwd=workdir)
     assert (finished.returncode, finished.stdout) == (0, "fine \n")
     assert "tool-serach is not available: no module 'tool-serach' is installed; did you mean" in finished.stderr
     assert "hooks-approval is not available: " in finished.stderr
 
 
-def test_a_provider_that_fails_hides_no_other_module_that_does(home, desk, plan, tmp_path):
+def test_a_provider_that_fails_hides_no_other_module_that_does(home, workdir, plan, tmp_path):
     shy = {"module": "provider-shy", "source": write_module(tmp_path, "raise RuntimeError('needs SHY_KEY')")}
     bad = change(plan, providers=[shy], tools=[{"module": "tool-serach"}])
-    finished = run_cli("run", "say fine", "--plan", bad, home=home, cwd=desk)
+    finished = run_cli("run", "say fine", "--plan", bad, home=home, cwd=workdir)
     assert_one_message(finished, 2, "no provider could be mounted: provider-shy:", "no module 'tool-serach'")
 
 
 SHY = "import logging; logging.getLogger('shy').warning('provider-shy is not mounted: needs SHY_KEY')"
 
 
-def test_nobody_answers_in_the_place_of_the_provider_that_was_asked_for(backend, home, desk, plan, tmp_path):
+def test_no_other_provider_answers_in_place_of_the_chosen_one(backend, home, workdir, plan, tmp_path):
     shy = {"module": "provider-shy", "source": write_module(tmp_path, SHY)}
     both = change(plan, providers=[shy, *json.loads(Path(plan).read_text())["providers"]])
     words = ["run", "say fine", "--plan", both, "--backend", backend]
     for name in ("shy", "provider-shy"):
-        finished = run_cli(*words, "-p", name, home=home, cwd=desk)
+        finished = run_cli(*words, "-p", name, home=home, cwd=workdir)
         assert_one_message(finished, 2, "provider-shy declined: ", "needs SHY_KEY")
     for chosen in ([], ["-p", "scripted"]):
-        finished = run_cli(*words, *chosen, home=home, cwd=desk)
+        finished = run_cli(*words, *chosen, home=home, cwd=workdir)
         assert (finished.returncode, finished.stdout) == (0, "fine \n")
 
 
@@ -319,7 +319,7 @@ def write_module(folder: Path, body: str) -> str:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ("return None", ["provider-shy declined: it did not say why"]),
+        ("return None", ["provider-shy declined: it gave no reason"]),
         (
             "import logging; logging.getLogger('shy').warning('provider-shy: no key; set SHY_KEY')",
             ["amplifier: provider-shy declined: provider-shy: no key; set SHY_KEY. To try"],
@@ -331,26 +331,26 @@ def write_module(folder: Path, body: str) -> str:
         ),
     ],
 )
-def test_without_a_provider_nothing_begins_and_the_message_says_what_to_do(body, words, home, desk, plan, tmp_path):
+def test_without_a_provider_nothing_begins_and_the_message_gives_advice(body, words, home, workdir, plan, tmp_path):
     shy = change(plan, providers=[{"module": "provider-shy", "source": write_module(tmp_path, body)}])
-    finished = run_cli("run", "say x", "--plan", shy, home=home, cwd=desk)
+    finished = run_cli("run", "say x", "--plan", shy, home=home, cwd=workdir)
     assert_one_message(finished, 2, "amplifier run -p offline", *words)
     assert len(finished.stderr.splitlines()) == 1
-    assert os.listdir(home / "sessions") == []  # nothing was said
+    assert os.listdir(home / "sessions") == []  # there was no turn
 
 
-def test_a_failed_turn_is_one_message_and_with_debug_a_traceback(home, desk, plan):
-    finished = run_cli("run", "fail", "--plan", plan, home=home, cwd=desk)
+def test_a_failed_turn_is_one_message_and_with_debug_a_traceback(home, workdir, plan):
+    finished = run_cli("run", "fail", "--plan", plan, home=home, cwd=workdir)
     assert_one_message(finished, 1, "amplifier: the quota is used up")
-    finished = run_cli("run", "fail", "--debug", "--plan", plan, home=home, cwd=desk)
+    finished = run_cli("run", "fail", "--debug", "--plan", plan, home=home, cwd=workdir)
     assert finished.returncode == 1
     assert "Traceback" in finished.stderr
     assert "QuotaExceededError: the quota is used up" in finished.stderr
 
 
-def test_an_unset_variable_of_a_plan_is_named(home, desk, plan):
+def test_an_unset_variable_of_a_plan_is_named(home, workdir, plan):
     bad = change(plan, providers=[{"module": "provider-scripted", "config": {"key": "${NO_SUCH_KEY}"}}])
-    finished = run_cli("run", "x", "--plan", bad, home=home, cwd=desk)
+    finished = run_cli("run", "x", "--plan", bad, home=home, cwd=workdir)
     assert_one_message(finished, 2, "variable 'NO_SUCH_KEY' is not set")
 
 
@@ -359,27 +359,27 @@ def test_a_home_that_cannot_be_used_is_named_with_the_variable(words, tmp_path, 
     (tmp_path / "file").touch()
     monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / "file"))
     assert main(words) == 2
-    said = capsys.readouterr().err
-    assert f"{tmp_path / 'file'} is not a folder" in said
-    assert "AMPLIFIER_HOME" in said
+    captured = capsys.readouterr().err
+    assert f"{tmp_path / 'file'} is not a folder" in captured
+    assert "AMPLIFIER_HOME" in captured
 
 
-def test_a_working_directory_that_was_deleted_is_told(home, desk, plan):
+def test_a_deleted_working_directory_is_reported(home, workdir, plan):
     words = ["/bin/sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh", *command("run", "say x", "--plan", plan)]
     finished = subprocess.run(
-        words, cwd=desk, env=environment(home), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        words, cwd=workdir, env=environment(home), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
     assert_one_message(finished, 2, "the working directory is not there any more", "-C DIRECTORY")
 
 
-def test_trio_that_is_not_installed_is_named(home, desk, plan):
+def test_trio_that_is_not_installed_is_named(home, workdir, plan):
     program = (
         "import sys; sys.modules['trio'] = None; from amplifier.cli import main; "
         f"sys.exit(main(['run', 'x', '--backend', 'trio', '--plan', {plan!r}]))"
     )
     words = [command()[0], "-c", program]
     finished = subprocess.run(
-        words, cwd=desk, env=environment(home), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        words, cwd=workdir, env=environment(home), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
     assert_one_message(finished, 2, "pip install 'amplifier[trio]'")
 
@@ -387,41 +387,43 @@ def test_trio_that_is_not_installed_is_named(home, desk, plan):
 # ── going on ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_session_is_resumed_from_anywhere_with_plan_and_directory_it_had(home, desk, plan, tmp_path):
-    first = json_of(run_cli("run", "history", "--output-format", "json", "--plan", plan, home=home, cwd=desk))
+def test_a_session_is_resumed_from_anywhere_with_plan_and_directory_it_had(home, workdir, plan, tmp_path):
+    first = json_of(run_cli("run", "history", "--output-format", "json", "--plan", plan, home=home, cwd=workdir))
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     prefix = first["session_id"][:-2]
     second = run_cli("run", "history", "--resume", prefix, "--output-format", "json", home=home, cwd=elsewhere)
     assert json_of(second)["response"] == "2 prompts so far "
     assert json_of(second)["session_id"] == first["session_id"]
-    assert f"Working in {desk}" in second.stderr
+    assert f"Working in {workdir}" in second.stderr
     touch = 'call risky {"path": "trace"}'
     assert run_cli("session", "resume", "last", touch, "--yes", home=home, cwd=elsewhere).returncode == 0
-    assert ((desk / "trace").exists(), (elsewhere / "trace").exists()) == (True, False)
-    assert run_cli("session", "resume", "last", touch, "-y", "-C", str(elsewhere), home=home, cwd=desk).returncode == 0
+    assert ((workdir / "trace").exists(), (elsewhere / "trace").exists()) == (True, False)
+    assert (
+        run_cli("session", "resume", "last", touch, "-y", "-C", str(elsewhere), home=home, cwd=workdir).returncode == 0
+    )
     assert (elsewhere / "trace").exists()
 
 
-def test_a_session_with_an_id_of_the_users_cannot_be_begun_twice(home, desk, plan):
+def test_a_session_with_an_id_of_the_users_cannot_be_begun_twice(home, workdir, plan):
     words = ("run", "say x", "--session-id", "mine", "--plan", plan)
-    assert json_of(run_cli(*words, "--output-format", "json", home=home, cwd=desk))["session_id"] == "mine"
-    assert_one_message(run_cli(*words, home=home, cwd=desk), 2, "amplifier run --resume mine")
+    assert json_of(run_cli(*words, "--output-format", "json", home=home, cwd=workdir))["session_id"] == "mine"
+    assert_one_message(run_cli(*words, home=home, cwd=workdir), 2, "amplifier run --resume mine")
 
 
-def test_a_misspelt_session_is_told_the_nearest_one(home, desk, plan):
+def test_error_for_a_misspelt_session_suggests_the_nearest_one(home, workdir, plan):
     SessionStore(home / "sessions").write(SessionRecord(session_id="monday-report"))
-    finished = run_cli("run", "x", "--resume", "monday-reprot", home=home, cwd=desk)
+    finished = run_cli("run", "x", "--resume", "monday-reprot", home=home, cwd=workdir)
     assert_one_message(finished, 2, "did you mean 'monday-report'?")
 
 
-def test_a_session_that_another_process_has_open_is_refused(home, desk, plan):
-    prompt = f"call wait_for {json.dumps({'path': str(desk / 'gate')})}"
+def test_a_session_that_another_process_has_open_is_refused(home, workdir, plan):
+    prompt = f"call wait_for {json.dumps({'path': str(workdir / 'gate')})}"
     words = ("run", prompt, "--session-id", "busy", "--plan", plan)
-    with start(*words, home=home, cwd=desk) as first:
+    with start(*words, home=home, cwd=workdir) as first:
         wait_for_line(first, "→ wait_for")
         assert_one_message(
-            run_cli("run", "x", "--resume", "busy", "--plan", plan, home=home, cwd=desk),
+            run_cli("run", "x", "--resume", "busy", "--plan", plan, home=home, cwd=workdir),
             2,
             "session 'busy' is open in another process",
             "amplifier session fork busy",
@@ -430,7 +432,7 @@ def test_a_session_that_another_process_has_open_is_refused(home, desk, plan):
         with pytest.raises(CommandError, match="open in another process"):
             store.delete("busy")
         assert (store.record("busy").status, len(store.transcript("busy").messages)) == ("running", 2)
-        (desk / "gate").touch()
+        (workdir / "gate").touch()
         assert first.wait(PATIENCE) == 0
 
 
@@ -457,45 +459,45 @@ def wait_for_line(process: subprocess.Popen[str], beginning: str) -> None:
     raise AssertionError(f"no line begins with {beginning!r}")
 
 
-def test_a_signal_ends_a_run_with_its_code_and_valid_json(backend, home, desk, plan):
-    prompt = f"call wait_for {json.dumps({'path': str(desk / 'gate')})}"
+def test_a_signal_ends_a_run_with_its_code_and_valid_json(backend, home, workdir, plan):
+    prompt = f"call wait_for {json.dumps({'path': str(workdir / 'gate')})}"
     words = ("run", prompt, "--output-format", "json", "--plan", plan, "--backend", backend)
-    with start(*words, home=home, cwd=desk) as process:
+    with start(*words, home=home, cwd=workdir) as process:
         wait_for_line(process, "→ wait_for")
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=PATIENCE)
     shown = json.loads(output)
     assert process.returncode == shown["exit_code"] == 143
     assert shown["status"] == "cancelled"
-    assert (desk / "gate.cancelled").exists()
+    assert (workdir / "gate.cancelled").exists()
     assert json.loads((home / "sessions" / shown["session_id"] / "metadata.json").read_text())["status"] == "cancelled"
 
 
-def test_ctrl_c_once_and_twice_work_without_a_terminal_too(backend, home, desk, plan):
+def test_ctrl_c_once_and_twice_work_without_a_terminal_too(backend, home, workdir, plan):
     with start(
-        "run", "hang", "--output-format", "json", "--plan", plan, "--backend", backend, home=home, cwd=desk
+        "run", "hang", "--output-format", "json", "--plan", plan, "--backend", backend, home=home, cwd=workdir
     ) as p:
-        wait_for_file(desk.parent, "hanging", b"")
+        wait_for_file(workdir.parent, "hanging", b"")
         p.send_signal(signal.SIGINT)
         wait_for_line(p, "Stopping after the running step.")
         p.send_signal(signal.SIGINT)
-        output, told = p.communicate(timeout=PATIENCE)
+        output, errors = p.communicate(timeout=PATIENCE)
     shown = json.loads(output)
     assert p.returncode == shown["exit_code"] == 130
     assert shown["response"] == "hanging "  # what had been streamed of the answer
-    assert "Stopped. What was asked and every finished step are kept; the answer that was cut off is not." in told
+    assert "Stopped. What was asked and every finished step are kept; the answer that was cut off is not." in errors
 
 
-def test_ctrl_c_before_anything_was_said_claims_nothing(home, desk, plan, tmp_path):
+def test_ctrl_c_before_the_first_turn_reports_no_session(home, workdir, plan, tmp_path):
     started = tmp_path / "started"
     body = f"import anyio, pathlib; pathlib.Path({str(started)!r}).touch(); await anyio.sleep_forever()"
     slow = change(plan, providers=[{"module": "provider-shy", "source": write_module(tmp_path, body)}])
-    with start("run", "x", "--plan", slow, home=home, cwd=desk) as process:
+    with start("run", "x", "--plan", slow, home=home, cwd=workdir) as process:
         wait_for_file(tmp_path.parent, f"{started.name}", b"")
         process.send_signal(signal.SIGINT)
-        output, told = process.communicate(timeout=PATIENCE)
+        output, errors = process.communicate(timeout=PATIENCE)
     assert (process.returncode, output) == (130, "")
-    assert told == "Stopping. (Ctrl-C)\n"
+    assert errors == "Stopping. (Ctrl-C)\n"
 
 
 def wait_for_file(folder: Path, name: str, content: bytes) -> None:
@@ -505,15 +507,15 @@ def wait_for_file(folder: Path, name: str, content: bytes) -> None:
         time.sleep(0.01)
 
 
-def test_a_signal_that_the_parent_ignores_stays_ignored(home, desk, plan):
-    prompt = f"call wait_for {json.dumps({'path': str(desk / 'gate')})}"
+def test_a_signal_that_the_parent_ignores_stays_ignored(home, workdir, plan):
+    prompt = f"call wait_for {json.dumps({'path': str(workdir / 'gate')})}"
     program = (
         "import signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); from amplifier.cli import main; "
         f"sys.exit(main(['run', {prompt!r}, '--plan', {plan!r}]))"
     )
     with subprocess.Popen(
         [command()[0], "-c", program],
-        cwd=desk,
+        cwd=workdir,
         env=environment(home),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -522,13 +524,13 @@ def test_a_signal_that_the_parent_ignores_stays_ignored(home, desk, plan):
     ) as process:
         wait_for_line(process, "→ wait_for")
         process.send_signal(signal.SIGHUP)
-        (desk / "gate").touch()
+        (workdir / "gate").touch()
         output, _ = process.communicate(timeout=PATIENCE)
     assert (process.returncode, output) == (0, "done: it is there \n")
 
 
 @pytest.mark.parametrize("words", [["run", "say hello"], ["session", "list"], ["module", "list"]])
-def test_a_reader_that_has_gone_ends_the_command_quietly(words, home, desk, plan):
+def test_a_reader_that_has_gone_ends_the_command_quietly(words, home, workdir, plan):
     SessionStore(home / "sessions").write(SessionRecord(session_id="one"))
     extra = ["--plan", plan] if words[0] == "run" else []
     reading, writing = os.pipe()
@@ -536,7 +538,7 @@ def test_a_reader_that_has_gone_ends_the_command_quietly(words, home, desk, plan
     try:
         finished = subprocess.run(
             command(*words, *extra),
-            cwd=desk,
+            cwd=workdir,
             env=environment(home),
             stdin=subprocess.DEVNULL,
             stdout=writing,
@@ -551,13 +553,13 @@ def test_a_reader_that_has_gone_ends_the_command_quietly(words, home, desk, plan
     assert "BrokenPipe" not in finished.stderr
 
 
-def test_a_delegated_task_is_counted_and_keeps_its_own_session(backend, home, desk, plan):
+def test_a_delegated_task_is_counted_and_keeps_its_own_session(backend, home, workdir, plan):
     content = json.loads(Path(plan).read_text())
     agents: dict[str, object] = {"helper": {"tools": []}}
     change(plan, tools=[*content["tools"], {"module": "tool-task"}], agents=agents)
     prompt = f"call task {json.dumps({'agent': 'helper', 'instruction': 'say from the child'})}"
     words = ("run", prompt, "--output-format", "json-trace", "--plan", plan, "--backend", backend)
-    shown = json_of(run_cli(*words, home=home, cwd=desk))
+    shown = json_of(run_cli(*words, home=home, cwd=workdir))
     assert shown["metadata"]["total_agents_invoked"] == 1
     assert "from the child" in shown["execution_trace"][0]["result"]["output"]["response"]
     store = SessionStore(home / "sessions")
@@ -565,9 +567,9 @@ def test_a_delegated_task_is_counted_and_keeps_its_own_session(backend, home, de
     assert len(store.records(with_children=True)) == 2
 
 
-def test_a_context_without_a_file_runs_too(home, desk, tmp_path):
+def test_a_context_without_a_file_runs_too(home, workdir, tmp_path):
     folder = tmp_path / "other"
     folder.mkdir()
     plan = str(write_plan(folder, context="context-simple"))
-    shown = json_of(run_cli("run", "say x", "--output-format", "json", "--plan", plan, home=home, cwd=desk))
+    shown = json_of(run_cli("run", "say x", "--output-format", "json", "--plan", plan, home=home, cwd=workdir))
     assert (shown["status"], shown["files"]) == ("success", {})

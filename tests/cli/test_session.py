@@ -78,7 +78,7 @@ def test_people_see_when_a_session_was_used_by_their_own_clock(store, tmp_path, 
 
 
 @pytest.mark.parametrize("arguments", [["session", "resume"], ["run", "--resume"]])
-def test_a_prompt_in_the_place_of_an_id_is_told_where_it_belongs(arguments, store, capsys):
+def test_error_for_a_prompt_in_place_of_an_id_shows_the_right_order(arguments, store, capsys):
     keep(store, "one")
     assert main([*arguments, "read the notes"]) == 2
     assert "amplifier session resume last 'read the notes'" in capsys.readouterr().err
@@ -86,8 +86,8 @@ def test_a_prompt_in_the_place_of_an_id_is_told_where_it_belongs(arguments, stor
 
 def test_an_empty_home_has_no_sessions(store, capsys):
     assert main(["session", "list"]) == 0
-    said = capsys.readouterr()
-    assert (said.out, "no session yet" in said.err) == ("", True)
+    captured = capsys.readouterr()
+    assert (captured.out, "no session yet" in captured.err) == ("", True)
     assert not store.root.exists()
 
 
@@ -209,18 +209,18 @@ def test_no_stored_message_breaks_the_text_or_reaches_the_terminal_raw(messages,
         assert shown == visible_text(shown)
 
 
-def test_a_torn_tail_is_told_and_the_rest_shown(store, capsys):
+def test_a_torn_tail_is_reported_and_the_rest_shown(store, capsys):
     keep(store, "torn")
     log = store.folder("torn") / "messages.log"
     log.write_bytes(log.read_bytes() + b"0000")
     assert main(["session", "show", "torn", "--json"]) == 0
-    said = capsys.readouterr()
-    assert len(json.loads(said.out)["messages"]) == len(MESSAGES)
-    assert "the last 4 bytes of the transcript could not be read" in said.err
+    captured = capsys.readouterr()
+    assert len(json.loads(captured.out)["messages"]) == len(MESSAGES)
+    assert "the last 4 bytes of the transcript could not be read" in captured.err
 
 
 @pytest.mark.parametrize(("turns", "kept"), [(None, 6), ("0", 0), ("1", 4), ("2", 6), ("9", 6)])
-def test_a_fork_has_the_same_beginning_and_a_life_of_its_own(turns, kept, store, capsys):
+def test_a_fork_copies_the_first_turns_and_is_independent(turns, kept, store, capsys):
     keep(store, "origin", title="first", provider="provider-x")
     assert main(["session", "fork", "origin", *([] if turns is None else ["--turns", turns])]) == 0
     new = capsys.readouterr().out.strip()
@@ -231,7 +231,7 @@ def test_a_fork_has_the_same_beginning_and_a_life_of_its_own(turns, kept, store,
     assert (record.forked_from, record.title, record.provider) == ("origin", "first", "provider-x")
 
 
-def test_a_fork_beyond_the_end_takes_everything_and_says_so(store, capsys):
+def test_a_fork_beyond_the_end_takes_everything_with_a_note(store, capsys):
     keep(store, "origin")
     assert main(["session", "fork", "origin", "--turns", "99"]) == 0
     assert capsys.readouterr().err == "session 'origin' has only 2 turns; all of them are taken over\n"
@@ -264,7 +264,7 @@ def test_nothing_is_deleted_when_one_of_the_names_is_wrong(store, capsys):
     assert store.exists("kept")
 
 
-def test_the_home_is_where_the_variable_says_else_the_systems_state_folder(tmp_path, monkeypatch):
+def test_home_is_the_folder_of_the_variable_else_the_systems_state_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / "mine"))
     assert find_home() == tmp_path / "mine"
     monkeypatch.chdir(tmp_path)
@@ -302,7 +302,7 @@ def test_the_last_of_several_sessions_of_one_second_is_the_one_that_was_used_las
     assert store.find("last").session_id == "b"
 
 
-def test_what_is_known_is_for_its_owner_only_and_replaced_as_a_whole(store):
+def test_metadata_is_private_and_replaced_atomically(store):
     keep(store, "one", title="a")
     store.write(SessionRecord(session_id="one", title="b"))
     folder = store.folder("one")
@@ -322,7 +322,7 @@ def test_a_damaged_record_hides_no_session(content, store):
     assert [each.session_id for each in store.records()] == ["one"]
 
 
-def test_files_beside_the_sessions_are_no_sessions(store):
+def test_other_files_in_the_sessions_folder_are_ignored(store):
     keep(store, "one")
     (store.root / "note.txt").touch()
     (store.root / ".deleted-x").mkdir()

@@ -10,87 +10,87 @@ import anyio
 import pytest
 
 from amplifier.cli.agent import signals as _signals
-from amplifier.cli.agent.signals import Stopper, heard_signals
+from amplifier.cli.agent.signals import SignalHandler, handled_signals
+from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.output import StandardStreams
-from amplifier.cli.terminal.screen import Screen
 from amplifier.kernel import CancellationToken
 from tests._support.terminal import open_terminal
 
 
 class Left(Exception):
-    """Stands for the end of the process."""
+    """Raised in place of ending the process."""
 
 
 @pytest.fixture
-async def stopper(monkeypatch) -> Stopper:
+async def signal_handler(monkeypatch) -> SignalHandler:
     def leave(code: int) -> None:
         raise Left(code)
 
     monkeypatch.setattr("os._exit", leave)
-    monkeypatch.setattr(_signals, "PATIENCE", 0.0)
-    return Stopper(Screen(StandardStreams()))
+    monkeypatch.setattr(_signals, "FORCE_EXIT_AFTER", 0.0)
+    return SignalHandler(Display(StandardStreams()))
 
 
-async def test_a_turn_is_stopped_gracefully_then_at_once_then_left(stopper):
+async def test_ctrl_c_stops_a_turn_gracefully_then_immediately_then_exits(signal_handler):
     token = CancellationToken()
-    with stopper.during_turn(token):
-        stopper.receive(signal.SIGINT)
+    with signal_handler.during_turn(token):
+        signal_handler.receive(signal.SIGINT)
         assert token.state == "graceful"
-        stopper.receive(signal.SIGINT)
+        signal_handler.receive(signal.SIGINT)
         assert token.state == "immediate"
         with pytest.raises(Left) as left:
-            stopper.receive(signal.SIGINT)
+            signal_handler.receive(signal.SIGINT)
     assert left.value.args == (130,)
-    assert stopper.ended_by is None
+    assert signal_handler.ended_by is None
 
 
-async def test_fingers_that_hammer_do_not_abandon_what_is_unwinding(stopper, monkeypatch):
-    monkeypatch.setattr(_signals, "PATIENCE", 3600.0)
+async def test_repeated_ctrl_c_does_not_abort_a_running_cleanup(signal_handler, monkeypatch):
+    monkeypatch.setattr(_signals, "FORCE_EXIT_AFTER", 3600.0)
     token = CancellationToken()
-    with stopper.during_turn(token):
+    with signal_handler.during_turn(token):
         for _ in range(9):
-            stopper.receive(signal.SIGINT)
+            signal_handler.receive(signal.SIGINT)
     assert token.state == "immediate"
 
 
-async def test_whoever_waits_for_the_person_hears_ctrl_c_first(stopper):
+async def test_a_waiting_question_receives_ctrl_c_first(signal_handler):
     heard = []
     token = CancellationToken()
-    with stopper.during_turn(token), stopper.interrupts_go_to(lambda: heard.append("question")):
-        with stopper.interrupts_go_to(lambda: heard.append("inner")):
-            stopper.receive(signal.SIGINT)
-        stopper.receive(signal.SIGINT)
+    with signal_handler.during_turn(token), signal_handler.redirect_interrupts(lambda: heard.append("question")):
+        with signal_handler.redirect_interrupts(lambda: heard.append("inner")):
+            signal_handler.receive(signal.SIGINT)
+        signal_handler.receive(signal.SIGINT)
     assert (heard, token.state) == (["inner", "question"], "none")
 
 
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-async def test_without_a_turn_everything_is_cancelled(which, stopper):
-    with stopper.scope:
-        stopper.receive(which)
+async def test_without_a_turn_everything_is_cancelled(which, signal_handler):
+    with signal_handler.scope:
+        signal_handler.receive(which)
         await anyio.sleep_forever()
-    assert stopper.ended_by is which
+    assert signal_handler.ended_by is which
 
 
-async def test_the_first_signal_is_the_one_that_counts(stopper):
-    stopper.receive(signal.SIGTERM)
-    stopper.receive(signal.SIGHUP)
-    assert stopper.ended_by is signal.SIGTERM
+async def test_the_first_signal_is_the_one_that_counts(signal_handler):
+    signal_handler.receive(signal.SIGTERM)
+    signal_handler.receive(signal.SIGHUP)
+    assert signal_handler.ended_by is signal.SIGTERM
 
 
-def test_signals_that_are_ignored_are_not_listened_to():
+def test_ignored_signals_are_not_handled():
     before = signal.getsignal(signal.SIGHUP)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        assert signal.SIGHUP not in heard_signals()
-        assert signal.SIGTERM in heard_signals()
+        assert signal.SIGHUP not in handled_signals()
+        assert signal.SIGTERM in handled_signals()
     finally:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_tool_that_will_not_stop_can_be_left_with_the_terminal_intact(backend, home, desk, plan):
-    prompt = f"call stubborn {json.dumps({'path': str(desk / 'gate')})}"
+def test_a_tool_that_will_not_stop_can_be_left_with_the_terminal_intact(backend, home, workdir, plan):
+    prompt = f"call stubborn {json.dumps({'path': str(workdir / 'gate')})}"
     arguments = ("run", prompt, "--plan", plan, "--backend", backend)
-    with open_terminal(*arguments, home=home, cwd=desk) as terminal:
+    with open_terminal(*arguments, home=home, cwd=workdir) as terminal:
         terminal.expect("s  stubborn")
         terminal.press_ctrl_c()
         terminal.expect("Press Ctrl-C again")

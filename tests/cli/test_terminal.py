@@ -20,8 +20,10 @@ def sessions(home: Path) -> SessionStore:
     return SessionStore(home / "sessions")
 
 
-def test_an_answer_is_written_word_by_word_and_the_session_is_named(backend, home, desk, plan):
-    with open_terminal("run", "say hello there", "--plan", plan, "--backend", backend, home=home, cwd=desk) as terminal:
+def test_an_answer_is_written_word_by_word_and_the_session_is_named(backend, home, workdir, plan):
+    with open_terminal(
+        "run", "say hello there", "--plan", plan, "--backend", backend, home=home, cwd=workdir
+    ) as terminal:
         terminal.expect("hello there")
         terminal.expect("session ")
         assert terminal.end() == 0
@@ -29,8 +31,8 @@ def test_an_answer_is_written_word_by_word_and_the_session_is_named(backend, hom
         assert terminal.is_as_before()
 
 
-def test_a_chat_keeps_its_conversation_from_turn_to_turn(backend, home, desk, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=desk) as terminal:
+def test_a_chat_keeps_its_conversation_from_turn_to_turn(backend, home, workdir, plan):
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
         terminal.type("history\n")
         terminal.expect("1 prompts so far")
@@ -44,8 +46,8 @@ def test_a_chat_keeps_its_conversation_from_turn_to_turn(backend, home, desk, pl
         assert terminal.is_as_before()
 
 
-def test_commands_of_the_chat_answer_without_asking_the_model(home, desk, plan):
-    with open_terminal("run", "--plan", plan, home=home, cwd=desk) as terminal:
+def test_commands_of_the_chat_answer_without_asking_the_model(home, workdir, plan):
+    with open_terminal("run", "--plan", plan, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
         terminal.type("/help\n")
         terminal.expect("/clear")
@@ -61,11 +63,11 @@ def test_commands_of_the_chat_answer_without_asking_the_model(home, desk, plan):
         terminal.expect("› ")
         terminal.type("/exit\n")
         assert terminal.end() == 0
-        assert "To go on later" not in terminal.text  # nothing was said
+        assert "To go on later" not in terminal.text  # there was no turn
 
 
-def test_a_tool_that_says_more_than_fits_is_cut_with_a_mark(home, desk):
-    with open_terminal("run", "-p", "offline", home=home, cwd=desk) as terminal:
+def test_a_long_tool_description_is_cut_with_an_ellipsis(home, workdir):
+    with open_terminal("run", "-p", "offline", home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
         terminal.type("/tools\n")
         terminal.expect("  read_file  ")
@@ -75,8 +77,8 @@ def test_a_tool_that_says_more_than_fits_is_cut_with_a_mark(home, desk):
         assert terminal.end() == 0
 
 
-def test_clear_forgets_and_two_slashes_send_one(home, desk, plan):
-    with open_terminal("run", "--plan", plan, home=home, cwd=desk) as terminal:
+def test_clear_forgets_and_two_slashes_send_one(home, workdir, plan):
+    with open_terminal("run", "--plan", plan, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
         terminal.type("history\n")
         terminal.expect("1 prompts so far")
@@ -94,8 +96,8 @@ def test_clear_forgets_and_two_slashes_send_one(home, desk, plan):
         assert terminal.end() == 0
 
 
-def test_a_line_that_ends_in_a_backslash_goes_on(home, desk, plan):
-    with open_terminal("run", "--plan", plan, home=home, cwd=desk) as terminal:
+def test_a_line_that_ends_in_a_backslash_goes_on(home, workdir, plan):
+    with open_terminal("run", "--plan", plan, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
         terminal.type("say one\\\n")
         terminal.expect("… ")
@@ -109,18 +111,18 @@ def test_a_line_that_ends_in_a_backslash_goes_on(home, desk, plan):
 # ── Ctrl-C ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_ctrl_c_once_lets_the_running_tool_finish_and_starts_nothing_new(backend, home, desk, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=desk) as terminal:
+def test_ctrl_c_once_lets_the_running_tool_finish_and_starts_nothing_new(backend, home, workdir, plan):
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
-        terminal.type(call("wait_for", desk / "gate"))
+        terminal.type(call("wait_for", workdir / "gate"))
         terminal.expect("s  wait_for")
         terminal.press_ctrl_c()
         terminal.expect("Stopping after the running step. Press Ctrl-C again to stop now.")
-        (desk / "gate").touch()
+        (workdir / "gate").touch()
         terminal.expect("✓ wait_for")
         terminal.expect("Stopped.")
         terminal.expect("› ")
-        assert not (desk / "gate.cancelled").exists()
+        assert not (workdir / "gate.cancelled").exists()
         assert "done:" not in terminal.text  # the model was not asked again
         terminal.type("say still here\n")
         terminal.expect("\nstill here")
@@ -130,10 +132,10 @@ def test_ctrl_c_once_lets_the_running_tool_finish_and_starts_nothing_new(backend
         assert terminal.is_as_before()
 
 
-def test_ctrl_c_twice_stops_the_tool_at_once_and_the_chat_goes_on(backend, home, desk, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=desk) as terminal:
+def test_ctrl_c_twice_stops_the_tool_at_once_and_the_chat_goes_on(backend, home, workdir, plan):
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
-        terminal.type(call("wait_for", desk / "gate"))
+        terminal.type(call("wait_for", workdir / "gate"))
         terminal.expect("s  wait_for")
         terminal.press_ctrl_c()
         terminal.expect("Press Ctrl-C again")
@@ -142,7 +144,7 @@ def test_ctrl_c_twice_stops_the_tool_at_once_and_the_chat_goes_on(backend, home,
         terminal.expect("✗ wait_for")
         terminal.expect("Stopped.")
         terminal.expect("› ")
-        assert (desk / "gate.cancelled").exists()
+        assert (workdir / "gate.cancelled").exists()
         terminal.type("say still here\n")
         terminal.expect("\nstill here")
         terminal.expect("› ")
@@ -151,9 +153,9 @@ def test_ctrl_c_twice_stops_the_tool_at_once_and_the_chat_goes_on(backend, home,
         assert terminal.is_as_before()
 
 
-def test_ctrl_c_twice_ends_a_single_question_with_130_and_a_valid_transcript(backend, home, desk, plan):
-    arguments = ("run", call("wait_for", desk / "gate").strip(), "--plan", plan, "--backend", backend)
-    with open_terminal(*arguments, home=home, cwd=desk) as terminal:
+def test_ctrl_c_twice_ends_a_single_question_with_130_and_a_valid_transcript(backend, home, workdir, plan):
+    arguments = ("run", call("wait_for", workdir / "gate").strip(), "--plan", plan, "--backend", backend)
+    with open_terminal(*arguments, home=home, cwd=workdir) as terminal:
         terminal.expect("s  wait_for")
         terminal.press_ctrl_c()
         terminal.expect("Press Ctrl-C again")
@@ -166,8 +168,8 @@ def test_ctrl_c_twice_ends_a_single_question_with_130_and_a_valid_transcript(bac
     assert [message["role"] for message in messages] == ["user", "assistant", "tool"]
 
 
-def test_ctrl_c_twice_breaks_off_a_model_that_hangs(backend, home, desk, plan):
-    with open_terminal("run", "hang", "--plan", plan, "--backend", backend, home=home, cwd=desk) as terminal:
+def test_ctrl_c_twice_breaks_off_a_model_that_hangs(backend, home, workdir, plan):
+    with open_terminal("run", "hang", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("hanging")
         terminal.press_ctrl_c()
         terminal.expect("Press Ctrl-C again")
@@ -176,8 +178,8 @@ def test_ctrl_c_twice_breaks_off_a_model_that_hangs(backend, home, desk, plan):
         assert terminal.end() == 130
 
 
-def test_ctrl_c_drops_a_line_that_was_begun_after_another_one(backend, home, desk, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=desk) as terminal:
+def test_ctrl_c_drops_a_line_that_was_begun_after_another_one(backend, home, workdir, plan):
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
         terminal.press_ctrl_c()
         for _ in range(2):
@@ -193,8 +195,8 @@ def test_ctrl_c_drops_a_line_that_was_begun_after_another_one(backend, home, des
         assert terminal.is_as_before()
 
 
-def test_ctrl_c_at_the_prompt_drops_the_line_and_leaves_the_second_time(backend, home, desk, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=desk) as terminal:
+def test_ctrl_c_at_the_prompt_drops_the_line_and_leaves_the_second_time(backend, home, workdir, plan):
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
         terminal.type("say never sent")
         terminal.press_ctrl_c()
@@ -218,20 +220,24 @@ def test_ctrl_c_at_the_prompt_drops_the_line_and_leaves_the_second_time(backend,
 @pytest.mark.parametrize(
     ("answers", "happens"), [(["y"], True), (["Allow once"], True), (["n"], False), (["maybe", "", "deny"], False)]
 )
-def test_a_question_is_answered_at_the_terminal(answers, happens, home, desk, plan):
-    with open_terminal("run", call("risky", desk / "trace").strip(), "--plan", plan, home=home, cwd=desk) as terminal:
+def test_a_question_is_answered_at_the_terminal(answers, happens, home, workdir, plan):
+    with open_terminal(
+        "run", call("risky", workdir / "trace").strip(), "--plan", plan, home=home, cwd=workdir
+    ) as terminal:
         for answer in answers:
             terminal.expect("Your answer: ")
             terminal.type(f"{answer}\n")
         terminal.expect("✓ risky" if happens else "✗ risky")
         assert terminal.end() == 0
-        assert (desk / "trace").exists() == happens
+        assert (workdir / "trace").exists() == happens
         assert terminal.text.count("Please answer with one of: y, a, n") == len(answers) - 1
         assert terminal.is_as_before()
 
 
-def test_a_question_shows_what_a_terminal_would_have_obeyed(home, desk, plan):
-    with open_terminal("run", call("risky", desk / "trace").strip(), "--plan", plan, home=home, cwd=desk) as terminal:
+def test_a_question_shows_what_a_terminal_would_have_obeyed(home, workdir, plan):
+    with open_terminal(
+        "run", call("risky", workdir / "trace").strip(), "--plan", plan, home=home, cwd=workdir
+    ) as terminal:
         terminal.expect("May risky touch trace?\\x1b[2J\\u202e")
         terminal.expect("Your answer: ")
         terminal.type("n\n")
@@ -239,112 +245,116 @@ def test_a_question_shows_what_a_terminal_would_have_obeyed(home, desk, plan):
         assert "\x1b[2J" not in terminal.screen
 
 
-def test_allowed_always_is_not_asked_again_in_that_session(backend, home, desk, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=desk) as terminal:
+def test_allowed_always_is_not_asked_again_in_that_session(backend, home, workdir, plan):
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
-        terminal.type(call("risky", desk / "trace"))
+        terminal.type(call("risky", workdir / "trace"))
         terminal.expect("Your answer: ")
         terminal.type("a\n")
         terminal.expect("✓ risky")
         terminal.expect("› ")
-        terminal.type(call("risky", desk / "trace"))
+        terminal.type(call("risky", workdir / "trace"))
         assert "Permission needed" not in terminal.expect("✓ risky")
         terminal.expect("› ")
         terminal.type("/exit\n")
         assert terminal.end() == 0
 
 
-def test_what_was_typed_before_a_question_does_not_answer_it(home, desk, plan):
-    with open_terminal("run", "--plan", plan, home=home, cwd=desk) as terminal:
+def test_what_was_typed_before_a_question_does_not_answer_it(home, workdir, plan):
+    with open_terminal("run", "--plan", plan, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
-        terminal.type(call("risky", desk / "trace") + "y\ny\ny\n")
+        terminal.type(call("risky", workdir / "trace") + "y\ny\ny\n")
         terminal.expect("Your answer: ")
         terminal.type("n\n")
         terminal.expect("✗ risky")
         terminal.expect("› ")
         terminal.type("/exit\n")
         assert terminal.end() == 0
-        assert not (desk / "trace").exists()
+        assert not (workdir / "trace").exists()
 
 
-def test_ctrl_c_at_a_question_denies_it_and_stops_the_turn(backend, home, desk, plan):
-    arguments = ("run", call("risky", desk / "trace").strip(), "--plan", plan, "--backend", backend)
-    with open_terminal(*arguments, home=home, cwd=desk) as terminal:
+def test_ctrl_c_at_a_question_denies_it_and_stops_the_turn(backend, home, workdir, plan):
+    arguments = ("run", call("risky", workdir / "trace").strip(), "--plan", plan, "--backend", backend)
+    with open_terminal(*arguments, home=home, cwd=workdir) as terminal:
         terminal.expect("Your answer: ")
         terminal.press_ctrl_c()
         terminal.expect("✗ risky")
         assert terminal.end() == 130
-        assert not (desk / "trace").exists()
+        assert not (workdir / "trace").exists()
         assert terminal.is_as_before()
 
 
-def test_the_end_of_input_denies(home, desk, plan):
-    with open_terminal("run", call("risky", desk / "trace").strip(), "--plan", plan, home=home, cwd=desk) as terminal:
+def test_the_end_of_input_denies(home, workdir, plan):
+    with open_terminal(
+        "run", call("risky", workdir / "trace").strip(), "--plan", plan, home=home, cwd=workdir
+    ) as terminal:
         terminal.expect("Your answer: ")
         terminal.type("\x04")
         terminal.expect("✗ risky")
         assert terminal.end() == 0
-        assert not (desk / "trace").exists()
+        assert not (workdir / "trace").exists()
 
 
-def test_no_answer_in_time_denies_and_leaves_a_clean_line(backend, home, desk, plan):
-    arguments = ("run", call("risky", desk / "quick").strip(), "--plan", plan, "--backend", backend)
-    with open_terminal(*arguments, home=home, cwd=desk) as terminal:
+def test_no_answer_in_time_denies_and_leaves_a_clean_line(backend, home, workdir, plan):
+    arguments = ("run", call("risky", workdir / "quick").strip(), "--plan", plan, "--backend", backend)
+    with open_terminal(*arguments, home=home, cwd=workdir) as terminal:
         terminal.expect("(no answer within 0.3 s means deny)")
         terminal.expect("Your answer: \n")
         terminal.expect("✗ risky")
         assert terminal.end() == 0
-        assert not (desk / "quick").exists()
+        assert not (workdir / "quick").exists()
         assert terminal.is_as_before()
 
 
-def test_yes_asks_nothing(home, desk, plan):
-    prompt = call("risky", desk / "trace").strip()
-    with open_terminal("run", prompt, "--yes", "--plan", plan, home=home, cwd=desk) as terminal:
+def test_yes_asks_nothing(home, workdir, plan):
+    prompt = call("risky", workdir / "trace").strip()
+    with open_terminal("run", prompt, "--yes", "--plan", plan, home=home, cwd=workdir) as terminal:
         terminal.expect("✓ risky")
         assert terminal.end() == 0
         assert "Your answer" not in terminal.text
-        assert (desk / "trace").exists()
+        assert (workdir / "trace").exists()
 
 
 # ── ends ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(("which", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_a_signal_stops_the_turn_closes_the_session_and_is_the_exit_code(which, code, backend, home, desk, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=desk) as terminal:
+def test_a_signal_stops_the_turn_closes_the_session_and_is_the_exit_code(which, code, backend, home, workdir, plan):
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
-        terminal.type(call("wait_for", desk / "gate"))
+        terminal.type(call("wait_for", workdir / "gate"))
         terminal.expect("s  wait_for")
         terminal.send(which)
         assert terminal.end() == code
-        assert (desk / "gate.cancelled").exists()
+        assert (workdir / "gate.cancelled").exists()
         assert terminal.is_as_before()
 
 
-def test_a_signal_at_the_prompt_ends_the_chat(backend, home, desk, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=desk) as terminal:
+def test_a_signal_at_the_prompt_ends_the_chat(backend, home, workdir, plan):
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
         terminal.send(signal.SIGTERM)
         assert terminal.end() == 143
         assert terminal.is_as_before()
 
 
-def test_a_terminal_that_goes_away_stops_the_tool(home, desk, plan):
-    with open_terminal("run", call("wait_for", desk / "gate").strip(), "--plan", plan, home=home, cwd=desk) as terminal:
+def test_a_terminal_that_goes_away_stops_the_tool(home, workdir, plan):
+    with open_terminal(
+        "run", call("wait_for", workdir / "gate").strip(), "--plan", plan, home=home, cwd=workdir
+    ) as terminal:
         terminal.expect("s  wait_for")
         terminal.hang_up()
         assert terminal.end() == 129
-        assert (desk / "gate.cancelled").exists()
+        assert (workdir / "gate.cancelled").exists()
 
 
-def test_a_session_goes_on_after_its_process_was_killed(backend, home, desk, plan, tmp_path):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=desk) as terminal:
+def test_a_session_goes_on_after_its_process_was_killed(backend, home, workdir, plan, tmp_path):
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
         terminal.type("history\n")
         terminal.expect("1 prompts so far")
         terminal.expect("› ")
-        terminal.type(call("wait_for", desk / "gate"))
+        terminal.type(call("wait_for", workdir / "gate"))
         terminal.expect("s  wait_for")
         terminal.send(signal.SIGKILL)
         assert terminal.end() == -signal.SIGKILL
@@ -352,7 +362,7 @@ def test_a_session_goes_on_after_its_process_was_killed(backend, home, desk, pla
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     with open_terminal("run", "--resume", "last", "--backend", backend, home=home, cwd=elsewhere) as terminal:
-        terminal.expect(f"Working in {desk}, where this session was begun.")
+        terminal.expect(f"Working in {workdir}, where this session was begun.")
         terminal.expect("Going on with session")
         terminal.expect("› ")
         terminal.type("history\n")
@@ -365,33 +375,33 @@ def test_a_session_goes_on_after_its_process_was_killed(backend, home, desk, pla
     assert calls == [m["tool_call_id"] for m in messages if m["role"] == "tool"]
 
 
-def test_live_lines_of_tools_that_run_side_by_side_leave_one_line_each(home, desk, plan):
-    prompt = "both " + " ".join(json.dumps({"path": str(desk / name)}, separators=(",", ":")) for name in ("a", "b"))
-    with open_terminal("run", prompt, "--plan", plan, home=home, cwd=desk) as terminal:
-        terminal.expect("desk/a")
-        terminal.expect("desk/b")
+def test_live_lines_of_tools_that_run_side_by_side_leave_one_line_each(home, workdir, plan):
+    prompt = "both " + " ".join(json.dumps({"path": str(workdir / name)}, separators=(",", ":")) for name in ("a", "b"))
+    with open_terminal("run", prompt, "--plan", plan, home=home, cwd=workdir) as terminal:
+        terminal.expect(f"{workdir.name}/a")
+        terminal.expect(f"{workdir.name}/b")
         terminal.expect("1 s  wait_for")  # the clock runs
-        (desk / "b").touch()
+        (workdir / "b").touch()
         terminal.expect("✓ wait_for")
-        (desk / "a").touch()
+        (workdir / "a").touch()
         terminal.expect("✓ wait_for")
         terminal.expect("done:")
         assert terminal.end() == 0
         assert terminal.is_as_before()
 
 
-def test_a_terminal_without_abilities_gets_no_escape_sequences(home, desk, plan):
-    arguments = ("run", call("wait_for", desk / "gate").strip(), "--plan", plan)
-    (desk / "gate").touch()
-    with open_terminal(*arguments, home=home, cwd=desk, extra={"TERM": "dumb"}) as terminal:
+def test_a_terminal_that_cannot_move_its_cursor_gets_no_escape_sequences(home, workdir, plan):
+    arguments = ("run", call("wait_for", workdir / "gate").strip(), "--plan", plan)
+    (workdir / "gate").touch()
+    with open_terminal(*arguments, home=home, cwd=workdir, extra={"TERM": "dumb"}) as terminal:
         assert terminal.end() == 0
         assert "→ wait_for" in terminal.text
         assert "\x1b" not in terminal.screen
 
 
-def test_words_of_the_model_cannot_reach_the_terminal_as_commands(home, desk, plan):
+def test_output_of_the_model_has_no_escape_sequences_at_a_terminal(home, workdir, plan):
     evil = "say \x1b]0;title\x07 \x1b[2J \x9b31m \u202egnp.exe \x08\x08 \r"
-    with open_terminal("run", evil, "--plan", plan, home=home, cwd=desk) as terminal:
+    with open_terminal("run", evil, "--plan", plan, home=home, cwd=workdir) as terminal:
         terminal.expect("\\x1b]0;title\\x07")
         assert terminal.end() == 0
         assert not {"\x1b]0", "\x1b[2J", "\x9b", "\u202e", "\x08"} & {

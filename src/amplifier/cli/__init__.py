@@ -1,4 +1,4 @@
-"""The command ``amplifier``: ``_main`` starts it, ``_app`` lists the commands, then one file per noun."""
+"""The command ``amplifier``: `commands.main` starts it, `commands.app` lists the commands."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""One run of an agent from the command line, from the choice of its plan to its exit code; inside `anyio.run`.
-
-Above: the commands `run` and `session resume`. Below: `_composition`, `_agent`, `_chat`.
-"""
+"""One run of an agent from the command line: builds its plan, runs its turns, reports the result, chooses the exit code."""
 
 from __future__ import annotations
 
@@ -17,43 +14,44 @@ import anyio
 import attrs
 
 from amplifier._json import visible_text
-from amplifier.cli.core.error_messages import complaint, exit_code_of
+from amplifier.cli.core.error_messages import error_message, exit_code_of
 from amplifier.cli.core.exit_codes import CommandError, Exit, OutputLostError
 from amplifier.cli.core.turn_record import Outcome, TurnRecord, as_json
-from amplifier.cli.sessions.home_folder import running_below
-from amplifier.cli.sessions.running_tasks import answering
+from amplifier.cli.sessions.home_folder import running_folder
+from amplifier.cli.sessions.running_commands import answer_task_requests
 from amplifier.cli.sessions.store import SessionRecord, SessionStore, now
+from amplifier.cli.terminal.display import Display, OutputFormat
 from amplifier.cli.terminal.keyboard import Keyboard
-from amplifier.cli.terminal.log_output import LogLines, send_logs_to
+from amplifier.cli.terminal.log_output import LogNotices, install_log_handler
 from amplifier.cli.terminal.output import StandardStreams
-from amplifier.cli.terminal.screen import OutputFormat, Screen
+from amplifier.contracts import ApprovalSystem
 from amplifier.errors import MissingExtraError
-from amplifier.errors import ModuleNotFoundError as NoSuchModule
+from amplifier.errors import ModuleNotFoundError as UnknownModuleError
 from amplifier.kernel import AmplifierSession
 from amplifier.loading import ModuleLoader
 from amplifier.plan import check_plan
 
-from .approvals import AllowEverything, ApprovalSystem, AskAtTerminal, DenyEverything
+from .approvals import AllowEverything, AskAtTerminal, DenyEverything
 from .chat import Chat
-from .default_plan import Composition, compose, place
-from .signals import Stopper, heard_signals
-from .terminal_agent import Agent, exit_code_for
+from .default_plan import AgentPlan, build_plan, with_storage_paths
+from .signals import SignalHandler, handled_signals
+from .terminal_agent import TerminalAgent
 
-__all__ = ["Job", "print_failure", "run_job"]
+__all__ = ["RunRequest", "print_error_json", "run_agent"]
 
-_TICK = 0.25
-"""Seconds between two looks of the live lines at the clock."""
+_REFRESH_INTERVAL = 0.25
+"""Seconds between two updates of the live lines."""
 
 
 @attrs.frozen(kw_only=True)
-class Job:
+class RunRequest:
     """What the user asked for.
 
     Attributes:
         prompt: None for a chat.
-        provider: As the user wrote it; None leaves the choice to the composition.
+        provider: As the user wrote it; None for the default one.
         resumed: The session to go on with; None for a new one.
-        session_id: The new session's id.
+        session_id: The id of the resumed or the new session.
     """
 
     store: SessionStore
@@ -70,229 +68,191 @@ class Job:
     debug: bool = False
 
 
-def run_job(job: Job) -> int:
-    """Run it to its end and return the exit code; everything there is to say has been said then."""
+def run_agent(request: RunRequest) -> int:
+    """Run an agent, report the result and return the exit code."""
+    if request.backend == "trio":
+        try:
+            import trio  # noqa: F401, PLC0415  # belongs to an extra
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("--backend trio", extra="trio", missing="trio") from error
     streams = StandardStreams()
-    screen = Screen(streams, job.output_format, quiet=job.quiet)
-    logged = send_logs_to(screen, debug=job.debug)
-    if job.backend == "trio":
-        _require_trio()
-    performance = _Performance(job, streams, screen, logged)
+    display = Display(streams, request.output_format, quiet=request.quiet)
+    agent_run = _AgentRun(request, streams, display, install_log_handler(display, debug=request.debug))
     try:
-        with answering(running_below(job.store.root.parent), job.session_id, job.backend, screen):
-            anyio.run(performance.run, backend=job.backend)
+        with answer_task_requests(
+            running_folder(request.store.root.parent), request.session_id, request.backend, display
+        ):
+            anyio.run(agent_run.run, backend=request.backend)
     except BrokenPipeError:
         return Exit.BROKEN_PIPE
     except OutputLostError as error:
-        screen.notice(f"amplifier: {error}", "error")
+        display.notice(f"amplifier: {error}", "error")
         return error.exit_code
     finally:
         if streams.out.is_lost:
-            streams.silence()
-    return performance.exit_code
+            streams.discard_stdout()
+    return agent_run.exit_code
 
 
-def print_failure(error: Exception, output_format: OutputFormat) -> None:
-    """The JSON object of a run that could not even be prepared; the message for people is the caller's."""
-    outcome = Outcome(status="error", error=complaint(error), exception=error)
+def print_error_json(error: Exception, output_format: OutputFormat) -> None:
+    """Print the JSON object of a run that could not be prepared; the caller prints the message for people."""
+    outcome = Outcome(status="error", error=error_message(error), exception=error)
     trace = output_format == "json-trace"
     _print_object(StandardStreams(), as_json(outcome, TurnRecord(), exit_code=exit_code_of(error), trace=trace))
 
 
-def _require_trio() -> None:
-    try:
-        import trio  # noqa: F401, PLC0415  # an extra: few need it, and asyncio is always there
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("--backend trio", extra="trio", missing="trio") from error
+class _AgentRun:
+    """The state of one run."""
 
-
-class _Performance:
-    """A job while it runs."""
-
-    def __init__(self, job: Job, streams: StandardStreams, screen: Screen, logged: LogLines) -> None:
-        self._job = job
-        self._logged = logged
+    def __init__(self, request: RunRequest, streams: StandardStreams, display: Display, log: LogNotices) -> None:
+        self._request = request
+        self._log = log
         self._streams = streams
-        self._screen = screen
-        self._keyboard = Keyboard() if Keyboard.is_there() else None
-        self._agent: Agent | None = None
+        self._display = display
+        self._keyboard = Keyboard() if Keyboard.is_available() else None
+        self._agent: TerminalAgent | None = None
         self._outcome: Outcome | None = None
         self.exit_code: int = Exit.OK
 
     async def run(self) -> None:
-        """Do the job; raises nothing but what is wrong with standard output."""
-        self._stopper = Stopper(self._screen)
-        problem: BaseException | None = None
-        with anyio.open_signal_receiver(*heard_signals()) as signals:
+        """Run to the end; raises only errors of standard output."""
+        self._signal_handler = SignalHandler(self._display)
+        problem: Exception | None = None
+        with anyio.open_signal_receiver(*handled_signals()) as signals:
             async with anyio.create_task_group() as group:
-                group.start_soon(self._stopper.watch, signals)
-                group.start_soon(self._tick)
-                with self._stopper.scope:
+                group.start_soon(self._signal_handler.watch, signals)
+                group.start_soon(self._refresh_live_lines)
+                with self._signal_handler.scope:
                     try:
                         await self._run()
-                    except Exception as error:  # noqa: BLE001  # told to the user below, outside of the group that would wrap it
+                    except Exception as error:  # noqa: BLE001  # reported below, outside of the group that would wrap it
                         problem = error
                 group.cancel_scope.cancel()
-        self._conclude(problem)
+        self._finish(problem)
 
-    async def _tick(self) -> None:
+    async def _refresh_live_lines(self) -> None:
         while True:
-            await anyio.sleep(_TICK)
-            self._screen.draw_live_lines()
+            await anyio.sleep(_REFRESH_INTERVAL)
+            self._display.draw_live_lines()
 
     async def _run(self) -> None:
-        job = self._job
-        composition = await self._compose()
-        plan = place(composition.plan, sessions=job.store.root)
+        request = self._request
+        available = {info.id for info in await ModuleLoader().discover()}
+        agent_plan = build_plan(available, file=request.plan, provider=request.provider, model=request.model)
         session = AmplifierSession(
-            plan,
-            session_id=job.session_id,
+            with_storage_paths(agent_plan.plan, sessions=request.store.root),
+            session_id=request.session_id,
             approval_system=self._approval_system(),
-            display_system=self._screen,
-            is_resumed=job.resumed is not None,
+            display_system=self._display,
+            is_resumed=request.resumed is not None,
         )
-        self._logged.hold_back()
+        self._log.hold()
         async with session:
-            record = self._new_record(composition)
-            agent = self._agent = Agent(session, job.store, record, self._screen, self._stopper)
-            wanted = None if job.plan is None else job.provider
-            agent.check(self._logged, lenient=_is_lenient(composition.plan), wanted=wanted)
-            self._logged.show_held()
-            self._introduce(composition)
-            if job.prompt is None:
+            record = self._session_record(agent_plan)
+            agent = self._agent = TerminalAgent(session, request.store, record, self._display, self._signal_handler)
+            agent.check_modules(self._log, wanted=None if request.plan is None else request.provider)
+            self._log.show_held()
+            for note in agent_plan.notes:
+                self._display.notice(note, "warning")
+            if request.plan is not None:
+                for warning in check_plan(agent_plan.plan)[1]:
+                    self._display.notice(visible_text(f"{request.plan.name}: {warning}", multiline=False), "warning")
+            if request.prompt is None:
                 assert self._keyboard is not None
                 await Chat(agent, self._keyboard, self._streams.err).run()
             else:
-                self._outcome = await agent.perform(job.prompt)
-
-    async def _compose(self) -> Composition:
-        job = self._job
-        available = {info.id for info in await ModuleLoader().discover()}
-        return compose(available, file=job.plan, provider=job.provider, model=job.model)
+                self._outcome = await agent.run_turn(request.prompt)
 
     def _approval_system(self) -> ApprovalSystem:
-        if self._job.yes:
-            return AllowEverything(self._screen)
+        if self._request.yes:
+            return AllowEverything(self._display)
         if self._keyboard is None or not self._streams.err.is_terminal:
-            return DenyEverything(self._screen)
-        return AskAtTerminal(self._screen, self._streams.err, self._keyboard, self._stopper)
+            return DenyEverything(self._display)
+        return AskAtTerminal(self._display, self._streams.err, self._keyboard, self._signal_handler)
 
-    def _new_record(self, composition: Composition) -> SessionRecord:
-        job = self._job
-        known = job.resumed or SessionRecord(session_id=job.session_id, created=now(), directory=str(Path.cwd()))
+    def _session_record(self, agent_plan: AgentPlan) -> SessionRecord:
+        request = self._request
+        known = request.resumed or SessionRecord(
+            session_id=request.session_id, created=now(), directory=str(Path.cwd())
+        )
         return attrs.evolve(
             known,
-            provider=composition.provider,
-            model=job.model,
-            plan=None if job.plan is None else str(job.plan.absolute()),
-            backend=job.backend,
+            provider=agent_plan.provider,
+            model=request.model,
+            plan=None if request.plan is None else str(request.plan.absolute()),
+            backend=request.backend,
         )
 
-    def _introduce(self, composition: Composition) -> None:
-        for note in composition.notes:
-            self._screen.notice(note, "warning")
-        if self._job.plan is not None:
-            for warning in check_plan(composition.plan)[1]:
-                self._screen.notice(visible_text(f"{self._job.plan.name}: {warning}", multiline=False), "warning")
+    # ── after the session is closed ──
 
-    # ── the end ──
-
-    def _conclude(self, problem: BaseException | None) -> None:
-        """Everything is closed: say how it went and choose the exit code."""
-        self._logged.show_held()
+    def _finish(self, problem: Exception | None) -> None:
+        """Report how the run ended and choose the exit code."""
+        self._log.show_held()
         if self._agent is None or self._agent.turns == 0:
-            self._forget_empty_session()
+            self._delete_empty_session()
         if isinstance(problem, BrokenPipeError):
             raise problem
-        ended_by = self._stopper.ended_by
+        ended_by = self._signal_handler.ended_by
         if problem is not None:
-            self._outcome = Outcome(status="error", error=self._words_about(problem), exception=problem)
+            message, plan = error_message(problem), self._request.plan
+            if plan is not None and isinstance(problem, UnknownModuleError):
+                # A session without its loop or its context does not check the rest of its plan.
+                message += f" There may be more: amplifier plan check {shlex.quote(str(plan))}"
+            self._outcome = Outcome(status="error", error=message, exception=problem)
             self.exit_code = exit_code_of(problem)
         elif ended_by is not None:
-            said = self._said()
-            self._outcome = Outcome(status="cancelled", response=said, error=f"ended by {ended_by.name}")
+            response = None if self._agent is None else self._agent.latest.unfinished or None
+            if self._outcome is not None:
+                response = self._outcome.response
+            self._outcome = Outcome(status="cancelled", response=response, error=f"ended by {ended_by.name}")
             self.exit_code = 128 + ended_by
         elif self._outcome is not None:
-            self.exit_code = exit_code_for(self._outcome)
-        self._report()
-
-    def _words_about(self, problem: BaseException) -> str:
-        # Without its loop or its memory a session does not look at the rest of its plan.
-        said, plan = complaint(problem), self._job.plan
-        if plan is not None and isinstance(problem, NoSuchModule):
-            return f"{said} There may be more: amplifier plan check {shlex.quote(str(plan))}"
-        return said
-
-    def _said(self) -> str | None:
-        """The answer as far as there is one, when a signal has ended everything."""
+            self.exit_code = self._outcome.exit_code
         if self._outcome is not None:
-            return self._outcome.response
-        return None if self._agent is None else self._agent.latest.unfinished or None
+            self._report(self._outcome)
 
-    def _forget_empty_session(self) -> None:
-        """A session in which nothing was said is not worth listing."""
-        job = self._job
-        if (
-            job.resumed is None
-            and job.store.exists(job.session_id)
-            and not job.store.transcript(job.session_id).messages
-        ):
+    def _delete_empty_session(self) -> None:
+        store, session_id = self._request.store, self._request.session_id
+        is_new = self._request.resumed is None and store.exists(session_id)
+        if is_new and not store.transcript(session_id).messages:
             with suppress(OSError, CommandError):
-                job.store.delete(job.session_id)
+                store.delete(session_id)
 
-    def _report(self) -> None:
-        job, outcome = self._job, self._outcome
-        if outcome is None:
-            return
-        if outcome.status == "error":
-            self._screen.notice(f"amplifier: {outcome.error}", "error")
-        elif outcome.status == "cancelled" and self._stopper.ended_by in (None, signal.SIGINT):
-            self._tell_stopped()
-        if job.debug and outcome.exception is not None:
-            self._streams.err.line("".join(traceback.format_exception(outcome.exception)))
+    def _report(self, outcome: Outcome) -> None:
+        request, agent = self._request, self._agent
+        if agent is not None and agent.turns == 0:
+            agent = None
         files = {} if self._agent is None else self._agent.files()
-        if job.output_format == "text":
-            self._tell_where(files)
-        else:
-            self._print_json(outcome, files)
-
-    def _tell_stopped(self) -> None:
-        agent = self._agent
-        if agent is not None and agent.turns:
+        if outcome.status == "error":
+            self._display.notice(f"amplifier: {outcome.error}", "error")
+        elif (
+            agent is not None
+            and outcome.status == "cancelled"
+            and self._signal_handler.ended_by in (None, signal.SIGINT)
+        ):
             # A context that keeps nothing on disk ends with this process, and the conversation with it.
-            words = agent.words_about_stopping() if "transcript" in agent.files() else "Stopped."
-            self._screen.notice(words, "warning")
-
-    def _tell_where(self, files: dict[str, str]) -> None:
-        agent = self._agent
-        if agent is None or agent.turns == 0:
-            return
-        work = agent.latest
-        counted = f"{len(work.tools)} tool call{'' if len(work.tools) == 1 else 's'}, {work.seconds:.1f} s"
-        tokens = f", {agent.tokens} tokens" if agent.tokens else ""
-        self._screen.notice(f"session {agent.session.session_id} ({counted}{tokens})")
-        for name, path in files.items():
-            self._screen.notice(f"{name} {path}")
-
-    def _print_json(self, outcome: Outcome, files: dict[str, str]) -> None:
-        agent = self._agent
-        shown: dict[str, Any] = as_json(
-            outcome,
-            TurnRecord() if agent is None else agent.latest,
-            session_id=None if agent is None or agent.turns == 0 else agent.session.session_id,
-            exit_code=self.exit_code,
-            files=files,
-            trace=self._job.output_format == "json-trace",
-        )
-        _print_object(self._streams, shown)
+            self._display.notice(agent.stopped_message() if "transcript" in files else "Stopped.", "warning")
+        if request.debug and outcome.exception is not None:
+            self._streams.err.line("".join(traceback.format_exception(outcome.exception)))
+        if request.output_format != "text":
+            shown = as_json(
+                outcome,
+                TurnRecord() if self._agent is None else self._agent.latest,
+                session_id=None if agent is None else request.session_id,
+                exit_code=self.exit_code,
+                files=files,
+                trace=request.output_format == "json-trace",
+            )
+            _print_object(self._streams, shown)
+        elif agent is not None:
+            turn = agent.latest
+            calls = f"{len(turn.tools)} tool call{'' if len(turn.tools) == 1 else 's'}, {turn.seconds:.1f} s"
+            tokens = f", {agent.tokens} tokens" if agent.tokens else ""
+            self._display.notice(f"session {request.session_id} ({calls}{tokens})")
+            for name, path in files.items():
+                self._display.notice(f"{name} {path}")
 
 
-def _is_lenient(plan: dict[str, Any]) -> bool:
-    """Whether the plan says in so many words that its modules may fail."""
-    session = plan.get("session")
-    return isinstance(session, dict) and session.get("strict") is False
-
-
-def _print_object(streams: StandardStreams, shown: dict[str, Any]) -> None:
+def _print_object(streams: StandardStreams, value: dict[str, Any]) -> None:
     # Escaped to ASCII: valid in every encoding, and harmless if a terminal shows it.
-    streams.out.write(json.dumps(shown, default=str) + "\n")
+    streams.out.write(json.dumps(value, default=str) + "\n")

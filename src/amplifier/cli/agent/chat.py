@@ -1,17 +1,18 @@
-"""The interactive chat: a prompt, a turn, a prompt, and the commands that begin with a slash."""
+"""The interactive chat: reads messages, runs a turn for each, and executes commands that begin with a slash."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import anyio
 
 from amplifier._json import visible_text
 from amplifier._spelling import nearest
-from amplifier.cli.agent.terminal_agent import Agent
-from amplifier.cli.core.error_messages import complaint
-from amplifier.cli.sessions.home_folder import history_below
+from amplifier.cli.agent.terminal_agent import TerminalAgent
+from amplifier.cli.core.error_messages import error_message
+from amplifier.cli.sessions.home_folder import history_file
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.output import Output
 from amplifier.cli.terminal.prompt_history import PromptHistory
@@ -26,16 +27,17 @@ _CONTINUED = "\\"
 
 
 class Chat:
-    """Talks until the person leaves.
+    """A chat with an agent.
 
     Args:
-        agent: Who answers.
+        agent: Answers.
         keyboard: Where lines come from.
         terminal: Where the prompt is shown.
     """
 
-    def __init__(self, agent: Agent, keyboard: Keyboard, terminal: Output) -> None:
+    def __init__(self, agent: TerminalAgent, keyboard: Keyboard, terminal: Output) -> None:
         self._agent = agent
+        self._display = agent.display
         self._keyboard = keyboard
         self._terminal = terminal
         self._line_prompt: LinePrompt | None = None  # None for a terminal that cannot move its cursor
@@ -50,16 +52,16 @@ class Chat:
         }
 
     async def run(self) -> None:
-        """Talk until the person leaves."""
+        """Chat until the person leaves."""
         self._greet()
-        if self._terminal.is_capable:
+        if self._terminal.can_move_cursor:
             self._line_prompt = await self._open_line_prompt()
         while not self._is_over:
             line = await self._read()
             if line is not None and self._line_prompt is not None:
                 self._line_prompt.remember(line)
             if line is None:
-                self._leave()
+                await self._exit()
             elif line.startswith("//"):
                 await self._turn(line[1:])
             elif line.startswith("/"):
@@ -77,24 +79,21 @@ class Chat:
         return LinePrompt(
             self._keyboard,
             self._terminal,
-            PromptHistory(history_below(self._agent.store.root.parent)),
+            PromptHistory(history_file(self._agent.store.root.parent)),
             recent=[text for text in asked if isinstance(text, str)],
             completions={f"/{name}": summary for name, (summary, _) in self._commands.items()},
         )
 
     def _greet(self) -> None:
         agent = self._agent
-        said = f"Going on with session {agent.session.session_id}" if agent.session.is_resumed else "A new session"
-        self._tell(f"{said}, answered by {agent.record.provider or 'the plan’s provider'}.")
-        self._tell("Type a message and Enter. /help lists commands; Ctrl-C stops a turn, Ctrl-D leaves.")
-
-    def _tell(self, text: str) -> None:
-        self._agent.screen.notice(text)
+        start = f"Going on with session {agent.session.session_id}" if agent.session.is_resumed else "A new session"
+        self._display.notice(f"{start}, answered by {agent.record.provider or 'the plan’s provider'}.")
+        self._display.notice("Type a message and Enter. /help lists commands; Ctrl-C stops a turn, Ctrl-D leaves.")
 
     # ── reading ──
 
     async def _read(self) -> str | None:
-        """One message; lines that end in a backslash go on in the next. None when the person wants to leave."""
+        """One message; a line that ends in a backslash continues in the next one. None when the person wants to leave."""
         lines: list[str] = []
         while True:
             line = await self._read_line("… " if lines else "› ")
@@ -105,59 +104,48 @@ class Chat:
             lines.append(line.removesuffix(_CONTINUED))
 
     async def _read_line(self, prompt: str) -> str | None:
+        """One line; empty after a first Ctrl-C, None after a second one and at the end of input."""
         if not self._terminal.at_line_start:
             self._terminal.write("\n")
-        with anyio.CancelScope() as scope, self._agent.stopper.interrupts_go_to(scope.cancel):
-            try:
+        # The line prompt raises KeyboardInterrupt for Ctrl-C as a key, which comes in place of the signal.
+        with suppress(KeyboardInterrupt), anyio.CancelScope() as scope:
+            with self._agent.signal_handler.redirect_interrupts(scope.cancel):
                 line = await self._enter(self._terminal.glyph(prompt, "> "))
-            except KeyboardInterrupt:  # Ctrl-C as a key, which the line prompt takes in place of the signal
-                return self._after_interrupt()
             if not scope.cancel_called:
-                return self._after_line(line)
-        return self._after_interrupt()
+                self._was_interrupted = False
+                return line
+        dropped = "" if self._line_prompt is None else self._line_prompt.dropped
+        if self._was_interrupted and not dropped:  # with text entered meanwhile, Ctrl-C drops that text
+            return None
+        self._was_interrupted = True
+        self._display.notice("Press Ctrl-C again to leave.")
+        return ""
 
     async def _enter(self, prompt: str) -> str | None:
-        """One line from the person; notices wait meanwhile, or they would appear in the middle of it."""
+        """One line from the person; notices are held back meanwhile, or they would appear in the middle of it."""
         line_prompt = self._line_prompt
-        self._agent.screen.pause(None if line_prompt is None else line_prompt.redraw)
+        self._display.pause(None if line_prompt is None else line_prompt.redraw)
+        line: str | None = None
         try:
             if line_prompt is not None:
                 return await line_prompt.read(prompt)
-            return await self._enter_plainly(prompt)
-        finally:
-            self._agent.screen.resume()
-
-    async def _enter_plainly(self, prompt: str) -> str | None:
-        self._terminal.write(prompt)
-        line: str | None = None
-        try:
+            self._terminal.write(prompt)
             line = await self._keyboard.read_line()
+            return line
         finally:
-            if line is None:
+            if line is None and line_prompt is None:
                 self._terminal.write("\n")
-        return line
-
-    def _after_line(self, line: str | None) -> str | None:
-        self._was_interrupted = False
-        return line
-
-    def _after_interrupt(self) -> str | None:
-        dropped = "" if self._line_prompt is None else self._line_prompt.dropped
-        if self._was_interrupted and not dropped:  # with text entered meanwhile, Ctrl-C is there to drop that text
-            return None
-        self._was_interrupted = True
-        self._tell("Press Ctrl-C again to leave.")
-        return ""
+            self._display.resume()
 
     # ── answering ──
 
     async def _turn(self, prompt: str) -> None:
-        outcome = await self._agent.perform(prompt)
+        outcome = await self._agent.run_turn(prompt)
         self._agent.session.coordinator.cancellation.reset()
         if outcome.status == "error":
-            self._agent.screen.notice(outcome.error or "the turn failed", "error")
+            self._display.notice(outcome.error or "the turn failed", "error")
         elif outcome.status == "cancelled":
-            self._agent.screen.notice(self._agent.words_about_stopping(), "warning")
+            self._display.notice(self._agent.stopped_message(), "warning")
 
     async def _command(self, name: str) -> None:
         found = self._commands.get({"quit": "exit", "q": "exit", "?": "help"}.get(name, name))
@@ -165,28 +153,29 @@ class Chat:
             near = nearest(name, self._commands)
             advice = f"did you mean /{near}?" if near else "/help lists them"
             shown = visible_text(name, multiline=False)
-            self._agent.screen.notice(f"there is no command /{shown}; {advice} (// sends a slash)", "warning")
+            self._display.notice(f"there is no command /{shown}; {advice} (// sends a slash)", "warning")
             return
         try:
             await found[1]()
         except (AmplifierError, OSError) as error:
-            self._agent.screen.notice(complaint(error), "error")
+            self._display.notice(error_message(error), "error")
 
     async def _help(self) -> None:
         for name, (summary, _) in self._commands.items():
-            self._agent.screen.line(f"  /{name:8} {summary}")
-        self._agent.screen.line("  A line that ends in \\ goes on in the next one; // at the start sends a slash.")
+            self._display.line(f"  /{name:8} {summary}")
+        self._display.line("  A line that ends in \\ goes on in the next one; // at the start sends a slash.")
 
     async def _tools(self) -> None:
         tools = self._agent.session.coordinator.get("tools") or {}
         for name, tool in tools.items():
             summary = str(getattr(tool, "description", "")).strip().partition("\n")[0]
             shown = visible_text(f"  {name:16} {summary}", multiline=False)
-            room = self._terminal.width() - 1
-            is_cut = len(shown) > room
-            self._agent.screen.line(shown[: room - 1] + self._terminal.glyph("…", ".") if is_cut else shown)
+            width = self._terminal.width() - 1
+            if len(shown) > width:
+                shown = shown[: width - 1] + self._terminal.glyph("…", ".")
+            self._display.line(shown)
         if not tools:
-            self._agent.screen.line("  no tools are mounted")
+            self._display.line("  no tools are mounted")
 
     async def _status(self) -> None:
         agent = self._agent
@@ -202,18 +191,15 @@ class Chat:
         }
         for name, value in facts.items():
             if value is not None:
-                agent.screen.line(f"  {name:10} {visible_text(value, multiline=False)}")
+                self._display.line(f"  {name:10} {visible_text(value, multiline=False)}")
 
     async def _clear(self) -> None:
         await self._agent.session.coordinator.get("context").clear()
-        self._tell("The conversation is forgotten.")
+        self._display.notice("The conversation is forgotten.")
 
     async def _exit(self) -> None:
-        self._leave()
-
-    def _leave(self) -> None:
         self._is_over = True
         if not self._terminal.at_line_start:
             self._terminal.write("\n")
         if self._agent.turns:
-            self._tell(f"To go on later: amplifier run --resume {self._agent.session.session_id}")
+            self._display.notice(f"To go on later: amplifier run --resume {self._agent.session.session_id}")

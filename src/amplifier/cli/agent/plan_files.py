@@ -1,7 +1,4 @@
-"""Mount plans in files: YAML, TOML or JSON, read here and never by the kernel.
-
-Above: the commands that take a plan. Below: the parsers; PyYAML belongs to an extra.
-"""
+"""Reads mount plans from YAML, TOML and JSON files; the kernel reads no files."""
 
 from __future__ import annotations
 
@@ -18,18 +15,18 @@ __all__ = ["PlanFileError", "UnknownFormat", "read_plan_file"]
 
 
 class PlanFileError(CommandError):
-    """The file cannot be read or parsed; the message says why."""
+    """The file cannot be read or parsed; the message has the reason."""
 
 
 class UnknownFormat(PlanFileError):
-    """The file's name says that it is something else than a plan."""
+    """The file's extension is none that a plan has."""
 
 
 def read_plan_file(file: Path) -> Any:
     """The file's content as plain data.
 
     Raises:
-        PlanFileError: It cannot be had; see the subclass.
+        PlanFileError: It cannot be read or parsed.
         MissingExtraError: It is YAML and PyYAML is not installed.
     """
     parse = _PARSERS.get(file.suffix.lower())

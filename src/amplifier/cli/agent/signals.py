@@ -1,14 +1,12 @@
-"""Ctrl-C once, twice, and the signals that end a process: what each of them does at each moment.
+"""Signal handling: what Ctrl-C and the signals that end a process do, depending on what the command is doing.
 
     while …              Ctrl-C                                                    SIGTERM, SIGHUP
     a turn runs          1st: stop after the running step; 2nd: stop now           everything is cancelled, the
     the prompt waits     the line is dropped; on an empty line twice: leave        session is closed, exit code
     anything else        everything is cancelled                                   128 + signal
 
-Code that refuses to stop cannot be ended from inside. A Ctrl-C that comes seconds after "stop now" therefore leaves the process at
-once, whatever is left behind.
-
-Above: `_agent` and `_chat`. Below: the kernel's cancellation token.
+Code that refuses to stop cannot be ended from inside. A Ctrl-C that comes seconds after "stop now" therefore ends the process
+immediately, whatever is left behind.
 """
 
 from __future__ import annotations
@@ -23,36 +21,36 @@ from typing import Any
 
 import anyio
 
-from amplifier.cli.terminal.screen import Screen
+from amplifier.cli.terminal.display import Display
 
-__all__ = ["Stopper", "heard_signals"]
+__all__ = ["SignalHandler", "handled_signals"]
 
-PATIENCE = 2.0
-"""Seconds after "stop now" in which a further Ctrl-C is taken for impatience and not for despair."""
+FORCE_EXIT_AFTER = 2.0
+"""Seconds after "stop now" in which a further Ctrl-C is ignored; later ones end the process."""
 
 
-def heard_signals() -> list[Signals]:
-    """The signals to listen to; one that our parent had us ignore (nohup, a background job) stays ignored."""
+def handled_signals() -> list[Signals]:
+    """The signals to handle; one that the parent process ignores (nohup, a background job) stays ignored."""
     wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     return [each for each in wanted if signal.getsignal(each) is not signal.SIG_IGN]
 
 
-class Stopper:
+class SignalHandler:
     """Decides what a signal does.
 
     Args:
-        screen: Where it says so.
+        display: Shows what the signal does.
 
     Attributes:
         scope: Around everything the command does.
         ended_by: The signal that ended the command, if one did.
     """
 
-    def __init__(self, screen: Screen) -> None:
-        self._screen = screen
+    def __init__(self, display: Display) -> None:
+        self._display = display
         self._token: Any = None
         self._on_interrupt: Callable[[], None] | None = None
-        self._told_to_stop_now: float | None = None
+        self._stopping_since: float | None = None
         self.scope = anyio.CancelScope()
         self.ended_by: Signals | None = None
 
@@ -62,34 +60,34 @@ class Stopper:
             self.receive(received)
 
     def receive(self, received: Signals) -> None:
-        """Act upon one signal."""
+        """Handle one signal."""
         if received is not signal.SIGINT:
             self._end(received)
             return
-        self._screen.after_echo()
+        self._display.note_terminal_echo()
         if self._on_interrupt is not None:
             self._on_interrupt()
         elif self._token is not None:
-            self._interrupt_turn()
+            self.interrupt_turn()
         elif self.ended_by is None:
-            self._screen.notice("Stopping. (Ctrl-C)")
+            self._display.notice("Stopping. (Ctrl-C)")
             self._end(received)
         else:
-            self._leave_at_once()
+            self._force_exit()
 
     @contextmanager
     def during_turn(self, token: Any) -> Iterator[None]:
         """A turn runs that ``token`` stops."""
         self._token = token
-        self._told_to_stop_now = None
+        self._stopping_since = None
         try:
             yield
         finally:
             self._token = None
 
     @contextmanager
-    def interrupts_go_to(self, receiver: Callable[[], None]) -> Iterator[None]:
-        """Somebody waits for the person and wants to hear of Ctrl-C first."""
+    def redirect_interrupts(self, receiver: Callable[[], None]) -> Iterator[None]:
+        """Call ``receiver`` for Ctrl-C while the person is being asked something."""
         before, self._on_interrupt = self._on_interrupt, receiver
         try:
             yield
@@ -97,29 +95,27 @@ class Stopper:
             self._on_interrupt = before
 
     def interrupt_turn(self) -> None:
-        """As if Ctrl-C had come while nobody was being asked anything."""
-        if self._token is not None:
-            self._interrupt_turn()
-
-    def _interrupt_turn(self) -> None:
+        """Stop the running turn, if there is one: gracefully at first, immediately the second time."""
+        if self._token is None:
+            return
         if self._token.is_immediate:
-            self._leave_at_once()
+            self._force_exit()
         elif self._token.is_graceful:
-            self._screen.notice("Stopping now. (Ctrl-C)", "warning")
-            self._told_to_stop_now = time.monotonic()
+            self._display.notice("Stopping now. (Ctrl-C)", "warning")
+            self._stopping_since = time.monotonic()
             self._token.request_immediate(reason="Ctrl-C, twice")
         else:
-            self._screen.notice("Stopping after the running step. Press Ctrl-C again to stop now.", "warning")
+            self._display.notice("Stopping after the running step. Press Ctrl-C again to stop now.", "warning")
             self._token.request_graceful(reason="Ctrl-C")
 
     def _end(self, received: Signals) -> None:
         self.ended_by = self.ended_by or received
-        self._told_to_stop_now = self._told_to_stop_now or time.monotonic()
+        self._stopping_since = self._stopping_since or time.monotonic()
         self.scope.cancel()
 
-    def _leave_at_once(self) -> None:
-        since = self._told_to_stop_now
-        if since is not None and time.monotonic() - since < PATIENCE:
+    def _force_exit(self) -> None:
+        since = self._stopping_since
+        if since is not None and time.monotonic() - since < FORCE_EXIT_AFTER:
             return
-        self._screen.notice("Leaving without waiting; something did not stop and may still be running.", "error")
+        self._display.notice("Leaving without waiting; something did not stop and may still be running.", "error")
         os._exit(128 + signal.SIGINT)

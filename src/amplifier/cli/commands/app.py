@@ -1,4 +1,4 @@
-"""The list of commands, and what their errors become. Above it `_main`, below it one file per noun."""
+"""The list of commands, and how their errors are reported."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import click
 
 from amplifier.cli.core.exit_codes import CommandError, Exit
 
-from .invocation import Invocation, debug_option
 from .lazy_group import LazyGroup
+from .shared_options import GlobalOptions, debug_option
 
 __all__ = ["SECOND_NAME", "run"]
 
@@ -32,11 +32,11 @@ _COMMANDS = {
 
 class _App(LazyGroup):
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command that was asked for."""
+        """Run the requested command."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:  # click would make it the exit code of a failure
-            raise CommandError("the reader of the output is gone", exit_code=Exit.BROKEN_PIPE) from error
+            raise CommandError("the reader of the output has gone", exit_code=Exit.BROKEN_PIPE) from error
 
 
 @click.group(
@@ -59,9 +59,11 @@ def app() -> None:
 
 def run(arguments: Sequence[str] | None) -> int:
     """Run one command and return the exit code."""
-    invocation = Invocation()
+    called_as = Path(sys.argv[0]).stem if sys.argv else ""
+    name = called_as if called_as == SECOND_NAME else "amplifier"  # another distribution may own the first name
+    global_options = GlobalOptions()
     try:
-        ended = app.main(args=arguments, prog_name=_own_name(), standalone_mode=False, obj=invocation)
+        ended = app.main(args=arguments, prog_name=name, standalone_mode=False, obj=global_options)
         sys.stdout.flush()
     except click.exceptions.Exit as end:
         return end.exit_code
@@ -73,29 +75,23 @@ def run(arguments: Sequence[str] | None) -> int:
     except SystemExit as end:  # completion ends this way
         return end.code if isinstance(end.code, int) else Exit.OK
     except Exception as error:  # noqa: BLE001  # the last place before the shell: one message, no traceback
-        return _complain(error, debug=invocation.debug)
+        return _report_error(error, debug=global_options.debug)
     return ended if isinstance(ended, int) else Exit.OK
 
 
-def _own_name() -> str:
-    """The name the command was called by: the published command line may have the first one."""
-    called = Path(sys.argv[0]).stem if sys.argv else ""
-    return called if called == SECOND_NAME else "amplifier"
-
-
-def _complain(error: Exception, *, debug: bool) -> int:
-    from amplifier.cli.core.error_messages import complaint, exit_code_of  # noqa: PLC0415  # only for those who failed
+def _report_error(error: Exception, *, debug: bool) -> int:
+    from amplifier.cli.core.error_messages import error_message, exit_code_of  # noqa: PLC0415  # only needed after a failure
     from amplifier.cli.terminal.output import StandardStreams  # noqa: PLC0415  # the same
 
     code = exit_code_of(error)
     if code == Exit.BROKEN_PIPE:
-        StandardStreams.silence()
+        StandardStreams.discard_stdout()
         return code
     try:
         sys.stdout.flush()
-    except (OSError, ValueError):  # what could not be written once would be tried again, and complained about, at exit
-        StandardStreams.silence()
+    except (OSError, ValueError):  # the interpreter would try again at exit, and report it
+        StandardStreams.discard_stdout()
     if debug:
         traceback.print_exception(error)
-    print(f"amplifier: {complaint(error)}", file=sys.stderr)
+    print(f"amplifier: {error_message(error)}", file=sys.stderr)
     return code

@@ -24,6 +24,5 @@ def completion(context: click.Context, shell: str) -> None:
     root = context.find_root()
     name = root.info_name or "amplifier"
     made = kind(root.command, {}, name, f"_{name.replace('-', '_').upper()}_COMPLETE")
-    click.echo(
-        made.source_template % made.source_vars()
-    )  # not source(), which first looks for a bash to ask its version
+    # Not source(), which first looks for a bash to ask its version.
+    click.echo(made.source_template % made.source_vars())

@@ -1,4 +1,4 @@
-"""``amplifier doctor``: is everything in place, and if not, what to do about it; and what a run that hangs waits for."""
+"""``amplifier doctor``: checks the installation, with advice for each problem; shows what a run that hangs waits for."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ import anyio
 import attrs
 import click
 
-from amplifier.cli.agent.default_plan import KEYS, NEEDS, OFFLINE, TOOLS, compose, needs
-from amplifier.cli.core.error_messages import complaint
+from amplifier.cli.agent.default_plan import API_KEYS, DEFAULT_TOOLS, OFFLINE_PROVIDER, build_plan
+from amplifier.cli.core.error_messages import error_message
 from amplifier.cli.core.exit_codes import Exit
-from amplifier.cli.core.installed_modules import installed_modules
-from amplifier.cli.sessions.home_folder import HOME_VARIABLE, find_home, running_below, sessions_below
-from amplifier.cli.sessions.running_tasks import ask, find_running, running_commands
+from amplifier.cli.core.installed_modules import REQUIRED_PACKAGES, installed_modules, missing_package
+from amplifier.cli.sessions.home_folder import HOME_VARIABLE, find_home, running_folder, sessions_folder
+from amplifier.cli.sessions.running_commands import find_running, request_tasks, running_commands
 from amplifier.errors import AmplifierError
 from amplifier.loading import ModuleLoader
 from amplifier.models import to_json
 
 from .app import SECOND_NAME
-from .invocation import complete_running, debug_option, json_option
+from .shared_options import complete_running, debug_option, json_option
 
 __all__ = ["doctor"]
 
@@ -43,12 +43,16 @@ _OPTIONAL = {
     "yaml": ("cli", "plans in YAML"),
     "jsonschema_rs": ("validation", "checking tool input against schemas"),
 }
-"""Packages of extras that no single module stands for: the extra, and what it is good for."""
+"""Packages of extras that belong to no single module: the extra, and its purpose."""
+
+_REQUIRED_MODULES = {"loop-streaming", "context-persistent", OFFLINE_PROVIDER}
+_DEFAULT_MODULES = {*_REQUIRED_MODULES, *DEFAULT_TOOLS, "hooks-logging", "hooks-approval", "hooks-redaction"}
+_OTHER_NAMES = f"`{SECOND_NAME}` and `python -m amplifier` always are"
 
 
 @attrs.frozen
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     subject: str
     verdict: Verdict
@@ -71,11 +75,14 @@ def doctor(wanted: str | None, as_json: bool) -> int:
     The exit code is 0 when `amplifier run` can work and 1 when it cannot. Keys are never shown.
 
     With --tasks nothing is checked: a running `amplifier run` is asked for its tasks, with the module each is in, its deadline and
-    the line it waits at. It is not disturbed. `kill -USR1 PID` makes it print the same on its own standard error.
+    the line it waits at. It keeps running. `kill -USR1 PID` makes it print the same on its own standard error.
     """
     if wanted is not None:
-        return _show_tasks(wanted, as_json=as_json)
-    findings = [finding for look in _CHECKS for finding in _safely(look)]
+        folder = running_folder(find_home())
+        tree = request_tasks(folder, find_running(folder, wanted))
+        click.echo(to_json(tree) if as_json else str(tree))
+        return Exit.OK
+    findings = [finding for check in _CHECKS for finding in _findings(check)]
     failed = any(finding.verdict == "problem" for finding in findings)
     if as_json:
         shown = {"ok": not failed, "findings": [attrs.asdict(finding) for finding in findings]}
@@ -87,21 +94,14 @@ def doctor(wanted: str | None, as_json: bool) -> int:
     return Exit.FAILED if failed else Exit.OK
 
 
-def _show_tasks(wanted: str, *, as_json: bool) -> int:
-    folder = running_below(find_home())
-    tree = ask(folder, find_running(folder, wanted))
-    click.echo(to_json(tree) if as_json else str(tree))
-    return Exit.OK
-
-
-def _safely(look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+def _findings(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
     try:
-        yield from look()
+        yield from check()
     except Exception as error:  # noqa: BLE001  # a check that cannot be made is a finding like any other
-        yield Finding(look.__name__.removeprefix("_look_at_"), "problem", complaint(error))
+        yield Finding(check.__name__.removeprefix("_check_"), "problem", error_message(error))
 
 
-def _look_at_python() -> Iterator[Finding]:
+def _check_python() -> Iterator[Finding]:
     is_supported = sys.version_info >= (3, 11)
     yield Finding(
         "python",
@@ -110,7 +110,7 @@ def _look_at_python() -> Iterator[Finding]:
     )
 
 
-def _look_at_backends() -> Iterator[Finding]:
+def _check_backends() -> Iterator[Finding]:
     for backend in ("asyncio", "trio"):
         try:
             anyio.run(anyio.sleep, 0, backend=backend)
@@ -120,62 +120,51 @@ def _look_at_backends() -> Iterator[Finding]:
             yield Finding("backend", "ok", f"{backend} runs (anyio {_version('anyio')})")
 
 
-def _look_at_extras() -> Iterator[Finding]:
-    for package, (extra, purpose) in _OPTIONAL.items():
-        yield _package(package, extra, purpose)
-    by_package: dict[str, list[str]] = {}
-    for module_id, (package, _) in NEEDS.items():
-        by_package.setdefault(package, []).append(module_id)
-    for package, module_ids in by_package.items():
-        yield _package(package, NEEDS[module_ids[0]][1], ", ".join(module_ids))
+def _check_extras() -> Iterator[Finding]:
+    packages = dict(_OPTIONAL)
+    for module_id, (package, extra) in REQUIRED_PACKAGES.items():
+        modules = f"{packages[package][1]}, {module_id}" if package in packages else module_id
+        packages[package] = (extra, modules)
+    for package, (extra, purpose) in packages.items():
+        if find_spec(package) is not None:  # found, not imported: some take seconds
+            yield Finding("extra", "ok", f"{package} is installed ({purpose})")
+        else:
+            text = f"{package} is not installed ({purpose}): pip install 'amplifier[{extra}]'"
+            yield Finding("extra", "note", text)
 
 
-def _package(package: str, extra: str, purpose: str) -> Finding:
-    # Found, not imported: some of them take seconds.
-    if find_spec(package) is None:
-        return Finding("extra", "note", f"{package} is not installed ({purpose}): pip install 'amplifier[{extra}]'")
-    return Finding("extra", "ok", f"{package} is installed ({purpose})")
-
-
-def _look_at_modules() -> Iterator[Finding]:
-    found = [entry.info for entry in installed_modules()]
+def _check_modules() -> Iterator[Finding]:
+    found = [entry.info.id for entry in installed_modules()]
     loader = ModuleLoader()
     broken = 0
-    for info in found:
-        if needs(info.id) is not None:
+    for module_id in found:
+        if missing_package(module_id) is not None:
             continue  # reported with its extra
         try:
-            anyio.run(loader.load, info.id)
+            anyio.run(loader.load, module_id)
         except AmplifierError as error:
             broken += 1
-            yield Finding("module", "problem" if info.id in _wanted() else "note", f"{info.id}: {complaint(error)}")
+            verdict: Verdict = "problem" if module_id in _DEFAULT_MODULES else "note"
+            yield Finding("module", verdict, f"{module_id}: {error_message(error)}")
     loader.cleanup()
     yield Finding("modules", "ok" if found else "problem", f"{len(found)} found, {broken} of them broken")
-    missing = sorted(_wanted() - {info.id for info in found})
+    missing = _DEFAULT_MODULES.difference(found)
     if missing:
-        fatal = not _wanted_by_everyone().isdisjoint(missing)
-        yield Finding("modules", "problem" if fatal else "note", f"the default plan goes without {', '.join(missing)}")
+        verdict = "note" if _REQUIRED_MODULES.isdisjoint(missing) else "problem"
+        yield Finding("modules", verdict, f"the default plan goes without {', '.join(sorted(missing))}")
 
 
-def _wanted_by_everyone() -> set[str]:
-    return {"loop-streaming", "context-persistent", OFFLINE}
-
-
-def _wanted() -> set[str]:
-    return {*_wanted_by_everyone(), *TOOLS, "hooks-logging", "hooks-approval", "hooks-redaction"}
-
-
-def _look_at_keys() -> Iterator[Finding]:
-    for variable, module_id in KEYS.items():
+def _check_keys() -> Iterator[Finding]:
+    for variable, module_id in API_KEYS.items():
         is_set = bool(os.environ.get(variable))
-        said = f"{variable} is {'set' if is_set else 'not set'} ({module_id})"
-        yield Finding("key", "ok" if is_set else "note", said)
-    chosen = compose({entry.info.id for entry in installed_modules()}).provider
-    yield Finding("provider", "ok", f"{chosen} answers unless -p names another")
+        text = f"{variable} is {'set' if is_set else 'not set'} ({module_id})"
+        yield Finding("key", "ok" if is_set else "note", text)
+    chosen = build_plan({entry.info.id for entry in installed_modules()}).provider
+    yield Finding("provider", "ok", f"{chosen} answers by default; choose another with -p")
 
 
-def _look_at_command() -> Iterator[Finding]:
-    """The published command line installs a command of our name; of two the one installed last is there."""
+def _check_command() -> Iterator[Finding]:
+    """The published command line installs a command of the same name; the distribution installed last wins."""
     others = [
         f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
         for entry in entry_points(group="console_scripts", name="amplifier")
@@ -183,32 +172,27 @@ def _look_at_command() -> Iterator[Finding]:
     ]
     path = shutil.which("amplifier")
     if path is None:
-        yield Finding("command", "note", f"no command `amplifier` is on the PATH; {_instead()}")
+        yield Finding("command", "note", f"no command `amplifier` is on the PATH; {_OTHER_NAMES}")
     elif _is_ours(path):
         yield Finding("command", "ok", f"{path} is this command")
         if others:
-            yield Finding(
-                "command", "note", f"{', '.join(others)} installs a command `amplifier` as well; {_instead()}"
-            )
+            text = f"{', '.join(others)} installs a command `amplifier` as well; {_OTHER_NAMES}"
+            yield Finding("command", "note", text)
     else:
         whose = f"that of {', '.join(others)}" if others else "another program"
-        yield Finding("command", "note", f"{path} is not this command but {whose}; {_instead()}")
+        yield Finding("command", "note", f"{path} is not this command but {whose}; {_OTHER_NAMES}")
 
 
 def _is_ours(path: str) -> bool:
-    """Whether a script starts our command line, by what is written in it; the module's name is in every kind of launcher."""
+    """Whether a script starts this command line: every kind of launcher contains the module's name."""
     try:
         return _OUR_COMMAND.encode() in Path(path).read_bytes()
     except OSError:
         return False
 
 
-def _instead() -> str:
-    return f"`{SECOND_NAME}` and `python -m amplifier` always are"
-
-
-def _look_at_state() -> Iterator[Finding]:
-    sessions = sessions_below(find_home())
+def _check_state() -> Iterator[Finding]:
+    sessions = sessions_folder(find_home())
     source = HOME_VARIABLE if os.environ.get(HOME_VARIABLE) else "the default"
     try:
         sessions.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -221,20 +205,19 @@ def _look_at_state() -> Iterator[Finding]:
         yield Finding("state", "ok", f"{sessions} ({source}) can be written to")
 
 
-def _look_at_terminal() -> Iterator[Finding]:
+def _check_terminal() -> Iterator[Finding]:
     names = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name).isatty()]
     encoding = getattr(sys.stdout, "encoding", None)
     kind = os.environ.get("TERM") or "not named"
     text = f"{', '.join(names) or 'no stream'} at a terminal; TERM {kind}; output in {encoding}"
     yield Finding("terminal", "ok", text)
     if "stdin" not in names or "stderr" not in names:
-        yield Finding(
-            "terminal", "note", "nobody can be asked for permission here; a run needs --yes to be allowed things"
-        )
+        text = "no one can be asked for permission here; a run needs --yes to be allowed things"
+        yield Finding("terminal", "note", text)
 
 
-def _look_at_running() -> Iterator[Finding]:
-    for each in running_commands(running_below(find_home())):
+def _check_running() -> Iterator[Finding]:
+    for each in running_commands(running_folder(find_home())):
         text = f"session {each.session_id} since {each.started}, on {each.backend}; amplifier doctor --tasks {each.pid}"
         yield Finding("running", "ok", text)
 
@@ -247,13 +230,13 @@ def _version(distribution: str) -> str:
 
 
 _CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
-    _look_at_python,
-    _look_at_backends,
-    _look_at_extras,
-    _look_at_modules,
-    _look_at_keys,
-    _look_at_command,
-    _look_at_state,
-    _look_at_terminal,
-    _look_at_running,
+    _check_python,
+    _check_backends,
+    _check_extras,
+    _check_modules,
+    _check_keys,
+    _check_command,
+    _check_state,
+    _check_terminal,
+    _check_running,
 )

@@ -1,4 +1,4 @@
-"""A group of commands whose files are imported when a command is asked for, so that the others stay quick."""
+"""A group of commands that imports a command when it is requested, so that the others start quickly."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["LazyGroup"]
 
 
 class LazyGroup(click.Group):
-    """Knows commands by name.
+    """A group that knows its commands by name.
 
     Args:
-        lazy: Where each command is: ``file:attribute`` in this room.
-        advice: What those are told who name a command that there is not, and nothing like it either.
+        lazy: Where each command is: ``file:attribute`` in this package.
+        advice: Added to the error message about a name that resembles no command.
     """
 
     def __init__(self, *args: Any, lazy: Mapping[str, str], advice: str = "", **kwargs: Any) -> None:
@@ -41,7 +41,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that the words name; a name that is none is told what there is."""
+        """The command that the arguments name; the error for an unknown name suggests the nearest one."""
         name = args[0]
         if not name.startswith("-") and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
             names = self.list_commands(ctx)

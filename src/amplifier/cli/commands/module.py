@@ -1,4 +1,4 @@
-"""``amplifier module``: which modules there are, and what one of them is."""
+"""``amplifier module``: lists installed modules and describes one."""
 
 from __future__ import annotations
 
@@ -12,26 +12,30 @@ import click
 
 from amplifier._json import visible_text
 from amplifier._spelling import did_you_mean
-from amplifier.cli.agent.default_plan import BUILT_IN, needs
-from amplifier.cli.core.error_messages import complaint
+from amplifier.cli.core.error_messages import error_message
 from amplifier.cli.core.exit_codes import CommandError
-from amplifier.cli.core.installed_modules import all_modules, installed_ids
-from amplifier.cli.core.nearest_module import nearest_module
+from amplifier.cli.core.installed_modules import (
+    BUILT_IN_SOURCE,
+    all_modules,
+    installed_ids,
+    missing_package,
+    nearest_module,
+)
 from amplifier.cli.terminal.tables import print_table
 from amplifier.contracts import CONTRACTS
 from amplifier.errors import AmplifierError
 from amplifier.loading import CatalogueEntry, LoadedModule, ModuleLoader
 from amplifier.models import to_dict
 
-from .invocation import debug_option, json_option
 from .lazy_group import LazyGroup
+from .shared_options import debug_option, json_option
 
 __all__ = ["module"]
 
 
 @click.group(cls=LazyGroup, lazy={"new": "module_new:new", "validate": "module_validate:validate"})
 def module() -> None:
-    """Look at the modules that are installed, check one, begin one."""
+    """List and describe installed modules, check one, create one."""
 
 
 def _complete_module(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -52,21 +56,21 @@ def list_modules(kind: str | None, as_json: bool) -> None:
         raise CommandError(f"--type is {kind!r}; expected one of {', '.join(CONTRACTS)}")
     found = [entry for entry in all_modules() if kind in (None, entry.info.type)]
     if as_json:
-        click.echo(json.dumps([_facts(entry) for entry in found], indent=2))
+        click.echo(json.dumps([_description(entry) for entry in found], indent=2))
         return
     print_table(
         ["module", "kind", "version", "what it is", "from"],
-        [[e.info.id, e.info.type, e.info.version, _remark(e), _whence(e)] for e in found],
+        [[e.info.id, e.info.type, e.info.version, _remark(e), _origin(e)] for e in found],
     )
 
 
-def _facts(entry: CatalogueEntry) -> dict[str, Any]:
+def _description(entry: CatalogueEntry) -> dict[str, Any]:
     about = {"from": entry.origin, "source": entry.source, "in_use": entry.is_used}
     return {**to_dict(entry.info), **about, "missing": _missing(entry)}
 
 
 def _missing(entry: CatalogueEntry) -> dict[str, str] | None:
-    lacking = needs(entry.info.id) if entry.source == BUILT_IN else None
+    lacking = missing_package(entry.info.id) if entry.source == BUILT_IN_SOURCE else None
     return None if lacking is None else {"package": lacking[0], "extra": lacking[1]}
 
 
@@ -75,7 +79,7 @@ def _remark(entry: CatalogueEntry) -> str:
     return entry.info.description if lacking is None else f"needs {_how_to_get(lacking)}"
 
 
-def _whence(entry: CatalogueEntry) -> str:
+def _origin(entry: CatalogueEntry) -> str:
     if entry.is_used:
         return entry.origin
     why = "contested" if entry.is_contested else "not used"
@@ -97,11 +101,11 @@ def show_module(module_id: str, as_json: bool) -> None:
         near = nearest_module(module_id, installed_ids())
         advice = f"{did_you_mean(near)} " if near else ""
         raise CommandError(f"no module {module_id!r} is installed; {advice}`amplifier module list` shows all of them")
-    facts = {**_facts(found[0]), "others": [_whence(other) for other in found[1:]]}
+    facts = {**_description(found[0]), "others": [_origin(other) for other in found[1:]]}
     try:
         loaded: LoadedModule = anyio.run(ModuleLoader().load, module_id)
     except AmplifierError as error:
-        facts |= {"loads": False, "problem": complaint(error)}
+        facts |= {"loads": False, "problem": error_message(error)}
     else:
         facts |= {"loads": True, "origin": loaded.origin, "about": _about(loaded)}
     if as_json:
@@ -116,10 +120,10 @@ def show_module(module_id: str, as_json: bool) -> None:
 
 
 def _about(loaded: LoadedModule) -> str:
-    """The first paragraph of the documentation of the package that mounts it."""
+    """The first paragraph of the docstring of the package that defines `mount`."""
     name = getattr(loaded.mount, "__module__", "") or ""
     parts = name.split(".")
-    # `mount` may live in a file behind the door; the door's docstring is what users are to read.
+    # `mount` may be defined in a private module; its public parent has the docstring for users.
     while len(parts) > 1 and parts[-1].startswith("_"):
         parts.pop()
     documented = inspect.getdoc(sys.modules.get(".".join(parts))) or ""

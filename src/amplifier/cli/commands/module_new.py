@@ -1,7 +1,4 @@
-"""``amplifier module new``: a module package that conforms as it is, to be changed from there.
-
-Above it stands `_module`; below it stand the templates in ``scaffold/``.
-"""
+"""``amplifier module new``: writes a package with a module that conforms, as a starting point."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from amplifier.cli.core.exit_codes import CommandError
 from amplifier.contracts import CONTRACTS
 from amplifier.loading import is_module_id, type_from_id
 
-from .invocation import debug_option
+from .shared_options import debug_option
 
 __all__ = ["new"]
 

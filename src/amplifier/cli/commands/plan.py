@@ -1,4 +1,4 @@
-"""``amplifier plan``: look at mount plans without running them."""
+"""``amplifier plan``: checks and prints mount plans without running them."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ from typing import Any
 import click
 
 from amplifier._json import redact_secrets
-from amplifier.cli.agent.default_plan import compose
-from amplifier.cli.agent.module_availability import missing_modules
+from amplifier.cli.agent.default_plan import build_plan
 from amplifier.cli.agent.plan_files import PlanFileError, UnknownFormat, read_plan_file
 from amplifier.cli.core.exit_codes import CommandError, Exit
-from amplifier.cli.core.installed_modules import installed_ids
+from amplifier.cli.core.installed_modules import installed_ids, missing_modules
 from amplifier.errors import PlanError, Problem
 from amplifier.plan import check_plan, expand_variables, plan_schema
 
-from .invocation import PLAN_FILE, complete_provider
+from .shared_options import PLAN_FILE, complete_provider
 
 __all__ = ["plan"]
 
 
 @click.group()
 def plan() -> None:
-    """Look at mount plans."""
+    """Check and print mount plans."""
 
 
 @plan.command()
@@ -48,7 +47,7 @@ def check(context: click.Context, file: Path) -> None:
         raise click.BadParameter(str(error)) from error
     except PlanFileError as error:
         raise CommandError(str(error), exit_code=Exit.FAILED) from error
-    content, malformed, unset = _filled_in(content)
+    content, malformed, unset = _expanded(content)
     problems, warnings = check_plan(content)
     problems = [*malformed, *problems, *missing_modules(content)]
     for path, problem in problems:
@@ -62,7 +61,7 @@ def check(context: click.Context, file: Path) -> None:
     click.echo(f"{file}: ok")
 
 
-def _filled_in(content: Any) -> tuple[Any, list[Problem], list[str]]:
+def _expanded(content: Any) -> tuple[Any, list[Problem], list[str]]:
     """The plan with its variables, what is wrong with them, and notes about those that are not set on this machine.
 
     They may be set where the plan is used; a plan with a key in it can be checked without the key.
@@ -90,7 +89,7 @@ def show(file: Path | None, provider: str | None, model: str | None) -> None:
 
     Variables are filled in and secrets are taken out. Where the conversation and the events go is decided for each session.
     """
-    made = compose(installed_ids(), file=file, provider=provider, model=model)
+    made = build_plan(installed_ids(), file=file, provider=provider, model=model)
     for note in made.notes:
         click.echo(note, err=True)
     click.echo(json.dumps(redact_secrets(made.plan), indent=2, ensure_ascii=False))

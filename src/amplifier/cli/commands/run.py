@@ -1,4 +1,4 @@
-"""``amplifier run``: ask once, or chat. Also what ``session resume`` shares with it."""
+"""``amplifier run``: one question, or a chat. ``session resume`` shares most of it."""
 
 from __future__ import annotations
 
@@ -6,32 +6,33 @@ import os
 import shlex
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from amplifier.cli.agent.agent_run import Job, print_failure, run_job
+from amplifier.cli.agent.agent_run import RunRequest, print_error_json, run_agent
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.sessions.home_folder import require_writable
 from amplifier.cli.sessions.store import LAST, SessionRecord, SessionStore
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.plan import validate_session_id
 
-from .invocation import PLAN_FILE, Invocation, complete_provider, complete_session, debug_option, open_store
+from .shared_options import PLAN_FILE, GlobalOptions, complete_provider, complete_session, debug_option, open_store
 
-__all__ = ["ONE_PROMPT", "begin", "refuse_more_words", "run", "run_options"]
+__all__ = ["PROMPT_SETTINGS", "reject_unquoted_prompt", "run", "run_options", "start_run"]
 
 _MAX_PROMPT_BYTES = 16 * 1024 * 1024
 
-ONE_PROMPT = {"allow_extra_args": True}
-"""For commands that end with a prompt: `refuse_more_words` says more about a prompt without quotes than click would."""
+PROMPT_SETTINGS = {"allow_extra_args": True}
+"""For commands that end with a prompt: `reject_unquoted_prompt` gives better advice than click would."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def run_options(command: F) -> F:
-    """The options of everything that runs an agent."""
+    """Add the options of commands that run an agent."""
     for option in reversed(
         [
             click.option(
@@ -64,15 +65,15 @@ def run_options(command: F) -> F:
     return command
 
 
-def refuse_more_words(prompt: str | None, *before: str) -> None:
-    """Stop if the shell has cut the prompt into words.
+def reject_unquoted_prompt(prompt: str | None, *before: str) -> None:
+    """Reject a prompt that the shell has split into words.
 
     Args:
-        prompt: The first of them.
-        before: What stands before the prompt.
+        prompt: The first word.
+        before: The arguments before the prompt.
 
     Raises:
-        click.UsageError: It has; the message shows the command as it was probably meant.
+        click.UsageError: There are more words; the message shows the command as it was probably meant.
     """
     context = click.get_current_context()
     if context.args:
@@ -80,7 +81,7 @@ def refuse_more_words(prompt: str | None, *before: str) -> None:
         raise click.UsageError(f"the prompt has to be one argument; put it in quotes: {context.command_path} {meant}")
 
 
-@click.command(context_settings=ONE_PROMPT)
+@click.command(context_settings=PROMPT_SETTINGS)
 @click.argument("prompt", required=False)
 @run_options
 @click.option(
@@ -89,7 +90,7 @@ def refuse_more_words(prompt: str | None, *before: str) -> None:
 @click.option("--session-id", metavar="ID", help="The id of the new session.")
 @click.pass_obj
 def run(
-    invocation: Invocation, /, prompt: str | None, resume: str | None, session_id: str | None, **options: Any
+    global_options: GlobalOptions, /, prompt: str | None, resume: str | None, session_id: str | None, **options: Any
 ) -> int:
     """Ask an agent; without PROMPT at a terminal, chat with it.
 
@@ -97,16 +98,16 @@ def run(
     else to standard error.
 
     Exit codes: 0 answered, 1 the turn failed, 2 it could not begin, 130 stopped with Ctrl-C, 143 and 129 ended by SIGTERM and SIGHUP,
-    141 the reader of the output is gone.
+    141 the reader of the output has gone.
     """
-    refuse_more_words(prompt)
+    reject_unquoted_prompt(prompt)
     if resume is not None and session_id is not None:
         raise click.UsageError("--resume goes on with a session, --session-id begins a new one; give one of them")
-    return begin(invocation, prompt=prompt, resume=resume, session_id=session_id, **options)
+    return start_run(global_options, prompt=prompt, resume=resume, session_id=session_id, **options)
 
 
-def begin(
-    invocation: Invocation,
+def start_run(
+    global_options: GlobalOptions,
     *,
     prompt: str | None,
     resume: str | None = None,
@@ -116,46 +117,52 @@ def begin(
     """Run an agent with the options of `run_options`; returns the exit code.
 
     Args:
-        resume: The session to go on with, as the user names it.
-        session_id: The id of the new session, as the user wants it.
+        resume: The session to resume, as the user names it.
+        session_id: The id that the user chose for the new session.
     """
     try:
-        return run_job(_job(invocation, prompt, resume, session_id, **options))
+        return run_agent(_run_request(global_options, prompt, resume, session_id, **options))
     except click.ClickException:  # a wrong option: the usage message, in every output format
         raise
     except Exception as error:
         if options["output_format"] != "text":
-            print_failure(error, options["output_format"])
+            print_error_json(error, options["output_format"])
         raise
 
 
-def _job(
-    invocation: Invocation, prompt: str | None, resume: str | None, session_id: str | None, /, **options: Any
-) -> Job:
+def _run_request(
+    global_options: GlobalOptions, prompt: str | None, resume: str | None, session_id: str | None, /, **options: Any
+) -> RunRequest:
     store = open_store()
-    resumed = None if resume is None else _found(store, resume)
+    resumed = None if resume is None else _find_session(store, resume)
     directory: str | None = options.pop("directory")
     plan: Path | None = options.pop("plan")
     text = _prompt(prompt, options["output_format"])
     if resumed is not None:
-        plan = plan or (None if resumed.plan is None else _recorded_plan(resumed.plan))
-        options["provider"] = options["provider"] or _recorded_provider(resumed)
+        if plan is None and resumed.plan is not None:
+            plan = Path(resumed.plan)
+            if not plan.is_file():
+                raise CommandError(
+                    f"the session was begun with the plan {plan}, which is not there any more; give --plan"
+                )
+        if resumed.plan is None:  # else the plan chooses the provider
+            options["provider"] = options["provider"] or resumed.provider
         options["model"] = options["model"] or resumed.model
     plan = None if plan is None else plan.absolute()  # before the directory changes
-    _enter(directory, resumed)
+    _change_directory(directory, resumed)
     require_writable(store.root)
     if resumed is not None and store.is_open(resumed.session_id):
         raise CommandError(
             f"session {resumed.session_id!r} is open in another process; end that one first, or go on with a copy: "
             f"amplifier session fork {resumed.session_id}"
         )
-    return Job(
+    return RunRequest(
         store=store,
         prompt=text,
         plan=plan,
         resumed=resumed,
         session_id=_new_id(store, session_id) if resumed is None else resumed.session_id,
-        debug=invocation.debug,
+        debug=global_options.debug,
         **options,
     )
 
@@ -164,7 +171,7 @@ def _prompt(given: str | None, output_format: str) -> str | None:
     """What to ask; None for a chat."""
     if given is not None and given != "-":
         return _checked(given)
-    if given is None and Keyboard.is_there():
+    if given is None and Keyboard.is_available():
         if output_format != "text":
             raise click.UsageError(f"--output-format {output_format} needs a prompt; a chat has no one result")
         if not sys.stderr.isatty():
@@ -181,7 +188,7 @@ def _prompt(given: str | None, output_format: str) -> str | None:
 
 def _checked(prompt: str) -> str:
     if not prompt.strip():
-        raise CommandError('the prompt is empty; say what you want: amplifier run "…"')
+        raise CommandError('the prompt is empty; give one: amplifier run "…"')
     try:
         prompt.encode()
     except UnicodeEncodeError as error:
@@ -197,42 +204,24 @@ def _new_id(store: SessionStore, wanted: str | None) -> str:
     return wanted
 
 
-# ── going on where a session ended ───────────────────────────────────────────────────────────────
+# ── resuming a session ────────────────────────────────────────────────────────────────────────
 
 
-def _found(store: SessionStore, wanted: str) -> SessionRecord:
+def _find_session(store: SessionStore, wanted: str) -> SessionRecord:
     if len(wanted.split()) > 1:  # no id has a space in it
         raise CommandError(
-            f"{wanted!r} is no id of a session but looks like a prompt, which stands behind the id; for the latest "
+            f"{wanted!r} is no id of a session but looks like a prompt, which comes after the id; for the latest "
             f"session: amplifier session resume {LAST} {shlex.quote(wanted)}"
         )
     return store.find(wanted)
 
 
-def _recorded_plan(path: str) -> Path:
-    plan = Path(path)
-    if not plan.is_file():
-        raise CommandError(f"the session was begun with the plan {path}, which is not there any more; give --plan")
-    return plan
-
-
-def _recorded_provider(record: SessionRecord) -> str | None:
-    """The provider a session had, unless a plan of the user's chooses it anyway."""
-    return None if record.plan is not None else record.provider
-
-
-def _working_directory() -> str | None:
-    """Where we are; None if that was deleted."""
-    try:
-        return str(Path.cwd())
-    except FileNotFoundError:
-        return None
-
-
-def _enter(directory: str | None, resumed: SessionRecord | None) -> None:
-    """Work where the user chose, else where the session began: its conversation is about the files there."""
+def _change_directory(directory: str | None, resumed: SessionRecord | None) -> None:
+    """Work in the directory that the user gives, else where the session began: its messages are about the files there."""
     recorded = None if resumed is None else resumed.directory
-    here = _working_directory()
+    here: str | None = None
+    with suppress(FileNotFoundError):  # the working directory was deleted
+        here = str(Path.cwd())
     if here is None and directory is None and recorded is None:
         raise CommandError("the working directory is not there any more; go to another one or give -C DIRECTORY")
     if directory is None and recorded is not None and recorded != here:

@@ -1,4 +1,4 @@
-"""``amplifier session``: the conversations that were kept."""
+"""``amplifier session``: lists, shows, resumes, forks and deletes stored sessions."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ import attrs
 import click
 
 from amplifier._json import visible_text
-from amplifier.cli.commands.invocation import Invocation, complete_session, debug_option, json_option, open_store
-from amplifier.cli.commands.run import ONE_PROMPT, begin, refuse_more_words, run_options
+from amplifier.cli.commands.run import PROMPT_SETTINGS, reject_unquoted_prompt, run_options, start_run
+from amplifier.cli.commands.shared_options import GlobalOptions, complete_session, debug_option, json_option, open_store
 from amplifier.cli.core.exit_codes import CommandError, Exit
 from amplifier.cli.sessions.conversation_text import heading_of_message, text_of_message
 from amplifier.cli.sessions.store import SessionRecord, SessionStore, now
-from amplifier.cli.sessions.transcript import Transcript
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.tables import print_table
 from amplifier.modules.context_persistent import PersistentContext, PersistentOptions
@@ -54,7 +53,7 @@ def list_sessions(limit: int | None, with_children: bool, as_json: bool) -> None
         [record.session_id, record.updated or "", record.status or "", record.provider or "", record.title or ""]
         for record in records
     ]
-    if sys.stdout.isatty():  # scripts get what is kept, people what is easily read and fits
+    if sys.stdout.isatty():  # scripts get the stored values, people a shorter form
         rows = [
             [name, _in_local_time(used), status, who.removeprefix("provider-"), title]
             for name, used, status, who, title in rows
@@ -63,7 +62,7 @@ def list_sessions(limit: int | None, with_children: bool, as_json: bool) -> None
 
 
 def _in_local_time(moment: str) -> str:
-    """A kept time as a clock on this machine showed it; what is no time stays as it is."""
+    """A stored time in the local time zone; text that is no time is returned unchanged."""
     try:
         return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M}"
     except (ValueError, OverflowError):
@@ -96,18 +95,18 @@ def show_session(session_id: str, full: bool, as_json: bool) -> None:
         click.echo(f"the last {transcript.unread} bytes of the transcript could not be read", err=True)
 
 
-@session.command("resume", context_settings=ONE_PROMPT)
+@session.command("resume", context_settings=PROMPT_SETTINGS)
 @click.argument("session_id", metavar="[ID]", default="last", shell_complete=complete_session)
 @click.argument("prompt", required=False)
 @run_options
 @click.pass_obj
-def resume_session(invocation: Invocation, /, session_id: str, prompt: str | None, **options: Any) -> int:
+def resume_session(global_options: GlobalOptions, /, session_id: str, prompt: str | None, **options: Any) -> int:
     """Go on with a session, the latest one if no ID is given: a chat, or one turn with PROMPT.
 
     It goes on with the provider, model, plan and directory it had, unless options change them.
     """
-    refuse_more_words(prompt, session_id)
-    return begin(invocation, prompt=prompt, resume=session_id, **options)
+    reject_unquoted_prompt(prompt, session_id)
+    return start_run(global_options, prompt=prompt, resume=session_id, **options)
 
 
 @session.command("fork")
@@ -124,24 +123,19 @@ def fork_session(session_id: str, turns: int | None) -> None:
             f"the last {transcript.unread} bytes of session {origin.session_id!r} cannot be read; it is either being "
             "written at the moment or damaged. --turns takes over what can be read"
         )
-    there_are = len(transcript.turns())
-    if turns is not None and turns > there_are:
-        counted = "1 turn" if there_are == 1 else f"{there_are} turns"
+    messages, starts = transcript.messages, transcript.turns()
+    if turns is not None and turns < len(starts):
+        messages = messages[: starts[turns]]
+    elif turns is not None and turns > len(starts):
+        counted = "1 turn" if len(starts) == 1 else f"{len(starts)} turns"
         click.echo(f"session {origin.session_id!r} has only {counted}; all of them are taken over", err=True)
     new_id = store.new_id()
-    anyio.run(_write_messages, store, new_id, _first_turns(transcript, turns))
+    anyio.run(_write_messages, store, new_id, messages)
     record = attrs.evolve(
         origin, session_id=new_id, created=now(), updated=now(), status=None, forked_from=origin.session_id
     )
     store.write(record)
     click.echo(new_id)
-
-
-def _first_turns(transcript: Transcript, turns: int | None) -> list[dict[str, Any]]:
-    begins = transcript.turns()
-    if turns is None or turns >= len(begins):
-        return transcript.messages
-    return transcript.messages[: begins[turns]]
 
 
 async def _write_messages(store: SessionStore, session_id: str, messages: list[dict[str, Any]]) -> None:
@@ -169,7 +163,7 @@ def delete_sessions(session_ids: tuple[str, ...], yes: bool) -> None:
 
 
 def _confirm(records: list[SessionRecord]) -> None:
-    if not Keyboard.is_there():
+    if not Keyboard.is_available():
         raise CommandError("there is no terminal to ask at; confirm with --yes")
     for record in records:
         title = visible_text(record.title or "", multiline=False)

@@ -1,1 +1,1 @@
-"""What every command uses: exit codes, error messages, the list of installed modules."""
+"""Shared by all commands: exit codes, error messages, installed modules, the record of a turn."""

@@ -1,7 +1,6 @@
-"""From an exception to the one message a person at a terminal gets.
+"""From an exception to the message a person at a terminal gets.
 
-Above: the commands. Below: the error tree. Texts of foreign errors may carry credentials and escape sequences, so every message
-is scrubbed here, in one place.
+The text of third-party errors may carry credentials and escape sequences, so every message is scrubbed here.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from amplifier.errors import (
     AmplifierError,
     AuthenticationError,
     LLMError,
-    MissingExtraError,
     ModuleNotFoundError,
     ProviderUnavailableError,
     RateLimitError,
@@ -22,16 +20,16 @@ from amplifier.errors import (
 from amplifier.loading._alias_advice import advise_on_alias
 
 from .exit_codes import CommandError, Exit
-from .nearest_module import is_near
+from .installed_modules import resembles_module
 
-__all__ = ["complaint", "exit_code_of"]
+__all__ = ["error_message", "exit_code_of"]
 
 _CLOSED_BY_READER = frozenset({errno.EPIPE, errno.ESHUTDOWN})
 
 
-def complaint(error: BaseException) -> str:
+def error_message(error: BaseException) -> str:
     """What went wrong and what to do, as text that is safe to show; no traceback."""
-    return visible_text(redact_text(advise_on_alias(_words(error), error)))
+    return visible_text(redact_text(advise_on_alias(_raw_message(error), error)))
 
 
 def exit_code_of(error: BaseException) -> int:
@@ -48,21 +46,19 @@ def exit_code_of(error: BaseException) -> int:
     return Exit.USAGE if isinstance(error, AmplifierError | OSError) else Exit.FAILED
 
 
-def _words(error: BaseException) -> str:
+def _raw_message(error: BaseException) -> str:
     if isinstance(error, BaseExceptionGroup):
-        return "\n".join(dict.fromkeys(_words(inner) for inner in error.exceptions))
+        return "\n".join(dict.fromkeys(_raw_message(inner) for inner in error.exceptions))
     if isinstance(error, LLMError):
         return f"{error}{_advice(error)}"
     if isinstance(error, ModuleNotFoundError) and error.module_id is not None:
-        suggestion = error.suggestion
-        near = f"; {did_you_mean(suggestion)}" if suggestion and is_near(error.module_id, suggestion) else "."
+        near = error.suggestion
+        advice = f"; {did_you_mean(near)}" if near and resembles_module(error.module_id, near) else "."
         return (
-            f"no module {error.module_id!r} is installed{near} `amplifier module list` shows what there is; "
+            f"no module {error.module_id!r} is installed{advice} `amplifier module list` shows what there is; "
             "`--debug` shows where it was looked for."
         )
-    if isinstance(error, CommandError | MissingExtraError):
-        return str(error)
-    if isinstance(error, AmplifierError):
+    if isinstance(error, CommandError | AmplifierError):
         return str(error) or type(error).__name__
     if isinstance(error, OSError):
         reason = error.strerror or str(error) or type(error).__name__
@@ -72,7 +68,7 @@ def _words(error: BaseException) -> str:
 
 def _advice(error: LLMError) -> str:
     if isinstance(error, AuthenticationError):
-        return "; check the provider's key (`amplifier doctor` tells which keys are set)"
+        return "; check the provider's key (`amplifier doctor` shows which keys are set)"
     if isinstance(error, RateLimitError) and error.retry_after:
         return f"; the provider asks to wait {error.retry_after:g} s"
     if isinstance(error, ProviderUnavailableError) and error.retryable:

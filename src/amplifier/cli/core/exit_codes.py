@@ -1,7 +1,4 @@
-"""How a command ends: the exit codes, and the error that carries one to the shell.
-
-Above it stands every file of this room; below it nothing.
-"""
+"""How a command ends: the exit codes, and the error that carries one to the shell."""
 
 from __future__ import annotations
 
@@ -16,14 +13,12 @@ class Exit(IntEnum):
     OK = 0
     FAILED = 1
     USAGE = 2
-    HUNG_UP = 129
     INTERRUPTED = 130
     BROKEN_PIPE = 141
-    TERMINATED = 143
 
 
 class CommandError(Exception):
-    """The command cannot go on; the message tells the user why and what to do.
+    """The command cannot go on; the message gives the user the reason and what to do.
 
     Attributes:
         exit_code: What the shell gets.
@@ -35,7 +30,7 @@ class CommandError(Exception):
 
 
 class OutputLostError(CommandError):
-    """The answer is there and could not be written: a failure, whatever the turn did."""
+    """The answer exists and could not be written: a failure, whatever the turn did."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the answer could not be written to standard output: {reason}", exit_code=Exit.FAILED)

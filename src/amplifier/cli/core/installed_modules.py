@@ -1,31 +1,157 @@
-"""Which modules are installed. Above: the commands. Below: the loader, which reads files only."""
+"""Which modules are installed, what they lack, and which id an unknown one probably misspells.
+
+Only files are read; no module is imported.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
 
-from amplifier.loading import CatalogueEntry, ModuleLoader
+from amplifier._spelling import did_you_mean, nearest_names, resemble
+from amplifier.errors import ModuleLoadError
+from amplifier.loading import CatalogueEntry, ModuleLoader, choose, entry_points, find_pinned, is_built_in, read_pin
+from amplifier.plan import is_module_id
 
-__all__ = ["all_modules", "installed_ids", "installed_modules"]
+__all__ = [
+    "BUILT_IN_SOURCE",
+    "REQUIRED_PACKAGES",
+    "all_modules",
+    "installed_ids",
+    "installed_modules",
+    "missing_modules",
+    "missing_package",
+    "nearest_module",
+    "resembles_module",
+]
+
+BUILT_IN_SOURCE: Final = "builtin"
+"""The source that pins a built-in module, where another distribution may provide the id as well."""
+
+REQUIRED_PACKAGES: Final[Mapping[str, tuple[str, str]]] = {
+    "provider-anthropic": ("anthropic", "anthropic"),
+    "provider-openai": ("openai", "openai"),
+    "provider-openai-compatible": ("openai", "openai"),
+    "provider-local": ("xllamacpp", "local"),
+    "tool-web": ("truststore", "web"),
+}
+"""Built-in modules that need a package of an extra: the package's import name, and the extra."""
 
 _ORDER = ["orchestrator", "context", "provider", "tool", "hook", "resolver"]
+_MIN_ID_SIMILARITY = 0.75
+_MIN_NAME_SIMILARITY = 0.6
+"""Half of an id is its type, which ids have in common; the rest has to be similar by itself."""
 
 
 def all_modules() -> list[CatalogueEntry]:
-    """Every module that is there, in order of kind and id; of those with one id the one in use comes first."""
+    """Every module found, in order of type and id; of those with the same id the one in use comes first."""
     found = ModuleLoader().catalogue()
     return sorted(found, key=lambda entry: (_ORDER.index(entry.info.type), entry.info.id, not entry.is_used))
 
 
 def installed_modules() -> list[CatalogueEntry]:
-    """Every module that a plan can name by its id alone, or that contests one."""
+    """Every module that a plan can name by its id alone, or whose id is contested."""
     return [entry for entry in all_modules() if entry.is_used or entry.is_contested]
 
 
 def installed_ids() -> list[str]:
-    """Their ids, for completion: nothing may be written to the terminal then."""
+    """The ids of `installed_modules`; logs nothing, because shell completion must not write to the terminal."""
     logging.disable(logging.CRITICAL)
     try:
         return list(dict.fromkeys(entry.info.id for entry in installed_modules()))
     finally:
         logging.disable(logging.NOTSET)
+
+
+def missing_package(module_id: str) -> tuple[str, str] | None:
+    """The package that a built-in module lacks and the extra that installs it; None for any other module."""
+    if module_id not in REQUIRED_PACKAGES or not is_built_in(module_id):
+        return None
+    package, extra = REQUIRED_PACKAGES[module_id]
+    return (package, extra) if find_spec(package) is None else None
+
+
+def resembles_module(given: str, known: str) -> bool:
+    """Whether one id is probably a misspelling of the other."""
+    name, other = (module_id.partition("-")[2] or module_id for module_id in (given, known))
+    return resemble(name, other, cutoff=_MIN_NAME_SIMILARITY)
+
+
+def nearest_module(given: str, known: Iterable[str]) -> str | None:
+    """The id that an unknown one probably misspells; None if none resembles it."""
+    candidates = nearest_names(given, known, cutoff=_MIN_ID_SIMILARITY)
+    return next((other for other in candidates if resembles_module(given, other)), None)
+
+
+# ── the modules that a plan names ────────────────────────────────────────────────────────────────
+
+
+def missing_modules(plan: Any) -> list[tuple[str, str]]:
+    """The modules of a plan that are not installed or lack a package, each as a path in the plan and the problem.
+
+    A module with a ``source`` is only checked if the source pins an installed distribution or the built-in module. A plan with
+    other problems is checked as far as it has the form of a plan.
+    """
+    known = installed_ids()
+    return [
+        (path, problem)
+        for path, module_id, source in _modules_in(plan)
+        if (problem := _problem(module_id, source, known)) is not None
+    ]
+
+
+def _problem(module_id: str, source: Any, known: list[str]) -> str | None:
+    pin = read_pin(source)
+    if source is not None and pin is None:
+        return None
+    claims = entry_points().get(module_id, ())
+    try:
+        used = choose(module_id, claims) if pin is None else find_pinned(module_id, claims, pin)
+    except ModuleLoadError as error:
+        return str(error)
+    if used is not None and used.is_built_in and (lacking := missing_package(module_id)) is not None:
+        package, extra = lacking
+        install = f"pip install 'amplifier[{extra}]'"
+        return f"module {module_id!r} needs {package}, which is not installed; install it with: {install}"
+    if used is not None or module_id in known or _is_importable(module_id):
+        return None
+    near = nearest_module(module_id, known)
+    advice = "install it, name its folder in AMPLIFIER_MODULES or give its 'source'"
+    return f"no module {module_id!r} is installed; {advice if near is None else did_you_mean(near)}"
+
+
+def _modules_in(plan: Any) -> Iterator[tuple[str, str, Any]]:
+    """Path, id and source of each module."""
+    sections = plan if isinstance(plan, Mapping) else {}
+    entries: dict[str, Any] = {}
+    session = sections.get("session")
+    if isinstance(session, Mapping):
+        for role in ("orchestrator", "context"):
+            entry = session.get(role)
+            is_id = isinstance(entry, str)
+            source = session.get(f"{role}_source")
+            entries[f"$.session.{role}"] = {"module": entry, "source": source} if is_id else entry
+    for section in ("providers", "tools", "hooks"):
+        listed = sections.get(section)
+        if isinstance(listed, list):
+            entries |= {f"$.{section}[{index}]": entry for index, entry in enumerate(listed)}
+    for path, entry in entries.items():
+        spec = {"module": entry} if isinstance(entry, str) else entry
+        if isinstance(spec, Mapping) and is_module_id(spec.get("module")):
+            yield path, spec["module"], spec.get("source")
+
+
+def _is_importable(module_id: str) -> bool:
+    """Whether the loader's last resort exists: a package of that name on ``sys.path`` or in a search path."""
+    package = f"amplifier_module_{module_id.replace('-', '_')}"
+    search_paths = filter(None, os.environ.get("AMPLIFIER_MODULES", "").split(os.pathsep))
+    if any((Path(folder) / package / "__init__.py").is_file() for folder in search_paths):
+        return True
+    try:
+        return find_spec(package) is not None
+    except ValueError:  # the package is in sys.modules without a spec
+        return True

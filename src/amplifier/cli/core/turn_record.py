@@ -1,11 +1,12 @@
-"""What one turn did, gathered from its events: the words, the tool calls, the usage. Also its JSON form, which scripts rely on.
+"""What one turn did, gathered from its events: the text, the tool calls, the usage; and its JSON form.
 
-Above: the screen and the commands. Below: the models. The shapes are documented in docs/reference/cli.md.
+Scripts rely on the JSON form, which docs/reference/cli.md describes.
 """
 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any, Literal, TypeAlias
@@ -15,12 +16,15 @@ import attrs
 from amplifier.events import PROVIDER_REQUEST, PROVIDER_RESPONSE
 from amplifier.models import TextDelta, ToolFinished, ToolStarted, TurnEvent
 
+from .exit_codes import Exit
+
 __all__ = ["Outcome", "ToolUse", "TurnRecord", "TurnStatus", "as_json"]
 
 AGENT_TOOL = "task"
-"""The tool that starts child sessions; what those do is their own story."""
+"""The tool that starts child sessions; their tool calls are not counted here."""
 
 TurnStatus: TypeAlias = Literal["success", "error", "cancelled"]
+_EXIT_CODES = {"success": Exit.OK, "error": Exit.FAILED, "cancelled": Exit.INTERRUPTED}
 
 
 @attrs.define
@@ -48,10 +52,10 @@ class ToolUse:
 
 @attrs.define
 class TurnRecord:
-    """Everything a turn's events tell.
+    """What the events of a turn report.
 
     Attributes:
-        unfinished: What was streamed of an answer that has not come to its end.
+        unfinished: What was streamed of an answer that is not complete.
     """
 
     tools: dict[str, ToolUse] = attrs.field(factory=dict)
@@ -63,7 +67,7 @@ class TurnRecord:
     provider: str | None = None
     unfinished: str = ""
 
-    def take(self, event: TurnEvent) -> None:
+    def add(self, event: TurnEvent) -> None:
         """Add one event."""
         if isinstance(event, TextDelta):
             self.unfinished += event.text
@@ -79,10 +83,10 @@ class TurnRecord:
 
     def _finish(self, event: ToolFinished) -> None:
         use = self.tools.get(event.tool_call_id)
-        if use is None:  # refused before it began: an unknown tool, bad arguments
-            arguments = event.data.get("tool_input")
-            given = arguments if isinstance(arguments, dict) else {}
-            use = self.tools[event.tool_call_id] = ToolUse(event.tool_name, given, _now(), time.monotonic())
+        if use is None:  # rejected before it began: an unknown tool, bad arguments
+            given = event.data.get("tool_input")
+            arguments = given if isinstance(given, dict) else {}
+            use = self.tools[event.tool_call_id] = ToolUse(event.tool_name, arguments, _now(), time.monotonic())
         use.ended_at = time.monotonic()
         use.success = event.success
         use.result = event.data.get("result")
@@ -92,8 +96,8 @@ class TurnRecord:
     def _count(self, data: dict[str, Any]) -> None:
         self.provider = _text(data.get("provider")) or self.provider
         response = data.get("response")
-        told = _text(response.get("model")) if isinstance(response, dict) else None
-        self.model = told or _text(data.get("model")) or self.model
+        reported = _text(response.get("model")) if isinstance(response, dict) else None
+        self.model = reported or _text(data.get("model")) or self.model
         usage = data.get("usage")
         if not isinstance(usage, dict):
             return
@@ -101,10 +105,8 @@ class TurnRecord:
         self.output_tokens += _whole(usage.get("output_tokens"))
         cost = usage.get("cost_usd")
         if cost is not None:
-            try:
+            with suppress(InvalidOperation):
                 self.cost = (self.cost or Decimal(0)) + Decimal(str(cost))
-            except InvalidOperation:
-                return
 
     @property
     def seconds(self) -> float:
@@ -117,7 +119,7 @@ class Outcome:
     """How a turn ended.
 
     Attributes:
-        response: The final words; of an answer that was cut off, what had been streamed.
+        response: The final text; of an answer that was cut off, what had been streamed.
         error: What went wrong, for people.
         exception: The same, for ``--debug``.
     """
@@ -126,6 +128,11 @@ class Outcome:
     response: str | None = None
     error: str | None = None
     exception: BaseException | None = None
+
+    @property
+    def exit_code(self) -> Exit:
+        """What the shell gets."""
+        return _EXIT_CODES[self.status]
 
 
 def as_json(

@@ -6,7 +6,6 @@ Messages come from disk and may hold anything. Everything is returned with contr
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 from amplifier._json import visible_text
@@ -42,14 +41,12 @@ def text_of_message(message: dict[str, Any], *, full: bool = False) -> str:
     blocks = content if isinstance(content, list) else [] if content is None else [content]
     parts = [_text_of_block(block, full) for block in blocks]
     if not any(isinstance(block, dict) and block.get("type") == "tool_call" for block in blocks):
-        # A context may keep the calls beside a content that is plain text.
-        parts += [_text_of_call(call.get("name"), call.get("arguments"), full) for call in _calls_beside(message)]
+        # A context may store the calls separately from a content that is plain text.
+        calls = message.get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
+            if isinstance(call, dict):
+                parts.append(_text_of_call(call.get("name"), call.get("arguments"), full))
     return "\n".join(filter(None, parts))
-
-
-def _calls_beside(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    calls = message.get("tool_calls")
-    return (call for call in calls if isinstance(call, dict)) if isinstance(calls, list) else iter(())
 
 
 def _text_of_block(block: Any, full: bool) -> str:

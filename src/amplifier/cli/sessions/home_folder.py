@@ -1,7 +1,4 @@
-"""Where the command line keeps what it must remember: one folder for all sessions, wherever it is started from.
-
-Above: the session store and `doctor`. Below: platformdirs.
-"""
+"""The state folder of the command line: one for all sessions, whatever the working directory."""
 
 from __future__ import annotations
 
@@ -11,40 +8,40 @@ from pathlib import Path
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.errors import MissingExtraError
 
-__all__ = ["HOME_VARIABLE", "find_home", "history_below", "require_writable", "running_below", "sessions_below"]
+__all__ = ["HOME_VARIABLE", "find_home", "history_file", "require_writable", "running_folder", "sessions_folder"]
 
 HOME_VARIABLE = "AMPLIFIER_HOME"
 
 
 def find_home() -> Path:
-    """The folder named by AMPLIFIER_HOME, else the user's state folder of this system; not made here."""
+    """The folder named by AMPLIFIER_HOME, else the user's state folder of this system; it is not created."""
     configured = os.environ.get(HOME_VARIABLE, "").strip()
     if configured:
         return Path(configured).expanduser().absolute()
     try:
-        import platformdirs  # noqa: PLC0415  # belongs to an extra; whoever sets the variable does without
+        import platformdirs  # noqa: PLC0415  # belongs to an extra; not needed if the variable is set
     except ModuleNotFoundError as error:
         raise MissingExtraError("finding the state folder", extra="cli", missing="platformdirs") from error
     return platformdirs.user_state_path("amplifier", appauthor=False)
 
 
-def sessions_below(home: Path) -> Path:
-    """The folder of all sessions; each has a folder of its own in it, named after its id."""
+def sessions_folder(home: Path) -> Path:
+    """Has a folder for each session, named after its id."""
     return home / "sessions"
 
 
-def running_below(home: Path) -> Path:
-    """The folder in which running commands can be found and asked what they are doing."""
+def running_folder(home: Path) -> Path:
+    """Has the files of running commands, see `running_commands`."""
     return home / "running"
 
 
-def history_below(home: Path) -> Path:
-    """The file with the messages that were entered in chats."""
+def history_file(home: Path) -> Path:
+    """Has the messages entered in chats."""
     return home / "history"
 
 
 def require_writable(sessions: Path) -> None:
-    """Make sure that sessions can be kept there, without making anything.
+    """Check that sessions can be stored there, without creating anything.
 
     Raises:
         CommandError: They cannot; the message names the folder and the variable that chooses it.

@@ -1,12 +1,12 @@
-"""The sessions on this machine: which there are, what is known of them, and how one is found, forked and deleted.
+"""The stored sessions: lists, finds, describes and deletes them.
 
     <home>/sessions/<id>/     0700
-    ├── messages.log          the conversation, written by context-persistent; the truth about what was said
+    ├── messages.log          the conversation, written by context-persistent
     ├── lock                  held while a session is open
-    ├── events.jsonl          what happened, written by hooks-logging
-    └── metadata.json  0600   written here: for listings, and to go on with the same provider, plan and working directory
+    ├── events.jsonl          the events, written by hooks-logging
+    └── metadata.json  0600   written here: for listings, and to resume with the same provider, plan and working directory
 
-Above: the commands. Below: `_transcript`. A metadata file that is damaged or absent hides no session and stops none.
+A session whose metadata file is damaged or absent is listed and can be resumed.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import attrs
 
 from amplifier._spelling import did_you_mean, nearest
 from amplifier.cli.core.exit_codes import CommandError
+from amplifier.cli.core.private_file import replace_file
 from amplifier.errors import PlanError
 from amplifier.plan import validate_session_id
 
@@ -36,23 +37,22 @@ from .transcript import FILE_NAME, Transcript, read_transcript
 __all__ = ["LAST", "SessionRecord", "SessionStore"]
 
 LAST = "last"
-"""What people write for the session that was used last."""
+"""The name for the session that was used last."""
 
 RUNNING = "running"
 
 _CHILD = re.compile(r"(.+)-[0-9a-f]{16}_.+")
 
 _METADATA = "metadata.json"
-_FIELDS = ("created", "updated", "directory", "provider", "model", "plan", "backend", "title", "status", "forked_from")
 
 
 @attrs.frozen(kw_only=True)
 class SessionRecord:
-    """What is known of a session besides its conversation. Times are ISO 8601 in UTC.
+    """The metadata of a session. Times are ISO 8601 in UTC.
 
     Attributes:
-        directory: The working directory it was begun in.
-        plan: The plan file it was begun with; None for the default plan.
+        directory: The working directory it was started in.
+        plan: The plan file it was started with; None for the default plan.
         provider: The provider's module id.
         status: How its latest turn ended: success, error, cancelled; running while it runs, interrupted if its process
             was killed meanwhile.
@@ -73,7 +73,7 @@ class SessionRecord:
 
 
 def now() -> str:
-    """The present as text."""
+    """The current time."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -81,14 +81,14 @@ class SessionStore:
     """The folder of all sessions.
 
     Args:
-        root: Where it is; made when the first session is recorded.
+        root: Its path; created with the first session.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def folder(self, session_id: str) -> Path:
-        """Where a session keeps its files."""
+        """The folder of a session."""
         return self.root / validate_session_id(session_id)
 
     def new_id(self) -> str:
@@ -96,11 +96,11 @@ class SessionStore:
         return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
 
     def exists(self, session_id: str) -> bool:
-        """Whether there is anything of this session."""
+        """Whether the session has any files."""
         return _has_session(self.folder(session_id))
 
     def is_open(self, session_id: str) -> bool:
-        """Whether another process has it open at this moment."""
+        """Whether another process has it open."""
         try:
             with self._held(self.folder(session_id)):
                 return False
@@ -132,13 +132,14 @@ class SessionStore:
             raise
 
     def record(self, session_id: str) -> SessionRecord:
-        """What is known of one session; times come from its files where nobody wrote them down."""
+        """The metadata of a session; a missing time is taken from its files."""
         folder = self.folder(session_id)
         known: Any = None
         with suppress(OSError, ValueError, RecursionError):
             known = json.loads((folder / _METADATA).read_text(encoding="utf-8"))
         given = known if isinstance(known, dict) else {}
-        fields = {name: given[name] for name in _FIELDS if isinstance(given.get(name), str)}
+        names = attrs.fields_dict(SessionRecord).keys() - {"session_id"}
+        fields = {name: given[name] for name in names if isinstance(given.get(name), str)}
         if fields.get("status") == RUNNING and not self._may_be_open(folder):
             fields["status"] = "interrupted"
         for file in (folder / FILE_NAME, folder):
@@ -153,10 +154,10 @@ class SessionStore:
         return read_transcript(self.folder(session_id))
 
     def find(self, wanted: str) -> SessionRecord:
-        """The session somebody means: its id, the beginning of its id where that is enough, or ``last``.
+        """The session that an id, a unique beginning of an id, or ``last`` refers to.
 
         Raises:
-            CommandError: There is none, or several; the message says what to write instead.
+            CommandError: It refers to none, or to several; the message lists candidates.
         """
         names = self._names()
         if wanted == LAST and LAST not in names:
@@ -178,7 +179,7 @@ class SessionStore:
     # ── writing ──
 
     def write(self, record: SessionRecord) -> None:
-        """Record what is known of a session; all or nothing.
+        """Write the metadata of a session atomically.
 
         Raises:
             OSError: The system refuses.
@@ -187,15 +188,7 @@ class SessionStore:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         values = {name: value for name, value in attrs.asdict(record).items() if value is not None}
         text = json.dumps(values, ensure_ascii=False, indent=2) + "\n"
-        temporary = folder / f".{_METADATA}.{os.getpid()}"
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(text)
-            temporary.replace(folder / _METADATA)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        replace_file(folder / _METADATA, text.encode(errors="backslashreplace"))
 
     def delete(self, session_id: str) -> None:
         """Remove a session and everything it kept, the sessions of its delegated tasks included.
@@ -206,13 +199,13 @@ class SessionStore:
         """
         with self._held(self.folder(session_id)):
             for name in [session_id, *(name for name in self._names() if _parent_of(name) == session_id)]:
-                # Out of the way first, in one step: a listing never shows half of a session.
+                # Renamed first, in one step, so that a listing never shows half of a session.
                 doomed = self.root / f".deleted-{secrets.token_hex(8)}"
                 self.folder(name).rename(doomed)
                 shutil.rmtree(doomed)
 
     def _may_be_open(self, folder: Path) -> bool:
-        """Whether somebody has the session open, as far as its lock can tell."""
+        """Whether the session may be open; True if its lock cannot be examined."""
         try:
             with self._held(folder):
                 return not (folder / "lock").exists()
@@ -221,7 +214,7 @@ class SessionStore:
 
     @contextmanager
     def _held(self, folder: Path) -> Iterator[None]:
-        """Hold the session's own lock, if it ever had one, so that nobody opens it meanwhile."""
+        """Hold the session's lock, if it has one, so that no process opens the session meanwhile."""
         try:
             descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
@@ -238,13 +231,13 @@ class SessionStore:
 
 
 def _parent_of(name: str) -> str | None:
-    """Whose delegated task a session was, by the ids tool-task gives."""
+    """The session that delegated a task to this one, by the form of the ids that tool-task assigns."""
     found = _CHILD.fullmatch(name)
     return None if found is None else found[1]
 
 
 def _has_session(folder: Path) -> bool:
-    """Whether a folder holds anything of a session; one that was made and never written to does not."""
+    """Whether a folder has files of a session."""
     return (folder / FILE_NAME).exists() or (folder / _METADATA).exists()
 
 

@@ -1,9 +1,7 @@
-"""Reads the conversation that context-persistent keeps, without taking it: it may be another process's at the moment.
+"""Reads the conversation that context-persistent stores, without locking it: another process may be writing it.
 
-A line is the CRC-32 of the JSON in 8 hex digits, a space, and the JSON; the first one describes the file. Reading ends at the first
-line that does not check, which in a file that is being written is the one being written.
-
-Above: the session store. Below: nothing of ours; the module itself is for writing.
+A line is the CRC-32 of the JSON in 8 hex digits, a space, and the JSON; the first line describes the file. Reading ends at the
+first line with a wrong checksum, which in a file that is being written is the incomplete last one.
 """
 
 from __future__ import annotations
@@ -26,14 +24,14 @@ class Transcript:
 
     Attributes:
         messages: In order.
-        unread: Bytes behind the last line that checks.
+        unread: Bytes after the last valid line.
     """
 
     messages: list[dict[str, Any]]
     unread: int = 0
 
     def turns(self) -> list[int]:
-        """The index of the message each turn begins with."""
+        """The index of the first message of each turn."""
         return [index for index, message in enumerate(self.messages) if message.get("role") == "user"]
 
 
@@ -41,7 +39,7 @@ def read_transcript(folder: Path) -> Transcript:
     """Read the conversation in a session's folder; an absent file is an empty one.
 
     Raises:
-        OSError: The file is there and cannot be read.
+        OSError: The file exists and cannot be read.
     """
     try:
         data = (folder / FILE_NAME).read_bytes()

@@ -1,6 +1,6 @@
-"""Reads lines from the terminal in its ordinary mode, in which the system edits the line; a wait can be cancelled on both backends.
+"""Reads lines from a terminal in canonical mode, in which the system edits the line; a wait can be cancelled on both backends.
 
-Questions for permission are answered here, and chats at terminals that cannot move their cursor. No mode of the terminal is changed.
+Used for approval questions, and for chats at terminals that cannot move their cursor. The terminal's mode is not changed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Keyboard:
         self._read = b""
 
     @staticmethod
-    def is_there() -> bool:
+    def is_available() -> bool:
         """Whether standard input is a terminal."""
         try:
             return sys.stdin.isatty()
@@ -59,8 +59,8 @@ class Keyboard:
         except OSError:  # the terminal is gone
             return b""
 
-    def forget_typed(self) -> None:
-        """Drop what was typed ahead: it cannot have been meant as the answer to a question not asked yet."""
+    def discard_input(self) -> None:
+        """Discard what was typed ahead: it cannot be the answer to a question that was not asked yet."""
         self.typed_ahead = []
         self._read = b""
         with suppress(termios.error, OSError):

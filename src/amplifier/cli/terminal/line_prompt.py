@@ -86,9 +86,8 @@ class LinePrompt:
             # Terminals answer a question for the cursor's position on standard input, where an answer that comes late is taken for keys.
             output=Vt100_Output(sys.stderr, _window_size, term=os.environ.get("TERM"), enable_cpr=False),
         )
-        self._limiter = anyio.CapacityLimiter(
-            1
-        )  # tools that block all threads of the default one must not block the prompt
+        # Tools that block all threads of the default limiter must not block the prompt.
+        self._limiter = anyio.CapacityLimiter(1)
         self._is_cancelled = False
         self.dropped = ""
 
@@ -136,7 +135,7 @@ class LinePrompt:
                 pre_run=self._exit_if_cancelled,
                 reserve_space_for_menu=min(self._menu_rows, max(_window_size().rows - 2, 0)),
                 set_exception_handler=False,  # its own one waits for Enter
-                handle_sigint=False,  # signals are the Stopper's
+                handle_sigint=False,  # the SignalHandler handles signals
             )
         except _Interrupted as interrupted:
             return interrupted

@@ -1,4 +1,4 @@
-"""What the library logs, on standard error: with ``--debug`` everything with tracebacks, else warnings in one line each."""
+"""Shows log records on standard error: with ``--debug`` all with tracebacks, else warnings in one line each."""
 
 from __future__ import annotations
 
@@ -7,58 +7,58 @@ import sys
 
 from amplifier._json import redact_text, visible_text
 
-from .screen import Screen
+from .display import Display
 
-__all__ = ["LogLines", "send_logs_to"]
+__all__ = ["LogNotices", "install_log_handler"]
 
-_REPORTED_OTHERWISE = "amplifier.session"
-"""Its warnings are about modules that failed and plans that are odd; the commands tell those themselves, in fewer words."""
+_SESSION_LOGGER = "amplifier.session"
+"""Its warnings are about failed modules and problems of the plan, which the commands report themselves."""
 
 
-class LogLines(logging.Handler):
-    """Warnings in one line each, between the lines of the screen; or held back until it is known who tells them."""
+class LogNotices(logging.Handler):
+    """Shows warnings as notices of one line each; they can be held until it is known which ones an error message includes."""
 
-    def __init__(self, screen: Screen) -> None:
+    def __init__(self, display: Display) -> None:
         super().__init__(logging.WARNING)
-        self._screen = screen
+        self._display = display
         self._held: list[tuple[str, str]] | None = None  # not while None
 
-    def hold_back(self) -> None:
-        """Show nothing for the time being."""
+    def hold(self) -> None:
+        """Hold notices until `show_held`."""
         self._held = []
 
     def show_held(self) -> None:
-        """Show what was held back, and everything from now on."""
+        """Show the held notices, and new ones immediately."""
         held, self._held = self._held, None
         for text, level in held or ():
-            self._screen.notice(text, level)
+            self._display.notice(text, level)
 
-    def take(self, about: str) -> str | None:
-        """Take the held lines that name something, to be told in another way."""
-        taken = [line for line in self._held or () if about in line[0]]
-        self._held = [line for line in self._held or () if line not in taken]
-        return "; ".join(text.partition(": ")[2] for text, _ in taken) or None
+    def pop_about(self, name: str) -> str | None:
+        """Remove and return the held messages that contain a name, for an error message."""
+        held = self._held or []
+        self._held = [notice for notice in held if name not in notice[0]]
+        return "; ".join(text.partition(": ")[2] for text, _ in held if name in text) or None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print one log record, or hold it while lines are held."""
-        if record.name == _REPORTED_OTHERWISE and record.levelno < logging.ERROR:
+        """Show or hold one log record."""
+        if record.name == _SESSION_LOGGER and record.levelno < logging.ERROR:
             return
         try:
             first = record.getMessage().splitlines()[:1]
-        except Exception:  # noqa: BLE001  # arguments of foreign log records may fail to format
+        except Exception:  # noqa: BLE001  # arguments of third-party log records may fail to format
             return
         level = "error" if record.levelno >= logging.ERROR else "warning"
         line = f"{record.name}: {visible_text(redact_text(''.join(first)))}"
         if self._held is None:
-            self._screen.notice(line, level)
+            self._display.notice(line, level)
         else:
             self._held.append((line, level))
 
 
-def send_logs_to(screen: Screen, *, debug: bool) -> LogLines:
-    """Take over logging of the whole process; called once, by the command."""
+def install_log_handler(display: Display, *, debug: bool) -> LogNotices:
+    """Replace the handlers of the root logger; called once, by the command."""
     root = logging.getLogger()
-    lines = LogLines(screen)
+    lines = LogNotices(display)
     root.handlers[:] = [lines]
     if debug:
         full = logging.StreamHandler(sys.stderr)

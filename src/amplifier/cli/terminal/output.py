@@ -1,7 +1,7 @@
-"""Writing to the terminal or a pipe: two streams, each of which may be a terminal, may be closed, and may not know UTF-8.
+"""The standard streams, each of which may be a terminal, may be closed, and may have an encoding other than UTF-8.
 
-What comes from the model, a tool or a file passes through `visible_text` before it gets here; escape sequences in what is written
-are this room's own.
+Text from the model, a tool or a file passes through `visible_text` before it gets here; escape sequences in what is written are
+the command line's own.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ class Output:
 
     Args:
         stream: Where to write.
-        is_vital: Whether anybody still has a use for the command once this stream is gone.
+        is_required: Whether the command is useless without this stream.
 
     Attributes:
-        is_terminal: Whether a person looks at it.
-        is_capable: Whether that terminal can move its cursor.
+        is_terminal: Whether it is a terminal.
+        can_move_cursor: Whether that terminal can move its cursor.
         has_colour: Whether it may be coloured.
         is_lost: Set when the reader has gone; nothing is written any more.
         at_line_start: Whether the last thing written ended a line.
     """
 
-    def __init__(self, stream: TextIO, *, is_vital: bool) -> None:
+    def __init__(self, stream: TextIO, *, is_required: bool) -> None:
         self._stream = stream
-        self._is_vital = is_vital
+        self._is_vital = is_required
         self.is_terminal = _is_terminal(stream)
-        self.is_capable = self.is_terminal and os.environ.get("TERM", "") not in _PLAIN_TERMINALS
-        self.has_colour = self.is_capable and not os.environ.get("NO_COLOR")
+        self.can_move_cursor = self.is_terminal and os.environ.get("TERM", "") not in _PLAIN_TERMINALS
+        self.has_colour = self.can_move_cursor and not os.environ.get("NO_COLOR")
         self.is_lost = False
         self.at_line_start = True
         self._encoding: str = getattr(stream, "encoding", None) or "utf-8"
@@ -61,7 +61,7 @@ class Output:
         try:
             self._stream.write(text)
             self._stream.flush()
-        except (OSError, ValueError) as error:  # a pipe nobody reads, a terminal that was closed, a closed file
+        except (OSError, ValueError) as error:  # the reader has gone, or the terminal or file was closed
             self.is_lost = True
             if not self._is_vital or self._has_hung_up(error):
                 return
@@ -80,11 +80,11 @@ class Output:
         self.write(f"{'' if self.at_line_start else chr(10)}{text}\n")
 
     def styled(self, text: str, style: str) -> str:
-        """The text in a style, where the stream has styles."""
+        """The text in a style, if the stream may be coloured."""
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self.has_colour else text
 
     def glyph(self, fancy: str, plain: str) -> str:
-        """The first one, where the stream's encoding has it."""
+        """The first text if the stream's encoding has it, else the second."""
         try:
             fancy.encode(self._encoding)
         except (UnicodeEncodeError, LookupError):
@@ -92,7 +92,7 @@ class Output:
         return fancy
 
     def width(self) -> int:
-        """Columns of the terminal; 80 where nobody says."""
+        """Columns of the terminal; 80 if unknown."""
         with suppress(OSError, ValueError, AttributeError):
             return os.get_terminal_size(self._stream.fileno()).columns or 80
         return 80
@@ -102,17 +102,17 @@ class StandardStreams:
     """Standard output for answers, standard error for everything else."""
 
     def __init__(self) -> None:
-        self.out = Output(sys.stdout, is_vital=True)
-        self.err = Output(sys.stderr, is_vital=False)
+        self.out = Output(sys.stdout, is_required=True)
+        self.err = Output(sys.stderr, is_required=False)
 
     @property
     def share_a_terminal(self) -> bool:
-        """Whether what is written to one is seen among what is written to the other."""
+        """Whether both are shown on one terminal."""
         return self.out.is_terminal and self.err.is_terminal
 
     @staticmethod
-    def silence() -> None:
-        """Point a standard output that nobody reads elsewhere, or Python complains about it when it exits."""
+    def discard_stdout() -> None:
+        """Point standard output to the null device, or Python reports an error at exit because the reader has gone."""
         with suppress(OSError, ValueError, AttributeError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, sys.stdout.fileno())

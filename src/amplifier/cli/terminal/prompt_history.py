@@ -7,13 +7,14 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from amplifier.cli.core.private_file import replace_file
+
 __all__ = ["PromptHistory"]
 
 MOST_ENTRIES = 1000
 """Entries that are kept; the file is cut back to them when it holds twice as many."""
 
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-_REPLACE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
 
 class PromptHistory:
@@ -33,7 +34,8 @@ class PromptHistory:
         except OSError:
             return []
         if len(lines) >= 2 * MOST_ENTRIES:
-            self._keep_only(lines[-MOST_ENTRIES:])
+            with suppress(OSError):
+                replace_file(self._path, b"\n".join(lines[-MOST_ENTRIES:]) + b"\n")
         return [entry for line in lines[-MOST_ENTRIES:] if (entry := _entry(line)) is not None]
 
     def add(self, entry: str) -> None:
@@ -45,13 +47,6 @@ class PromptHistory:
                 os.write(descriptor, json.dumps(entry).encode() + b"\n")
             finally:
                 os.close(descriptor)
-
-    def _keep_only(self, lines: list[bytes]) -> None:
-        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        with suppress(OSError):
-            with os.fdopen(os.open(temporary, _REPLACE, 0o600), "wb") as file:
-                file.write(b"\n".join(lines) + b"\n")
-            temporary.replace(self._path)
 
 
 def _entry(line: bytes) -> str | None:

@@ -1,4 +1,4 @@
-"""`amplifier module validate`: nothing counts as proved that nobody looked at, and nobody is blamed for what is missing here."""
+"""`amplifier module validate`: unchecked clauses are not reported as kept, and missing extras are not blamed on the module."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from amplifier.cli import main
 
 
 @pytest.mark.parametrize("package", ["hypothesis", "jsonschema_rs", "trio"])
-def test_a_kit_that_is_not_complete_says_so_and_blames_no_module(package):
+def test_a_missing_extra_is_reported_and_not_blamed_on_the_module(package):
     program = (
         f"import sys; sys.modules[{package!r}] = None; from amplifier.cli import main; "
         "sys.exit(main(['module', 'validate', 'tool-todo']))"
@@ -24,7 +24,7 @@ def test_a_kit_that_is_not_complete_says_so_and_blames_no_module(package):
     )
 
 
-def test_what_only_reads_needs_nothing_more(capsys, monkeypatch):
+def test_static_checks_need_no_extra(capsys, monkeypatch):
     monkeypatch.setattr("amplifier.conformance.engine.selection.find_spec", lambda name: None)
     assert main(["module", "validate", "tool-todo", "--static"]) == 0
     assert main(["module", "validate", "tool-todo", "--only", "T1"]) == 2
@@ -32,7 +32,7 @@ def test_what_only_reads_needs_nothing_more(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "message"),
     [
         (["--only", "T99"], "only 'T99': there is no such clause; did you mean 'T9'"),
         (["--only", "T5", "--only", "t6"], "only 't6': there is no such clause; did you mean 'T6'?"),
@@ -43,29 +43,29 @@ def test_what_only_reads_needs_nothing_more(capsys, monkeypatch):
         (["--html", "no/such/folder/report.html"], "there is no folder 'no/such/folder'; make it first"),
     ],
 )
-def test_what_there_is_not_is_refused_before_anything_is_examined(arguments, complaint, capsys):
+def test_invalid_options_are_rejected_before_running(arguments, message, capsys):
     assert main(["module", "validate", "no-such-module", *arguments]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert complaint in printed.err
+    assert message in printed.err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "message"),
     [
         (["--only", "P5"], "only 'P5': this is not looked at in a module of the type 'tool'"),
         (["--only", "T5", "--static"], "only 'T5': this takes running the module; leave static out"),
         (["--replay", "tool.is_a_tool:trio:bnVsbA", "--backend", "asyncio"], "is for trio; expected one for asyncio"),
     ],
 )
-def test_what_a_module_of_this_type_is_not_asked_is_refused(arguments, complaint, capsys):
+def test_options_that_do_not_apply_to_the_module_are_rejected(arguments, message, capsys):
     assert main(["module", "validate", "tool-todo", *arguments]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert complaint in printed.err
+    assert message in printed.err
 
 
-def test_what_was_not_examined_is_not_called_kept(capsys):
+def test_unchecked_clauses_are_not_reported_as_kept(capsys):
     assert main(["module", "validate", "provider-mock", "--type", "tool", "--only", "T5"]) == 2
     printed = capsys.readouterr().out
     assert "T5\tnot examined" in printed

@@ -14,10 +14,16 @@ import pytest
 
 from amplifier.cli import main
 from amplifier.cli.core.exit_codes import CommandError
-from amplifier.cli.sessions import running_tasks as _tasks
-from amplifier.cli.sessions.running_tasks import Running, answering, ask, find_running, running_commands
+from amplifier.cli.sessions import running_commands as _tasks
+from amplifier.cli.sessions.running_commands import (
+    RunningCommand,
+    answer_task_requests,
+    find_running,
+    request_tasks,
+    running_commands,
+)
+from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.output import StandardStreams
-from amplifier.cli.terminal.screen import Screen
 from amplifier.models import from_json
 from amplifier.observability import TaskTree
 from tests._support.terminal import command, environment, open_terminal, run_cli
@@ -27,23 +33,28 @@ def wait_until_it_waits(home: Path, pid: int) -> None:
     """A tool is announced before it is called; afterwards it is in it."""
     folder = home / "running"
     running = find_running(folder, str(pid))
-    while "tool-cast" not in {task.module for task in ask(folder, running).tasks}:
+    while "tool-scripted" not in {task.module for task in request_tasks(folder, running).tasks}:
         pass
 
 
-def ask_for_ever(folder: Path, running: Running) -> None:
+def ask_for_ever(folder: Path, running: RunningCommand) -> None:
     """Ask until there is no answer: a call that blocks may not have begun yet."""
-    while ask(folder, running).tasks:
+    while request_tasks(folder, running).tasks:
         pass
 
 
 @contextmanager
-def hanging_run(plan: str, home: Path, desk: Path, backend: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """An `amplifier run` whose tool waits for a file that nobody makes."""
-    prompt = f"call wait_for {json.dumps({'path': str(desk / 'gate')})}"
+def hanging_run(plan: str, home: Path, workdir: Path, backend: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """An `amplifier run` whose tool waits for a file that is never created."""
+    prompt = f"call wait_for {json.dumps({'path': str(workdir / 'gate')})}"
     words = command("run", prompt, "--plan", plan, "--backend", backend, "--session-id", "hung", *options)
     process = subprocess.Popen(
-        words, cwd=desk, env=environment(home), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        words,
+        cwd=workdir,
+        env=environment(home),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     try:
         assert process.stderr is not None
@@ -57,63 +68,63 @@ def hanging_run(plan: str, home: Path, desk: Path, backend: str, *options: str) 
         process.communicate()
 
 
-def test_the_doctor_shows_the_tasks_of_a_run_that_hangs_and_does_not_disturb_it(backend, home, desk, plan):
-    with hanging_run(plan, home, desk, backend) as process:
-        shown = run_cli("doctor", "--tasks", str(process.pid), home=home, cwd=desk)
+def test_the_doctor_shows_the_tasks_of_a_run_that_hangs_and_does_not_disturb_it(backend, home, workdir, plan):
+    with hanging_run(plan, home, workdir, backend) as process:
+        shown = run_cli("doctor", "--tasks", str(process.pid), home=home, cwd=workdir)
         assert (shown.returncode, shown.stderr) == (0, "")
         assert f"tasks of process {process.pid}" in shown.stdout
-        assert "session hung, module tool-cast" in shown.stdout
-        assert "in WaitFor.execute [tool-cast] (anyio sleep)" in shown.stdout
+        assert "session hung, module tool-scripted" in shown.stdout
+        assert "in WaitFor.execute [tool-scripted] (anyio sleep)" in shown.stdout
         assert "await anyio.sleep(0.02)" in shown.stdout
-        (desk / "gate").touch()
-        said, errors = process.communicate()
+        (workdir / "gate").touch()
+        captured, errors = process.communicate()
         assert process.returncode == 0
-        assert b"it is there" in said
+        assert b"it is there" in captured
         assert b"tasks of process" not in errors
     assert list((home / "running").iterdir()) == []
 
 
-def test_the_doctor_gives_json_and_knows_a_run_by_its_session(backend, home, desk, plan):
-    with hanging_run(plan, home, desk, backend) as process:
+def test_the_doctor_gives_json_and_knows_a_run_by_its_session(backend, home, workdir, plan):
+    with hanging_run(plan, home, workdir, backend) as process:
         for wanted in ("hung", "hu", "last"):
-            shown = run_cli("doctor", "--tasks", wanted, "--json", home=home, cwd=desk)
+            shown = run_cli("doctor", "--tasks", wanted, "--json", home=home, cwd=workdir)
             tree = from_json(TaskTree, shown.stdout)
             assert (tree.pid, tree.backend, tree.is_blocked) == (process.pid, backend, False)
-            assert "tool-cast" in {task.module for task in tree.tasks}
-        checked = run_cli("doctor", "--json", home=home, cwd=desk)
+            assert "tool-scripted" in {task.module for task in tree.tasks}
+        checked = run_cli("doctor", "--json", home=home, cwd=workdir)
         (found,) = [each for each in json.loads(checked.stdout)["findings"] if each["subject"] == "running"]
         assert f"--tasks {process.pid}" in found["text"]
 
 
-def test_a_signal_writes_the_tasks_to_standard_error_and_the_run_goes_on(backend, home, desk, plan):
-    with hanging_run(plan, home, desk, backend) as process:
+def test_a_signal_writes_the_tasks_to_standard_error_and_the_run_goes_on(backend, home, workdir, plan):
+    with hanging_run(plan, home, workdir, backend) as process:
         process.send_signal(signal.SIGUSR1)
         assert process.stderr is not None
-        # The tool may be asleep or just looking again when the signal arrives; either way the line says where it is.
-        assert any(b"in WaitFor.execute [tool-cast]" in line for line in process.stderr)
-        (desk / "gate").touch()
+        # The tool may be asleep or just looking again when the signal arrives; either way the line shows where it is.
+        assert any(b"in WaitFor.execute [tool-scripted]" in line for line in process.stderr)
+        (workdir / "gate").touch()
         assert b"it is there" in process.communicate()[0]
         assert process.returncode == 0
 
 
-def test_at_a_terminal_the_tasks_stand_above_the_live_lines_and_the_terminal_stays_as_it_was(backend, home, desk, plan):
-    prompt = f"call wait_for {json.dumps({'path': str(desk / 'gate')})}"
-    with open_terminal("run", prompt, "--plan", plan, "--backend", backend, home=home, cwd=desk) as terminal:
+def test_at_a_terminal_the_tasks_appear_above_the_live_lines_and_the_terminal_is_restored(backend, home, workdir, plan):
+    prompt = f"call wait_for {json.dumps({'path': str(workdir / 'gate')})}"
+    with open_terminal("run", prompt, "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("s  wait_for")
         wait_until_it_waits(home, terminal.process.pid)
         terminal.send(signal.SIGUSR1)
         terminal.expect("tasks of process")
         assert "\x1b[1F\x1b[Jtasks of process" in terminal.screen  # the live line was taken away first
-        terminal.expect("module tool-cast")
+        terminal.expect("module tool-scripted")
         terminal.expect("s  wait_for")
-        (desk / "gate").touch()
+        (workdir / "gate").touch()
         terminal.expect("it is there")
         assert terminal.end() == 0
         assert terminal.is_as_before()
 
 
-def test_a_chat_that_waits_for_its_user_can_be_asked_and_typed_into_afterwards(backend, home, desk, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=desk) as terminal:
+def test_a_chat_that_waits_for_its_user_can_be_asked_and_typed_into_afterwards(backend, home, workdir, plan):
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
         terminal.send(signal.SIGUSR1)
         terminal.expect("LinePrompt.read")
@@ -145,23 +156,23 @@ async def mount(coordinator, config):
 """
 
 
-def test_a_run_that_is_stuck_outside_of_python_is_shown_by_its_stacks(backend, home, desk, plan, monkeypatch):
-    package = desk / "amplifier_module_tool_block"
+def test_a_run_stuck_in_c_code_is_shown_by_its_thread_stacks(backend, home, workdir, plan, monkeypatch):
+    package = workdir / "amplifier_module_tool_block"
     package.mkdir()
     (package / "__init__.py").write_text(_BLOCKED)
     plan_of_block = json.loads(Path(plan).read_text())
     plan_of_block["tools"] = [{"module": "tool-block", "source": str(package)}]
-    (desk / "plan.json").write_text(json.dumps(plan_of_block))
-    words = command("run", "call block {}", "--plan", str(desk / "plan.json"), "--backend", backend)
+    (workdir / "plan.json").write_text(json.dumps(plan_of_block))
+    words = command("run", "call block {}", "--plan", str(workdir / "plan.json"), "--backend", backend)
     process = subprocess.Popen(
         words,
-        cwd=desk,
+        cwd=workdir,
         env=environment(home),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )
-    monkeypatch.setattr(_tasks, "PATIENCE", 0.5)
+    monkeypatch.setattr(_tasks, "ANSWER_TIMEOUT", 0.5)
     try:
         assert process.stderr is not None
         for line in process.stderr:
@@ -169,43 +180,43 @@ def test_a_run_that_is_stuck_outside_of_python_is_shown_by_its_stacks(backend, h
                 break
         folder = home / "running"
         running = find_running(folder, str(process.pid))
-        with pytest.raises(CommandError) as told:
+        with pytest.raises(CommandError) as raised:
             ask_for_ever(folder, running)
     finally:
         process.kill()
         process.communicate()
-    assert "does not return to Python" in str(told.value)
-    assert "in execute" in str(told.value)
+    assert "does not return to Python" in str(raised.value)
+    assert "in execute" in str(raised.value)
 
 
-def test_nobody_is_asked_who_does_not_listen(home, desk):
+def test_a_process_that_does_not_handle_the_signal_gets_none(home, workdir):
     """SIGUSR1 would end a process that knows nothing of it."""
-    stranger = subprocess.Popen(["sleep", "60"])
+    other = subprocess.Popen(["sleep", "60"])
     try:
-        asked = run_cli("doctor", "--tasks", str(stranger.pid), home=home, cwd=desk)
+        asked = run_cli("doctor", "--tasks", str(other.pid), home=home, cwd=workdir)
         assert asked.returncode == 2
         assert "nothing is running" in asked.stderr
         (home / "running").mkdir(parents=True)
-        left_behind = {"pid": stranger.pid, "session_id": "old", "started": "2026-01-01", "backend": "trio"}
-        (home / "running" / f"{stranger.pid}.json").write_text(json.dumps(left_behind))
-        assert run_cli("doctor", "--tasks", str(stranger.pid), home=home, cwd=desk).returncode == 2
-        assert stranger.poll() is None
+        left_behind = {"pid": other.pid, "session_id": "old", "started": "2026-01-01", "backend": "trio"}
+        (home / "running" / f"{other.pid}.json").write_text(json.dumps(left_behind))
+        assert run_cli("doctor", "--tasks", str(other.pid), home=home, cwd=workdir).returncode == 2
+        assert other.poll() is None
     finally:
-        stranger.kill()
-        stranger.wait()
+        other.kill()
+        other.wait()
     assert list((home / "running").iterdir()) == []  # what was left behind has been removed
 
 
-def test_what_is_no_record_of_a_running_command_is_not_taken_for_one(tmp_path):
+def test_invalid_records_of_running_commands_are_ignored(tmp_path):
     for name, text in (("1.json", "{"), ("2.json", "[]"), ("3.json", '{"pid": "x"}')):
         (tmp_path / name).write_text(text)
     assert running_commands(tmp_path) == []
     assert running_commands(tmp_path / "no-such-folder") == []
 
 
-def test_a_running_command_is_found_and_told_from_others(tmp_path, monkeypatch, capsys):
-    screen = Screen(StandardStreams())
-    with answering(tmp_path, "monday", "asyncio", screen):
+def test_a_running_command_is_found_by_process_and_session_id(tmp_path, monkeypatch, capsys):
+    screen = Display(StandardStreams())
+    with answer_task_requests(tmp_path, "monday", "asyncio", screen):
         (own,) = running_commands(tmp_path)
         assert (own.pid, own.session_id, own.backend) == (os.getpid(), "monday", "asyncio")
         assert find_running(tmp_path, "mon") == own
@@ -217,14 +228,14 @@ def test_a_running_command_is_found_and_told_from_others(tmp_path, monkeypatch, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_state_folder_that_cannot_be_written_to_stops_nobody(tmp_path, capsys):
+def test_a_command_runs_without_a_writable_state_folder(tmp_path, capsys):
     (tmp_path / "file").touch()
-    with answering(tmp_path / "file", "monday", "asyncio", Screen(StandardStreams())):
+    with answer_task_requests(tmp_path / "file", "monday", "asyncio", Display(StandardStreams())):
         signal.raise_signal(signal.SIGUSR1)
     assert "tasks of process" in capsys.readouterr().err
 
 
-def test_asking_for_nothing_that_runs_is_an_error_with_advice(home, monkeypatch, capsys):
+def test_requesting_tasks_when_nothing_runs_is_an_error(home, monkeypatch, capsys):
     monkeypatch.setenv("AMPLIFIER_HOME", str(home))
     assert main(["doctor", "--tasks", "last"]) == 2
     assert "nothing is running" in capsys.readouterr().err

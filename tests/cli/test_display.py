@@ -16,14 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amplifier.cli.core.turn_record import ToolUse, TurnRecord
-from amplifier.cli.terminal.log_output import LogLines
+from amplifier.cli.terminal.display import Display, summary
+from amplifier.cli.terminal.log_output import LogNotices
 from amplifier.cli.terminal.output import Output, StandardStreams
-from amplifier.cli.terminal.screen import Screen, summary
 from amplifier.models import TextDelta, ToolFinished, ToolStarted, TurnEvent
 
 
 class Recorded(io.StringIO):
-    """A stream that says it is a terminal, or not."""
+    """A stream that reports whether it is a terminal."""
 
     def __init__(self, *, is_terminal: bool) -> None:
         super().__init__()
@@ -38,8 +38,8 @@ class Streams(StandardStreams):
 
     def __init__(self, *, out: bool, err: bool) -> None:
         self.record = Recorded(is_terminal=out)
-        self.out = Output(self.record, is_vital=True)
-        self.err = self.out if out and err else Output(Recorded(is_terminal=err), is_vital=False)
+        self.out = Output(self.record, is_required=True)
+        self.err = self.out if out and err else Output(Recorded(is_terminal=err), is_required=False)
 
 
 @pytest.fixture(autouse=True)
@@ -61,10 +61,10 @@ def request() -> TurnEvent:
     return TurnEvent(name="provider:request", data={})
 
 
-def play(screen: Screen, *events: TurnEvent) -> None:
+def play(screen: Display, *events: TurnEvent) -> None:
     record = TurnRecord()
     for event in events:
-        record.take(event)
+        record.add(event)
         screen.show(event, record)
 
 
@@ -81,9 +81,9 @@ def play(screen: Screen, *events: TurnEvent) -> None:
         ([request(), delta("cut off")], None, "cut off"),
     ],
 )
-def test_every_word_is_written_once_on_a_terminal(events, response, expected):
+def test_the_answer_is_written_once_on_a_terminal(events, response, expected):
     streams = Streams(out=True, err=True)
-    screen = Screen(streams)
+    screen = Display(streams)
     play(screen, *events)
     screen.end_turn(response)
     assert streams.record.getvalue() == expected
@@ -91,25 +91,25 @@ def test_every_word_is_written_once_on_a_terminal(events, response, expected):
 
 def test_a_pipe_gets_the_final_answer_only():
     streams = Streams(out=False, err=False)
-    screen = Screen(streams)
+    screen = Display(streams)
     play(screen, request(), delta("thinking aloud"), request(), delta("the answer"))
     screen.end_turn("the answer")
     assert streams.record.getvalue() == "the answer\n"
 
 
-def test_json_formats_write_no_words():
+def test_json_formats_do_not_write_the_answer():
     streams = Streams(out=True, err=True)
-    screen = Screen(streams, "json")
+    screen = Display(streams, "json")
     play(screen, request(), delta("x"))
     screen.end_turn("x")
     assert streams.record.getvalue() == ""
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8"), max_size=80))
-def test_no_word_of_the_model_is_a_command_for_the_terminal(text):
+def test_model_output_has_no_escape_sequences(text):
     os.environ["TERM"] = "xterm"
     streams = Streams(out=True, err=True)
-    screen = Screen(streams)
+    screen = Display(streams)
     play(screen, request(), *map(delta, text))
     screen.end_turn(text)
     written = streams.record.getvalue()
@@ -125,9 +125,9 @@ def finished(call: str = "c1", *, success: bool = True, **data: Any) -> ToolFini
     return ToolFinished(name=name, data=data, tool_name="t", tool_call_id=call, success=success)
 
 
-def test_live_lines_are_taken_away_before_anything_else_is_written():
+def test_live_lines_are_cleared_before_anything_else_is_written():
     streams = Streams(out=True, err=True)
-    screen = Screen(streams)
+    screen = Display(streams)
     play(screen, started(path="a"), started(call="c2", path="b"), finished(), finished("c2", success=False, error="no"))
     written = streams.record.getvalue()
     screen.end_turn("done")
@@ -138,9 +138,9 @@ def test_live_lines_are_taken_away_before_anything_else_is_written():
     assert streams.record.getvalue().endswith("✗ t b: no (0.0 s)\ndone\n")
 
 
-def test_no_more_live_lines_than_a_window_has_room_for():
+def test_number_of_live_lines_is_limited():
     streams = Streams(out=True, err=True)
-    screen = Screen(streams)
+    screen = Display(streams)
     play(screen, *(started(call=f"c{number}", path=f"p{number}") for number in range(20)))
     last = streams.record.getvalue().rpartition("\x1b[J")[2]
     assert last.count("\n") == 9
@@ -149,15 +149,15 @@ def test_no_more_live_lines_than_a_window_has_room_for():
 
 def test_nothing_is_written_below_a_question():
     streams = Streams(out=True, err=True)
-    screen = Screen(streams)
+    screen = Display(streams)
     record = TurnRecord()
     for event in (started(path="a"), started(call="c2", path="b")):
-        record.take(event)
+        record.add(event)
         screen.show(event, record)
     screen.pause()
     asked = streams.record.getvalue()
     screen.notice("meanwhile")
-    record.take(finished())
+    record.add(finished())
     screen.show(finished(), record)
     screen.draw_live_lines()
     assert streams.record.getvalue() == asked
@@ -170,14 +170,14 @@ def test_long_and_odd_arguments_fit_one_row():
     use = ToolUse("bash", {"note": "x", "command": "echo 1\n\x1b[2Jecho 漢"}, "", 0.0)
     assert summary(use) == "bash echo 1\\n\\x1b[2Jecho 漢"
     streams = Streams(out=True, err=True)
-    screen = Screen(streams)
+    screen = Display(streams)
     play(screen, started(command="漢" * 300), finished())
     assert all(len(line) < 80 for line in streams.record.getvalue().splitlines())
 
 
 def test_quiet_shows_warnings_and_no_tools():
     streams = Streams(out=False, err=False)
-    screen = Screen(streams, quiet=True)
+    screen = Display(streams, quiet=True)
     play(screen, started(), finished())
     screen.notice("for your information")
     screen.notice("careful", "warning")
@@ -185,16 +185,16 @@ def test_quiet_shows_warnings_and_no_tools():
     assert streams.err._stream.getvalue() == "careful\n"
 
 
-def test_secrets_do_not_reach_the_screen():
+def test_secrets_are_not_shown():
     streams = Streams(out=False, err=False)
-    Screen(streams).notice("key sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789 was refused")
+    Display(streams).notice("key sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789 was refused")
     assert isinstance(streams.err._stream, Recorded)
     assert "abcdefghijklmnop" not in streams.err._stream.getvalue()
 
 
-def test_a_log_record_is_one_line_and_failed_modules_are_left_to_the_command():
+def test_a_log_record_is_one_line_and_warnings_about_failed_modules_are_hidden():
     streams = Streams(out=False, err=False)
-    handler = LogLines(Screen(streams))
+    handler = LogNotices(Display(streams))
 
     def log(name: str, level: int, text: str) -> None:
         handler.handle(logging.LogRecord(name, level, "", 0, text, None, None))
@@ -206,16 +206,16 @@ def test_a_log_record_is_one_line_and_failed_modules_are_left_to_the_command():
     assert streams.err._stream.getvalue().splitlines() == ["amplifier.modules.x: first", "amplifier.session: worse"]
 
 
-def test_log_lines_can_be_held_back_and_told_otherwise():
+def test_log_notices_can_be_held_and_moved_into_an_error_message():
     streams = Streams(out=False, err=False)
-    lines = LogLines(Screen(streams))
-    lines.hold_back()
+    lines = LogNotices(Display(streams))
+    lines.hold()
     for text in ("provider-x: no key", "another"):
         lines.handle(logging.LogRecord("amplifier.modules", logging.WARNING, "", 0, text, None, None))
     assert isinstance(streams.err._stream, Recorded)
     assert streams.err._stream.getvalue() == ""
-    assert lines.take("provider-x") == "provider-x: no key"
-    assert lines.take("provider-x") is None
+    assert lines.pop_about("provider-x") == "provider-x: no key"
+    assert lines.pop_about("provider-x") is None
     lines.show_held()
     assert streams.err._stream.getvalue() == "amplifier.modules: another\n"
 
@@ -235,19 +235,19 @@ def pipe_without_reader() -> Iterator[Any]:
             stream.close()
 
 
-def test_only_a_vital_stream_complains_when_its_reader_has_gone():
+def test_only_a_required_stream_raises_when_its_reader_has_gone():
     with pipe_without_reader() as stream:
-        lost = Output(stream, is_vital=False)
+        lost = Output(stream, is_required=False)
         lost.write("x")
         assert lost.is_lost
         lost.write("y")
     with pipe_without_reader() as stream, pytest.raises(BrokenPipeError):
-        Output(stream, is_vital=True).write("x")
+        Output(stream, is_required=True).write("x")
 
 
-def test_an_encoding_without_our_glyphs_gets_plain_ones():
+def test_an_encoding_without_the_glyphs_gets_ascii():
     ascii_stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    output = Output(ascii_stream, is_vital=False)
+    output = Output(ascii_stream, is_required=False)
     assert (output.glyph("✓", "ok"), output.glyph("é", "e")) == ("ok", "e")
     output.write("漢")  # is spelled out instead of failing
     assert isinstance(ascii_stream.buffer, io.BytesIO)
@@ -258,12 +258,12 @@ def test_an_encoding_without_our_glyphs_gets_plain_ones():
     ("term", "no_colour", "capable", "coloured"),
     [("xterm", "", True, True), ("xterm", "1", True, False), ("dumb", "", False, False), ("", "", False, False)],
 )
-def test_a_terminal_is_used_as_far_as_it_goes(term, no_colour, capable, coloured, monkeypatch):
+def test_terminal_capabilities_follow_the_environment(term, no_colour, capable, coloured, monkeypatch):
     monkeypatch.setenv("TERM", term)
     monkeypatch.setenv("NO_COLOR", no_colour)
     master, slave = pty.openpty()
     with os.fdopen(slave, "w") as stream:
-        output = Output(stream, is_vital=False)
-        assert (output.is_terminal, output.is_capable, output.has_colour) == (True, capable, coloured)
+        output = Output(stream, is_required=False)
+        assert (output.is_terminal, output.can_move_cursor, output.has_colour) == (True, capable, coloured)
         assert output.styled("x", "red") == ("\x1b[31mx\x1b[0m" if coloured else "x")
     os.close(master)

@@ -1,13 +1,13 @@
-"""The agent that the command line's tests run: a provider that does what the prompt says, tools that wait, a hook that asks.
+"""The agent that the command line's tests run: a provider that obeys the prompt, tools that wait, a hook that asks.
 
-Loaded by the command in its own process, through the packages that `write_plan` makes. The real loops, contexts and tools of the
-project stand around them.
+The command loads them in its own process, through the packages that `write_plan` makes, with the real loops, contexts and tools of
+the project.
 
     say WORDS            streams the words
-    call TOOL JSON       calls a tool, then says what came of it
+    call TOOL JSON       calls a tool, then answers with its output
     both JSON JSON       two calls of `wait_for` at once
     hang                 streams one word, makes a file of that name and waits for ever
-    fail                 raises a rate limit error that no retry mends
+    fail                 raises a quota error, which is not retried
 """
 
 from __future__ import annotations
@@ -187,24 +187,24 @@ async def mount_hook(coordinator: Any, config: dict[str, Any]) -> Callable[[], N
 
 _PACKAGES = {
     "provider-scripted": ("provider", "mount_provider"),
-    "tool-cast": ("tool", "mount_tools"),
+    "tool-scripted": ("tool", "mount_tools"),
     "hooks-ask": ("hook", "mount_hook"),
 }
 
 
 def write_plan(folder: Path, *, context: str = "context-persistent") -> Path:
-    """Write the packages of the cast and a plan with all of them below ``folder``; returns the plan's file."""
+    """Write the packages of the scripted modules and a plan with all of them below ``folder``; returns the plan's file."""
     sources = {}
     for module_id, (kind, mount) in _PACKAGES.items():
-        package = folder / "cast" / f"amplifier_module_{module_id.replace('-', '_')}"
+        package = folder / "modules" / f"amplifier_module_{module_id.replace('-', '_')}"
         package.mkdir(parents=True)
-        text = f"from tests.cli._cast import {mount} as mount\n__amplifier_module_type__ = {kind!r}\n"
+        text = f"from tests.cli._scripted_agent import {mount} as mount\n__amplifier_module_type__ = {kind!r}\n"
         (package / "__init__.py").write_text(text)
         sources[module_id] = str(package)
     plan = {
         "session": {"orchestrator": "loop-streaming", "context": context},
         "providers": [{"module": "provider-scripted", "source": sources["provider-scripted"]}],
-        "tools": [{"module": "tool-cast", "source": sources["tool-cast"]}],
+        "tools": [{"module": "tool-scripted", "source": sources["tool-scripted"]}],
         "hooks": [{"module": "hooks-ask", "source": sources["hooks-ask"]}],
     }
     file = folder / "plan.json"

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from amplifier.cli.agent import default_plan as _composition
-from amplifier.cli.agent.default_plan import NEEDS, TOOLS, compose, place
+from amplifier.cli.agent.default_plan import DEFAULT_TOOLS, build_plan, with_storage_paths
+from amplifier.cli.core import installed_modules as _installed_modules
 from amplifier.cli.core.exit_codes import CommandError
+from amplifier.cli.core.installed_modules import REQUIRED_PACKAGES
 from amplifier.plan import check_plan
 from tests.loading._forge import distribution
 
@@ -19,8 +20,8 @@ EVERYTHING = {
     "hooks-logging",
     "hooks-redaction",
     "hooks-approval",
-    *TOOLS,
-    *NEEDS,
+    *DEFAULT_TOOLS,
+    *REQUIRED_PACKAGES,
     "provider-offline",
     "provider-mock",
 }
@@ -29,8 +30,8 @@ EVERYTHING = {
 @pytest.fixture(autouse=True)
 def installed(monkeypatch) -> set[str]:
     """Packages of extras that are installed, to be changed by a test."""
-    packages = {package for package, _ in NEEDS.values()}
-    monkeypatch.setattr(_composition, "find_spec", lambda name: name if name in packages else None)
+    packages = {package for package, _ in REQUIRED_PACKAGES.values()}
+    monkeypatch.setattr(_installed_modules, "find_spec", lambda name: name if name in packages else None)
     return packages
 
 
@@ -39,15 +40,15 @@ def modules(plan: dict, section: str) -> list[str]:
 
 
 def test_the_default_plan_is_valid_and_has_everything():
-    made = compose(EVERYTHING, environment={})
+    made = build_plan(EVERYTHING, environment={})
     assert check_plan(made.plan) == ([], [])
-    assert modules(made.plan, "tools") == list(TOOLS)
+    assert modules(made.plan, "tools") == list(DEFAULT_TOOLS)
     assert modules(made.plan, "hooks") == ["hooks-redaction", "hooks-approval", "hooks-logging"]
     assert [hook.get("on_failure") for hook in made.plan["hooks"]] == ["deny", "deny", None]
 
 
 def test_the_default_plan_pins_what_the_command_relies_on_and_nothing_else():
-    plan = compose(EVERYTHING, environment={}).plan
+    plan = build_plan(EVERYTHING, environment={}).plan
     specs = [*plan["session"].values(), *plan["providers"], *plan["tools"], *plan["hooks"]]
     pinned = {spec["module"] for spec in specs if spec.get("source") == "builtin"}
     assert pinned == {
@@ -59,10 +60,10 @@ def test_the_default_plan_pins_what_the_command_relies_on_and_nothing_else():
 
 def test_a_third_party_provider_does_not_need_the_package_that_ours_needs(tmp_path, monkeypatch, installed):
     installed.discard("anthropic")
-    assert compose(EVERYTHING, environment={"ANTHROPIC_API_KEY": "x"}).provider == "provider-offline"
+    assert build_plan(EVERYTHING, environment={"ANTHROPIC_API_KEY": "x"}).provider == "provider-offline"
     distribution(tmp_path, "amplifier_module_provider_anthropic", {"provider-anthropic": "theirs:mount"})
     monkeypatch.syspath_prepend(tmp_path)
-    assert compose(EVERYTHING, environment={"ANTHROPIC_API_KEY": "x"}).provider == "provider-anthropic"
+    assert build_plan(EVERYTHING, environment={"ANTHROPIC_API_KEY": "x"}).provider == "provider-anthropic"
 
 
 @pytest.mark.parametrize(
@@ -77,13 +78,13 @@ def test_a_third_party_provider_does_not_need_the_package_that_ours_needs(tmp_pa
     ],
 )
 def test_the_provider_is_the_one_asked_for_else_the_one_with_a_key(environment, wanted, chosen):
-    made = compose(EVERYTHING, provider=wanted, environment=environment)
+    made = build_plan(EVERYTHING, provider=wanted, environment=environment)
     assert (modules(made.plan, "providers"), made.provider, made.notes) == ([chosen], chosen, [])
 
 
-def test_a_key_without_its_package_is_not_passed_over_in_silence(installed):
+def test_a_key_without_its_package_is_reported(installed):
     installed.discard("anthropic")
-    made = compose(EVERYTHING, environment={"ANTHROPIC_API_KEY": "very-secret"})
+    made = build_plan(EVERYTHING, environment={"ANTHROPIC_API_KEY": "very-secret"})
     assert made.provider == "provider-offline"
     (note,) = made.notes
     assert "pip install 'amplifier[anthropic]'" in note
@@ -91,21 +92,23 @@ def test_a_key_without_its_package_is_not_passed_over_in_silence(installed):
 
 
 def test_a_tool_without_its_package_or_its_module_is_left_out(installed):
-    assert list(compose(EVERYTHING, environment={}).plan["agents"]) == ["explorer"]
+    assert list(build_plan(EVERYTHING, environment={}).plan["agents"]) == ["explorer"]
     installed.discard("truststore")
-    made = compose(EVERYTHING - {"tool-bash", "tool-task", "hooks-approval"}, environment={})
+    made = build_plan(EVERYTHING - {"tool-bash", "tool-task", "hooks-approval"}, environment={})
     assert "agents" not in made.plan
-    assert modules(made.plan, "tools") == [tool for tool in TOOLS if tool not in ("tool-web", "tool-bash", "tool-task")]
+    assert modules(made.plan, "tools") == [
+        tool for tool in DEFAULT_TOOLS if tool not in ("tool-web", "tool-bash", "tool-task")
+    ]
     assert modules(made.plan, "hooks") == ["hooks-redaction", "hooks-logging"]
 
 
-def test_an_unknown_provider_is_told_with_those_there_are():
+def test_error_for_an_unknown_provider_lists_the_installed_ones():
     with pytest.raises(CommandError, match="no provider 'tool-bash' is installed; there are: anthropic, local, mock"):
-        compose(EVERYTHING, provider="tool-bash", environment={})
+        build_plan(EVERYTHING, provider="tool-bash", environment={})
 
 
 def test_a_model_goes_to_the_loop():
-    made = compose(EVERYTHING, model="big", environment={})
+    made = build_plan(EVERYTHING, model="big", environment={})
     config = made.plan["session"]["orchestrator"]["config"]
     assert config["model"] == "big"
     assert "system_prompt" in config
@@ -123,7 +126,7 @@ def plan_file(folder: Path, **sections: object) -> Path:
 
 def test_a_plan_of_the_users_is_taken_as_it_is_with_its_variables(tmp_path):
     file = plan_file(tmp_path, providers=[{"module": "provider-x", "config": {"key": "${KEY}"}}])
-    made = compose(EVERYTHING, file=file, environment={"KEY": "value"})
+    made = build_plan(EVERYTHING, file=file, environment={"KEY": "value"})
     assert made.plan["providers"] == [{"module": "provider-x", "config": {"key": "value"}}]
     assert made.provider == "provider-x"
     assert made.plan["session"] == {"orchestrator": "loop-basic", "context": "context-simple"}
@@ -132,34 +135,34 @@ def test_a_plan_of_the_users_is_taken_as_it_is_with_its_variables(tmp_path):
 @pytest.mark.parametrize("wanted", ["second", "provider-y", "y"])
 def test_the_provider_asked_for_goes_first(wanted, tmp_path):
     entries = ["provider-x", {"module": "provider-y", "instance_id": "second"}]
-    made = compose(EVERYTHING, file=plan_file(tmp_path, providers=entries), provider=wanted, environment={})
+    made = build_plan(EVERYTHING, file=plan_file(tmp_path, providers=entries), provider=wanted, environment={})
     assert made.plan["providers"] == [entries[1], entries[0]]
     assert made.provider == "provider-y"
 
 
 def test_a_provider_the_plan_does_not_have_is_added_in_front(tmp_path):
     file = plan_file(tmp_path, providers=["provider-x"])
-    made = compose(EVERYTHING, file=file, provider="mock", model="m", environment={})
+    made = build_plan(EVERYTHING, file=file, provider="mock", model="m", environment={})
     assert made.plan["providers"] == [{"module": "provider-mock"}, "provider-x"]
     assert made.plan["session"]["orchestrator"] == {"module": "loop-basic", "config": {"model": "m"}}
 
 
 @pytest.mark.parametrize("session", [None, [], {"orchestrator": 7}])
-def test_a_plan_that_is_wrong_stays_as_wrong_as_it_is(session, tmp_path):
+def test_an_invalid_plan_is_not_changed(session, tmp_path):
     file = tmp_path / "plan.json"
     file.write_text(json.dumps({"session": session}))
-    made = compose(EVERYTHING, file=file, model="m", environment={})
+    made = build_plan(EVERYTHING, file=file, model="m", environment={})
     assert made.plan == {"session": session}
-    assert place(made.plan, sessions=tmp_path) == made.plan
+    assert with_storage_paths(made.plan, sessions=tmp_path) == made.plan
 
 
 # ── places ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_conversation_and_events_get_their_places(tmp_path):
+def test_conversation_and_events_get_their_paths(tmp_path):
     sessions = tmp_path / "{odd}" / "sessions"
-    plan = compose(EVERYTHING, environment={}).plan
-    placed = place(plan, sessions=sessions)
+    plan = build_plan(EVERYTHING, environment={}).plan
+    placed = with_storage_paths(plan, sessions=sessions)
     assert placed["session"]["context"]["config"] == {"path": str(sessions)}
     template = placed["hooks"][2]["config"]["path"]
     assert template.format(session_id="abc") == str(sessions / "abc" / "events.jsonl")
@@ -167,7 +170,7 @@ def test_conversation_and_events_get_their_places(tmp_path):
     assert check_plan(placed) == ([], [])
 
 
-def test_places_the_user_chose_stay(tmp_path):
+def test_paths_the_user_chose_are_kept(tmp_path):
     plan = {
         "session": {"orchestrator": "loop-basic", "context": {"module": "context-persistent", "config": {"path": "p"}}},
         "hooks": [
@@ -176,10 +179,10 @@ def test_places_the_user_chose_stay(tmp_path):
             "hooks-other",
         ],
     }
-    assert place(plan, sessions=tmp_path) == plan
+    assert with_storage_paths(plan, sessions=tmp_path) == plan
 
 
 def test_a_model_that_runs_on_this_machine_is_named_to_its_provider(installed):
-    made = compose(EVERYTHING, provider="local", model="smollm2", environment={})
+    made = build_plan(EVERYTHING, provider="local", model="smollm2", environment={})
     [entry] = made.plan["providers"]
     assert entry == {"module": "provider-local", "config": {"model": "smollm2"}}

@@ -70,7 +70,7 @@ async def first_result(plan: dict[str, Any]) -> str:
         return str(next(message["content"] for message in messages if message["role"] == "tool"))
 
 
-def test_a_module_of_no_type_is_told_the_types_there_are(tmp_path, capsys):
+def test_error_for_a_missing_type_lists_the_types(tmp_path, capsys):
     assert main(["module", "new", "words", "--into", str(tmp_path)]) == 2
     assert "--type is missing; expected one of orchestrator, " in capsys.readouterr().err
     assert main(["module", "new", "words", "--type", "tol", "--into", str(tmp_path)]) == 2
@@ -78,7 +78,7 @@ def test_a_module_of_no_type_is_told_the_types_there_are(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_name_that_cannot_be_one_and_a_folder_that_is_there_are_refused(tmp_path, capsys):
+def test_invalid_names_and_existing_folders_are_rejected(tmp_path, capsys):
     assert main(["module", "new", "Word Count", "--type", "tool", "--into", str(tmp_path)]) == 2
     assert main(["module", "new", "thing", "--into", str(tmp_path)]) == 2
     assert "expected one of" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""One call of the command line: what all commands share, and options that several of them have."""
+"""Options, and completions of arguments, that several commands have."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 import attrs
 import click
 
-from amplifier.cli.sessions.home_folder import find_home, running_below, sessions_below
+from amplifier.cli.sessions.home_folder import find_home, running_folder, sessions_folder
 from amplifier.cli.sessions.store import SessionStore
 
 __all__ = [
-    "Invocation",
+    "GlobalOptions",
     "complete_provider",
     "complete_running",
     "complete_session",
@@ -26,9 +26,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 @attrs.define
-class Invocation:
-    """Attributes:
-    debug: Show tracebacks.
+class GlobalOptions:
+    """Options that may precede the command's name.
+
+    Attributes:
+        debug: Show tracebacks.
     """
 
     debug: bool = False
@@ -36,23 +38,23 @@ class Invocation:
 
 def open_store() -> SessionStore:
     """The sessions of this user."""
-    return SessionStore(sessions_below(find_home()))
-
-
-def _set_debug(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
-    if value and (invocation := context.find_object(Invocation)) is not None:
-        invocation.debug = True
+    return SessionStore(sessions_folder(find_home()))
 
 
 def debug_option(command: F) -> F:
-    """``--debug``, which may stand before or behind the command's name."""
+    """Add ``--debug``, which may precede or follow the command's name."""
+
+    def set_debug(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+        if value and (options := context.find_object(GlobalOptions)) is not None:
+            options.debug = True
+
     return click.option(
-        "--debug", is_flag=True, expose_value=False, callback=_set_debug, help="Show tracebacks and the library's log."
+        "--debug", is_flag=True, expose_value=False, callback=set_debug, help="Show tracebacks and the library's log."
     )(command)
 
 
 def json_option(command: F) -> F:
-    """``--json``, for listings."""
+    """Add ``--json``."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(command)
 
 
@@ -63,15 +65,15 @@ def complete_session(_context: click.Context, _parameter: click.Parameter, incom
 
 def complete_running(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Process ids of running commands, for the shell."""
-    from amplifier.cli.sessions.running_tasks import running_commands  # noqa: PLC0415  # needed for nothing but this
+    from amplifier.cli.sessions.running_commands import running_commands  # noqa: PLC0415  # only completion needs it
 
-    pids = [str(each.pid) for each in running_commands(running_below(find_home()))]
+    pids = [str(each.pid) for each in running_commands(running_folder(find_home()))]
     return [pid for pid in pids if pid.startswith(incomplete)]
 
 
 def complete_provider(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Names of providers, for the shell."""
-    from amplifier.cli.core.installed_modules import installed_ids  # noqa: PLC0415  # the loader is not needed for anything but this
+    from amplifier.cli.core.installed_modules import installed_ids  # noqa: PLC0415  # only completion needs it
 
     names = [name.removeprefix("provider-") for name in installed_ids() if name.startswith("provider-")]
     return [name for name in names if name.startswith(incomplete)]

@@ -29,9 +29,9 @@ def run_in_shell(redirection: str, *arguments: str, home: Path, cwd: Path) -> su
 
 
 @pytest.mark.parametrize("output_format", ["text", "json"])
-def test_an_answer_that_cannot_be_written_is_told_and_no_success(output_format, backend, home, desk, plan):
+def test_an_answer_that_cannot_be_written_is_reported_and_fails(output_format, backend, home, workdir, plan):
     words = ("run", "-q", "say hello", "--plan", plan, "--backend", backend, "--output-format", output_format)
-    finished = run_in_shell(f">{FULL}", *words, home=home, cwd=desk)
+    finished = run_in_shell(f">{FULL}", *words, home=home, cwd=workdir)
     assert finished.returncode == 1
     assert "amplifier: the answer could not be written to standard output: No space left on device" in finished.stderr
     assert "Traceback" not in finished.stderr
@@ -40,35 +40,35 @@ def test_an_answer_that_cannot_be_written_is_told_and_no_success(output_format, 
     assert json.loads(record.read_text())["status"] == "success"  # the turn itself went well and is kept
 
 
-def test_a_listing_that_cannot_be_written_is_told(home, desk):
-    finished = run_in_shell(f">{FULL}", "module", "list", home=home, cwd=desk)
+def test_a_listing_that_cannot_be_written_is_reported(home, workdir):
+    finished = run_in_shell(f">{FULL}", "module", "list", home=home, cwd=workdir)
     assert finished.returncode == 2
     assert finished.stderr == "amplifier: No space left on device\n"
 
 
 @pytest.mark.parametrize("words", [["run", "say hello"], ["session", "list"], ["--version"]])
-def test_a_closed_standard_output_is_refused_before_anything_happens(words, home, desk):
-    finished = run_in_shell(">&-", *words, home=home, cwd=desk)
+def test_a_closed_standard_output_is_refused_before_anything_happens(words, home, workdir):
+    finished = run_in_shell(">&-", *words, home=home, cwd=workdir)
     assert finished.returncode == 2
     assert finished.stderr == "amplifier: standard output is closed; there is nowhere to write to\n"
     assert not home.exists()
 
 
-def test_a_closed_standard_error_fails_nothing(backend, home, desk, plan):
-    (desk / "gate").touch()
-    prompt = f"call wait_for {json.dumps({'path': str(desk / 'gate')})}"
-    finished = run_in_shell("2>&-", "run", prompt, "--plan", plan, "--backend", backend, home=home, cwd=desk)
+def test_a_closed_standard_error_fails_nothing(backend, home, workdir, plan):
+    (workdir / "gate").touch()
+    prompt = f"call wait_for {json.dumps({'path': str(workdir / 'gate')})}"
+    finished = run_in_shell("2>&-", "run", prompt, "--plan", plan, "--backend", backend, home=home, cwd=workdir)
     assert (finished.returncode, finished.stdout) == (0, "done: it is there \n")
 
 
-def test_without_standard_input_and_error_a_failure_is_still_an_exit_code(home, desk):
-    finished = run_in_shell("<&- 2>&-", "run", "x", "--resume", "no-such", home=home, cwd=desk)
+def test_without_standard_input_and_error_a_failure_is_still_an_exit_code(home, workdir):
+    finished = run_in_shell("<&- 2>&-", "run", "x", "--resume", "no-such", home=home, cwd=workdir)
     assert (finished.returncode, finished.stdout) == (2, "")
 
 
-def test_a_closed_standard_input_holds_no_prompt_and_is_not_needed_for_one(backend, home, desk, plan):
-    finished = run_in_shell("<&-", "run", "--plan", plan, home=home, cwd=desk)
+def test_a_closed_standard_input_holds_no_prompt_and_is_not_needed_for_one(backend, home, workdir, plan):
+    finished = run_in_shell("<&-", "run", "--plan", plan, home=home, cwd=workdir)
     assert finished.returncode == 2
-    assert finished.stderr == 'amplifier: the prompt is empty; say what you want: amplifier run "…"\n'
-    finished = run_in_shell("<&-", "run", "say hello", "--plan", plan, "--backend", backend, home=home, cwd=desk)
+    assert finished.stderr == 'amplifier: the prompt is empty; give one: amplifier run "…"\n'
+    finished = run_in_shell("<&-", "run", "say hello", "--plan", plan, "--backend", backend, home=home, cwd=workdir)
     assert (finished.returncode, finished.stdout) == (0, "hello \n")

@@ -1,13 +1,11 @@
-"""Asking a running command what it is doing, also one that hangs.
+"""Requests the tasks of a running command, also of one that hangs.
 
-    <home>/running/<pid>.json      who runs, and since when; locked by it for as long as it does
-    <home>/running/<pid>.ask       somebody else wants an answer in a file instead of on the terminal
+    <home>/running/<pid>.json      process, session and start time; the process holds a lock on it while it runs
+    <home>/running/<pid>.ask       exists if the answer is to go to a file instead of the terminal
     <home>/running/<pid>.tasks     that answer
-    <home>/running/<pid>.stacks    the stacks of its threads, written without Python's help when even that hangs
+    <home>/running/<pid>.stacks    the stacks of its threads, written by C code in case Python itself hangs
 
-The question is the signal SIGUSR1. It would end a process that does not listen, so it is only sent to one that holds its lock.
-
-Above: `_job`, which answers, and `_doctor`, which asks. Below: `amplifier.observability`.
+The request is the signal SIGUSR1. It would end a process that does not handle it, so it is only sent to one that holds its lock.
 """
 
 from __future__ import annotations
@@ -25,23 +23,24 @@ from pathlib import Path
 import attrs
 
 from amplifier.cli.core.exit_codes import CommandError, Exit
-from amplifier.cli.terminal.screen import Screen
+from amplifier.cli.core.private_file import replace_file
+from amplifier.cli.terminal.display import Display
 from amplifier.errors import ModelError
 from amplifier.models import from_json, to_json
 from amplifier.observability import TaskTree, tasks_on_signal
 
 from .store import LAST, now
 
-__all__ = ["Running", "answering", "ask", "find_running", "running_commands"]
+__all__ = ["RunningCommand", "answer_task_requests", "find_running", "request_tasks", "running_commands"]
 
-PATIENCE = 5.0
+ANSWER_TIMEOUT = 5.0
 """Seconds a process gets to answer; one that runs Python at all needs milliseconds."""
 
 _POLL = 0.02
 
 
 @attrs.frozen(kw_only=True)
-class Running:
+class RunningCommand:
     """A command that runs an agent at this moment."""
 
     pid: int
@@ -50,48 +49,48 @@ class Running:
     backend: str
 
 
-# ── answering ────────────────────────────────────────────────────────────────────────────────────
+# ── answer_task_requests ────────────────────────────────────────────────────────────────────────────────────
 
 
 @contextmanager
-def answering(folder: Path, session_id: str, backend: str, screen: Screen) -> Iterator[None]:
-    """Answer SIGUSR1 with the tasks of this process, and be found by those who want to ask.
+def answer_task_requests(folder: Path, session_id: str, backend: str, display: Display) -> Iterator[None]:
+    """Answer SIGUSR1 with the tasks of this process, and list this process among the running commands.
 
     Args:
-        folder: Where running commands are found; a state folder that cannot be written to is no reason not to run.
-        session_id: Of the session that runs.
-        backend: It runs on.
-        screen: Where the answer goes when nobody asked for it in a file.
+        folder: The folder of running commands; a command runs without being listed if the folder cannot be written to.
+        session_id: The running session.
+        backend: The event loop it runs on.
+        display: Shows the answer unless it was requested in a file.
     """
     own = folder / str(os.getpid())
 
     def show(tree: TaskTree) -> None:
         try:
             own.with_suffix(".ask").unlink()
-        except OSError:  # nobody did
-            _interject(screen, str(tree))
+        except OSError:  # not requested in a file
+            _show_immediately(display, str(tree))
         else:
-            _write_whole(own.with_suffix(".tasks"), to_json(tree))
+            replace_file(own.with_suffix(".tasks"), to_json(tree).encode(errors="backslashreplace"))
 
     with tasks_on_signal(signal.SIGUSR1, show), ExitStack() as stack:
         with suppress(OSError):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            stack.enter_context(_stacks_in(own.with_suffix(".stacks")))
-            running = Running(pid=os.getpid(), session_id=session_id, started=now(), backend=backend)
-            stack.enter_context(_present(own.with_suffix(".json"), running))
+            stack.enter_context(_thread_stacks(own.with_suffix(".stacks")))
+            running = RunningCommand(pid=os.getpid(), session_id=session_id, started=now(), backend=backend)
+            stack.enter_context(_registered(own.with_suffix(".json"), running))
         yield
 
 
-def _interject(screen: Screen, text: str) -> None:
+def _show_immediately(display: Display, text: str) -> None:
     try:
-        screen.interject(text)
+        display.show_immediately(text)
     except RuntimeError:  # the signal came in the middle of a write to the same stream
         os.write(2, f"\r\n{text}\r\n".encode(errors="backslashreplace"))
 
 
 @contextmanager
-def _stacks_in(path: Path) -> Iterator[None]:
-    """Have the stacks of all threads written on the signal, by C code, before Python gets to see it."""
+def _thread_stacks(path: Path) -> Iterator[None]:
+    """Write the stacks of all threads on the signal, in C code, before Python handles it."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         faulthandler.register(signal.SIGUSR1, file=descriptor, all_threads=True, chain=True)
@@ -103,7 +102,7 @@ def _stacks_in(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _present(path: Path, running: Running) -> Iterator[None]:
+def _registered(path: Path, running: RunningCommand) -> Iterator[None]:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -111,39 +110,34 @@ def _present(path: Path, running: Running) -> Iterator[None]:
         os.write(descriptor, json.dumps(attrs.asdict(running)).encode())
         yield
     finally:
-        for suffix in (".json", ".ask", ".tasks"):
-            path.with_suffix(suffix).unlink(missing_ok=True)
+        _remove_files(path)
         os.close(descriptor)
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Write a file that is seen with all of its text or not at all."""
-    temporary = path.with_suffix(".tasks-new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(text)
-    temporary.replace(path)
 
 
 # ── asking ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def running_commands(folder: Path) -> list[Running]:
-    """The commands that run now, the latest first; what one that was killed has left behind is removed."""
-    found: list[Running] = []
+def running_commands(folder: Path) -> list[RunningCommand]:
+    """The commands that run now, the latest first; files that a killed one has left behind are removed."""
+    found: list[RunningCommand] = []
     with suppress(FileNotFoundError, NotADirectoryError):
         for path in sorted(folder.glob("*.json")):
             running = _read(path)
             if running is not None and _is_held(path):
                 found.append(running)
             else:
-                for suffix in (".json", ".ask", ".tasks", ".tasks-new", ".stacks"):
-                    path.with_suffix(suffix).unlink(missing_ok=True)
+                _remove_files(path)
     return sorted(found, key=lambda each: (each.started, each.pid), reverse=True)
 
 
-def find_running(folder: Path, wanted: str) -> Running:
-    """The command somebody means: its process id, its session's id or the beginning of that, or ``last``.
+def _remove_files(path: Path) -> None:
+    """Remove all files of one process."""
+    for file in path.parent.glob(f"{path.stem}.*"):
+        file.unlink(missing_ok=True)
+
+
+def find_running(folder: Path, wanted: str) -> RunningCommand:
+    """The command that a process id, a session id or the beginning of one, or ``last`` refers to.
 
     Raises:
         CommandError: There is none, or several.
@@ -162,8 +156,8 @@ def find_running(folder: Path, wanted: str) -> Running:
     raise CommandError(f"no `amplifier run` of yours is process or session {wanted!r}; {here}")
 
 
-def ask(folder: Path, running: Running) -> TaskTree:
-    """Have a running command say what its tasks do.
+def request_tasks(folder: Path, running: RunningCommand) -> TaskTree:
+    """Request the tasks of a running command.
 
     Raises:
         CommandError: It does not answer; the message has the stacks of its threads.
@@ -179,7 +173,7 @@ def ask(folder: Path, running: Running) -> TaskTree:
         os.kill(running.pid, signal.SIGUSR1)
     except ProcessLookupError:
         raise gone from None
-    give_up = time.monotonic() + PATIENCE
+    give_up = time.monotonic() + ANSWER_TIMEOUT
     while time.monotonic() < give_up:
         with suppress(FileNotFoundError):
             text = answer.read_text(encoding="utf-8")
@@ -192,19 +186,19 @@ def ask(folder: Path, running: Running) -> TaskTree:
     raise CommandError(_no_answer(running, stacks), exit_code=Exit.FAILED)
 
 
-def _no_answer(running: Running, stacks: Path) -> str:
-    said = ""
+def _no_answer(running: RunningCommand, stacks: Path) -> str:
+    threads = ""
     with suppress(OSError):
-        said = stacks.read_text(encoding="utf-8", errors="backslashreplace").strip()
-    begin = f"process {running.pid} does not answer within {PATIENCE:g} s: "
-    if not said:
-        return begin + "it is stopped, or the system does not let it run"
-    return f"{begin}it is inside a call that does not return to Python. Its threads:\n{said}"
+        threads = stacks.read_text(encoding="utf-8", errors="backslashreplace").strip()
+    start = f"process {running.pid} does not answer within {ANSWER_TIMEOUT:g} s: "
+    if not threads:
+        return start + "it is stopped, or the system does not let it run"
+    return f"{start}it is inside a call that does not return to Python. Its threads:\n{threads}"
 
 
-def _read(path: Path) -> Running | None:
+def _read(path: Path) -> RunningCommand | None:
     try:
-        return from_json(Running, path.read_text(encoding="utf-8"))
+        return from_json(RunningCommand, path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, ModelError):
         return None
 
