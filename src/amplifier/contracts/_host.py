@@ -180,11 +180,11 @@ class Cancellation(Protocol):
         """Go back to none and forget running tools; children and callbacks stay."""
         ...
 
-    def register_child(self, token: Any) -> None:
+    def register_child(self, token: Any, /) -> None:
         """Pass the state on to a child's token, now and from now on."""
         ...
 
-    def unregister_child(self, token: Any) -> None:
+    def unregister_child(self, token: Any, /) -> None:
         """Stop passing the state on to a child's token."""
         ...
 

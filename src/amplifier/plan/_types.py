@@ -3,8 +3,7 @@
 They have the keys of the JSON Schema and no others; a plan that also carries data of the application is a ``dict[str, Any]``.
 """
 
-from __future__ import annotations
-
+# Annotations are evaluated here, because `__required_keys__` is wrong where they are strings.
 from typing import Any, Literal, Required, TypedDict
 
 
