@@ -1,6 +1,6 @@
 """The board: every row of the result table, met or missed, printed at the end and written as JSON.
 
-A row is a ratio (ours against somebody) or a figure (kibibytes, milliseconds, a slope). Targets are those of the project;
+A row is a ratio (ours against another library) or a figure (kibibytes, milliseconds, a slope). Targets are those of the project;
 a full run asserts the ratios and whatever is no time, a quick one only that we are not slower. No time is ever asserted.
 """
 
@@ -28,7 +28,7 @@ class Row:
 
     Attributes:
         work: What was done.
-        rival: Compared with whom; empty if with nobody.
+        rival: The library it is compared with; empty if there is none.
         group: The file that made it.
         value: The median.
         low: The lower quartile, the same as the value if there is no spread.
@@ -97,7 +97,7 @@ class Board:
         return row
 
     def duel(self, work: str, theirs: Side, ours: Side, *, rival: str = PUBLISHED, **options: Any) -> Row:
-        """Let both sides do the work; the row says how many times faster ours is."""
+        """Time both sides; the row has how many times faster ours is."""
         return self.score(work, fight(theirs, ours), rival=rival, **options)
 
     def score(self, work: str, bout: Bout, *, rival: str = PUBLISHED, target: float | None = None, **more: Any) -> Row:
@@ -108,7 +108,7 @@ class Board:
         return self.spread(work, bout.ratios, rival=rival, target=target, **more)
 
     def multiple(self, work: str, base: Side, ours: Side, *, rival: str, at_most: float | None) -> Row:
-        """The row that says how many times the base ours costs."""
+        """The row with the cost of ours as a multiple of the base."""
         bout = fight(base, ours)
         costs = [1 / ratio for ratio in bout.ratios]
         figures = {"ours": micro(bout.our_us), "theirs": micro(bout.their_us)}

@@ -1,8 +1,8 @@
 """Two ways of doing the same thing, timed in turn: the figure is the median of the ratios within each round.
 
 Whatever else the machine does hits both alike, so ratios are steady where times are not. A side does the work ``count``
-times and says what it took, in processor time of its whole process (all threads) and by the clock; the ratios are those of
-processor time, because a neighbour on the same core makes the clock run but not the processor time. On a quiet machine
+times and returns what it took, in processor time of its whole process (all threads) and by the clock; the ratios are those of
+processor time, because another process on the same core makes the clock run but not the processor time. On a quiet machine
 with everything on one core (see `conftest`) both are the same.
 """
 
@@ -142,7 +142,7 @@ def tidy() -> None:
     """Give every sample the same start: no garbage of the last one, and nothing old for the collector to look at.
 
     The published kernel keeps every session that was opened, so the heap grows from sample to sample; without this the
-    collector's work on those would be charged to whoever is timed. What is alive between two samples stays for good.
+    collector's work on those would be charged to the side that is timed. What is alive between two samples stays for good.
     """
     gc.collect()
     gc.freeze()

@@ -14,7 +14,7 @@ import anyio
 import anyio.lowlevel
 
 import amplifier
-from benchmarks.furniture import modules_for
+from benchmarks.scripted_modules import modules_for
 
 Work = Callable[[], Awaitable[Any]]
 

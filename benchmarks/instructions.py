@@ -38,7 +38,7 @@ OWN_TOLERANCE: Final = 0.03
 """Bytecodes in our own files: nothing but a change of ours moves them."""
 TOLERANCE: Final = 0.10
 """All bytecodes, and callgrind's multiples: other releases of AnyIO and trio, or other builds of Python, move these a little."""
-STRANGER_TOLERANCE: Final = 0.5
+UNRECORDED_TOLERANCE: Final = 0.5
 """For a Python without a record of its own, against the newest one that has."""
 
 _HERE: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -139,7 +139,7 @@ def count_with_callgrind() -> dict[str, float]:
 def _total(path: Path) -> int:
     match = re.search(r"^(?:totals|summary): (\d+)", path.read_text(encoding="utf-8"), re.MULTILINE)
     if match is None:
-        raise ValueError(f"{path.name} says no total; expected a file of callgrind")
+        raise ValueError(f"{path.name} has no total; expected a file of callgrind")
     return int(match[1])
 
 
@@ -177,7 +177,7 @@ def complaints(counts: dict[str, Any], record: dict[str, Any], version: str = _H
         version: Whose part of the record holds.
     """
     known = record.get(version)
-    stranger = known is None
+    is_unrecorded = known is None
     if known is None:
         known = record[max(record, key=lambda name: [int(part) for part in name.split(".")])]
     found = []
@@ -189,7 +189,7 @@ def complaints(counts: dict[str, Any], record: dict[str, Any], version: str = _H
                 recorded = before if isinstance(before, dict) else {"multiple": before}
                 for figure, value in figures.items():
                     tolerance = OWN_TOLERANCE if figure == "own" else TOLERANCE
-                    tolerance = STRANGER_TOLERANCE if stranger else tolerance
+                    tolerance = UNRECORDED_TOLERANCE if is_unrecorded else tolerance
                     limit = recorded.get(figure, float("inf")) * (1 + tolerance)
                     if value > limit:
                         found.append(

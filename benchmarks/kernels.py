@@ -17,7 +17,7 @@ import trio
 
 import amplifier
 from benchmarks.duel import Sample, Side, timed_await
-from benchmarks.furniture import modules_for
+from benchmarks.scripted_modules import modules_for
 
 Work = Callable[[], Awaitable[Any]]
 Prepare = Callable[["Kernel"], Awaitable[Work]]
@@ -55,7 +55,7 @@ class Kernel:
         return side
 
     def modules(self, **options: Any) -> dict[str, Any]:
-        """The five modules of the plan, see `furniture`."""
+        """The five modules of the plan, see `scripted_modules`."""
         gather = _gathered_by_anyio if self.is_ours else _gathered_by_asyncio
         pause = trio.lowlevel.checkpoint if self.backend == "trio" else _sleep_zero
         return modules_for(self.package, gather=gather, pause=pause, **options)
@@ -116,7 +116,7 @@ class InProcessLoader:
         return mount_with_config
 
     def get_on_session_ready_queue(self) -> list[Any]:
-        """Nobody waits for the session."""
+        """No caller waits for the session."""
         return []
 
     def clear_on_session_ready_queue(self) -> None:

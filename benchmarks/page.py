@@ -2,7 +2,7 @@
 
     make bench && make bench-docs
 
-The page is written by hand; what stands between its two marks, and the plot beside it, are replaced.
+The page is written by hand; the text between its two marks, and the plot, are replaced.
 """
 
 from __future__ import annotations

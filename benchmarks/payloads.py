@@ -16,7 +16,7 @@ def chat_request(*, messages: int, seed: int = 7) -> dict[str, Any]:
     """A request as plain data, about 1 KB per message.
 
     Eight kinds of messages in turn: plain text of both sides, thinking with its signature, tool calls, tool results as
-    text and as data, an image, and members nobody declared on messages, blocks and the request itself.
+    text and as data, an image, and undeclared members on messages, blocks and the request itself.
     """
     speech = _Speech(random.Random(seed))
     return {

@@ -18,9 +18,9 @@ from amplifier.modules import context_simple, loop_basic
 from amplifier.modules.context_simple import SimpleContext
 from benchmarks.duel import QUICK, Stopwatch, tidy
 from benchmarks.fit import slope
-from benchmarks.furniture import Provider, Script
 from benchmarks.kernels import OURS, Kernel
 from benchmarks.payloads import chat_request
+from benchmarks.scripted_modules import Provider, Script
 
 Work = Callable[[], Awaitable[Any]]
 

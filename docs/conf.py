@@ -1,7 +1,7 @@
 """How Sphinx builds the manual: MyST reads the pages, furo shows them. ``make docs`` runs it; see CONTRIBUTING.md.
 
-The pages are plain Markdown, to be read on a forge as well. Two things that plain Markdown cannot say are added while
-reading: an index page's links to other pages are its table of contents, so that a page nobody lists is a warning; and a
+The pages are plain Markdown, to be read on a forge as well. Two things that plain Markdown cannot express are added while
+reading: an index page's links to other pages are its table of contents, so that an unlisted page is a warning; and a
 link to a page or folder outside of the manual keeps its text only, because there is nothing to point to.
 """
 
@@ -42,12 +42,12 @@ _LINK = re.compile(r"\[([^\]\[]*)\]\(([^)\s:]+)\)")
 
 
 def setup(app: Sphinx) -> None:
-    """Have every page read by `read_page` first."""
+    """Let `read_page` process every page first."""
     app.connect("source-read", read_page)
 
 
 def read_page(_app: Sphinx, name: str, source: list[str]) -> None:
-    """Put in what plain Markdown cannot say."""
+    """Add what plain Markdown cannot express: tables of contents and links out of the manual."""
     folder = (_DOCS / name).parent
     text = source[0]
     if name.rpartition("/")[2] == "index":

@@ -215,7 +215,7 @@ def as_text(result: Any) -> str:
 
 
 async def mount(coordinator: Any, config: dict[str, Any]) -> None:
-    """Put the loop in its place."""
+    """Mount the loop."""
     coordinator.mount("orchestrator", FallbackLoop(config))
 
 

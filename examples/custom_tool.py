@@ -23,7 +23,7 @@ class WordCountTool:
     """Counts the words of a text, one text at a time, and keeps a total."""
 
     name = "word_count"
-    description = "Counts the words of a text and tells the total so far. Give it the text."
+    description = "Counts the words of a text and returns the total so far. Give it the text."
 
     def __init__(self) -> None:
         self._one_at_a_time = anyio.Lock()
@@ -49,12 +49,12 @@ class WordCountTool:
 
 
 def count(text: str) -> int:
-    """Runs in a worker thread, because a long text would hold up everybody else on the event loop."""
+    """Runs in a worker thread, because a long text would block all other tasks on the event loop."""
     return len(text.split())
 
 
 async def mount(coordinator: Any, config: dict[str, Any]) -> None:
-    """Put the tool in its place."""
+    """Register the tool."""
     coordinator.mount("tools", WordCountTool())
 
 

@@ -1,6 +1,6 @@
-"""A whole agent in one file: a loop, a memory, a stand-in for a model, a tool and a gate, run on asyncio and on trio.
+"""A whole agent in one file: a loop, a memory, a scripted model, a tool and a gate, run on asyncio and on trio.
 
-There is no language model here: `WordCountingProvider` is a deterministic stand-in that always asks for the same tool calls, so that
+There is no language model here: `WordCountingProvider` is a deterministic fake that always asks for the same tool calls, so that
 the example runs offline. Everything else is the real kernel. `SmallLoop` and `ListMemory` are the least that works; built-in modules
 do these things in earnest, and `custom_orchestrator.py` shows a loop that keeps the whole contract.
 """
@@ -92,7 +92,7 @@ class ListMemory:
 
 
 class WordCountingProvider:
-    """No model: wants two files counted, then repeats what the tool said."""
+    """No model: wants two files counted, then repeats the output of the tool."""
 
     name = "word-counter"
 

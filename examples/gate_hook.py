@@ -42,12 +42,12 @@ class Gate:
 
 
 async def mount(coordinator: Any, config: dict[str, Any]) -> Callable[[], None]:
-    """Stand before every tool call; what is returned undoes it."""
+    """Check every tool call before it runs; the returned function unregisters the gate."""
     gate = Gate(config.get("secret", [".env"]))
     undo: Callable[[], None] = coordinator.hooks.register(
         "tool:pre", gate.judge, priority=10, name="gate", on_failure="deny"
     )
-    logger.info("the gate stands before every tool call; secret: %s", ", ".join(gate.secret))
+    logger.info("the gate checks every tool call; secret: %s", ", ".join(gate.secret))
     return undo
 
 
@@ -96,7 +96,7 @@ async def main(backend: str) -> None:
         print(f"── a gate, on {backend}")
         await ask("hooks-gate", folder, "read notes.txt", "read .env")
         await ask("hooks-gate", folder, 'write "dear diary" to diary.txt', 'write "nothing" to notes.txt')
-        print("── a gate that fails; the kernel's log, on standard error, says why")
+        print("── a gate that fails; the kernel logs the reason on standard error")
         await ask("hooks-broken-gate", folder, "read notes.txt")
 
 

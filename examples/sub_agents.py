@@ -53,13 +53,13 @@ async def delegate() -> None:
                 if event.name == "task:agent_spawned":
                     print(f"  spawned {event.data['agent']}, a child of {event.data['parent_session_id']}")
                 elif isinstance(event, ToolFinished):
-                    said = event.data["result"]["output"]["response"]
-                    print(f"  reader: {said.splitlines()[0]}")
+                    response = event.data["result"]["output"]["response"]
+                    print(f"  reader: {response.splitlines()[0]}")
         print(f"  agent: {events.result}")
 
 
 async def fork() -> None:
-    """The program makes the child: the parent's plan with something else laid over it."""
+    """The program makes the child: the parent's plan with an overlay."""
     reader = PLAN["agents"]["reader"]
     async with AmplifierSession(PLAN, session_id="parent") as session:
         async with session.fork(

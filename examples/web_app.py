@@ -103,7 +103,7 @@ class Turn(Response):
                     if (shown := show(event)) is not None:
                         await send(sse(*shown))
             await send(sse("done", events.result))
-        except AmplifierError as error:  # the status line has been sent: this is the place to say what went wrong
+        except AmplifierError as error:  # the status line has been sent: so the error is sent as an event
             await send(sse("error", f"{type(error).__name__}: {error}"))
         await send({"type": "http.response.body", "body": b""})
 

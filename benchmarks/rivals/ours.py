@@ -9,7 +9,7 @@ import anyio.lowlevel
 
 import amplifier
 from amplifier.modules import context_simple, loop_basic
-from benchmarks.furniture import modules_for
+from benchmarks.scripted_modules import modules_for
 
 PLAN = {
     "session": {"orchestrator": "loop-bench", "context": "context-bench"},

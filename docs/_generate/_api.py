@@ -1,4 +1,4 @@
-"""The pages of the Python API: every public name with its signature and what its docstring says.
+"""The pages of the Python API: every public name with its signature and its docstring.
 
 A name is shown where it lives. The façade's page and the contracts' page lead there.
 """
@@ -102,7 +102,7 @@ def _file_of(module: str) -> Path:
 
 @functools.cache
 def find(module: str, name: str) -> Place:
-    """Follow a name from a package's door to the file that defines it."""
+    """Follow a name from a package's `__init__.py` to the file that defines it."""
     file = _file_of(module)
     body = _tree(file).body
     for position, node in enumerate(body):
@@ -138,7 +138,7 @@ def api_index() -> str:
     rows.append(("[`amplifier.events`](../events.md)", "The names of events, and the catalogue that describes them."))
     return page(
         "Python API",
-        "Every name listed here is public: it does not disappear or change its meaning without a note in the list of changes. "
+        "Every name listed here is public: it does not disappear or change its meaning without a note in the changelog. "
         "What starts with an underscore is not. `amplifier.modules` holds the built-in modules, which are loaded by id and not imported; "
         "see [modules](../modules/index.md). The package is typed (`py.typed`); all public types are known to type checkers.",
         table(("module", "what is in it"), rows),
@@ -297,7 +297,7 @@ def _is_shown(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 def _hidden_bases(place: Place, node: ast.ClassDef) -> Iterator[ast.ClassDef]:
-    """Base classes from the same room that no door lists."""
+    """Base classes from the same package that no public module lists."""
     module = ".".join(("amplifier", *place.file.relative_to(_PACKAGE).parent.parts, place.file.stem))
     for base in node.bases:
         name = ast.unparse(base)
@@ -342,7 +342,7 @@ def _field_line(member: ast.AnnAssign | ast.Assign, described: dict[str, str], l
 
 
 def _declaration(member: ast.AnnAssign | ast.Assign) -> str:
-    """The field as it is declared; of what attrs is told, only an empty default."""
+    """The field as it is declared; of the attrs options, only an empty default is shown."""
     text = one_line(ast.unparse(member))
     for made, shown in (("list", "[]"), ("dict", "{}")):
         text = re.sub(rf" = (attrs\.)?(field\(factory={made}[^)]*\)|Factory\({made}\))$", f" = {shown}", text)

@@ -20,7 +20,7 @@ def commands_page() -> str:
     context = click.Context(app, info_name="amplifier")
     return page(
         "Commands and options",
-        "As `amplifier COMMAND --help` tells it. What the commands print and return, exit codes, keys and files are on [the command line](cli.md).",
+        "The help of every command, as `amplifier COMMAND --help` prints it. Output, exit codes, keys and files are described in [the command line](cli.md).",
         "Every command takes `-h`, `--help`. `--debug`, before or behind a command's name, shows tracebacks and the library's log. "
         "`amplifier --version` prints the version.",
         *(_entry(command, path) for path, command in _commands(app, context)),
@@ -79,7 +79,7 @@ def _default(option: click.Option) -> str:
 
 
 def _prose(text: str) -> str:
-    """Help as click writes it; what stands behind its mark for "leave these lines as they are" is shown that way."""
+    """Help as click writes it; text after click's mark for verbatim lines is kept verbatim."""
     blocks = []
     for block in re.split(r"\n\s*\n", inspect.cleandoc(text)):
         if block.startswith("\b\n"):

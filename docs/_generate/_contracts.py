@@ -1,4 +1,4 @@
-"""The pages of the contracts: Protocols, types and clauses, with how the conformance kit looks at each."""
+"""The pages of the contracts: Protocols, types and clauses, with how the conformance kit checks each."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def contracts_index() -> str:
         module = importlib.import_module(f"amplifier.contracts._{name}")
         clauses: tuple[Clause, ...] = getattr(module, "CLAUSES", ())
         required = sum(clause.level == "required" for clause in clauses)
-        told = f"{required} and {len(clauses) - required}" if clauses else ""
-        rows.append((f"[{title}]({name}.md)", read_doc(module.__doc__).summary, told))
+        counts = f"{required} and {len(clauses) - required}" if clauses else ""
+        rows.append((f"[{title}]({name}.md)", read_doc(module.__doc__).summary, counts))
     return page(
         "Contracts",
-        "What a module of each kind must be, and what it may expect of its host. A module needs no base class: it fits if it "
-        "has the members of the Protocol. Each promise is a numbered clause; `amplifier module validate` looks at every one "
+        "What a module of each type must do, and what it may expect of its host. A module needs no base class: it fits if it "
+        "has the members of the Protocol. Each promise is a numbered clause; `amplifier module validate` checks every one "
         "of them, see [prove a module](../../how-to/prove-a-module.md).",
         table(("contract", "what it is about", "clauses: required and recommended"), rows),
     )

@@ -18,7 +18,7 @@ _WHEN_IT_PASSES = {
         raises `ModuleLoadError`; with `strict` it raises an `ExceptionGroup` of everything that failed.""",
     "ready": """
         The module stays mounted and is reported: `module:on_session_ready_failed`, and `session.failures`. A gate that does not
-        get ready keeps the session from opening, and so does any module with `strict`.""",
+        become ready keeps the session from opening, and so does any module with `strict`.""",
     "hook": """
         The handler is cancelled and skipped, or denies if it is a gate; `hook:timeout`. The same seconds hold for `add_message`
         of the context when a hook injects something (`DeadlineExceeded`) and for `show_message` of the display (logged).""",
@@ -35,13 +35,13 @@ _WHEN_IT_PASSES = {
 }
 
 _PAGE = """
-    Every call into code that the kernel did not write has a deadline. When it passes, the call is cancelled, and the report
+    Every call from the kernel into a module has a deadline. When it passes, the call is cancelled, and the report
     names the module. [Set deadlines](../how-to/set-deadlines.md) shows how.
 
     ## In the plan
 
     Keys of `session.deadlines`, in seconds: a number above 0, or null for no limit, on purpose. A child session made with
-    `fork` has its parent's deadlines where its own plan says nothing.
+    `fork` inherits its parent's deadlines where its own plan sets none.
 
     <plan>
 
@@ -57,20 +57,20 @@ _PAGE = """
 
     ## In built-in modules
 
-    The kernel does not know how long a model or a tool may take; whoever calls them does. These are keys of the
+    The kernel does not know how long a model or a tool may take; the loop that calls them sets the limit. These are keys of the
     `config` of loop-basic, loop-streaming and loop-events, in seconds; null is no limit. What other modules have is on
     [their pages](modules/index.md).
 
     <loops>
 
-    ## Code that refuses
+    ## Code that refuses cancellation
 
-    Nobody can end code that swallows its cancellation or never awaits. The kernel waits for it and says so, <unwinding>
+    Python cannot end code that swallows its cancellation or never awaits. The kernel waits for it and reports it <unwinding>
     second after the deadline and then at intervals that double up to <longest> minutes: in the log and as
     `module:unresponsive`, with the module, the task and the line at which it waits.
 
-    A handler that takes more than <slow> seconds and ends in time is logged, once. A call may get <slack> less time than it
-    was promised.
+    A handler that takes more than <slow> seconds and ends in time is logged, once. A call may get <slack> less time than its
+    deadline.
 """
 
 
@@ -103,7 +103,7 @@ def _of_the_plan() -> str:
 
 def _in_calls() -> list[tuple[str, str, str]]:
     gate = ApprovalGate()
-    decides = f"Its default decides: `{gate.default}`, unless the hook says otherwise."
+    decides = f"Its default decides: `{gate.default}`, unless the hook sets another."
     return [
         ("`session.execute(…, timeout=…)`, `session.stream(…, timeout=…)`", "`turn` of the plan", "As `turn`."),
         ("`hooks.register(…, timeout=…)`", "`hook` of the plan", "As `hook`."),
@@ -126,7 +126,7 @@ def _fixed() -> list[tuple[str, str, str]]:
 def _of_loops() -> list[tuple[str, str, str]]:
     options = TurnOptions(orchestrator="")
     consequences = {
-        "tool_timeout": "The call is cancelled. The model gets a result that says so, and the turn goes on; `tool:error`.",
+        "tool_timeout": "The call is cancelled. The model gets a result that states the timeout, and the turn continues; `tool:error`.",
         "provider_timeout": "The model call is cancelled and fails with `LLMTimeoutError`, which is retried.",
         "max_retry_after": "A service that asks for a longer wait is not waited for; its error leaves at once.",
     }

@@ -1,4 +1,4 @@
-"""Docstrings taken apart, source read as a tree, and the pieces of Markdown that all pages are made of."""
+"""Parsing of docstrings and source, and the Markdown helpers of all pages."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 NOTICE = "<!-- Written by docs/_generate from the code. Change the code and run `make docs`; do not edit this page. -->"
 
 _SECTIONS = ("Attributes:", "Args:", "Returns:", "Yields:", "Raises:")
-# What a docstring says about its neighbours in the source tree is for readers of the source.
-_NEIGHBOURS = re.compile(r"\s*(?:\bAbove(?: this file| it)?(?::| stands?\b| sits?\b)|\bThis file imports\b|\bBelow:).*")
 
 
 @dataclass
 class Doc:
-    """A docstring in Google style, taken apart."""
+    """A parsed docstring in Google style."""
 
     paragraphs: list[str] = field(default_factory=list)
     sections: dict[str, list[str]] = field(default_factory=dict)
@@ -36,7 +34,7 @@ class Doc:
 
 
 def read_doc(docstring: str | None) -> Doc:
-    """Take a docstring apart; what it says about the neighbours in the source tree is left out."""
+    """Parse a docstring."""
     doc = Doc()
     for block in re.split(r"\n\s*\n", inspect.cleandoc(docstring or "")):
         title, _, body = block.partition("\n")
@@ -46,9 +44,8 @@ def read_doc(docstring: str | None) -> Doc:
         if block.startswith("    "):  # a drawing, or code
             doc.paragraphs.append(f"```text\n{textwrap.dedent(block)}\n```")
             continue
-        prose = _NEIGHBOURS.sub("", one_line(block))
-        if prose:
-            doc.paragraphs.append(prose)
+        if block:
+            doc.paragraphs.append(one_line(block))
     return doc
 
 
@@ -116,7 +113,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def signature(function: Function, *, is_member: bool = False) -> str:
-    """A function as one would call it, or a property as one would read it."""
+    """The signature of a function, or of a property as an attribute."""
     returns = ast.unparse(function.returns) if function.returns else "None"
     marks = {ast.unparse(mark).rpartition(".")[2] for mark in function.decorator_list}
     if marks & {"property", "cached_property"}:
@@ -131,7 +128,7 @@ def signature(function: Function, *, is_member: bool = False) -> str:
 
 
 def _arguments(args: ast.arguments, skipped: int) -> str:
-    """The parameters, spaced as people write them; a default that has a private name is nobody's business."""
+    """The parameters, spaced as people write them; a default with a private name is left out."""
     plain = [*args.posonlyargs, *args.args]
     defaults: list[ast.expr | None] = [None] * (len(plain) - len(args.defaults)) + list(args.defaults)
     shown = [_argument(arg, default) for arg, default in zip(plain, defaults, strict=True)]
@@ -163,13 +160,13 @@ def is_overload(node: ast.stmt) -> bool:
 
 
 def function_lines(function: Function) -> list[str]:
-    """A member of a class as an entry of a list, with what its docstring says about arguments and errors."""
+    """A member of a class as an entry of a list, with arguments and errors from its docstring."""
     doc = read_doc(ast.get_docstring(function))
     return [f"- `{signature(function, is_member=True)}`: {one_line(doc.text)}", *section_lines(doc, indent="    ")]
 
 
 def section_lines(doc: Doc, indent: str = "") -> list[str]:
-    """What a docstring says about arguments, the result and errors."""
+    """The arguments, the result and the errors of a docstring."""
     lines = list(named(doc.sections.get("Args", []), indent=indent))
     if returned := doc.sections.get("Returns") or doc.sections.get("Yields"):
         lines.append(f"{indent}- returns: {one_line(' '.join(returned))}")
@@ -177,7 +174,7 @@ def section_lines(doc: Doc, indent: str = "") -> list[str]:
 
 
 def string_after(body: list[ast.stmt], position: int) -> str | None:
-    """The docstring of an assignment: the string that stands alone behind it."""
+    """The docstring of an assignment: the string literal after it."""
     following = body[position + 1] if position + 1 < len(body) else None
     if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
         return str(following.value.value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import amplifier.models as room
+from amplifier import models
 from amplifier.models import Model, OpenModel
 from amplifier.models._definition.base import FieldType
 from amplifier.models._definition.field_types import (
@@ -40,13 +40,13 @@ _SCALARS: dict[type[FieldType], dict[str, Any]] = {
 
 def models_schema() -> dict[str, Any]:
     """One definition for each public model."""
-    found = [getattr(room, name) for name in room.__all__]
-    models = [each for each in found if isinstance(each, type) and issubclass(each, Model)]
+    found = [getattr(models, name) for name in models.__all__]
+    classes = [each for each in found if isinstance(each, type) and issubclass(each, Model)]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Amplifier models",
         "description": "What amplifier.models.to_json writes, by class; refer to #/$defs/Message and so on.",
-        "$defs": {model.__name__: _definition(model) for model in models if model not in (Model, OpenModel)},
+        "$defs": {model.__name__: _definition(model) for model in classes if model not in (Model, OpenModel)},
     }
 
 
@@ -91,7 +91,7 @@ def _schema_of(field_type: FieldType) -> dict[str, Any]:
 
 
 def _by_tag(field_type: TaggedUnionType) -> dict[str, Any]:
-    """One of several models, told apart by their type; a type nobody knows is the last one's."""
+    """One of several models, distinguished by their type; an unknown type is that of the last one."""
     options = [_reference(cls) for cls in dict.fromkeys(field_type.by_tag.values())]
     if field_type.fallback is not None:
         unknown = {"properties": {"type": {"not": {"enum": sorted(field_type.by_tag)}}}}

@@ -26,12 +26,13 @@ def modules_index() -> str:
     ids = sorted(project["entry-points"]["amplifier.builtin_modules"])
     return page(
         "Built-in modules",
-        "A plan names them by id. They come with the package and see only the contracts, as anyone's modules do. "
+        "These modules come with the package. A plan names them by id. They use only the contracts, as third-party modules do. "
         "Some need an extra: `pip install 'amplifier[NAME]'`.",
         "The `config` of a module is checked when the module is mounted. A bad value is an error that names the key, what was expected "
         "and what was found; all problems are reported at once. An unknown key is ignored with a warning in the log that names the "
         "nearest known key; a misspelt one also emits a [`MisspellingWarning`](../errors.md#misspellingwarning), which "
-        "`python -W error::amplifier.errors.MisspellingWarning` turns into an error.",
+        "`python -W error::amplifier.errors.MisspellingWarning` turns into an error. A misspelling of a key that restricts the module "
+        "(`allowed_paths`, `read_only`, the rules of `hooks-approval` …) is an error.",
         *(_kind(prefix, [module for module in ids if module.startswith(f"{prefix}-")]) for prefix in _KINDS),
     )
 
@@ -50,7 +51,7 @@ def _page_of(module: str) -> str:
 
 
 def _summary(module: str) -> str:
-    """The first sentence of its page, or what a table of its page says about it."""
+    """The first sentence of its page, or its row in a table of the page."""
     text = (_DOCS / "reference" / "modules" / _page_of(module)).read_text(encoding="utf-8")
     row = re.search(rf"^\| `?{re.escape(module)}`? \| (.+) \|$", text, re.MULTILINE)
     if row:

@@ -19,7 +19,7 @@ EXAMPLE = """
   },
   "providers": [
     {"module": "provider-anthropic", "config": {"api_key": "${ANTHROPIC_API_KEY}"}},
-    {"module": "provider-openai-compatible", "instance_id": "house", "config": {"base_url": "http://localhost:8000/v1"}}
+    {"module": "provider-openai-compatible", "instance_id": "local", "config": {"base_url": "http://localhost:8000/v1"}}
   ],
   "tools": ["tool-todo", {"module": "tool-filesystem", "config": {"allowed_paths": ["."]}}],
   "hooks": [{"module": "hooks-approval", "on_failure": "deny"}]
@@ -34,7 +34,7 @@ BESIDE = """
 """
 
 _PAGE = """
-    A mount plan says which modules make an agent. It is a dict in Python; on the command line a file in YAML, TOML or
+    A mount plan lists the modules of an agent and their config. It is a dict in Python; on the command line a file in YAML, TOML or
     JSON. The kernel reads it when a session is made, and once more when the session is opened, if it was changed in between.
 
     <example>
@@ -57,7 +57,7 @@ _PAGE = """
 
     ## Modules
 
-    Wherever a module is asked for, its id may stand alone, or a mapping:
+    A module is written as its id alone, or as a mapping:
 
     <module>
 
@@ -102,9 +102,9 @@ _PAGE = """
       context: context-simple
     ```
 
-    Every plan without problems fits the schema. The other way round there are things that a schema cannot say: that two
-    providers share a name, that `hoks` was meant to be `hooks`, or that `5.0` is not a whole number. And it is about plans whose variables are filled in: an
-    editor marks a `${NAME}` in the place of an id. `amplifier plan check FILE` knows all that, and whether the modules and their
+    Every plan without problems fits the schema. The reverse does not hold, because a schema cannot express some problems: that two
+    providers share a name, that `hoks` was meant to be `hooks`, or that `5.0` is not a whole number. The schema describes plans whose variables are filled in, so an
+    editor marks a `${NAME}` in the place of an id. `amplifier plan check FILE` checks all of this, and whether the modules and their
     extras are installed.
 """
 
@@ -133,12 +133,12 @@ def mount_plan_page() -> str:
 
 
 def _plan(text: str) -> str:
-    assert check_plan(json.loads(text)) == ([], []), "it is shown as a good plan"
+    assert check_plan(json.loads(text)) == ([], []), "the page shows it as a valid plan"
     return f"```json\n{text.strip()}\n```"
 
 
 def _module_keys(sections: dict[str, Any]) -> dict[str, Any]:
-    """What a module may say in any of the lists."""
+    """The keys of a module in any of the lists."""
     return {
         name: about
         for section in ("tools", "providers", "hooks")

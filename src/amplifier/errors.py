@@ -31,7 +31,6 @@
     MisspellingWarning                            a UserWarning: an unknown name that is nearly a known one
 
 A message states what was found, what was expected and what to do; the same facts are in the error's fields.
-This file imports nothing of ours.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.instructions import OWN_TOLERANCE, STRANGER_TOLERANCE, TOLERANCE, complaints, read_record
+from benchmarks.instructions import OWN_TOLERANCE, TOLERANCE, UNRECORDED_TOLERANCE, complaints, read_record
 from tests._support.tree import ROOT
 
 
@@ -85,8 +85,8 @@ def test_growth_beyond_a_tolerance_is_named(own, all_, number):
 
 def test_a_python_without_a_record_is_held_to_the_newest_one_loosely():
     record = {"3.9": counts_of(1, 1), "3.13": counts_of(1000, 2000)}
-    assert complaints(counts_of(1000 * (1 + STRANGER_TOLERANCE), 2000), record, "3.14") == []
-    assert len(complaints(counts_of(1001 * (1 + STRANGER_TOLERANCE), 2000), record, "3.14")) == 1
+    assert complaints(counts_of(1000 * (1 + UNRECORDED_TOLERANCE), 2000), record, "3.14") == []
+    assert len(complaints(counts_of(1001 * (1 + UNRECORDED_TOLERANCE), 2000), record, "3.14")) == 1
 
 
 def test_callgrind_counts_multiples():

@@ -109,4 +109,4 @@ def test_the_example_plan_runs(home, files):
 def test_the_doctor_finds_nothing_that_keeps_it_from_working(home, files):
     finished = run_cli("doctor", home=home, cwd=files)
     assert finished.returncode == 0, finished.stdout
-    assert "✓ provider   provider-offline answers unless -p says otherwise" in finished.stdout
+    assert "✓ provider   provider-offline answers unless -p names another" in finished.stdout

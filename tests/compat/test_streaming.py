@@ -18,8 +18,8 @@ import pytest
 from amplifier import AmplifierSession
 from amplifier.loading import ModuleLoader
 from amplifier.models import StreamChunk
+from tests.modules.providers.scripted_http_server import EVENT_STREAM, STALL, ScriptedHttpServer
 from tests.modules.providers.services import SERVICES
-from tests.modules.providers.wire_server import EVENT_STREAM, STALL, WireServer
 
 from .published_modules import write_package
 from .published_streaming import LOOP, PROVIDER
@@ -43,8 +43,8 @@ def directory(alias: None, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def server() -> Iterator[WireServer]:
-    running = WireServer()
+def server() -> Iterator[ScriptedHttpServer]:
+    running = ScriptedHttpServer()
     yield running
     running.close()
 
@@ -102,8 +102,8 @@ async def test_where_there_are_tools_the_loop_takes_whole_answers_so_that_no_cal
 
 @pytest.mark.parametrize("tools", [(), ("tool-todo",)])
 async def test_a_provider_of_the_published_shape_is_read_as_published(directory: Path, tools: tuple[str, ...]):
-    spoken = {"module": "provider-speaker", "config": {"words": ["as ", "published"]}}
-    async with opened("published session", directory, spoken, *tools) as session:
+    service = {"module": "provider-speaker", "config": {"words": ["as ", "published"]}}
+    async with opened("published session", directory, service, *tools) as session:
         assert await session.execute("hi") == "as published"
 
 
@@ -128,10 +128,10 @@ def _stop_by_task(session: Any, task: asyncio.Task[Any]) -> None:
 @pytest.mark.parametrize("stop", [_stop_by_token, _stop_by_task])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_stopped_turn_closes_the_connection(
-    directory: Path, server: WireServer, kind: str, stop: Callable[..., None]
+    directory: Path, server: ScriptedHttpServer, kind: str, stop: Callable[..., None]
 ):
-    spoken = SERVICES["anthropic"]
-    server.answers([EVENT_STREAM, *spoken.pieces(["one", "two"])[:6], STALL])
+    service = SERVICES["anthropic"]
+    server.answers([EVENT_STREAM, *service.pieces(["one", "two"])[:6], STALL])
     config = {"api_key": "sk-test", "base_url": server.url}
     async with opened(kind, directory, {"module": "provider-anthropic", "config": config}) as session:
         heard = anyio.Event()
@@ -148,10 +148,12 @@ async def test_a_stopped_turn_closes_the_connection(
             await anyio.to_thread.run_sync(server.wait_gone)
 
 
-async def test_a_loop_that_returns_between_two_pieces_closes_the_connection(directory: Path, server: WireServer):
+async def test_a_loop_that_returns_between_two_pieces_closes_the_connection(
+    directory: Path, server: ScriptedHttpServer
+):
     """The loop checks the token after each chunk and returns without closing the iterator."""
-    spoken = SERVICES["anthropic"]
-    server.answers([EVENT_STREAM, *spoken.pieces(["one", "two"]), STALL])
+    service = SERVICES["anthropic"]
+    server.answers([EVENT_STREAM, *service.pieces(["one", "two"]), STALL])
     config = {"api_key": "sk-test", "base_url": server.url}
     async with opened("published session", directory, {"module": "provider-anthropic", "config": config}) as session:
         session.coordinator.get("orchestrator").stream_delay = 0

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from amplifier.conformance.checks.resolver.resolving import refused_access
-from amplifier.conformance.harness.observers import audited
 from amplifier.conformance.harness.resolver_sources import (
     EXECUTED,
     SAMPLES,
@@ -22,6 +21,7 @@ from amplifier.conformance.harness.resolver_sources import (
     locate,
     settings_for,
 )
+from amplifier.conformance.harness.resources.observers import audited
 from amplifier.conformance.target.locate import find_target
 from tests.conformance.modules import write_module
 

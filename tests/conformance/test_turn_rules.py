@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from amplifier.conformance.harness.calls import Outcome
+from amplifier.conformance.harness.calls.outcome import Outcome
 from amplifier.conformance.harness.scripted_turns import (
     RecordedTurn,
     hook_violations,

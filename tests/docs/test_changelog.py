@@ -1,4 +1,4 @@
-"""The list of changes keeps one form: versions from the newest down, dated or unreleased, and sentences in lists."""
+"""The format of CHANGELOG.md: versions from the newest down, dated or unreleased, sentences in lists, groups with headings."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import amplifier
 from tests._support.tree import ROOT
 
 HEADING = re.compile(r"## (\d+)\.(\d+)\.(\d+) \((unreleased|\d{4}-\d{2}-\d{2})\)")
+
+GROUP = re.compile(r"^### \w[\w ]*$", re.MULTILINE)
 
 
 def problems(text: str) -> list[str]:
@@ -25,29 +27,32 @@ def problems(text: str) -> list[str]:
         versions.append(tuple(int(part) for part in heading.groups()[:3]))
         if heading[4] == "unreleased" and number > 0:
             found.append(f"{title!r} is not the newest and still unreleased")
-        entries = re.split(r"^- ", body.strip() + "\n", flags=re.MULTILINE)
-        if entries[0].strip():
-            found.append(f"{title!r} has text outside of its list")
-        found += [f"no full stop: {entry.strip()!r:.60}" for entry in entries[1:] if not entry.strip().endswith(".")]
+        for group in GROUP.split(body):
+            entries = re.split(r"^- ", group.strip() + "\n", flags=re.MULTILINE)
+            if entries[0].strip():
+                found.append(f"{title!r} has text outside of its list")
+            found += [
+                f"no full stop: {entry.strip()!r:.60}" for entry in entries[1:] if not entry.strip().endswith(".")
+            ]
     if versions != sorted(versions, reverse=True):
         found.append("the versions do not go from the newest down")
     return found
 
 
-def test_the_list_of_changes_keeps_its_form() -> None:
+def test_changelog_has_the_required_format() -> None:
     assert problems((ROOT / "CHANGELOG.md").read_text(encoding="utf-8")) == []
 
 
-def test_the_version_of_the_package_is_the_newest_in_the_list() -> None:
+def test_package_version_is_the_newest_in_the_changelog() -> None:
     newest = HEADING.search((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
     assert newest is not None
     assert ".".join(newest.groups()[:3]) == amplifier.__version__
 
 
-GOOD = "# Changes\n\nNewest first.\n\n## 0.2.0 (unreleased)\n\n- One.\n- Two\n  lines.\n\n## 0.1.0 (2026-01-31)\n\n- Old.\n"
+GOOD = "# Changes\n\nNewest first.\n\n## 0.2.0 (unreleased)\n\n- One.\n- Two\n  lines.\n\n### Hooks\n\n- Three.\n\n## 0.1.0 (2026-01-31)\n\n- Old.\n"
 
 
-def test_a_good_list_has_no_problems() -> None:
+def test_valid_changelog_has_no_problems() -> None:
     assert problems(GOOD) == []
 
 
@@ -60,8 +65,10 @@ def test_a_good_list_has_no_problems() -> None:
         ("2026-01-31", "31.1.2026"),
         ("(2026-01-31)", "(unreleased)"),
         ("- Old.", "- Old"),
+        ("- Three.", "- Three"),
+        ("- Three.", "Three."),
         ("- Old.", "Old."),
     ],
 )
-def test_a_planted_mistake_is_seen(good: str, bad: str) -> None:
+def test_planted_mistake_is_detected(good: str, bad: str) -> None:
     assert len(problems(GOOD.replace(good, bad))) == 1

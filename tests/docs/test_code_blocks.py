@@ -1,4 +1,4 @@
-"""Every Python block in README and docs runs: as it stands, and on both backends where it defines ``async def main()``."""
+"""Every Python block in README and docs runs: unchanged, and on both backends where it defines ``async def main()``."""
 
 from __future__ import annotations
 
@@ -56,5 +56,5 @@ def test_a_code_block_runs(code, page, line, backend, tmp_path, monkeypatch):
     assert namespace  # the block's own assertions are the test; without them it at least runs
 
 
-def test_there_are_blocks_to_run():
+def test_blocks_are_found():
     assert len(blocks()) >= 10

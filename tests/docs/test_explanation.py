@@ -1,4 +1,4 @@
-"""The explanations name files that exist, and figures that hold."""
+"""The explanations name existing files and correct figures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def named_files(text: str) -> list[str]:
 
 
 def exists(name: str) -> bool:
-    """Whether there is such a file: from the top, from the sources, or, for a bare name, in any of the rooms."""
+    """Whether there is such a file: from the top, from the sources, or, for a bare name, in any package."""
     if any((base / name).exists() for base in (ROOT, SOURCE)):
         return True
     return "/" not in name.rstrip("/") and any(True for _ in SOURCE.rglob(name.rstrip("/")))
@@ -37,11 +37,11 @@ def test_every_file_a_page_names_exists(page: Path):
     assert [name for name in named_files(page.read_text(encoding="utf-8")) if not exists(name)] == []
 
 
-def test_the_tour_names_files_of_every_room():
+def test_tour_names_every_package():
     named = named_files((EXPLANATION / "design.md").read_text(encoding="utf-8"))
-    rooms = {path.name for path in SOURCE.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
+    packages = {path.name for path in SOURCE.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
     mentioned = {name.split("/")[0] for name in named}
-    assert sorted(rooms - mentioned) == []
+    assert sorted(packages - mentioned) == []
 
 
 def test_every_file_of_the_kernel_is_in_the_tour():
@@ -58,32 +58,33 @@ def test_every_file_of_the_kernel_is_in_the_tour():
         ("```python\n`x.py`\n```\n`y.py`", ["y.py"]),
     ],
 )
-def test_the_reader_of_names_reads_them(text, found):
+def test_named_files_finds_paths_outside_of_code_blocks(text, found):
     assert named_files(text) == found
 
 
-def test_a_planted_name_is_seen():
+def test_planted_name_is_detected():
     assert not exists("kernel/_no_such_file.py")
     assert not exists("_no_such_file.py")
     assert exists("_spec.py")
 
 
-def test_the_figures_that_can_be_counted_here_are_right():
+def test_countable_figures_are_correct():
     text = " ".join((EXPLANATION / "how-it-is-tested.md").read_text(encoding="utf-8").split())
     clauses = len(COMMON_CLAUSES) + sum(len(contract.clauses) for contract in CONTRACTS.values())
     held = sum(outcome == HOLDS for outcome in PUBLISHED.values())
     assert f"| clauses of the contracts | {clauses} |" in text
     assert f"{len(FAULTS)} of {len(FAULTS)} on asyncio" in text
-    assert f"what one would want in {held};" in text
+    assert f"It handled {held} correctly;" in text
     assert f"{len(FAULTS) - held} it hung" in text
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"), [("faulty", "modules with a planted fault"), ("sound", "must not be accused")]
+    ("kind", "words"),
+    [("faulty", "modules with a planted fault"), ("sound", "correct modules that must get no finding")],
 )
-def test_the_collection_of_modules_is_no_smaller_than_the_page_says(kind, words):
+def test_corpus_is_at_least_as_large_as_the_page_states(kind, words):
     text = (EXPLANATION / "how-it-is-tested.md").read_text(encoding="utf-8")
-    said = re.search(rf"{words} \| (\d+) \|", text)
-    assert said is not None
+    figure = re.search(rf"{words} \| (\d+) \|", text)
+    assert figure is not None
     there = len(list((ROOT / "tests" / "conformance" / "corpus").glob(f"*/{kind}/*.py")))
-    assert there >= int(said[1])
+    assert there >= int(figure[1])

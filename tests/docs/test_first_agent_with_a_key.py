@@ -1,4 +1,4 @@
-"""The programs of "Your first agent" with a key: they take the real provider. The service is a mock that other people wrote."""
+"""The programs of "Your first agent" with a key: they take the real provider. The service is a third-party mock."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FIXTURES = {
             "match": {"userMessage": "summarise notes.md", "hasToolResult": True},
             "response": {"content": "Milk, and a boat."},
         },
-        {"match": {"userMessage": QUESTION}, "response": {"content": "Notes. Somebody with a boat."}},
+        {"match": {"userMessage": QUESTION}, "response": {"content": "Notes. A person with a boat."}},
     ]
 }
 
@@ -76,9 +76,9 @@ def with_a_key(service: Aimock, *command: str, desk: Path) -> str:
 
 
 @pytest.mark.slow
-def test_the_program_that_watches_takes_the_model_whose_key_is_there(service, desk):
-    said = with_a_key(service, "watch.py", desk=desk)
-    assert said.splitlines() == [
+def test_watch_program_uses_the_provider_whose_key_is_set(service, desk):
+    output = with_a_key(service, "watch.py", desk=desk)
+    assert output.splitlines() == [
         "I read it.[read_file {'file_path': 'notes.md'}]",
         "[read_file succeeded]",
         "Milk, and a boat.",
@@ -86,6 +86,6 @@ def test_the_program_that_watches_takes_the_model_whose_key_is_there(service, de
     ]
 
 
-def test_the_command_line_takes_the_model_whose_key_is_there(service, desk):
-    said = with_a_key(service, "-m", "amplifier", "run", "-q", QUESTION, desk=desk)
-    assert said == "Notes. Somebody with a boat.\n"
+def test_command_line_uses_the_provider_whose_key_is_set(service, desk):
+    output = with_a_key(service, "-m", "amplifier", "run", "-q", QUESTION, desk=desk)
+    assert output == "Notes. A person with a boat.\n"

@@ -1,4 +1,4 @@
-"""The ready workflow of "validate in CI" is the one that is shown, is a workflow, and its commands do what they say."""
+"""The ready workflow of "validate in CI" is the one that is shown, is a valid workflow, and its commands work."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def commands() -> list[str]:
     return [step["run"] for step in job["steps"] if "run" in step]
 
 
-def test_the_page_shows_the_file_as_it_is():
+def test_page_shows_the_workflow_file_unchanged():
     shown = re.search(r"^```yaml\n(.*?)^```", (HOW_TO / "validate-in-ci.md").read_text(encoding="utf-8"), re.M | re.S)
     assert shown is not None
     without_comment = WORKFLOW.read_text(encoding="utf-8").partition("\n")[2]
     assert shown[1] == without_comment
 
 
-def test_the_file_is_a_workflow_with_little_rights_an_end_and_fixed_actions():
+def test_workflow_has_read_rights_only_a_timeout_and_pinned_actions():
     read = workflow()
     assert set(read) == {"name", True, "permissions", "jobs"}  # YAML takes the word `on` for a truth value
     assert set(read[True]) == {"push", "pull_request"}
@@ -50,7 +50,7 @@ def test_the_file_is_a_workflow_with_little_rights_an_end_and_fixed_actions():
     assert [str(python) for python in job["strategy"]["matrix"]["python"]] == ["3.11", "3.12", "3.13"]
 
 
-def test_what_it_installs_exists():
+def test_installed_extras_exist():
     install = commands()[0]
     asked = re.search(r"amplifier\[([a-z,]+)\]", install)
     assert asked is not None
@@ -76,7 +76,7 @@ def test_its_commands_pass_on_a_new_module_and_fail_on_one_that_breaks_its_contr
 
 
 def run_in(folder: Path, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of the workflow; ``pip install .`` is stood in for by the search path."""
+    """Run a command of the workflow; the search path replaces ``pip install .``."""
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     words = [sys.executable, "-m", module, *arguments]
     return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)

@@ -15,7 +15,7 @@ TARGETS = set(re.findall(r"^([a-z][\w.%-]*):(?!=)", (ROOT / "Makefile").read_tex
 
 _CODE = re.compile(r"`([^`\n]+)`")
 _MADE = ("docs/_build/", "benchmarks/results/")
-"""Folders that a make target writes and nobody commits."""
+"""Folders that a make target writes and that are not committed."""
 _PATH = re.compile(r"(?:src|tests|docs|examples|benchmarks|\.ci)(?:/\w[\w.-]*)+/?")
 _MAKE = re.compile(r"\bmake ((?:-\w+ )*)([a-z][\w.-]*)")
 _COMMAND = re.compile(r"(?:`|^\$ )amplifier ((?:[a-z]+ ?)+)", re.MULTILINE)
@@ -54,7 +54,7 @@ def test_what_a_page_names_exists(page):
     assert missing_commands(text) == []
 
 
-def test_planted_mentions_of_what_is_not_there_are_seen():
+def test_planted_mentions_of_missing_things_are_detected():
     assert missing_files("see `tests/no/such.py` and `src/amplifier/errors.py`") == ["tests/no/such.py"]
     assert missing_targets("`make tset` or `make test`\n\n$ make no-such-thing") == ["no-such-thing", "tset"]
     assert missing_commands("`amplifier plan chek x` and\n$ amplifier rum hello\n$ amplifier run hello") == [

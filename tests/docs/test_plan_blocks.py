@@ -1,4 +1,4 @@
-"""Every mount plan in the manual and in the examples, whole or in part, is one that the kernel takes without a word."""
+"""Every mount plan in the manual and in the examples, whole or in part, is accepted by the kernel without a warning."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Environment(dict[str, str]):
 
 
 def plans_in(page: Path) -> list[Any]:
-    """Blocks that are nothing but sections of a plan; what other files hold is not our business."""
+    """Blocks that are nothing but sections of a plan; other content is not checked."""
     text = page.read_text(encoding="utf-8")
     found = []
     for block in _BLOCK.finditer(text):
@@ -57,12 +57,12 @@ PLANS = [plan for page in PAGES for plan in plans_in(page)] + plan_files()
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_a_plan_of_the_manual_is_good(plan: dict[str, Any]) -> None:
+def test_plan_of_the_manual_is_valid(plan: dict[str, Any]) -> None:
     whole = {**plan, "session": {**SESSION, **plan.get("session", {})}}
     filled = expand_variables(whole, Environment())
     assert check_plan(filled) == ([], [])
     jsonschema_rs.validator_for(plan_schema()).validate(filled)
 
 
-def test_there_are_plans_to_look_at() -> None:
+def test_plans_are_found() -> None:
     assert len(PLANS) >= 20

@@ -68,11 +68,11 @@ def test_the_manual_builds_without_a_warning(site: Path) -> None:
     assert "amplifier" in (site / "index.html").read_text(encoding="utf-8")
 
 
-def test_the_hyphens_of_an_option_stay_hyphens(site: Path) -> None:
+def test_hyphens_of_an_option_stay_hyphens(site: Path) -> None:
     assert "Everything but --static" in (site / "reference" / "commands.html").read_text(encoding="utf-8")
 
 
-def test_every_page_becomes_one(site: Path) -> None:
+def test_every_page_is_built(site: Path) -> None:
     pages = {path.relative_to(DOCS).with_suffix(".html") for path in DOCS.rglob("*.md") if "_build" not in path.parts}
     assert {page for page in pages if not (site / page).is_file()} == set()
 
@@ -91,7 +91,7 @@ def test_nothing_on_the_site_comes_from_another_host(site: Path) -> None:
     assert fetched == []
 
 
-def test_every_page_stands_once_in_the_navigation(site: Path) -> None:
+def test_every_page_is_in_the_navigation_once(site: Path) -> None:
     page = (site / "index.html").read_text(encoding="utf-8")
     navigation = page.partition('<div class="sidebar-tree">')[2].partition("</aside>")[0]
     listed = re.findall(r'<li class="toctree-l(\d)[^"]*"><a class="reference internal" href="([^"]+)"', navigation)
@@ -119,7 +119,7 @@ def planted(folder: Path, **more: str) -> Path:
     return source
 
 
-def test_a_link_out_of_the_manual_keeps_its_text_and_a_file_can_be_had(tmp_path: Path) -> None:
+def test_link_out_of_the_manual_keeps_its_text_and_a_file_is_downloadable(tmp_path: Path) -> None:
     finished = build(planted(tmp_path), tmp_path / "site")
     assert (finished.returncode, finished.stderr) == (0, "")
     assert dead_links(tmp_path / "site") == []
@@ -130,7 +130,7 @@ def test_a_link_out_of_the_manual_keeps_its_text_and_a_file_can_be_had(tmp_path:
 
 
 MISTAKES = {
-    "unlisted": ("# Nobody lists me\n", "document isn't included in any toctree"),
+    "unlisted": ("# An unlisted page\n", "document isn't included in any toctree"),
     "link": ("# Bad\n\n[gone](no-such.md)\n", "no-such.md"),
     "heading": ("# Bad\n\n[gone](listed.md#no-such-heading)\n", "no-such-heading"),
     "levels": ("# Bad\n\n### Too deep\n", "Non-consecutive header level increase"),

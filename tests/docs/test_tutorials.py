@@ -11,8 +11,8 @@ A page is read from top to bottom in an empty directory, which has a checkout `a
     <!-- same: test.py --> ```py        what that file of the reader's holds by now
     <!-- from: examples/a.py --> ```py  quoted from that file of the repository
 
-In what is shown a line `…` stands for any lines and `…` in a line for any text. Spaces and empty lines do not count. A command that
-fails fails the test, unless `echo $?` follows. 8000 stands for a free port.
+In shown output a line `…` matches any lines and `…` in a line any text. Spaces and empty lines do not count. A command that
+fails fails the test, unless `echo $?` follows. 8000 is replaced by a free port.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Command:
 
 @attrs.frozen
 class Block:
-    """One block of a page: what stands in its mark, its kind, its text, and the line it begins at."""
+    """One block of a page: the text of its mark, its kind, its text, and the line it begins at."""
 
     mark: str
     kind: str
@@ -71,7 +71,7 @@ class Block:
             elif line.startswith("> ") and found and not found[-1][1]:
                 found[-1] = (f"{found[-1][0]}\n{line[2:]}", [])
             else:
-                assert found, f"line {self.line}: {line!r} stands before the first command"
+                assert found, f"line {self.line}: {line!r} precedes the first command"
                 found[-1][1].append(line)
         return [Command(text, shown or None) for text, shown in found]
 
@@ -184,7 +184,7 @@ class Terminal:
 
 @contextmanager
 def terminal(folder: Path) -> Iterator[Terminal]:
-    """A terminal in an empty directory beside a checkout, for somebody without keys and without anything at home."""
+    """A terminal in an empty directory beside a checkout, for a reader without keys and with an empty home."""
     (folder / "amplifier").symlink_to(ROOT)
     home = folder / "home"
     desk = folder / "desk"
@@ -213,7 +213,7 @@ def free_port() -> str:
 
 
 def walk(page: str, folder: Path) -> None:
-    """Do everything that a page tells its reader to do."""
+    """Do everything that a page instructs its reader to do."""
     with terminal(folder) as reader:
         for block in blocks_of(page):
             if block.mark.startswith("file: "):
@@ -237,12 +237,12 @@ def edit(path: Path, block: Block) -> None:
     before = "".join(line[1:] for line in lines if line[0] in " -")
     after = "".join(line[1:] for line in lines if line[0] in " +")
     text = path.read_text(encoding="utf-8")
-    assert text.count(before) == 1, f"line {block.line}: {before!r} stands {text.count(before)} times in {path.name}"
+    assert text.count(before) == 1, f"line {block.line}: {before!r} occurs {text.count(before)} times in {path.name}"
     path.write_text(text.replace(before, after), encoding="utf-8")
 
 
 def check_quote(block: Block) -> None:
-    """What is shown as a piece of one of our files stands there, line by line."""
+    """What is shown as a piece of one of our files is in that file, line by line."""
     name = block.mark.removeprefix("from: ")
     assert block.text in (ROOT / name).read_text(encoding="utf-8"), f"line {block.line}: this is not in {name}"
 
@@ -261,14 +261,14 @@ def follow(block: Block, reader: Terminal) -> None:
         printed = reader.hear(command.shown or [])
         assert fits(command.shown or [], printed), f"line {block.line}: {command.text!r} printed {printed}"
         return
-    assert block.mark == "", f"line {block.line}: nobody knows what {block.mark!r} means"
+    assert block.mark == "", f"line {block.line}: unknown mark {block.mark!r}"
     for number, command in enumerate(commands):
         status, printed = reader.run(command.text)
-        told = "\n".join(printed)
+        output = "\n".join(printed)
         if command.shown is not None:
-            assert fits(command.shown, printed), f"line {block.line}: {command.text!r} printed\n{told}"
+            assert fits(command.shown, printed), f"line {block.line}: {command.text!r} printed\n{output}"
         is_asked = number + 1 < len(commands) and commands[number + 1].text == "echo $?"
-        assert status == 0 or is_asked, f"line {block.line}: {command.text!r} ended with {status}:\n{told}"
+        assert status == 0 or is_asked, f"line {block.line}: {command.text!r} ended with {status}:\n{output}"
 
 
 @pytest.mark.timeout(600)  # a tutorial holds several runs of the conformance kit
@@ -279,7 +279,7 @@ def follow(block: Block, reader: Terminal) -> None:
         for path in TUTORIALS
     ],
 )
-def test_a_tutorial_can_be_followed_word_for_word(page, tmp_path):
+def test_every_command_of_a_tutorial_prints_what_the_page_shows(page, tmp_path):
     text = page.read_text(encoding="utf-8").replace("8000", free_port())
     blocks = blocks_of(text)
     assert any(block.kind == "console" for block in blocks)
@@ -287,7 +287,7 @@ def test_a_tutorial_can_be_followed_word_for_word(page, tmp_path):
     walk(text, tmp_path)
 
 
-def test_the_tool_of_the_tutorial_ends_as_the_one_of_the_examples(tmp_path):
+def test_finished_tool_of_the_tutorial_equals_the_example(tmp_path):
     page = (ROOT / "docs" / "tutorial" / "first-tool.md").read_text(encoding="utf-8")
     file = tmp_path / "tool.py"
     for block in blocks_of(page):
@@ -367,7 +367,7 @@ gone
 """
 
 
-def test_a_page_that_tells_the_truth_can_be_followed(tmp_path):
+def test_page_with_correct_output_passes(tmp_path):
     walk(GOOD, tmp_path)
     assert (tmp_path / "desk" / "inside" / "go").exists()
 
@@ -381,23 +381,23 @@ def test_a_page_that_tells_the_truth_can_be_followed(tmp_path):
         ("{read_only: true}", "{read_only: false}"),
         ('"\necho goodbye\n```', '"\necho ade\n```'),
         ("…/inside", "…/outside"),
-        ("$ echo $?\n3\n", ""),  # a failure that nobody speaks of
+        ("$ echo $?\n3\n", ""),  # a failure that the page does not mention
         ("$ echo $?\n3", "$ echo $?\n4"),
         ("$ mkdir inside && cd inside\n", ""),
     ],
 )
-def test_a_page_that_does_not_tell_the_truth_is_caught(right, wrong, tmp_path):
+def test_page_with_wrong_output_fails(right, wrong, tmp_path):
     assert right in GOOD
     with pytest.raises(AssertionError):
         walk(GOOD.replace(right, wrong), tmp_path)
 
 
-def test_what_the_other_terminal_does_not_say_is_caught(tmp_path):
+def test_missing_output_of_the_other_terminal_fails(tmp_path):
     page = GOOD.replace("echo gone; exec sleep 1000000", "echo gone").replace("\ngone\n", "\nhere\n")
     with pytest.raises(AssertionError, match="the other terminal printed"):
         walk(page, tmp_path)
 
 
-def test_a_mark_that_nobody_knows_is_caught(tmp_path):
-    with pytest.raises(AssertionError, match="nobody knows"):
+def test_unknown_mark_fails(tmp_path):
+    with pytest.raises(AssertionError, match="unknown mark"):
         walk("<!-- not rum: misspelt -->\n```console\n$ true\n```\n", tmp_path)

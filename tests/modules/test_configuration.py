@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Mapping
+from inspect import isawaitable
 from types import ModuleType
 from typing import Any
 
@@ -15,9 +16,17 @@ from amplifier.errors import MisspellingWarning, PlanError
 from amplifier.modules import (
     context_persistent,
     context_simple,
+    hooks_approval,
+    hooks_logging,
+    hooks_redaction,
     loop_basic,
     loop_events,
     loop_streaming,
+    provider_anthropic,
+    provider_local,
+    provider_mock,
+    provider_openai,
+    provider_openai_compatible,
     tool_bash,
     tool_filesystem,
     tool_search,
@@ -38,11 +47,13 @@ from amplifier.modules._shared.configuration import (
     existing_file,
     file_name,
     flag,
+    list_each,
     list_of,
     mapping,
     mapping_of_secrets,
     no_limit_or_seconds,
     number,
+    object_with,
     option,
     optional,
     options_of,
@@ -55,6 +66,14 @@ from amplifier.modules._shared.configuration import (
     whole_number,
 )
 from amplifier.modules.context_persistent._options import PersistentOptions
+from amplifier.modules.hooks_approval._options import ApprovalOptions
+from amplifier.modules.hooks_logging._options import LogOptions
+from amplifier.modules.hooks_redaction._options import RedactionOptions
+from amplifier.modules.provider_anthropic._options import AnthropicOptions
+from amplifier.modules.provider_local._options import Options as LocalOptions
+from amplifier.modules.provider_mock import MockOptions
+from amplifier.modules.provider_openai import OpenAIOptions
+from amplifier.modules.provider_openai_compatible import CompatibleOptions
 from amplifier.modules.tool_bash._options import BashOptions
 from amplifier.modules.tool_filesystem._options import FilesystemOptions
 from amplifier.modules.tool_search._options import SearchOptions
@@ -83,9 +102,19 @@ class Case:
 CASES: Mapping[str, Case] = {
     "context-persistent": Case(context_persistent, PersistentOptions, ("context-persistent", "context-simple")),
     "context-simple": Case(context_simple, ContextOptions),
+    "hooks-approval": Case(hooks_approval, ApprovalOptions),
+    "hooks-logging": Case(hooks_logging, LogOptions),
+    "hooks-redaction": Case(hooks_redaction, RedactionOptions),
     "loop-basic": Case(loop_basic, TurnOptions, ("loops",)),
     "loop-events": Case(loop_events, TurnOptions, ("loops",)),
     "loop-streaming": Case(loop_streaming, TurnOptions, ("loops",)),
+    "provider-anthropic": Case(provider_anthropic, AnthropicOptions),
+    "provider-local": Case(provider_local, LocalOptions),
+    "provider-mock": Case(provider_mock, MockOptions),
+    "provider-openai": Case(provider_openai, OpenAIOptions, ("provider-openai", "provider-anthropic")),
+    "provider-openai-compatible": Case(
+        provider_openai_compatible, CompatibleOptions, ("provider-openai-compatible", "provider-anthropic")
+    ),
     "tool-bash": Case(tool_bash, BashOptions),
     "tool-filesystem": Case(tool_filesystem, FilesystemOptions),
     "tool-search": Case(tool_search, SearchOptions),
@@ -103,7 +132,11 @@ def name(request):
 
 @pytest.fixture
 def state(tmp_path, monkeypatch):
-    """Keeps the files of modules out of the user's directory."""
+    """Keeps the files of modules out of the user's directory, and the user's credentials out of the modules."""
+    for variable in ("ANTHROPIC", "OPENAI", "OPENAI_COMPATIBLE"):
+        monkeypatch.delenv(f"{variable}_API_KEY", raising=False)
+        monkeypatch.delenv(f"{variable}_BASE_URL", raising=False)
+    monkeypatch.delenv("AMPLIFIER_LOCAL_MODEL", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
 
@@ -119,8 +152,8 @@ async def mount(name: str, config: dict[str, Any]) -> None:
     """Mount a module and close it again."""
     coordinator = TestCoordinator()
     cleanup = await CASES[name].module.mount(coordinator, config)
-    if cleanup is not None:
-        await cleanup()
+    if cleanup is not None and isawaitable(closing := cleanup()):
+        await closing
 
 
 @pytest.mark.parametrize("name", CONFIGURABLE)
@@ -146,13 +179,36 @@ async def test_an_unknown_key_is_a_warning_in_the_log(name, state, caplog):
 
 @pytest.mark.parametrize("name", CONFIGURABLE)
 async def test_a_misspelt_key_is_a_warning_with_the_nearest_known_key(name, state, caplog):
-    key = max(options_of(CASES[name].options), key=len)
+    known = options_of(CASES[name].options)
+    key = max((each for each in known if not known[each].restricts), key=len)
     misspelt = f"{key[:-2]}{key[-1]}{key[-2]}"
     with pytest.warns(MisspellingWarning) as caught:
         await mount(name, {misspelt: Unacceptable()})
     (message,) = [str(each.message) for each in caught]
     assert message == f"{name}: $.{misspelt}: unknown key, ignored; did you mean {key!r}?"
     assert message in caplog.text
+
+
+RESTRICTING = [
+    (name, key)
+    for name, case in CASES.items()
+    for key, declared in options_of(case.options).items()
+    if declared.restricts
+]
+
+
+@pytest.mark.parametrize(("name", "key"), RESTRICTING)
+async def test_a_misspelling_of_a_key_that_restricts_the_module_is_an_error(name, key, state):
+    misspelt = f"{key[:-2]}{key[-1]}{key[-2]}"
+    with pytest.raises(PlanError) as caught:
+        await mount(name, {misspelt: Unacceptable()})
+    assert caught.value.problems == [(f"$.{misspelt}", f"unknown key; did you mean {key!r}?")]
+
+
+def test_the_keys_that_keep_tools_in_their_bounds_restrict():
+    assert {("tool-filesystem", "allowed_paths"), ("tool-filesystem", "read_only"), ("tool-web", "allow_hosts")} <= {
+        *RESTRICTING
+    }
 
 
 async def test_no_configuration_is_the_defaults(name, state, caplog):
@@ -317,6 +373,32 @@ def test_a_list_is_read_as_a_tuple(kind, accepted, refused):
     for value in refused:
         with pytest.raises(PlanError, match="expected a list of"):
             kind.read(value)
+
+
+def test_a_list_reads_its_items_and_reports_each_with_its_path():
+    kind = list_each("words", choice("a", "b"), least=1)
+    assert kind.read(["a", "b"]) == ("a", "b")
+    for value in (list[Any](), "a", None):
+        with pytest.raises(PlanError, match="expected a list of at least 1 words"):
+            kind.read(value)
+    with pytest.raises(PlanError) as caught:
+        kind.read(["c", "a", 1])
+    assert [path for path, _ in caught.value.problems] == ["$[0]", "$[2]"]
+
+
+def test_an_object_reads_its_members_and_reports_unknown_ones():
+    kind = object_with({"name": text, "items": list_each("flags", flag)})
+    assert kind.read({"items": [True]}) == {"items": (True,)}
+    with pytest.raises(PlanError, match="expected an object with name, items, got 1"):
+        kind.read(1)
+    with pytest.raises(PlanError) as caught:
+        kind.read({"nam": "x", "zzz": 1, "items": [1], "name": ""})
+    assert caught.value.problems == [
+        ("$.nam", "unknown key; did you mean 'name'?"),
+        ("$.zzz", "unknown key; expected one of name, items"),
+        ("$.items[0]", "expected true or false, got 1"),
+        ("$.name", "expected a non-empty text, got ''"),
+    ]
 
 
 @pytest.mark.parametrize(

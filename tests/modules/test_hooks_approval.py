@@ -1,4 +1,4 @@
-"""The approval gate: what it lets through, what it forbids, what it asks, and whom."""
+"""The approval hook: what it allows, denies and asks, and whom it asks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from amplifier import ApprovalResponse, HookResult, PlanError
 from amplifier.conformance import strategies
 from amplifier.modules import hooks_approval, tool_bash, tool_filesystem, tool_search, tool_todo
-from amplifier.modules.hooks_approval._asking import _key
 from amplifier.modules.hooks_approval._options import ApprovalOptions, read_approval_options
+from amplifier.modules.hooks_approval._registered_provider import _key
 from amplifier.testing import EventRecorder, MockApprovalSystem, MockTool, TestCoordinator
 from tests.modules.test_hooks_together import Watched
 
@@ -45,7 +45,7 @@ class Gate:
     async def action(self, tool: str, **given: Any) -> str:
         return (await self.judge(tool, **given)).action
 
-    def told(self, event: str) -> list[dict[str, Any]]:
+    def payloads(self, event: str) -> list[dict[str, Any]]:
         return [data for _, data in self.recorder.get_events(event)]
 
 
@@ -56,7 +56,7 @@ class Gate:
 async def test_tools_that_change_nothing_run_without_a_question(tool):
     gate = await Gate.open()
     assert await gate.action(tool, path="x") == "continue"
-    assert gate.told("approval:granted") == []
+    assert gate.payloads("approval:granted") == []
 
 
 @pytest.mark.parametrize("tool", ["bash", "write_file", "edit_file", "web_fetch", "task", "mcp_delete", "Read_File"])
@@ -83,7 +83,7 @@ async def test_of_the_real_built_in_tools_those_that_change_something_are_asked_
 async def test_a_few_simple_commands_are_free(command):
     gate = await Gate.open()
     assert await gate.action("bash", command=command) == "continue"
-    assert gate.told("approval:granted")[0]["tool_name"] == "bash"
+    assert gate.payloads("approval:granted")[0]["tool_name"] == "bash"
 
 
 async def test_a_tool_may_ask_for_approval_itself():
@@ -112,7 +112,7 @@ def _options() -> ApprovalOptions:
 async def test_the_strictest_rule_decides_whatever_their_order():
     rules = [
         {"command": "git *", "action": "allow"},
-        {"command": "git push *", "action": "ask", "reason": "it leaves the house"},
+        {"command": "git push *", "action": "ask", "reason": "it leaves this machine"},
         {"command": "git push --force *", "action": "deny", "reason": "history stays"},
     ]
     for order in (rules, rules[::-1]):
@@ -120,7 +120,7 @@ async def test_the_strictest_rule_decides_whatever_their_order():
         assert await gate.action("bash", command="git status") == "continue"
         asked = await gate.judge("bash", command="git push origin main")
         assert asked.action == "ask_user"
-        assert "it leaves the house" in str(asked.approval_prompt)
+        assert "it leaves this machine" in str(asked.approval_prompt)
         denied = await gate.judge("bash", command="git push --force origin")
         assert (denied.action, denied.reason) == ("deny", "forbidden by the plan: history stays")
 
@@ -183,7 +183,7 @@ async def test_a_command_rule_allows_nothing_whose_input_holds_more_than_a_comma
         assert await gate.action("bash", command="git status", **extra) == "ask_user"
 
 
-async def test_the_plan_can_say_what_a_tool_needs():
+async def test_the_plan_can_set_the_action_of_a_tool():
     tools = {"bash": "deny", "write_file": {"require_approval": False}, "grep": {"require_approval": True}}
     gate = await Gate.open({"tools": tools, "unknown_tools": "deny"})
     assert await gate.action("bash", command="ls") == "deny"
@@ -222,25 +222,24 @@ async def test_a_policy_that_fails_means_a_question():
     assert await gate.action("read_file", file_path="x") == "ask_user"
 
 
-async def test_decisions_of_rules_are_told_unless_the_audit_is_off():
+async def test_decisions_of_rules_are_emitted_unless_the_audit_is_off():
     rules = [{"tool": "a", "action": "allow"}, {"tool": "b", "action": "deny"}]
     gate = await Gate.open({"rules": rules})
     await gate.judge("a")
     await gate.judge("b")
-    granted, denied = gate.told("approval:granted")[0], gate.told("approval:denied")[0]
+    granted, denied = gate.payloads("approval:granted")[0], gate.payloads("approval:denied")[0]
     assert (granted["hook_name"], granted["event"], granted["tool_call_id"]) == ("hooks-approval", "tool:pre", "call-1")
     assert denied["reason"] == "forbidden by the plan: rule for tool b"
     quiet = await Gate.open({"rules": rules, "audit": {"enabled": False}})
     await quiet.judge("a")
-    assert quiet.told("approval:granted") == []
+    assert quiet.payloads("approval:granted") == []
 
 
 # ── the plan ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_every_problem_of_the_config_is_told_at_once_with_its_path():
+async def test_all_problems_of_the_configuration_are_reported_at_once_with_their_paths():
     config: dict[str, Any] = {
-        "rulez": [],
         "timeout": -1,
         "tools": {"bash": "maybe", "x": {"require_approval": "yes"}},
         "unknown_tools": "shrug",
@@ -259,7 +258,7 @@ async def test_every_problem_of_the_config_is_told_at_once_with_its_path():
         await Gate.open(config)
     paths = {path for path, _ in caught.value.problems}
     assert paths == {
-        *("$.rulez", "$.timeout", "$.tools.bash", "$.tools.x", "$.unknown_tools", "$.audit"),
+        *("$.timeout", "$.tools.bash", "$.tools.x", "$.unknown_tools", "$.audit"),
         *("$.rules[0]", "$.rules[1].action", "$.rules[2].tool", "$.rules[3].command", "$.rules[4].command"),
         *("$.rules[5].pth", "$.rules[5].path", "$.rules[5].input", "$.rules[6].pattern"),
     }

@@ -1,4 +1,4 @@
-"""Attacks on the gate, as tables: commands that must not pass for another, and text that must not deceive who reads it."""
+"""Attacks on the approval hook: commands disguised as others, and prompts that mislead the user."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from amplifier.modules.hooks_approval._commands import parse_command
+from amplifier.modules.hooks_approval._command_parser import parse_command
 from amplifier.modules.hooks_approval._prompt import render_prompt
 from tests.modules.test_hooks_approval import Gate
 
@@ -235,7 +235,7 @@ DESTRUCTIVE = [  # passed the deny-list of the published shell tool, in part; he
 
 
 @pytest.mark.parametrize("command", BY_DEFAULT_RULES + DESTRUCTIVE)
-async def test_no_default_rule_lets_more_through_than_it_says(command):
+async def test_no_default_rule_allows_more_than_its_pattern(command):
     gate = await Gate.open()
     assert await gate.action("bash", command=command) == "ask_user"
 
@@ -283,9 +283,9 @@ def test_what_is_called_simple_a_real_shell_reads_as_the_same_words(tmp_path):
     assert len(simple) > 3_000
     assert len(simple) < len(texts)
     script = "show() { printf '%s\\0' \"$@\" '|end|'; }\n" + "\n".join(f"show {text}" for text, _ in simple)
-    told = subprocess.run(["bash", "-s"], input=script.encode(), capture_output=True, cwd=tmp_path, check=True)
-    assert not told.stderr
-    seen = [part.split("\0")[:-1] for part in told.stdout.decode().split("|end|\0")[:-1]]
+    recorded = subprocess.run(["bash", "-s"], input=script.encode(), capture_output=True, cwd=tmp_path, check=True)
+    assert not recorded.stderr
+    seen = [part.split("\0")[:-1] for part in recorded.stdout.decode().split("|end|\0")[:-1]]
     assert seen == [list(words[1:]) for _, words in simple]
     assert list(tmp_path.iterdir()) == []
 
@@ -351,7 +351,7 @@ def test_nothing_a_terminal_would_obey_or_hide_reaches_the_question(name, place)
 
 
 @pytest.mark.parametrize("code", [*range(32), *range(127, 161)])
-def test_no_control_character_stands_in_a_question(code):
+def test_no_control_character_is_in_a_prompt(code):
     text = render_prompt("bash", {"command": f"ls {chr(code)}x"}, "why", longest=2000)
     assert is_seen(text)
     assert chr(code) not in text.replace("\n", "", 2)
@@ -364,7 +364,7 @@ def test_spaces_cannot_push_a_command_out_of_sight():
     assert len(text) < 200
 
 
-def test_a_long_value_loses_its_middle_and_says_so():
+def test_the_middle_of_a_long_value_is_omitted_with_a_note():
     command = "echo start " + "x" * 10_000 + " ; rm -rf ~ # end"
     text = render_prompt("bash", {"command": command}, "why", longest=400)
     line = text.split("\n")[1]

@@ -1,4 +1,4 @@
-"""The event log: what stands in a line, what never does, and what becomes of a file that cannot be written."""
+"""The event log: the content of lines, secrets, and files that cannot be written."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from amplifier import PlanError
 from amplifier.conformance import strategies
 from amplifier.events import ALL_EVENTS, OUR_EVENTS
 from amplifier.modules import hooks_logging
+from amplifier.modules.hooks_logging._log_record import level_of, write_line
 from amplifier.modules.hooks_logging._options import LogOptions
-from amplifier.modules.hooks_logging._record import level_of, write_line
 from amplifier.testing import MockTool, TestCoordinator
 from tests.modules.test_hooks_together import KEY, Watched, lines
 
@@ -117,9 +117,9 @@ async def test_without_discovery_only_what_is_named_is_written(tmp_path):
 
 async def test_a_star_hears_everything_once(tmp_path):
     desk = await Desk.open(tmp_path, additional_events=["*"])
-    for event in ("tool:pre", "nobody:announced"):
+    for event in ("tool:pre", "unannounced:event"):
         await desk.emit(event)
-    assert [line["event"] for line in desk.lines()] == ["tool:pre", "nobody:announced"]
+    assert [line["event"] for line in desk.lines()] == ["tool:pre", "unannounced:event"]
     desk.close()
 
 
@@ -152,7 +152,7 @@ LEVELS: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("event", "data", "level"), LEVELS)
-def test_the_level_says_how_grave_an_event_is(event, data, level):
+def test_the_level_is_the_severity_of_an_event(event, data, level):
     assert level_of(event, data) == level
 
 
@@ -193,7 +193,7 @@ async def test_a_secret_is_never_written(tmp_path, place):
 
 @pytest.mark.parametrize("longest", [64, 1000])
 @pytest.mark.parametrize("redactions", [0, 1, 9, 15])
-def test_a_secret_that_stands_where_a_text_is_cut_does_not_show_in_part(longest, redactions):
+def test_a_secret_at_the_cut_of_a_text_is_not_written_in_part(longest, redactions):
     options = LogOptions(path=Path("unused"), max_field_chars=longest, max_line_bytes=100_000)
     shorter = f" password={'hunter22' * 12} " * redactions  # redaction moves what follows to the left of the cut
     starts = {*range(0, longest + 20, 7), *range(longest + 960, longest + 1060)}
@@ -261,7 +261,7 @@ class Unreadable:
         raise RuntimeError("no")
 
 
-async def test_what_json_cannot_say_is_written_as_text(tmp_path):
+async def test_values_without_a_json_form_are_written_as_text(tmp_path):
     desk = await Desk.open(tmp_path)
     odd = {"a": {1, 2}, "b": b"x", "c": 1 << 80, "d": "\ud800", "e": float("nan"), "f": Thing(), "g": object(), 5: 6}
     await desk.emit("tool:pre", odd=odd, bad=Unreadable())
@@ -343,7 +343,6 @@ async def test_a_session_id_that_is_a_path_is_refused(tmp_path, session_id):
 @pytest.mark.parametrize(
     ("config", "path"),
     [
-        ({"pth": "x"}, "$.pth"),
         ({"path": ""}, "$.path"),
         ({"path": "{user}"}, "$.path"),
         ({"path": "{session_id!s}"}, "$.path"),
@@ -384,7 +383,7 @@ def below_a_file(path: Path) -> None:
 
 
 @pytest.mark.parametrize("obstacle", [a_folder, a_link, a_fifo, below_a_file])
-async def test_a_file_that_cannot_be_opened_disturbs_nothing_and_is_told_once_and_at_the_end(
+async def test_a_file_that_cannot_be_opened_is_logged_once_and_on_closing_and_the_session_continues(
     tmp_path, caplog, obstacle
 ):
     path = tmp_path / "in" / "e.jsonl"

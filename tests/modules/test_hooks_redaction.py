@@ -1,4 +1,4 @@
-"""The redaction gate: what never gets past it, what it leaves alone, and that it does so in linear time."""
+"""The redaction hook: what it redacts, what it keeps, and that it runs in linear time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from amplifier.events import ALL_EVENTS, CATALOGUE
 from amplifier.modules import hooks_redaction
 from amplifier.modules.hooks_redaction import RedactionHook, Redactor
 from amplifier.modules.hooks_redaction._options import path_steps, read_redaction_options
-from amplifier.modules.hooks_redaction._personal import PERSONAL, redact_personal
+from amplifier.modules.hooks_redaction._personal_data import PERSONAL, redact_personal
 from amplifier.testing import EventRecorder, TestCoordinator, cancel_everywhere
 
 RANDOM = "aB3dE5gH7jK9mN1pQ2sT4vW6xY8zA0cD2fG4hJ6k"
@@ -75,7 +75,7 @@ class Gate:
 
 
 @pytest.mark.parametrize("name", SECRETS)
-async def test_no_secret_gets_to_the_hooks_behind_wherever_it_stands(name):
+async def test_no_secret_reaches_later_hooks_wherever_it_is(name):
     secret = SECRETS[name]
     gate = await Gate.open()
     given = {"a": f"x {secret} y", "b": [{"c": secret}], secret: 1, "d": ["-p", secret], "password": "hunter2"}
@@ -184,7 +184,7 @@ async def test_only_enabled_events_are_redacted_and_skipped_ones_not_even_then()
     assert left == ["llm:response", "tool:pre"]
 
 
-async def test_fields_by_which_events_are_told_apart_are_never_changed():
+async def test_fields_that_identify_events_are_never_changed():
     gate = await Gate.open(allowlist=["note", "usage.cost_usd", "items[1].id", "deep.down"])
     mail = "a@b.io"
     await gate.emit(
@@ -204,7 +204,7 @@ async def test_fields_by_which_events_are_told_apart_are_never_changed():
     assert seen["deep"] == {"down": {"below": [mail]}, "up": PERSONAL}
 
 
-async def test_one_value_at_two_places_is_left_alone_only_where_the_plan_says_so():
+async def test_a_value_at_two_places_is_kept_only_at_the_allowed_path():
     shared = {"id": "a@b.io"}
     redacted = Redactor(read_redaction_options({"allowlist": ["one.id"]})).redact({"one": shared, "two": shared})
     assert redacted == {"one": {"id": "a@b.io"}, "two": {"id": PERSONAL}}
@@ -350,7 +350,6 @@ async def test_the_gate_is_registered_by_name_and_gone_after_cleanup_run_twice()
         ({"rules": []}, "$.rules"),
         ({"allowlist": ["a..b"]}, "$.allowlist"),
         ({"literals": ["ab"]}, "$.literals"),
-        ({"skip_event": []}, "$.skip_event"),
         ({"priority": "low"}, "$.priority"),
     ],
 )
@@ -430,8 +429,8 @@ def test_a_search_cancelled_anywhere_ends_and_passes_nothing_on(mode):
             await gates[0].emit("provider:request", messages=["word " * 20] * 2_000, key=SECRETS["GitHub"])
 
         def check() -> list[str]:
-            told = [data for gate in gates for _, data in gate.seen.events]
-            return ["the secret was passed on"] if SECRETS["GitHub"] in json.dumps(told) else []
+            recorded = [data for gate in gates for _, data in gate.seen.events]
+            return ["the secret was passed on"] if SECRETS["GitHub"] in json.dumps(recorded) else []
 
         return scenario, check
 

@@ -134,18 +134,18 @@ async def test_a_whole_turn_is_asked_about_run_and_written_down_without_its_secr
     assert written[names.index("execution:end")]["redaction"] == {"applied": True, "rules": ["secrets", "pii-basic"]}
 
 
-async def test_a_denied_call_is_not_run_and_the_log_tells_why(tmp_path):
+async def test_a_denied_call_is_not_run_and_the_log_has_the_reason(tmp_path):
     path = tmp_path / "e.jsonl"
     tool = MockTool("deploy")
     hooks = all_three(path, rules=[{"tool": "deploy", "action": "deny", "reason": "not on a Friday"}])
     watched = Watched([("deploy", {"x": 1}), "gave up"], tool, hooks=hooks)
     assert await watched.run() == "gave up"
     assert tool.calls == []
-    told = {line["event"]: line for line in lines(path)}
-    assert "not on a Friday" in told["approval:denied"]["data"]["reason"]
-    assert told["approval:denied"]["lvl"] == "WARNING"
-    assert told["tool:error"]["lvl"] == "ERROR"
-    assert "not on a Friday" in told["tool:error"]["error"]["message"]
+    recorded = {line["event"]: line for line in lines(path)}
+    assert "not on a Friday" in recorded["approval:denied"]["data"]["reason"]
+    assert recorded["approval:denied"]["lvl"] == "WARNING"
+    assert recorded["tool:error"]["lvl"] == "ERROR"
+    assert "not on a Friday" in recorded["tool:error"]["error"]["message"]
 
 
 async def test_the_gate_judges_the_input_that_other_hooks_have_made_of_it(tmp_path):
@@ -204,14 +204,14 @@ def test_a_turn_cancelled_anywhere_leaves_whole_lines_and_no_handlers(tmp_path, 
             written = lines(path) if path.exists() else []
             names = [line["event"] for line in written]
             if names.count("execution:start") != names.count("execution:end"):
-                problems.append(f"the log tells of a turn without an end: {names}")
+                problems.append(f"the log has a turn without an end: {names}")
             if path.exists() and KEY in path.read_text():
                 problems.append("the log holds the secret")
             if watched.session.statistics().handlers:
                 problems.append("handlers are left")
             granted = [data for data in watched.data("approval:granted") if "User allowed" in data["reason"]]
             if tool.calls and not granted:
-                problems.append("a tool ran that nobody had allowed")
+                problems.append("a tool ran without approval")
             return problems
 
         return watched.run, check

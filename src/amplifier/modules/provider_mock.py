@@ -1,19 +1,17 @@
-"""provider-mock: answers from a script in the mount plan, for tests and demonstrations without a model.
+"""provider-mock: responses from a script in the mount plan, for tests and demonstrations without a model.
 
-Everything is plain JSON: text, thinking, tool calls, usage, errors, delays and the pieces of a stream. It remembers how
-many answers it gave and nothing of what it was asked.
+The script is plain JSON: text, thinking, tool calls, usage, errors, delays and the pieces of a stream. The provider counts
+its responses and stores nothing of the requests.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import anyio
 import attrs
 
-from amplifier._spelling import suggestion
 from amplifier.contracts import Coordinator
 from amplifier.errors import InvalidRequestError, LLMError, ModelError, PlanError
 from amplifier.models import (
@@ -28,7 +26,21 @@ from amplifier.models import (
 )
 
 from ._local_answers import Answer, LocalAnswerProvider, estimated_usage, fresh_id, used_ids
-from ._tool_base import count, flag, one_of, read_config, shown
+from ._shared.configuration import (
+    Kind,
+    any_text,
+    choice,
+    delay,
+    flag,
+    list_each,
+    list_of,
+    number,
+    object_with,
+    option,
+    read_options,
+    whole_number,
+)
+from ._tool_base import shown
 
 __all__ = ["MockProvider", "mount"]
 
@@ -36,12 +48,10 @@ __amplifier_module_type__ = "provider"
 
 _MODULE = "provider-mock"
 _DEFAULT = "This is provider-mock speaking from its script; give it `responses` of your own in the plan."
-_Check: TypeAlias = Callable[[Any], str | None]
-"""What is wrong with a value, in words; None if nothing is."""
 
 
 def _all_errors(kind: type[LLMError]) -> dict[str, type[LLMError]]:
-    """The taxonomy by name, without what others derive from it."""
+    """The error taxonomy by name, without classes that other packages derive from it."""
     found = {kind.__name__: kind} if kind.__module__ == LLMError.__module__ else {}
     for narrower in kind.__subclasses__():
         found |= _all_errors(narrower)
@@ -51,19 +61,19 @@ def _all_errors(kind: type[LLMError]) -> dict[str, type[LLMError]]:
 _ERRORS = _all_errors(LLMError)
 
 
-# ── one scripted answer ──────────────────────────────────────────────────────────────────────────
+# ── the script ───────────────────────────────────────────────────────────────────────────────────
 
 
 @attrs.frozen(kw_only=True)
 class _Step:
-    """One answer of the script, checked when it was read.
+    """One response of the script.
 
     Attributes:
-        blocks: Its content; tool calls among them may still be without an id.
-        pieces: The pieces of the text, or None to cut it at words.
-        usage: What it reports, or None for an estimate.
-        error: Raised in its place, or after its pieces if it has content.
-        delay: Seconds before it begins.
+        blocks: The content; tool calls may still have no id.
+        pieces: The pieces of the text, or None to split it at words.
+        usage: The reported usage, or None for an estimate.
+        error: Raised instead of the response, or after its pieces if there is content.
+        delay: Seconds before the response begins.
         finish_reason: Or None for the usual one.
     """
 
@@ -75,195 +85,177 @@ class _Step:
     finish_reason: str | None = None
 
 
-def _text(value: Any) -> str | None:
-    return None if isinstance(value, str) else f"expected text, got {value!r:.80}"
+def _is_call(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("name"), str)
+        and bool(value["name"])
+        and isinstance(value.get("arguments", {}), dict)
+        and isinstance(value.get("id", ""), str)
+        and value.keys() <= {"name", "arguments", "id"}
+    )
 
 
-def _number(value: Any) -> str | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        return f"expected a number of seconds, got {value!r:.80}"
-    return None
+def _read_calls(value: list[Any]) -> list[ToolCallBlock]:
+    wrong = [call for call in value if not _is_call(call)]
+    if wrong:
+        raise _problem(f"expected tool calls with name, arguments (an object) and perhaps id, got {wrong[0]!r:.80}")
+    return [ToolCallBlock(id=call.get("id", ""), name=call["name"], input=call.get("arguments", {})) for call in value]
 
 
-def _pieces(value: Any) -> str | None:
-    if not isinstance(value, list) or not all(isinstance(piece, str) and piece for piece in value):
-        return f"expected a list of non-empty texts, got {value!r:.80}"
-    return None
-
-
-def _calls(value: Any) -> str | None:
-    if not isinstance(value, list):
-        return f"expected a list of tool calls, got {value!r:.80}"
-    for call in value:
-        if (
-            not isinstance(call, dict)
-            or not isinstance(call.get("name"), str)
-            or not call["name"]
-            or not isinstance(call.get("arguments", {}), dict)
-            or not isinstance(call.get("id", "x"), str)
-            or call.keys() - {"name", "arguments", "id"}
-        ):
-            return f"expected tool calls with name, arguments (an object) and perhaps id, got {call!r:.80}"
-    return None
-
-
-def _content(value: Any) -> str | None:
-    if not isinstance(value, list):
-        return f"expected a list of content blocks, got {value!r:.80}"
+def _read_content(value: list[Any]) -> list[Any]:
     try:
-        from_dict(ChatResponse, {"content": value})
+        return list(from_dict(ChatResponse, {"content": value}).content)
     except ModelError as error:
-        return f"expected content blocks: {error}"
-    return None
+        raise _problem(f"expected content blocks: {error}") from error
 
 
-def _usage(value: Any) -> str | None:
-    allowed = {field.name for field in attrs.fields(Usage)} - {"extra"}
-    if not isinstance(value, dict) or value.keys() - allowed:
-        return f"expected an object with keys of {', '.join(sorted(allowed))}, got {value!r:.80}"
+_USAGE_KEYS = frozenset(field.name for field in attrs.fields(Usage)) - {"extra"}
+_TOKENS = whole_number(0)
+
+
+def _read_usage(value: Mapping[str, Any]) -> Mapping[str, Any]:
     for key, given in value.items():
-        if key != "cost_usd" and (isinstance(given, bool) or not isinstance(given, int) or given < 0):
-            return f"{key}: expected a whole number of tokens, got {given!r:.80}"
+        if key != "cost_usd" and not _TOKENS.accepts(given):
+            raise _problem(f"{key}: expected a whole number of tokens, got {given!r:.80}")
     try:
         _usage_from(value)
     except ModelError as error:
-        return str(error)
-    return None
+        raise _problem(str(error)) from error
+    return value
 
 
-def _error(value: Any) -> str | None:
-    if isinstance(value, str):
-        return None
-    if not isinstance(value, dict) or value.keys() - {"type", "message", "retryable", "retry_after", "status_code"}:
-        return (
-            "expected a message, or an object with type, message, retryable, retry_after and status_code, "
-            f"got {value!r:.80}"
-        )
-    if value.get("type", "LLMError") not in _ERRORS:
-        return f"type: expected one of {', '.join(_ERRORS)}, got {value['type']!r:.80}"
-    checks: dict[str, Callable[[Any], bool]] = {
-        "message": lambda given: isinstance(given, str),
-        "retryable": lambda given: isinstance(given, bool),
-        "retry_after": lambda given: _number(given) is None,
-        "status_code": lambda given: isinstance(given, int) and not isinstance(given, bool),
-    }
-    wrong = [key for key, fits in checks.items() if key in value and not fits(value[key])]
-    return f"{wrong[0]}: a wrong value, {value[wrong[0]]!r:.80}" if wrong else None
-
-
-_STEP_CHECKS: Mapping[str, _Check] = {
-    "text": _text,
-    "thinking": _text,
-    "signature": _text,
-    "tool_calls": _calls,
-    "content": _content,
-    "chunks": _pieces,
-    "usage": _usage,
-    "error": _error,
-    "delay": _number,
-    "finish_reason": _text,
+_ERROR_MEMBERS: Mapping[str, Callable[[Any], bool]] = {
+    "type": lambda value: True,
+    "message": any_text.accepts,
+    "retryable": flag.accepts,
+    "retry_after": delay.accepts,
+    "status_code": whole_number().accepts,
 }
 
 
-def _read_steps(given: Any) -> list[_Step]:
-    """Read the script.
-
-    Raises:
-        PlanError: With every problem under its path.
-    """
-    if not isinstance(given, list) or not given:
-        problem = f"expected a list of one or more texts and objects, got {given!r:.80}"
-        raise PlanError([("$.responses", problem)], subject=f"invalid config of {_MODULE}")
-    problems = [problem for index, step in enumerate(given) for problem in _problems(step, f"$.responses[{index}]")]
-    if problems:
-        raise PlanError(problems, subject=f"invalid config of {_MODULE}")
-    return [_step({"text": step} if isinstance(step, str) else step) for step in given]
+def _read_error(value: Any) -> Mapping[str, Any]:
+    given: Mapping[str, Any] = {"message": value} if isinstance(value, str) else value
+    if given.get("type", "LLMError") not in _ERRORS:
+        raise _problem(f"type: expected one of {', '.join(_ERRORS)}, got {given['type']!r:.80}")
+    for key, member in given.items():
+        if not _ERROR_MEMBERS[key](member):
+            raise _problem(f"{key}: a wrong value, {member!r:.80}")
+    return given
 
 
-def _problems(step: Any, path: str) -> list[tuple[str, str]]:
-    if isinstance(step, str):
-        return []
-    if not isinstance(step, dict) or not step:
-        return [(path, f"expected text or an object of {', '.join(_STEP_CHECKS)}, got {step!r:.80}")]
-    problems: list[tuple[str, str]] = []
-    for key, value in step.items():
-        if key not in _STEP_CHECKS:
-            hint = suggestion(key, _STEP_CHECKS) or f"; expected {', '.join(_STEP_CHECKS)}"
-            problems.append((f"{path}.{key}", f"unknown key{hint}"))
-        elif problem := _STEP_CHECKS[key](value):
-            problems.append((f"{path}.{key}", problem))
-    if "content" in step and step.keys() & {"text", "thinking", "signature", "tool_calls", "chunks"}:
-        problems.append((f"{path}.content", "says the same as text, thinking, tool_calls and chunks; give one of both"))
-    elif "text" in step and "chunks" in step and not problems and "".join(step["chunks"]) != step["text"]:
-        problems.append((f"{path}.chunks", "joined, they are not the text; leave text out or mend it"))
-    return problems
+def _problem(problem: str) -> PlanError:
+    return PlanError([("$", problem)])
 
 
-def _step(given: Mapping[str, Any]) -> _Step:
-    blocks: list[Any] = []
-    if "content" in given:
-        blocks = list(from_dict(ChatResponse, {"content": given["content"]}).content)
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
+
+
+_STEP_MEMBERS: Mapping[str, Kind] = {
+    "text": any_text,
+    "thinking": any_text,
+    "signature": any_text,
+    "tool_calls": Kind("a list of tool calls", _is_list, _read_calls),
+    "content": Kind("a list of content blocks", _is_list, _read_content),
+    "chunks": list_of("non-empty texts", lambda piece: isinstance(piece, str) and bool(piece)),
+    "usage": Kind(
+        f"an object with keys of {', '.join(sorted(_USAGE_KEYS))}",
+        lambda value: isinstance(value, dict) and value.keys() <= _USAGE_KEYS,
+        _read_usage,
+    ),
+    "error": Kind(
+        f"a message, or an object with {', '.join(_ERROR_MEMBERS)}",
+        lambda value: isinstance(value, str) or (isinstance(value, dict) and value.keys() <= _ERROR_MEMBERS.keys()),
+        _read_error,
+    ),
+    "delay": delay,
+    "finish_reason": any_text,
+}
+_STEP_OBJECT = object_with(_STEP_MEMBERS)
+
+
+def _read_step(value: Any) -> _Step:
+    given: dict[str, Any] = {"text": value} if isinstance(value, str) else _STEP_OBJECT.read(value)
+    chunks = given.get("chunks")
+    if "content" in given and given.keys() & {"text", "thinking", "signature", "tool_calls", "chunks"}:
+        problem = "has the same meaning as text, thinking, tool_calls and chunks; give one of both"
+        raise PlanError([("$.content", problem)])
+    if "text" in given and chunks is not None and "".join(chunks) != given["text"]:
+        raise PlanError([("$.chunks", "joined, they are not the text; omit text or correct it")])
+    blocks: list[Any] = given.get("content", [])
     if "thinking" in given:
         blocks.append(ThinkingBlock(thinking=given["thinking"], signature=given.get("signature")))
-    chunks = given.get("chunks")
     if "text" in given or chunks:
         blocks.append(TextBlock(text=given.get("text", "".join(chunks or ()))))
-    for call in given.get("tool_calls", ()):
-        blocks.append(ToolCallBlock(id=call.get("id", ""), name=call["name"], input=call.get("arguments", {})))
-    error = given.get("error")
     return _Step(
-        blocks=tuple(blocks),
-        pieces=tuple(chunks) if chunks else None,
+        blocks=(*blocks, *given.get("tool_calls", ())),
+        pieces=chunks or None,
         usage=given.get("usage"),
-        error={"message": error} if isinstance(error, str) else error,
+        error=given.get("error"),
         delay=float(given.get("delay", 0)),
         finish_reason=given.get("finish_reason"),
     )
 
 
+_STEP = Kind(
+    f"text or an object of {', '.join(_STEP_MEMBERS)}",
+    lambda value: isinstance(value, str) or (isinstance(value, dict) and bool(value)),
+    _read_step,
+)
+
+
 def _usage_from(given: Mapping[str, Any]) -> Usage:
-    asked, answered = given.get("input_tokens", 0), given.get("output_tokens", 0)
-    return Usage(**{**given, "input_tokens": asked, "output_tokens": answered, "total_tokens": asked + answered})
+    input_tokens, output_tokens = given.get("input_tokens", 0), given.get("output_tokens", 0)
+    counted = {"input_tokens": input_tokens, "output_tokens": output_tokens}
+    return Usage(**{**given, **counted, "total_tokens": input_tokens + output_tokens})
+
+
+@attrs.frozen(kw_only=True)
+class MockOptions:
+    """The configuration of provider-mock.
+
+    Attributes:
+        responses: The script, one step for each request.
+        when_exhausted: ``repeat`` starts again, ``last`` stays at the last step, ``error`` raises.
+        stream_delay_ms: Pause before each piece of a stream.
+        use_streaming: Whether a stream splits a text into pieces.
+        raw: Whether events carry the whole request and response.
+        priority: For hosts that choose between providers; the provider does not use it.
+    """
+
+    responses: tuple[_Step, ...] = option(
+        list_each("texts and objects", _STEP, least=1), default=(_read_step(_DEFAULT),)
+    )
+    when_exhausted: str = option(choice("repeat", "last", "error"), default="repeat")
+    stream_delay_ms: float = option(number(0, what="a number of milliseconds"), default=0.0)
+    use_streaming: bool = option(flag, default=True)
+    raw: bool = option(flag, key="debug", default=False)
+    priority: int = option(whole_number(0), default=0)
 
 
 # ── the provider ─────────────────────────────────────────────────────────────────────────────────
 
 
 class MockProvider(LocalAnswerProvider):
-    """Plays a script, one step for each request.
+    """Returns the responses of a script, one step for each request.
 
     Args:
         coordinator: For events.
-        steps: The script.
-        when_exhausted: ``repeat`` begins anew, ``last`` stays at the last step, ``error`` refuses.
-        pause: Seconds before each piece of a stream.
-        whole: Whether a stream gives each block in one piece.
-        raw: Whether events carry the whole request and response.
+        options: The script and how to stream it.
     """
 
     _name = "mock"
     _title = "Mock (a script, no model)"
     _model = "mock-model"
 
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        steps: list[_Step],
-        *,
-        when_exhausted: str = "repeat",
-        pause: float = 0.0,
-        whole: bool = False,
-        raw: bool = False,
-    ) -> None:
-        super().__init__(coordinator, raw=raw)
-        self._steps = steps
-        self._when_exhausted = when_exhausted
-        self._pause = pause
-        self._whole = whole
+    def __init__(self, coordinator: Coordinator, options: MockOptions) -> None:
+        super().__init__(coordinator, raw=options.raw)
+        self._options = options
         self._given = 0
 
     def __repr__(self) -> str:
-        return f"<MockProvider: {self._given} answers given, {len(self._steps)} in the script>"
+        return f"<MockProvider: {self._given} answers given, {len(self._options.responses)} in the script>"
 
     async def _answer(self, request: ChatRequest) -> Answer:
         step, number = self._take()  # before the first await: concurrent requests get different steps
@@ -273,18 +265,25 @@ class MockProvider(LocalAnswerProvider):
         if error is not None and not step.blocks:
             raise error
         response = self._response(step, number, request)
-        return Answer(response=response, pieces=self._pieces_of(step, response), pause=self._pause, error=error)
+        return Answer(
+            response=response,
+            pieces=self._pieces_of(step, response),
+            pause=self._options.stream_delay_ms / 1000,
+            error=error,
+        )
 
     def _take(self) -> tuple[_Step, int]:
-        at, length = self._given, len(self._steps)
-        if at >= length and self._when_exhausted == "error":
+        at, length = self._given, len(self._options.responses)
+        if at >= length and self._options.when_exhausted == "error":
             raise InvalidRequestError(
                 f"provider-mock: all {length} scripted responses are used up; add one to `responses`, or set "
                 "`when_exhausted` to 'repeat' or 'last'",
                 provider=self._name,
             )
         self._given += 1
-        return self._steps[at % length if self._when_exhausted == "repeat" else min(at, length - 1)], at + 1
+        return self._options.responses[
+            at % length if self._options.when_exhausted == "repeat" else min(at, length - 1)
+        ], at + 1
 
     def _response(self, step: _Step, number: int, request: ChatRequest) -> ChatResponse:
         taken = used_ids(request)
@@ -312,7 +311,7 @@ class MockProvider(LocalAnswerProvider):
             if isinstance(block, TextBlock) and block.text:
                 if step.pieces is not None:
                     pieces[index] = list(step.pieces)
-                elif self._whole:
+                elif not self._options.use_streaming:
                     pieces[index] = [block.text]
         return pieces
 
@@ -324,20 +323,6 @@ def _raised(given: Mapping[str, Any], model: str) -> LLMError:
     return kind(message, provider=MockProvider._name, model=model, **fields)
 
 
-def _milliseconds(value: Any) -> str | None:
-    return None if _number(value) is None else f"expected a number of milliseconds, got {value!r:.80}"
-
-
-_CHECKS: Mapping[str, _Check] = {
-    "responses": lambda value: None,  # has paths of its own, see _read_steps
-    "when_exhausted": one_of(("repeat", "last", "error")),
-    "stream_delay_ms": _milliseconds,
-    "use_streaming": flag,
-    "debug": flag,
-    "priority": count(0),  # for those who choose between providers
-}
-
-
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], Awaitable[None]]:
     """Mount the provider ``mock``.
 
@@ -346,19 +331,11 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         config: See the module's reference page for the keys.
 
     Returns:
-        The cleanup, which closes streams that were left half-way.
+        The cleanup, which closes unfinished streams.
 
     Raises:
-        PlanError: The config is wrong; every problem with its path.
+        PlanError: The configuration is wrong.
     """
-    options = read_config(_MODULE, config, _CHECKS)
-    provider = MockProvider(
-        coordinator,
-        _read_steps(options.get("responses", [_DEFAULT])),
-        when_exhausted=options.get("when_exhausted", "repeat"),
-        pause=options.get("stream_delay_ms", 0) / 1000,
-        whole=not options.get("use_streaming", True),
-        raw=options.get("debug", False),
-    )
+    provider = MockProvider(coordinator, read_options(MockOptions, _MODULE, config))
     await coordinator.mount("providers", provider, name=provider.name)
     return provider.aclose

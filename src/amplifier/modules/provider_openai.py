@@ -1,6 +1,6 @@
-"""provider-openai: OpenAI's models through its SDK, by the Responses API or by Chat Completions.
+"""provider-openai: OpenAI's models through its SDK, with the Responses API or Chat Completions.
 
-What all providers share is in `_provider`, the two APIs are in `_openai`.
+Code shared by all providers is in `_llm_provider`, the two APIs are in `_openai_wire`.
 """
 
 from __future__ import annotations
@@ -16,19 +16,16 @@ from ._llm_provider import (
     Prices,
     ProviderOptions,
     Sdk,
-    Service,
-    choice,
+    ServiceDefinition,
+    WireFormat,
     client_options,
-    common_fields,
-    decline,
+    config_fields_of,
+    log_not_mounted,
     make_info,
-    mount_service,
-    optional,
-    read_options,
-    text,
+    mount_provider,
 )
-from ._openai_wire import DEFAULT_MODEL, ChatDialect, ChatStyle, OpenAIModels, ResponsesDialect, ResponsesStyle
-from ._tool_base import flag
+from ._openai_wire import DEFAULT_MODEL, ChatCompletions, OpenAIModels, ResponsesApi
+from ._shared.configuration import choice, flag, option, optional, read_options, text
 
 __all__ = ["mount"]
 
@@ -39,41 +36,41 @@ _KEY, _URL = "OPENAI_API_KEY", "OPENAI_BASE_URL"
 
 
 @attrs.frozen(kw_only=True)
-class _Options(ProviderOptions):
-    api: str = "responses"
-    reasoning_summary: str | None = None
-    parallel_tool_calls: bool | None = None
-    organization: str | None = None
-    project: str | None = None
+class OpenAIOptions(ProviderOptions):
+    """The common keys, and those of OpenAI's APIs."""
 
-
-_CHECKS = {
-    "api": choice("responses", "chat"),
-    "reasoning_summary": optional(choice("auto", "concise", "detailed")),
-    "parallel_tool_calls": optional(flag),
-    "organization": optional(text),
-    "project": optional(text),
-}
+    api: str = option(choice("responses", "chat"), default="responses")
+    reasoning_summary: str | None = option(optional(choice("auto", "concise", "detailed")), default=None)
+    parallel_tool_calls: bool | None = option(optional(flag), default=None)
+    organization: str | None = option(optional(text), default=None)
+    project: str | None = option(optional(text), default=None)
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], Awaitable[None]] | None:
-    """Mount the provider, or decline where there is no key.
+    """Mount the provider, or log a warning if there is no key.
 
     Raises:
-        PlanError: The config is wrong.
+        PlanError: The configuration is wrong.
         MissingExtraError: The SDK is not installed.
     """
     environment = {"api_key": _KEY, "base_url": _URL, "organization": "OPENAI_ORG_ID", "project": "OPENAI_PROJECT_ID"}
-    defaults = {"default_model": DEFAULT_MODEL}
-    options = read_options(_Options, _MODULE, config, _CHECKS, environment=environment, defaults=defaults)
+    options = read_options(OpenAIOptions, _MODULE, config, environment=environment, default_model=DEFAULT_MODEL)
     if not options.api_key:
-        decline(_MODULE, "API key", f"set {_KEY} or api_key in the plan")
+        log_not_mounted(_MODULE, "API key", f"set {_KEY} or api_key in the plan")
         return None
     catalogue = OpenAIModels()
-    parallel = options.parallel_tool_calls
-    chat = ChatStyle(max_tokens_field="max_completion_tokens", has_developer=True, parallel_tool_calls=parallel)
-    responses = ResponsesStyle(reasoning_summary=options.reasoning_summary, parallel_tool_calls=parallel)
-    service = Service(
+    wire_format: WireFormat
+    if options.api == "chat":
+        wire_format = ChatCompletions(
+            max_tokens_field="max_completion_tokens",
+            has_developer=True,
+            parallel_tool_calls=options.parallel_tool_calls,
+        )
+    else:
+        wire_format = ResponsesApi(
+            reasoning_summary=options.reasoning_summary, parallel_tool_calls=options.parallel_tool_calls
+        )
+    service = ServiceDefinition(
         module=_MODULE,
         package="openai",
         extra="openai",
@@ -84,15 +81,15 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
             options,
             catalogue,
             env_vars=[_KEY],
-            fields=common_fields(_KEY, _URL, default_model=DEFAULT_MODEL, needs_url=False),
+            fields=config_fields_of(_KEY, _URL, default_model=DEFAULT_MODEL, needs_url=False),
         ),
-        dialect=ChatDialect(chat) if options.api == "chat" else ResponsesDialect(responses),
+        wire_format=wire_format,
         catalogue=catalogue,
         prices=Prices("openai"),
     )
-    return await mount_service(coordinator, service, options)
+    return await mount_provider(coordinator, service, options)
 
 
-def _client(sdk: Sdk, options: _Options) -> Any:
+def _client(sdk: Sdk, options: OpenAIOptions) -> Any:
     given = client_options(sdk, options)
     return sdk.module.AsyncOpenAI(**given, organization=options.organization, project=options.project)

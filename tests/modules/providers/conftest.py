@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.modules.providers.services import SERVICES, Spoken
-from tests.modules.providers.wire_server import WireServer
+from tests.modules.providers.scripted_http_server import ScriptedHttpServer
+from tests.modules.providers.services import SERVICES, ServiceCase
 
 
 @pytest.fixture
-def server() -> Iterator[WireServer]:
-    running = WireServer()
+def server() -> Iterator[ScriptedHttpServer]:
+    running = ScriptedHttpServer()
     try:
         yield running
     finally:
@@ -20,7 +20,7 @@ def server() -> Iterator[WireServer]:
 
 
 @pytest.fixture(params=SERVICES)
-def spoken(request: pytest.FixtureRequest) -> Spoken:
+def service(request: pytest.FixtureRequest) -> ServiceCase:
     return SERVICES[request.param]
 
 

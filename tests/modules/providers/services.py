@@ -1,4 +1,4 @@
-"""The three providers as tests meet them: how each is mounted, and what its service says on the wire."""
+"""The services of the providers: how each provider is mounted, and the bytes its service sends."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import attrs
 from amplifier.models import ChatRequest, Message, StreamChunk
 from amplifier.modules import provider_anthropic, provider_openai, provider_openai_compatible
 from amplifier.testing import EventRecorder, TestCoordinator
-from tests.modules.providers.wire_server import END, EVENT_STREAM, Step, WireServer, event, reply
+from tests.modules.providers.scripted_http_server import END, EVENT_STREAM, ScriptedHttpServer, Step, event, reply
 
-Call = tuple[str, str, str]
+SentCall = tuple[str, str, str]
 """A tool call as the service sends it: id, name, arguments as JSON text."""
 
 KEY = "sk-test-0123456789"
 
 
 @attrs.frozen
-class Spoken:
-    """What a service says, in its own words."""
+class ServiceCase:
+    """A service with the bytes of its responses."""
 
     module: ModuleType
     name: str
@@ -32,12 +32,14 @@ class Spoken:
     prefix: str = "/v1"
 
     def pieces(
-        self, texts: Sequence[str] = (), calls: Sequence[Call] = (), thoughts: Sequence[str] = ()
+        self, texts: Sequence[str] = (), calls: Sequence[SentCall] = (), thoughts: Sequence[str] = ()
     ) -> list[bytes]:
         """The events of an answer, one chunk each."""
         return _PIECES[self.path](texts, calls, thoughts)
 
-    def answer(self, texts: Sequence[str] = (), calls: Sequence[Call] = (), thoughts: Sequence[str] = ()) -> list[Step]:
+    def answer(
+        self, texts: Sequence[str] = (), calls: Sequence[SentCall] = (), thoughts: Sequence[str] = ()
+    ) -> list[Step]:
         """A whole streamed answer."""
         return [EVENT_STREAM, *self.pieces(texts, calls, thoughts), END]
 
@@ -51,7 +53,7 @@ class Spoken:
         return f"provider-{self.name}"
 
 
-def _anthropic(texts: Sequence[str], calls: Sequence[Call], thoughts: Sequence[str]) -> list[bytes]:
+def _anthropic(texts: Sequence[str], calls: Sequence[SentCall], thoughts: Sequence[str]) -> list[bytes]:
     usage = {"input_tokens": 10, "cache_read_input_tokens": 5, "cache_creation_input_tokens": 2, "output_tokens": 1}
     message: dict[str, Any] = {
         "id": "msg_1",
@@ -60,7 +62,7 @@ def _anthropic(texts: Sequence[str], calls: Sequence[Call], thoughts: Sequence[s
         "usage": usage,
         "stop_reason": None,
     }
-    said: list[dict[str, Any]] = [{"type": "message_start", "message": message}, {"type": "ping"}]
+    events: list[dict[str, Any]] = [{"type": "message_start", "message": message}, {"type": "ping"}]
     blocks: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
     if thoughts:
         pieces = [{"type": "thinking_delta", "thinking": text} for text in thoughts]
@@ -74,16 +76,16 @@ def _anthropic(texts: Sequence[str], calls: Sequence[Call], thoughts: Sequence[s
         halves = arguments[: len(arguments) // 2], arguments[len(arguments) // 2 :]
         blocks.append((start, [{"type": "input_json_delta", "partial_json": half} for half in halves]))
     for index, (start, deltas) in enumerate(blocks):
-        said.append({"type": "content_block_start", "index": index, "content_block": start})
-        said += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
-        said.append({"type": "content_block_stop", "index": index})
+        events.append({"type": "content_block_start", "index": index, "content_block": start})
+        events += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
+        events.append({"type": "content_block_stop", "index": index})
     delta = {"stop_reason": "tool_use" if calls else "end_turn", "stop_sequence": None}
-    said.append({"type": "message_delta", "delta": delta, "usage": {"output_tokens": 7}})
-    said.append({"type": "message_stop"})
-    return [event(item, item["type"]) for item in said]
+    events.append({"type": "message_delta", "delta": delta, "usage": {"output_tokens": 7}})
+    events.append({"type": "message_stop"})
+    return [event(item, item["type"]) for item in events]
 
 
-def _chat(texts: Sequence[str], calls: Sequence[Call], thoughts: Sequence[str]) -> list[bytes]:
+def _chat(texts: Sequence[str], calls: Sequence[SentCall], thoughts: Sequence[str]) -> list[bytes]:
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
     deltas += [{"reasoning_content": text} for text in thoughts]
     deltas += [{"content": text} for text in texts]
@@ -93,17 +95,17 @@ def _chat(texts: Sequence[str], calls: Sequence[Call], thoughts: Sequence[str]) 
         deltas.append({"tool_calls": [first]})
         deltas.append({"tool_calls": [{"index": index, "function": {"arguments": halves[1]}}]})
     base = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": "gpt-5.6-sol"}
-    said: list[Any] = [{**base, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    events: list[Any] = [{**base, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
     reason = "tool_calls" if calls else "stop"
-    said.append({**base, "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
+    events.append({**base, "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
     usage = {"prompt_tokens": 17, "completion_tokens": 7, "total_tokens": 24}
     details = {"prompt_tokens_details": {"cached_tokens": 5}, "completion_tokens_details": {"reasoning_tokens": 3}}
-    said.append({**base, "choices": [], "usage": {**usage, **details}})
-    return [*(event(item) for item in said), event("[DONE]")]
+    events.append({**base, "choices": [], "usage": {**usage, **details}})
+    return [*(event(item) for item in events), event("[DONE]")]
 
 
-def _responses(texts: Sequence[str], calls: Sequence[Call], thoughts: Sequence[str]) -> list[bytes]:
-    said: list[dict[str, Any]] = [{"type": "response.created", "response": {"id": "resp_1"}}]
+def _responses(texts: Sequence[str], calls: Sequence[SentCall], thoughts: Sequence[str]) -> list[bytes]:
+    events: list[dict[str, Any]] = [{"type": "response.created", "response": {"id": "resp_1"}}]
     items: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
     if thoughts:
         summary = [{"type": "summary_text", "text": "".join(thoughts)}]
@@ -124,52 +126,52 @@ def _responses(texts: Sequence[str], calls: Sequence[Call], thoughts: Sequence[s
             **({"content": []} if "content" in item else {}),
             **({"arguments": ""} if "arguments" in item else {}),
         }
-        said.append({"type": "response.output_item.added", "output_index": index, "item": begun})
-        said += [{**delta, "output_index": index, "item_id": item["id"]} for delta in deltas]
-        said.append({"type": "response.output_item.done", "output_index": index, "item": item})
+        events.append({"type": "response.output_item.added", "output_index": index, "item": begun})
+        events += [{**delta, "output_index": index, "item_id": item["id"]} for delta in deltas]
+        events.append({"type": "response.output_item.done", "output_index": index, "item": item})
     usage = {"input_tokens": 17, "output_tokens": 7, "total_tokens": 24, "input_tokens_details": {"cached_tokens": 5}}
     usage["output_tokens_details"] = {"reasoning_tokens": 3}
     response = {"id": "resp_1", "model": "gpt-5.6-sol", "status": "completed", "usage": usage}
-    said.append({"type": "response.completed", "response": response})
-    return [event(item, item["type"]) for item in said]
+    events.append({"type": "response.completed", "response": response})
+    return [event(item, item["type"]) for item in events]
 
 
 _PIECES = {"/v1/messages": _anthropic, "/v1/chat/completions": _chat, "/v1/responses": _responses}
 
 SERVICES = {
-    "anthropic": Spoken(provider_anthropic, "anthropic", "/v1/messages", {}, prefix=""),
-    "openai-responses": Spoken(provider_openai, "openai", "/v1/responses", {}),
-    "openai-chat": Spoken(provider_openai, "openai", "/v1/chat/completions", {"api": "chat"}),
-    "openai-compatible": Spoken(provider_openai_compatible, "openai-compatible", "/v1/chat/completions", {}),
+    "anthropic": ServiceCase(provider_anthropic, "anthropic", "/v1/messages", {}, prefix=""),
+    "openai-responses": ServiceCase(provider_openai, "openai", "/v1/responses", {}),
+    "openai-chat": ServiceCase(provider_openai, "openai", "/v1/chat/completions", {"api": "chat"}),
+    "openai-compatible": ServiceCase(provider_openai_compatible, "openai-compatible", "/v1/chat/completions", {}),
 }
 
 
-class Line:
+class MountedProvider:
     """A mounted provider, the server behind it, and the events it emitted."""
 
     def __init__(
-        self, coordinator: TestCoordinator, provider: Any, recorder: EventRecorder, server: WireServer
+        self, coordinator: TestCoordinator, provider: Any, recorder: EventRecorder, server: ScriptedHttpServer
     ) -> None:
         self.coordinator = coordinator
         self.provider = provider
         self.recorder = recorder
         self.server = server
 
-    def told(self, name: str) -> list[dict[str, Any]]:
+    def payloads(self, name: str) -> list[dict[str, Any]]:
         """The payloads of an event, in order."""
         return [data for _, data in self.recorder.get_events(name)]
 
 
 @asynccontextmanager
-async def line(spoken: Spoken, server: WireServer, **config: Any) -> AsyncIterator[Line]:
+async def mounted(service: ServiceCase, server: ScriptedHttpServer, **config: Any) -> AsyncIterator[MountedProvider]:
     """The provider of a service, mounted and in the end cleaned up."""
     coordinator, recorder = TestCoordinator(), EventRecorder()
     coordinator.hooks.register("*", recorder, name="recorder")
-    given = {"api_key": KEY, "base_url": server.url + spoken.prefix, **spoken.config, **config}
-    cleanup = await spoken.module.mount(coordinator, given)
+    given = {"api_key": KEY, "base_url": server.url + service.prefix, **service.config, **config}
+    cleanup = await service.module.mount(coordinator, given)
     assert cleanup is not None
     try:
-        yield Line(coordinator, coordinator.get("providers", spoken.name), recorder, server)
+        yield MountedProvider(coordinator, coordinator.get("providers", service.name), recorder, server)
     finally:
         await cleanup()
         await cleanup()

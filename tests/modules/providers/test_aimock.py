@@ -1,4 +1,4 @@
-"""The providers against a mock of their services that somebody else wrote, over real HTTP."""
+"""The providers against a third-party mock of their services, over real HTTP."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from amplifier.models import TextBlock
 from amplifier.testing import MockTool, wait_for
 from tests._support import node_parts
 from tests._support.aimock import Aimock, running_aimock
-from tests.modules.providers.services import Spoken, ask, chunks_of, line
-from tests.modules.providers.test_turns import LOOPS, SCHEMA, messages_of, session_with
+from tests.modules.providers.services import ServiceCase, ask, chunks_of, mounted
+from tests.modules.providers.test_turns_in_sessions import LOOPS, SCHEMA, messages_of, session_with
 
 
 @pytest.fixture(scope="session")
@@ -35,8 +35,8 @@ def of(test_id: str) -> dict[str, Any]:
     return {"extra_headers": {"X-Test-Id": test_id}}
 
 
-async def test_words_come_in_pieces(spoken: Spoken, aimock: Any, test_id: str):
-    async with line(spoken, aimock, **of(test_id)) as opened:
+async def test_words_come_in_pieces(service: ServiceCase, aimock: Any, test_id: str):
+    async with mounted(service, aimock, **of(test_id)) as opened:
         chunks = await chunks_of(opened.provider, ask("hello"))
     response = chunks[-1].response
     assert response is not None
@@ -48,9 +48,9 @@ async def test_words_come_in_pieces(spoken: Spoken, aimock: Any, test_id: str):
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_a_turn_with_two_tools_ends_in_words(spoken: Spoken, aimock: Any, test_id: str, loop: str):
+async def test_a_turn_with_two_tools_ends_in_words(service: ServiceCase, aimock: Any, test_id: str, loop: str):
     tool = MockTool("look", respond=lambda given: f"saw {given['path']}", schema=SCHEMA)
-    session: AmplifierSession = session_with(spoken, aimock, loop, tool, **of(test_id))
+    session: AmplifierSession = session_with(service, aimock, loop, tool, **of(test_id))
     async with session:
         assert await session.execute("look around") == "It is all there."
         stored = await messages_of(session)
@@ -61,9 +61,9 @@ async def test_a_turn_with_two_tools_ends_in_words(spoken: Spoken, aimock: Any, 
         assert text in str(second)
 
 
-async def test_a_rate_limit_tells_how_long_to_wait(spoken: Spoken, aimock: Any, test_id: str):
+async def test_a_rate_limit_error_has_the_delay_before_a_retry(service: ServiceCase, aimock: Any, test_id: str):
     aimock.set_chaos(test_id, rateLimitRate=1)
-    async with line(spoken, aimock, **of(test_id)) as opened:
+    async with mounted(service, aimock, **of(test_id)) as opened:
         with pytest.raises(RateLimitError) as caught:
             await opened.provider.complete(ask("hello"))
     assert caught.value.retryable
@@ -79,18 +79,20 @@ async def test_a_rate_limit_tells_how_long_to_wait(spoken: Spoken, aimock: Any, 
         ("dropRate", (ProviderUnavailableError,)),
     ],
 )
-async def test_what_goes_wrong_is_one_of_our_errors(spoken: Spoken, aimock: Any, test_id: str, chaos: str, kinds: Any):
+async def test_what_goes_wrong_is_one_of_our_errors(
+    service: ServiceCase, aimock: Any, test_id: str, chaos: str, kinds: Any
+):
     aimock.set_chaos(test_id, **{chaos: 1})
-    async with line(spoken, aimock, **of(test_id)) as opened:
+    async with mounted(service, aimock, **of(test_id)) as opened:
         with pytest.raises(kinds) as caught:
             await opened.provider.complete(ask("hello"))
     assert caught.value.retryable
-    assert caught.value.provider == spoken.name
+    assert caught.value.provider == service.name
 
 
-async def test_a_slow_answer_can_be_left_at_once(spoken: Spoken, aimock: Any, test_id: str):
-    """A piece a minute: nobody waits for the second."""
-    async with line(spoken, aimock, **of(test_id)) as opened:
+async def test_a_slow_answer_can_be_left_at_once(service: ServiceCase, aimock: Any, test_id: str):
+    """The mock sends a chunk a minute; the test does not wait for the second."""
+    async with mounted(service, aimock, **of(test_id)) as opened:
         with anyio.fail_after(60):
             with anyio.CancelScope() as scope:
                 async with anyio.create_task_group() as group:

@@ -1,4 +1,4 @@
-"""provider-local with a real model: it streams, stops when told, keeps schemas, and its process never outlives us."""
+"""provider-local with a real model: streaming, cancellation, schemas, and the end of the server process."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ async def test_a_conversation_that_is_too_long_is_refused_as_such(model):
 # ── trouble ──────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_damaged_model_file_is_told_in_the_servers_words_and_leaves_no_process(model, tmp_path):
+async def test_a_damaged_model_file_is_reported_with_the_servers_message_and_leaves_no_process(model, tmp_path):
     broken = tmp_path / "broken.gguf"
     with model.open("rb") as whole:
         broken.write_bytes(whole.read(3_000_000))
@@ -277,7 +277,7 @@ def test_a_parent_killed_by_force_takes_the_server_with_it(model, backend):
         parent.wait()
 
     def is_gone() -> bool:
-        try:  # nobody may be there to reap it
+        try:  # there may be no process to reap it
             return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
         except FileNotFoundError:
             return not is_alive(pid)

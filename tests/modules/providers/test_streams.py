@@ -18,9 +18,9 @@ from amplifier.models import StreamChunk
 from amplifier.modules import provider_mock, provider_offline
 from amplifier.modules._llm_provider import AnswerStreams
 from amplifier.testing import TestCoordinator, cancel_everywhere
-from tests.modules.providers.services import SERVICES, ask, chunks_of, line
-from tests.modules.providers.test_turns import session_with
-from tests.modules.providers.wire_server import EVENT_STREAM, STALL
+from tests.modules.providers.scripted_http_server import EVENT_STREAM, STALL
+from tests.modules.providers.services import SERVICES, ask, chunks_of, mounted
+from tests.modules.providers.test_turns_in_sessions import session_with
 
 SHORT = ["anthropic", "openai-responses", "openai-compatible"]
 
@@ -38,14 +38,14 @@ class Exchange:
     async def opened(self) -> AsyncIterator[AsyncIterator[StreamChunk]]:
         self.life.append("open")
         try:
-            async with aclosing(self._told()) as told:
-                yield told
+            async with aclosing(self._chunks()) as recorded:
+                yield recorded
         finally:
             with anyio.CancelScope(shield=True):
                 await anyio.lowlevel.checkpoint()
             self.life.append("closed")
 
-    async def _told(self) -> AsyncGenerator[StreamChunk, None]:
+    async def _chunks(self) -> AsyncGenerator[StreamChunk, None]:
         for text in self.chunks:
             if text == "…":
                 self.waiting.set()
@@ -201,13 +201,13 @@ async def test_inside_its_block_it_may_be_read_by_its_own_name():
 
 @pytest.mark.parametrize("name", SHORT)
 async def test_both_ways_give_the_same_chunks_and_the_same_events(server, name):
-    spoken = SERVICES[name]
+    service = SERVICES[name]
     seen = []
     for way in (chunks_of, _read_bare):
-        server.answers(spoken.answer(["one", "two"]))
-        async with line(spoken, server) as opened:
+        server.answers(service.answer(["one", "two"]))
+        async with mounted(service, server) as opened:
             chunks = await way(opened.provider, ask(), tools=[])  # published loops pass the tools along
-            seen.append(([(chunk.kind, chunk.text) for chunk in chunks], len(opened.told("llm:response"))))
+            seen.append(([(chunk.kind, chunk.text) for chunk in chunks], len(opened.payloads("llm:response"))))
     assert seen[0] == seen[1]
     assert seen[0][0][-1] == ("response", None)
 
@@ -218,11 +218,11 @@ async def _read_bare(provider: Any, request: Any, **keywords: Any) -> list[Strea
 
 @pytest.mark.parametrize("name", SHORT)
 async def test_a_connection_that_is_left_half_way_is_closed_while_the_session_is_open(server, name):
-    spoken = SERVICES[name]
-    server.answers([EVENT_STREAM, *spoken.pieces(["one", "two"])[:6], STALL])
+    service = SERVICES[name]
+    server.answers([EVENT_STREAM, *service.pieces(["one", "two"])[:6], STALL])
 
-    async with session_with(spoken, server, "loop-basic") as session:
-        provider = session.coordinator.get("providers", spoken.name)
+    async with session_with(service, server, "loop-basic") as session:
+        provider = session.coordinator.get("providers", service.name)
         async for chunk in provider.stream(ask()):
             if chunk.kind == "block_delta":
                 break
@@ -234,10 +234,10 @@ async def test_a_connection_that_is_left_half_way_is_closed_while_the_session_is
 
 @pytest.mark.parametrize("name", SHORT)
 async def test_without_a_task_group_it_is_closed_with_the_provider(server, name):
-    spoken = SERVICES[name]
-    server.answers([EVENT_STREAM, *spoken.pieces(["one", "two"])[:6], STALL])
+    service = SERVICES[name]
+    server.answers([EVENT_STREAM, *service.pieces(["one", "two"])[:6], STALL])
 
-    async with line(spoken, server) as opened:
+    async with mounted(service, server) as opened:
         async for chunk in opened.provider.stream(ask()):
             if chunk.kind == "block_delta":
                 break
@@ -248,12 +248,12 @@ async def test_without_a_task_group_it_is_closed_with_the_provider(server, name)
 
 @pytest.mark.parametrize("mode", ["trio", "asyncio-scope", "asyncio-native"])
 def test_a_reader_cancelled_anywhere_leaves_nothing(server, mode):
-    spoken = SERVICES["anthropic"]
-    server.answers(spoken.answer(["one", "two"]))
+    service = SERVICES["anthropic"]
+    server.answers(service.answer(["one", "two"]))
 
     def make() -> Any:
         async def scenario() -> None:
-            async with line(spoken, server) as opened:
+            async with mounted(service, server) as opened:
                 async for chunk in opened.provider.stream(ask()):
                     if chunk.kind == "block_end":
                         break

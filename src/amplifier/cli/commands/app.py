@@ -36,7 +36,7 @@ class _App(LazyGroup):
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:  # click would make it the exit code of a failure
-            raise CommandError("nobody reads the output", exit_code=Exit.BROKEN_PIPE) from error
+            raise CommandError("the reader of the output is gone", exit_code=Exit.BROKEN_PIPE) from error
 
 
 @click.group(

@@ -71,7 +71,7 @@ def doctor(wanted: str | None, as_json: bool) -> int:
     The exit code is 0 when `amplifier run` can work and 1 when it cannot. Keys are never shown.
 
     With --tasks nothing is checked: a running `amplifier run` is asked for its tasks, with the module each is in, its deadline and
-    the line it waits at. It is not disturbed. `kill -USR1 PID` makes it say the same on its own standard error.
+    the line it waits at. It is not disturbed. `kill -USR1 PID` makes it print the same on its own standard error.
     """
     if wanted is not None:
         return _show_tasks(wanted, as_json=as_json)
@@ -171,7 +171,7 @@ def _look_at_keys() -> Iterator[Finding]:
         said = f"{variable} is {'set' if is_set else 'not set'} ({module_id})"
         yield Finding("key", "ok" if is_set else "note", said)
     chosen = compose({entry.info.id for entry in installed_modules()}).provider
-    yield Finding("provider", "ok", f"{chosen} answers unless -p says otherwise")
+    yield Finding("provider", "ok", f"{chosen} answers unless -p names another")
 
 
 def _look_at_command() -> Iterator[Finding]:

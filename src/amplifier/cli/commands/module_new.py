@@ -1,7 +1,4 @@
-"""``amplifier module new``: a module package that conforms as it is, to be changed from there.
-
-Above it stands `_module`; below it stand the templates in ``scaffold/``.
-"""
+"""``amplifier module new``: writes a module package that conforms, from the templates in ``scaffold/``."""
 
 from __future__ import annotations
 

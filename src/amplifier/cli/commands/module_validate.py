@@ -33,15 +33,15 @@ _EXITS = {"conforms": Exit.OK, "violations": Exit.FAILED, "unchecked": Exit.USAG
 
 @click.command("validate")
 @click.argument("target", metavar="PATH_OR_ID")
-@click.option("--type", "kind", metavar="TYPE", help="The module's type, where it does not say it itself.")
-@click.option("--config", metavar="JSON", help="What to mount it with; {directory} stands for a fresh directory.")
+@click.option("--type", "kind", metavar="TYPE", help="The module's type, if the module does not declare it.")
+@click.option("--config", metavar="JSON", help="Config to mount it with; {directory} is replaced by a fresh directory.")
 @click.option("--plan", metavar="JSON", help="What else the plan of its session holds, such as agents.")
 @click.option("--static", is_flag=True, help="Run nothing of the module; read its files only.")
 @click.option("--backend", "backends", multiple=True, type=click.Choice(["asyncio", "trio"]), help="Default: both.")
 @click.option("--thorough", is_flag=True, help="More inputs, and every await is cancelled.")
 @click.option("--seed", type=int, default=0, show_default=True, help="The same seed gives the same result.")
 @click.option("--only", multiple=True, metavar="CLAUSE", help="Only this clause or check; may be given again.")
-@click.option("--replay", metavar="TOKEN", help="Show one finding again, as a report tells.")
+@click.option("--replay", metavar="TOKEN", help="Reproduce one finding, with the token from a report.")
 @click.option("--html", "page", type=click.Path(dir_okay=False, path_type=Path), help="Write the report as a page.")
 @json_option
 @debug_option

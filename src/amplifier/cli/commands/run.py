@@ -97,7 +97,7 @@ def run(
     else to standard error.
 
     Exit codes: 0 answered, 1 the turn failed, 2 it could not begin, 130 stopped with Ctrl-C, 143 and 129 ended by SIGTERM and SIGHUP,
-    141 nobody reads the output.
+    141 the reader of the output is gone.
     """
     refuse_more_words(prompt)
     if resume is not None and session_id is not None:
@@ -230,7 +230,7 @@ def _working_directory() -> str | None:
 
 
 def _enter(directory: str | None, resumed: SessionRecord | None) -> None:
-    """Work where the user says, else where the session began: what was said in it is about the files there."""
+    """Work where the user chose, else where the session began: its conversation is about the files there."""
     recorded = None if resumed is None else resumed.directory
     here = _working_directory()
     if here is None and directory is None and recorded is None:

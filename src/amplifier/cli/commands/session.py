@@ -104,7 +104,7 @@ def show_session(session_id: str, full: bool, as_json: bool) -> None:
 def resume_session(invocation: Invocation, /, session_id: str, prompt: str | None, **options: Any) -> int:
     """Go on with a session, the latest one if no ID is given: a chat, or one turn with PROMPT.
 
-    It goes on with the provider, model, plan and directory it had, unless options say otherwise.
+    It goes on with the provider, model, plan and directory it had, unless options change them.
     """
     refuse_more_words(prompt, session_id)
     return begin(invocation, prompt=prompt, resume=session_id, **options)

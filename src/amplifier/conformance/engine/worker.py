@@ -20,7 +20,7 @@ import attrs
 from amplifier.conformance.checks import all_checks as _all_checks  # noqa: F401 — importing the checks registers them
 from amplifier.conformance.harness.cpu_clock import cpu_wait
 from amplifier.conformance.harness.mounted_module import Fault
-from amplifier.conformance.harness.resource_snapshot import mark_descendants
+from amplifier.conformance.harness.resources.snapshot import mark_descendants
 from amplifier.conformance.report.model import Finding
 from amplifier.conformance.target.load import load
 from amplifier.loading._alias_advice import advise_on_alias

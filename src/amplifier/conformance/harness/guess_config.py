@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from amplifier.conformance.harness.llm_server_process import SERVICE, is_served
+from amplifier.conformance.harness.llm_server.server_process import SERVICE, is_served
 from amplifier.conformance.harness.mounted_module import CheckContext, MountFailed
 from amplifier.conformance.harness.resolver_sources import settings_for
 from amplifier.conformance.harness.typical_use import typical_operations

@@ -18,16 +18,16 @@ from typing import Any, NoReturn
 
 import attrs
 
+from amplifier.conformance.harness.calls.outcome import CALL_SECONDS, Outcome, call_with_deadline
+from amplifier.conformance.harness.resources.private_directories import fill_placeholders, private_directories
 from amplifier.conformance.target.load import LoadedTarget
 from amplifier.contracts import CONTRACTS
 from amplifier.kernel import AmplifierSession
 from amplifier.loading import ModuleLoader
 from amplifier.testing import EventRecorder, MockApprovalSystem, MockContextManager, MockDisplaySystem
 
-from .calls import CALL_SECONDS, Outcome, call_with_deadline
 from .coverage import StepCoverage
 from .cpu_clock import slowdown, unstalled_time
-from .private_directories import fill_placeholders, private_directories
 from .resolver_sources import install_samples, resolver_of
 
 OWNER = "target"

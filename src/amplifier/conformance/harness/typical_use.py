@@ -12,6 +12,8 @@ from typing import Any
 
 import attrs
 
+from amplifier.conformance.harness.resources.private_directories import CANARY
+from amplifier.conformance.harness.resources.snapshot import files_below
 from amplifier.conformance.inputs.hook_payloads import ordinary_payload, reaching_payloads
 from amplifier.conformance.inputs.tool_inputs import sample_inputs
 from amplifier.conformance.target.source_literals import choices_in, inputs_in, texts_in, triggers_in
@@ -30,9 +32,7 @@ from amplifier.models import (
 )
 
 from .mounted_module import MountedModule
-from .private_directories import CANARY
 from .resolver_sources import Question, locate, questions_about, resolver_of
-from .resource_snapshot import files_below
 from .scripted_turns import ScriptedSession
 
 

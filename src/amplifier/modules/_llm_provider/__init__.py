@@ -1,59 +1,52 @@
-"""What the providers on official SDKs share: everything but the dialect.
+"""Code shared by the providers on official SDKs: everything but the wire format of a service.
 
-`_streams` is what all streaming providers return, `_options` reads the plan, `_mounting` builds and mounts, `_provider` is the provider, `_wire` one HTTP exchange, `_sse` its
-events, `_errors` what can go wrong, `_conversation` and `_answer` the two directions in normal form, `_dialect` what a
-service adds to that.
+`conversation` normalises requests, `wire_format` is the interface to a service's JSON, `response_reader` collects responses,
+`sdk_http_client` sends requests, `error_mapping` maps failures to the error taxonomy, `streams` is what ``stream()`` returns.
 """
 
-from ._answer import AnswerReader, Blocks, Consumed, ServiceError
-from ._conversation import Conversation, Entry, Part, Result, Words, as_text, read_conversation
-from ._dialect import Call, Catalogue, Dialect, Encoded, ToolChoice, read_schema
-from ._mounting import Service, common_fields, decline, make_info, mount_service
-from ._options import ProviderOptions, choice, limit, number, optional, read_options, text
-from ._prices import Prices
-from ._provider import EVENTS, SdkProvider
-from ._sse import ServerEvent, read_json
-from ._streams import AnswerStream, AnswerStreams, start_soon_of
-from ._wire import Sdk, client_options
+from .conversation import Conversation, Entry, MessageEntry, ResultPart, ToolResultEntry, as_text, read_conversation
+from .options import ProviderOptions
+from .prices import Prices
+from .response_reader import ContentBlocks, ResponseReader, ServiceError, TokenCounts
+from .sdk_http_client import Sdk, client_options
+from .sdk_provider import EVENTS, SdkProvider
+from .sdk_provider_mount import ServiceDefinition, config_fields_of, log_not_mounted, make_info, mount_provider
+from .server_sent_events import SseEvent, read_json
+from .streams import AnswerStream, AnswerStreams, start_soon_of
+from .wire_format import CallOptions, EncodedRequest, ModelCatalogue, ToolChoice, WireFormat, read_json_schema
 
 __all__ = [
     "EVENTS",
-    "AnswerReader",
     "AnswerStream",
     "AnswerStreams",
-    "Blocks",
-    "Call",
-    "Catalogue",
-    "Consumed",
+    "CallOptions",
+    "ContentBlocks",
     "Conversation",
-    "Dialect",
-    "Encoded",
+    "EncodedRequest",
     "Entry",
-    "Part",
+    "MessageEntry",
+    "ModelCatalogue",
     "Prices",
     "ProviderOptions",
-    "Result",
+    "ResponseReader",
+    "ResultPart",
     "Sdk",
     "SdkProvider",
-    "ServerEvent",
-    "Service",
+    "ServiceDefinition",
     "ServiceError",
+    "SseEvent",
+    "TokenCounts",
     "ToolChoice",
-    "Words",
+    "ToolResultEntry",
+    "WireFormat",
     "as_text",
-    "choice",
     "client_options",
-    "common_fields",
-    "decline",
-    "limit",
+    "config_fields_of",
+    "log_not_mounted",
     "make_info",
-    "mount_service",
-    "number",
-    "optional",
+    "mount_provider",
     "read_conversation",
     "read_json",
-    "read_options",
-    "read_schema",
+    "read_json_schema",
     "start_soon_of",
-    "text",
 ]

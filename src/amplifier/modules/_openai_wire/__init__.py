@@ -1,19 +1,16 @@
-"""OpenAI's two APIs, for the modules that speak them.
+"""OpenAI's two wire formats, Chat Completions and Responses, for the provider modules that use them.
 
-`_chat_*` is Chat Completions, `_responses_*` is Responses, each with a file per direction; `_models` knows the models.
+Each API has a file for requests and one that reads responses; `model_catalogue` describes the models.
 """
 
-from ._chat_encode import ChatStyle
-from ._dialects import ChatDialect, ResponsesDialect
-from ._models import DEFAULT_MODEL, AnyModels, OpenAIModels
-from ._responses_encode import ResponsesStyle
+from .chat_completions import ChatCompletions
+from .model_catalogue import DEFAULT_MODEL, ConfiguredModels, OpenAIModels
+from .responses_api import ResponsesApi
 
 __all__ = [
     "DEFAULT_MODEL",
-    "AnyModels",
-    "ChatDialect",
-    "ChatStyle",
+    "ChatCompletions",
+    "ConfiguredModels",
     "OpenAIModels",
-    "ResponsesDialect",
-    "ResponsesStyle",
+    "ResponsesApi",
 ]

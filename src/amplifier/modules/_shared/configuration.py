@@ -6,6 +6,8 @@ Every built-in module follows one policy:
   carries all problems of a configuration.
 - An unknown key is ignored and logged as a warning with the nearest known key. A misspelt key also emits a
   `MisspellingWarning`, so that ``-W error::amplifier.errors.MisspellingWarning`` turns it into an error.
+- A misspelling of a key that restricts what the module may do (``restricts=True``) is a problem: ignored, it would lift
+  the restriction.
 
 Example::
 
@@ -29,7 +31,7 @@ from typing import Any, Final, TypeVar
 
 import attrs
 
-from amplifier._spelling import cut_short, misspelt, suggestion, warn_caller
+from amplifier._spelling import cut_short, did_you_mean, misspelt, suggestion, warn_caller
 from amplifier.errors import PlanError, Problem
 
 logger = logging.getLogger("amplifier.modules.configuration")
@@ -81,14 +83,23 @@ class Option:
         name: The field that holds the value.
         kind: Which values are accepted.
         aliases: Other keys with the same meaning.
+        restricts: Whether a misspelling of the key is a problem.
     """
 
     name: str
     kind: Kind
     aliases: tuple[str, ...]
+    restricts: bool
 
 
-def option(kind: Kind, *, default: Any = attrs.NOTHING, key: str = "", aliases: tuple[str, ...] = ()) -> Any:
+def option(
+    kind: Kind,
+    *,
+    default: Any = attrs.NOTHING,
+    key: str = "",
+    aliases: tuple[str, ...] = (),
+    restricts: bool = False,
+) -> Any:
     """Declare a field of an attrs class that is read from the configuration.
 
     Args:
@@ -96,8 +107,9 @@ def option(kind: Kind, *, default: Any = attrs.NOTHING, key: str = "", aliases: 
         default: The value without the key, or an `attrs.Factory`.
         key: The key, if it is not the name of the field.
         aliases: Other keys with the same meaning.
+        restricts: The option restricts what the module may do, so a misspelling of its key is a problem.
     """
-    metadata = {_OPTION: (key, kind, aliases)}
+    metadata = {_OPTION: (key, kind, aliases, restricts)}
     return attrs.field(default=default, metadata=metadata, repr=not kind.is_secret)
 
 
@@ -106,8 +118,8 @@ def options_of(cls: type[attrs.AttrsInstance]) -> dict[str, Option]:
     found: dict[str, Option] = {}
     for field in attrs.fields(cls):
         if _OPTION in field.metadata:
-            key, kind, aliases = field.metadata[_OPTION]
-            declared = Option(field.name, kind, aliases)
+            key, kind, aliases, restricts = field.metadata[_OPTION]
+            declared = Option(field.name, kind, aliases, restricts)
             found |= dict.fromkeys((key or field.name, *aliases), declared)
     return found
 
@@ -139,7 +151,12 @@ def read_options(
     keys: dict[str, str] = {}
     for key, value in (config or {}).items():
         if key not in known:
-            if not warn_of_misspelt_key(module, f"$.{key}", key, known):
+            meant = misspelt_key(key, known)
+            if meant is not None and known[meant].restricts:
+                problems.append((f"$.{key}", f"unknown key; {did_you_mean(meant)}"))
+            elif meant is not None:
+                warn_of_misspelt_key(module, f"$.{key}", meant)
+            else:
                 hint = suggestion(key, known) or f"; known keys: {', '.join(known) or 'none'}"
                 logger.warning("%s: $.%s: unknown key, ignored%s", module, key, hint)
             continue
@@ -151,7 +168,7 @@ def read_options(
         try:
             given[name] = known[key].kind.read(value)
         except PlanError as error:
-            problems += [(f"$.{key}{path.removeprefix('$')}", problem) for path, problem in error.problems]
+            problems += _nested(f"$.{key}", error)
     for key, variable in (environment or {}).items():
         value = os.environ.get(variable, "").strip()
         if value and not given.get(known[key].name):
@@ -169,20 +186,22 @@ def read_options(
         raise PlanError(error.problems, subject=f"invalid config of {module}") from None
 
 
-def warn_of_misspelt_key(module: str, path: str, key: object, known: Iterable[str]) -> bool:
-    """Log and emit a `MisspellingWarning` if a key that is ignored is a misspelling of a known one.
+def _nested(path: str, error: PlanError) -> list[Problem]:
+    """The problems of a value with paths that begin at the configuration."""
+    return [(f"{path}{inner.removeprefix('$')}", problem) for inner, problem in error.problems]
 
-    Returns:
-        Whether it is.
-    """
+
+def misspelt_key(key: object, known: Iterable[str]) -> str | None:
+    """The known key that an unknown one is a misspelling or an abbreviation of."""
     names = frozenset(known)
-    meant = misspelt(key, names) or cut_short(key, names)
-    if meant is None:
-        return False
-    message = f"{module}: {path}: unknown key, ignored; did you mean {meant!r}?"
+    return misspelt(key, names) or cut_short(key, names)
+
+
+def warn_of_misspelt_key(module: str, path: str, meant: str) -> None:
+    """Log and emit a `MisspellingWarning` for a misspelt key, which is ignored."""
+    message = f"{module}: {path}: unknown key, ignored; {did_you_mean(meant)}"
     logger.warning("%s", message)
     warn_caller(message, "amplifier.")
-    return True
 
 
 # ── kinds of values ──────────────────────────────────────────────────────────────────────────────
@@ -280,6 +299,56 @@ def texts(*, least: int = 0) -> Kind:
 def choices(*words: str) -> Kind:
     """A list of some words."""
     return list_of(", ".join(map(repr, words)), lambda item: isinstance(item, str) and item in words)
+
+
+def list_each(plural: str, kind: Kind, *, least: int = 0) -> Kind:
+    """A list whose items are read one by one into a tuple; each problem has the path of its item.
+
+    Args:
+        plural: What the items are, for messages.
+        kind: Which items are accepted.
+        least: The smallest number of items.
+    """
+
+    def convert(items: Any) -> tuple[Any, ...]:
+        read: list[Any] = []
+        problems: list[Problem] = []
+        for index, item in enumerate(items):
+            try:
+                read.append(kind.read(item))
+            except PlanError as error:
+                problems += _nested(f"$[{index}]", error)
+        if problems:
+            raise PlanError(problems)
+        return tuple(read)
+
+    return Kind(
+        f"a list of {f'at least {least} ' if least else ''}{plural}",
+        lambda value: isinstance(value, list | tuple) and len(value) >= least,
+        convert,
+    )
+
+
+def object_with(kinds: Mapping[str, Kind]) -> Kind:
+    """An object with some of these members; unlike in a configuration, an unknown member is a problem."""
+
+    def convert(members: Any) -> dict[str, Any]:
+        read: dict[str, Any] = {}
+        problems: list[Problem] = []
+        for key, value in members.items():
+            if key not in kinds:
+                hint = suggestion(key, kinds) or f"; expected one of {', '.join(kinds)}"
+                problems.append((f"$.{key}", f"unknown key{hint}"))
+                continue
+            try:
+                read[key] = kinds[key].read(value)
+            except PlanError as error:
+                problems += _nested(f"$.{key}", error)
+        if problems:
+            raise PlanError(problems)
+        return read
+
+    return Kind(f"an object with {', '.join(kinds)}", lambda value: isinstance(value, Mapping), convert)
 
 
 mapping: Final = Kind(

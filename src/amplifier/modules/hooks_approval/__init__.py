@@ -1,14 +1,14 @@
-"""hooks-approval: asks a person before a tool does something that cannot be taken back.
+"""hooks-approval: asks the user before a tool does something that cannot be undone.
 
-    _commands   what a shell command says for certain, and where it leaves doubt
-    _matching   paths, hosts and words against patterns, certainly or possibly
-    _rules      one rule of the plan against one call
-    _options    what the plan may say
-    _prompt     the question, rendered from the call's data
-    _asking     asking a registered approval provider, as published applications do
-    _hook       the gate: rules, then defaults, then a question
+    _command_parser       the words of a simple shell command, or why it is ambiguous
+    _pattern_matching     paths, hosts and commands against patterns, certain or possible matches
+    _rules                applies one rule of the plan to one call
+    _options              the configuration
+    _prompt               renders the question from the call's data
+    _registered_provider  asks an approval provider that the application registered
+    _hook                 the hook: rules, then defaults, then a question
 
-What cannot be judged for certain is never allowed by a rule: it is asked about.
+A rule never allows an ambiguous call: the user decides.
 """
 
 from ._hook import ApprovalHook

@@ -1,4 +1,4 @@
-"""How the gate comes into a session."""
+"""Mounts hooks-approval."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _LEEWAY = 30.0
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], None]:
-    """Put the gate before every tool; see `ApprovalOptions` and the module's reference page for what the config may say.
+    """Register the hook for every tool call; see `ApprovalOptions` and the module's reference page for the configuration.
 
     Returns:
-        What takes it away.
+        The cleanup, which unregisters the hook.
 
     Raises:
-        PlanError: The config is wrong.
+        PlanError: The configuration is wrong.
     """
     options = read_approval_options(config)
     hook = ApprovalHook(options, coordinator)
@@ -33,14 +33,14 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         hook,
         priority=options.priority,
         name=MODULE,
-        timeout=options.timeout + _LEEWAY,  # a registered provider is waited for inside the handler
+        timeout=options.timeout + _LEEWAY,  # the handler waits for a registered provider
         on_failure="deny",
     )
-    coordinator.register_capability("approval.register_provider", hook.desk.register_provider)
-    logger.info("tools are approved by %s: %d rules, then defaults", MODULE, len(options.rules))
+    coordinator.register_capability("approval.register_provider", hook.approvals.register_provider)
+    logger.info("tools are approved by %s: %d rules, then defaults", MODULE, len(options.rules or ()))
 
     def close() -> None:
         unregister()
-        hook.desk.provider = None
+        hook.approvals.provider = None
 
     return close

@@ -1,4 +1,4 @@
-"""What the plan may say about approvals, read once at mount; every problem is told at once."""
+"""The configuration of hooks-approval."""
 
 from __future__ import annotations
 
@@ -7,16 +7,28 @@ from typing import Any, get_args
 
 import attrs
 
-from amplifier._spelling import did_you_mean, nearest
 from amplifier.errors import PlanError, Problem
 from amplifier.models import ApprovalDefault
 
-from .._tool_base import count, flag, one_of, read_config, seconds
+from .._shared.configuration import (
+    Kind,
+    choice,
+    flag,
+    list_each,
+    mapping,
+    object_with,
+    option,
+    optional,
+    read_options,
+    seconds,
+    text,
+    whole_number,
+)
 from ._rules import Action, Rule
 
 MODULE = "hooks-approval"
 
-# The words of the published module beside ours.
+# The names of the published module besides ours.
 _ACTIONS: Mapping[str, Action] = {
     "allow": "allow",
     "auto_approve": "allow",
@@ -24,202 +36,166 @@ _ACTIONS: Mapping[str, Action] = {
     "deny": "deny",
     "auto_deny": "deny",
 }
-_RULE_KEYS = ("tool", "command", "pattern", "path", "host", "input", "action", "reason", "description")
 
 FREE_TOOLS = frozenset({"read_file", "list_directory", "glob", "grep", "todo"})
-"""Built-in tools that change nothing outside the session; every other tool is asked about unless the plan says otherwise."""
+"""Built-in tools that change nothing outside the session; every other tool needs approval unless the plan allows it."""
 
 DEFAULT_RULES = (
     Rule(action="allow", tools=("bash",), command=("pwd",), reason="it only prints the working directory"),
     Rule(action="allow", tools=("bash",), command=("ls", "*"), reason="it only lists names"),
     Rule(action="allow", tools=("bash",), command=("echo", "*"), reason="it only prints its arguments"),
 )
-"""As in the published module, but of simple commands only; asked when no rule of the plan is about a call."""
+"""As in the published module, but for simple commands only."""
+
+_DEFAULT_TIMEOUT = 300.0
+
+
+def _is_action(value: Any) -> bool:
+    return isinstance(value, str) and value in _ACTIONS
+
+
+# ── rules ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _words(value: Any) -> Any:
+    return value.split() if isinstance(value, str) else value
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(name, str) and name for name in value)
+
+
+def _read_command(value: Any) -> tuple[str, ...]:
+    words = tuple(_words(value))
+    if {"*", "?"} & set(words[0]):
+        hint = f"write {words[0].rstrip('*')!r} and, for any arguments, a last word '*'"
+        raise PlanError([("$", f"expected the program by its name, got {words[0]!r}; {hint}")])
+    return words
+
+
+_COMMAND = optional(
+    Kind("the words of a command such as 'git status'", lambda value: _are_names(_words(value)), _read_command)
+)
+_RULE_MEMBERS: Mapping[str, Kind] = {
+    "tool": Kind(
+        "the name of a tool, or a list of names ('*' for all)",
+        lambda value: (isinstance(value, str) and bool(value)) or _are_names(value),
+        lambda value: (value,) if isinstance(value, str) else tuple(value),
+    ),
+    "command": _COMMAND,
+    "pattern": _COMMAND,
+    "path": optional(text),
+    "host": optional(text),
+    "input": mapping,
+    "action": Kind("'allow', 'ask' or 'deny'", _is_action, _ACTIONS.__getitem__),
+    "reason": optional(text),
+    "description": optional(text),
+}
+_RULE_OBJECT = object_with(_RULE_MEMBERS)
+
+
+def _read_rule(value: Any) -> Rule:
+    given = _RULE_OBJECT.read(value)
+    problems: list[Problem] = []
+    if "command" in given and "pattern" in given:
+        problems.append(("$.pattern", "has the same meaning as command; expected one of the two"))
+    command = given.get("command", given.get("pattern"))
+    required = {"action"} if command else {"action", "tool"}
+    for key in sorted(required - given.keys()):
+        problems.append((f"$.{key}", f"is missing; expected {_RULE_MEMBERS[key].expected}"))
+    if problems:
+        raise PlanError(problems)
+    return Rule(
+        action=given["action"],
+        tools=given.get("tool", ("bash",)),
+        command=command,
+        path=given.get("path"),
+        host=given.get("host"),
+        given=given.get("input", {}),
+        reason=given.get("reason") or given.get("description"),
+    )
+
+
+_RULE = Kind("an object with at least action", _RULE_OBJECT.accepts, _read_rule)
+
+
+# ── other values ─────────────────────────────────────────────────────────────────────────────────
+
+
+def _requires_approval(value: Any) -> bool | None:
+    """The member of the published module's form, ``{"require_approval": true}``; None for every other value."""
+    if isinstance(value, Mapping) and value.keys() == {"require_approval"} and flag.accepts(value["require_approval"]):
+        return bool(value["require_approval"])
+    return None
+
+
+_TOOL_ACTION = Kind(
+    "'allow', 'ask', 'deny' or an object with require_approval",
+    lambda value: _is_action(value) or _requires_approval(value) is not None,
+    lambda value: _ACTIONS[value] if isinstance(value, str) else "ask" if _requires_approval(value) else "allow",
+)
+_TOOLS = Kind(
+    "an object of tool names",
+    mapping.accepts,
+    lambda value: object_with(dict.fromkeys(value, _TOOL_ACTION)).read(value),
+)
+_TIMEOUT = attrs.evolve(
+    optional(seconds, null="for the default"), convert=lambda value: _DEFAULT_TIMEOUT if value is None else value
+)
+_DEFAULT_ACTION = attrs.evolve(
+    choice("allow", "continue", "deny"), convert=lambda value: "deny" if value == "deny" else "allow"
+)
+_AUDIT = Kind(
+    "an object with enabled: true or false",
+    lambda value: (
+        isinstance(value, Mapping) and value.keys() <= {"enabled"} and flag.accepts(value.get("enabled", True))
+    ),
+    lambda value: value.get("enabled", True),
+)
 
 
 @attrs.frozen(kw_only=True)
 class ApprovalOptions:
-    """How calls are judged.
+    """How the hook decides on calls.
 
     Attributes:
-        rules: The plan's; the strictest of those about a call decides.
-        default_rules: Asked when none of them is about a call.
-        tools: What to do with calls of a tool that no rule of the plan is about, by name.
-        unknown_tools: What to do with all other tools but `FREE_TOOLS`.
+        rules: The plan's rules; the strictest one that applies to a call decides. None if the plan has none.
+        use_default_rules: Whether the default rules decide where no rule of the plan applies; by default if the plan has no
+            rules.
+        tools: Actions by tool name, for calls that no rule of the plan applies to.
+        unknown_tools: The action for all other tools but `FREE_TOOLS`.
         timeout: Seconds to wait for an answer.
-        on_timeout: What no answer means.
+        on_timeout: The decision if there is no answer.
         remember: Offer to allow the same call for the rest of the session.
-        policy_driven_only: Judge only what a policy module or a rule names.
+        policy_driven_only: Decide only on calls that a policy module or a rule names.
         announce: Emit ``approval:granted`` and ``approval:denied`` for what rules decide.
-        priority: Where the handler stands: after those that change a tool's input.
-        max_value_chars: How much of a value the question shows.
+        priority: Of the handler: after those that change a tool's input.
+        max_value_chars: How much of a value the prompt shows.
     """
 
-    rules: tuple[Rule, ...] = ()
-    default_rules: tuple[Rule, ...] = DEFAULT_RULES
-    tools: Mapping[str, Action] = attrs.field(factory=dict)
-    unknown_tools: Action = "ask"
-    timeout: float = 300.0
-    on_timeout: ApprovalDefault = "deny"
-    remember: bool = True
-    policy_driven_only: bool = False
-    announce: bool = True
-    priority: int = 80
-    max_value_chars: int = 2000
+    rules: tuple[Rule, ...] | None = option(list_each("rules", _RULE), default=None, restricts=True)
+    use_default_rules: bool | None = option(flag, default=None, restricts=True)
+    tools: Mapping[str, Action] = option(_TOOLS, default=attrs.Factory(dict), restricts=True)
+    unknown_tools: Action = option(choice(*get_args(Action)), default="ask", restricts=True)
+    timeout: float = option(_TIMEOUT, default=_DEFAULT_TIMEOUT, aliases=("default_timeout",))
+    on_timeout: ApprovalDefault = option(_DEFAULT_ACTION, key="default_action", default="deny", restricts=True)
+    remember: bool = option(flag, default=True)
+    policy_driven_only: bool = option(flag, default=False, restricts=True)
+    announce: bool = option(_AUDIT, key="audit", default=True)
+    priority: int = option(whole_number(), default=80)
+    max_value_chars: int = option(whole_number(64), default=2000)
 
-
-def _anything(_value: Any) -> str | None:
-    return None  # looked at closely below, with a path for each problem
-
-
-def _priority(value: Any) -> str | None:
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    return None if is_number else f"expected a whole number, got {value!r}"
-
-
-_CHECKS = {
-    "rules": _anything,
-    "tools": _anything,
-    "use_default_rules": flag,
-    "unknown_tools": one_of(get_args(Action)),
-    "timeout": seconds,
-    "default_timeout": lambda value: None if value is None else seconds(value),
-    "default_action": one_of(("allow", "continue", "deny")),
-    "remember": flag,
-    "policy_driven_only": flag,
-    "audit": _anything,
-    "priority": _priority,
-    "max_value_chars": count(64),
-}
+    @property
+    def default_rules(self) -> tuple[Rule, ...]:
+        """The rules that decide where no rule of the plan applies."""
+        is_used = self.rules is None if self.use_default_rules is None else self.use_default_rules
+        return DEFAULT_RULES if is_used else ()
 
 
 def read_approval_options(config: Mapping[str, Any] | None) -> ApprovalOptions:
-    """Read the module's config.
+    """Read the module's configuration.
 
     Raises:
-        PlanError: A key or value is wrong; all of them at once.
+        PlanError: The configuration is wrong.
     """
-    problems: list[Problem] = []
-    try:
-        given = read_config(MODULE, config, _CHECKS)
-    except PlanError as error:
-        problems += error.problems
-        given = dict(config or {})
-    options: dict[str, Any] = {}
-    for key in ("unknown_tools", "remember", "policy_driven_only", "priority", "max_value_chars"):
-        if key in given:
-            options[key] = given[key]
-    if "timeout" in given and "default_timeout" in given:
-        problems.append(("$.default_timeout", "says the same as $.timeout; expected one of the two"))
-    timeout = given.get("timeout", given.get("default_timeout"))
-    if timeout is not None:
-        options["timeout"] = timeout
-    if given.get("default_action", "deny") != "deny":
-        options["on_timeout"] = "allow"
-    if given.get("use_default_rules", "rules" not in given) is False:
-        options["default_rules"] = ()
-    options["rules"] = _rules(given.get("rules", ()), problems)
-    options["tools"] = _tools(given.get("tools", {}), problems)
-    options["announce"] = _audit(given.get("audit", {}), problems)
-    if problems:
-        raise PlanError(problems, subject=f"invalid config of {MODULE}")
-    return ApprovalOptions(**options)
-
-
-def _audit(given: Any, problems: list[Problem]) -> bool:
-    if isinstance(given, Mapping) and given.keys() <= {"enabled"} and isinstance(given.get("enabled", True), bool):
-        return bool(given.get("enabled", True))
-    problems.append(("$.audit", f"expected an object with enabled: true or false, got {given!r}"))
-    return True
-
-
-def _tools(given: Any, problems: list[Problem]) -> dict[str, Action]:
-    if not isinstance(given, Mapping):
-        problems.append(("$.tools", f"expected an object of tool names, got {given!r}"))
-        return {}
-    tools: dict[str, Action] = {}
-    for name, wanted in given.items():
-        action = wanted
-        if isinstance(wanted, Mapping) and wanted.keys() == {"require_approval"}:  # as the published module has it
-            action = {True: "ask", False: "allow"}.get(wanted["require_approval"])
-        if isinstance(action, str) and action in _ACTIONS:
-            tools[str(name)] = _ACTIONS[action]
-        else:
-            expected = "'allow', 'ask', 'deny' or an object with require_approval"
-            problems.append((f"$.tools.{name}", f"expected {expected}, got {wanted!r}"))
-    return tools
-
-
-def _rules(given: Any, problems: list[Problem]) -> tuple[Rule, ...]:
-    if not isinstance(given, list | tuple):
-        problems.append(("$.rules", f"expected a list of rules, got {given!r}"))
-        return ()
-    return tuple(rule for at, one in enumerate(given) if (rule := _rule(one, f"$.rules[{at}]", problems)) is not None)
-
-
-def _rule(given: Any, path: str, problems: list[Problem]) -> Rule | None:
-    if not isinstance(given, Mapping):
-        problems.append((path, f"expected an object with at least action, got {given!r}"))
-        return None
-    before = len(problems)
-    for key in given:
-        if key not in _RULE_KEYS:
-            near = nearest(key, _RULE_KEYS)
-            hint = did_you_mean(near) if near else f"expected one of {', '.join(_RULE_KEYS)}"
-            problems.append((f"{path}.{key}", f"unknown key; {hint}"))
-    action = given.get("action")
-    if not isinstance(action, str) or action not in _ACTIONS:
-        problems.append((f"{path}.action", f"expected 'allow', 'ask' or 'deny', got {action!r}"))
-    texts = {key: _text(given, key, path, problems) for key in ("path", "host", "reason", "description")}
-    command = _command(given, path, problems)
-    wanted = given.get("input", {})
-    if not isinstance(wanted, Mapping):
-        problems.append((f"{path}.input", f"expected an object of values, got {wanted!r}"))
-    tools = _tool_patterns(given, path, command, problems)
-    if len(problems) > before:
-        return None
-    return Rule(
-        action=_ACTIONS[str(action)],
-        tools=tools,
-        command=command,
-        path=texts["path"],
-        host=texts["host"],
-        given=dict(wanted),
-        reason=texts["reason"] or texts["description"],
-    )
-
-
-def _text(given: Mapping[str, Any], key: str, path: str, problems: list[Problem]) -> str | None:
-    value = given.get(key)
-    if value is None or (isinstance(value, str) and value):
-        return value
-    problems.append((f"{path}.{key}", f"expected text, got {value!r}"))
-    return None
-
-
-def _tool_patterns(
-    given: Mapping[str, Any], path: str, command: tuple[str, ...] | None, problems: list[Problem]
-) -> tuple[str, ...]:
-    value = given.get("tool", "bash" if command else None)
-    names = [value] if isinstance(value, str) else value
-    if isinstance(names, list | tuple) and names and all(isinstance(name, str) and name for name in names):
-        return tuple(names)
-    problems.append((f"{path}.tool", f"expected the name of a tool, or a list of names ('*' for all), got {value!r}"))
-    return ()
-
-
-def _command(given: Mapping[str, Any], path: str, problems: list[Problem]) -> tuple[str, ...] | None:
-    if "command" in given and "pattern" in given:
-        problems.append((f"{path}.pattern", "says the same as command; expected one of the two"))
-    key = "command" if "command" in given else "pattern"
-    value = given.get(key)
-    if value is None:
-        return None
-    words = value.split() if isinstance(value, str) else value
-    if not isinstance(words, list | tuple) or not words or not all(isinstance(word, str) and word for word in words):
-        problems.append((f"{path}.{key}", f"expected the words of a command such as 'git status', got {value!r}"))
-        return None
-    if {"*", "?"} & set(words[0]):
-        hint = f"write {words[0].rstrip('*')!r} and, for any arguments, a last word '*'"
-        problems.append((f"{path}.{key}", f"expected the program by its name, got {words[0]!r}; {hint}"))
-    return tuple(words)
+    return read_options(ApprovalOptions, MODULE, config)

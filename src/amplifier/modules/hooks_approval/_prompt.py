@@ -1,9 +1,9 @@
-r"""The question a person is asked, rendered from the call's data.
+r"""Renders the question to the user from the call's data.
 
-Two different calls never have the same text, so an answer that is remembered for a text covers one call. Nothing in the
-input can move the cursor, hide, run backwards or begin a line of its own: text that is not plain and printable is written as
-a JSON string with what cannot be seen spelled out. Long values lose their middle, and the question says how much and
-gives the value's SHA-256.
+Two different calls never have the same text, so a decision remembered for a text applies to one call. Nothing in the input
+can move the cursor, hide, run backwards or begin a new line: text that is not plain and printable is written as a JSON
+string with invisible characters escaped. The middle of a long value is omitted, and the prompt states how much and the
+value's SHA-256.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def render_prompt(tool: str, given: Any, reason: str, *, longest: int) -> str:
     Args:
         tool: The tool's name.
         given: Its input, anything.
-        reason: Why it is asked.
+        reason: Why the user is asked.
         longest: How many characters of a value are shown.
     """
     longest = max(longest, _SHORTEST)
@@ -51,7 +51,7 @@ def render_prompt(tool: str, given: Any, reason: str, *, longest: int) -> str:
 
 
 def one_line(text: str, longest: int) -> str:
-    """Text of unknown origin as part of one line; for words, not for what somebody has to agree to."""
+    """Untrusted text as part of one line; for reasons, not for the input that the user approves."""
     shown = _seen(text[: longest + 1])
     return shown if len(text) <= longest else f"{shown[:longest]}… ({len(text)} characters)"
 
@@ -63,12 +63,12 @@ def _line(label: str, value: Any, longest: int) -> str:
         return f"  {label}: {_seen(text)}"
     half = (longest - 1) // 2
     left_out = len(text) - 2 * half
-    about = f"({len(text)} characters, {left_out} of them left out where … stands, {_digest(text)})"
+    about = f"({len(text)} characters, {left_out} of them left out at …, {_digest(text)})"
     return f"  {label} {about}: {_seen(text[:half])}…{_seen(text[-half:])}"
 
 
 def _name(name: Any) -> str:
-    """A name as it is if it is one, else as JSON, which begins with a quote and so is never taken for one."""
+    """A plain name unchanged, anything else as JSON, which begins with a quote and so is distinct from a name."""
     if isinstance(name, str) and _PLAIN_NAME.fullmatch(name):
         return name
     text = _json(name)
@@ -76,22 +76,22 @@ def _name(name: Any) -> str:
 
 
 def _is_plain(text: str) -> bool:
-    # What begins with a quote, or looks like another kind of JSON, is quoted: no two values may have one text.
+    # Text that begins with a quote or looks like JSON is quoted: no two values may have the same text.
     return bool(text) and text[0] not in '"{[(' and text == text.strip() == _seen(text) and not _LOOKS_LIKE_JSON(text)
 
 
 def _json(value: Any) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True)
-    except (TypeError, ValueError, RecursionError):  # an input that is no JSON; shown as well as can be, with its type
+    except (TypeError, ValueError, RecursionError):  # an input that is not JSON: shown in part, with its type
         shown = ToolResult(output=value).safe_hook_presentation()["output"]
         return f"(no JSON) {json.dumps([type(value).__name__, shown], ensure_ascii=False)}"
 
 
 def _seen(text: str) -> str:
-    """What cannot be seen, and spaces that would push the rest out of sight, as escapes that JSON itself never writes."""
+    """Escape invisible characters and long runs of spaces in a way that JSON itself never does."""
     shown = visible_text(text, multiline=False)
-    if not shown.isprintable():  # spaces of other widths, and what Unicode has not assigned
+    if not shown.isprintable():  # spaces of other widths and unassigned characters
         shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in shown)
     return _MANY_SPACES.sub(lambda found: rf"\u0020{{{len(found[0])}}}", shown)
 

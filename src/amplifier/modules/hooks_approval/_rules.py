@@ -1,4 +1,4 @@
-"""One rule of the plan against one call."""
+"""Rules of the plan and the calls they apply to."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 
-from . import _matching as matching
-from ._commands import Command, parse_command
+from . import _pattern_matching as matching
+from ._command_parser import Command, parse_command
 
 Action: TypeAlias = Literal["allow", "ask", "deny"]
 
@@ -17,16 +17,16 @@ STRICTNESS: Mapping[Action, int] = {"allow": 0, "ask": 1, "deny": 2}
 
 PATH_KEYS = ("file_path", "path", "notebook_path", "directory", "filename")
 _BESIDE_COMMAND = frozenset({"command", "timeout", "description"})
-"""What an input may hold beside a command without changing what runs."""
+"""Members of an input besides the command that do not change what runs."""
 
 
 class Call:
-    """A tool call that is to be judged.
+    """A tool call to decide on.
 
     Args:
         tool: The tool's name.
         given: Its input.
-        base: The directory that relative paths start at.
+        base: The directory that relative paths refer to.
     """
 
     def __init__(self, tool: str, given: Mapping[str, Any], base: str = "/") -> None:
@@ -48,16 +48,16 @@ class Call:
 
 @attrs.frozen(kw_only=True)
 class Rule:
-    """What to do with the calls it is about; every condition that is given has to hold.
+    """The action for the calls it applies to; every given condition has to hold.
 
     Attributes:
-        action: What to do.
+        action: The action.
         tools: Patterns of tool names.
-        command: Words of a command; a last ``*`` stands for any more.
+        command: Words of a command; a last ``*`` matches any further words.
         path: A pattern for the path in the input.
         host: A pattern for the host of the URL in the input.
-        given: Members the input must have, with these values.
-        reason: Why, in words for people and the model.
+        given: Members of the input with their required values.
+        reason: The reason, for the user and the model.
     """
 
     action: Action
@@ -69,7 +69,7 @@ class Rule:
     reason: str | None = None
 
     def applies(self, call: Call) -> bool:
-        """Whether the rule is about this call: certainly if it allows, possibly if it does not."""
+        """Whether the rule applies to this call: a certain match if it allows, a possible match otherwise."""
         if not any(matching.word_matches(pattern, call.tool) for pattern in self.tools):
             return False
         if any(key not in call.given or not _same(call.given[key], value) for key, value in self.given.items()):
@@ -121,6 +121,6 @@ def _same(found: Any, wanted: Any) -> bool:
 
 
 def strictest(rules: tuple[Rule, ...], call: Call) -> Rule | None:
-    """The rule that decides: of those about this call the strictest, whatever their order."""
+    """The strictest of the rules that apply to a call, in any order."""
     found = [rule for rule in rules if rule.applies(call)]
     return max(found, key=lambda rule: STRICTNESS[rule.action], default=None)

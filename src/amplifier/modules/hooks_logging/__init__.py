@@ -1,14 +1,14 @@
-"""hooks-logging: every event of a session as one line of JSON in a file, secrets taken out.
+"""hooks-logging: writes every event of a session as one line of JSON to a file, without secrets.
 
-_options   what the plan may say, and where the file is
-_record    an event as a line: levels, bounds, redaction
-_file      the file: opened safely, one write per line, a torn end repaired
-_mount     how it comes into a session and finds the events of other modules
+_options     the configuration and the path of the file
+_log_record  an event as a line: level, size limits, redaction
+_log_file    the file: opened safely, one write per line, an incomplete last line repaired
+_event_log   the handler, and how it finds the events of other modules
 
-The handler writes in place: see `_file` for why, and the reference page for what it costs.
+The handler writes in the event loop's thread: see `_log_file` for the reason, and the reference page for the cost.
 """
 
-from ._mount import EventLog, LogStatistics, mount, on_session_ready
+from ._event_log import EventLog, LogStatistics, mount, on_session_ready
 
 __all__ = ["EventLog", "LogStatistics", "mount", "on_session_ready"]
 

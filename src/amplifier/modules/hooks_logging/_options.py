@@ -1,9 +1,8 @@
-"""What the plan may say about the log, and where its file is."""
+"""The configuration of hooks-logging, and the path of the log file."""
 
 from __future__ import annotations
 
 import fnmatch
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,17 +14,43 @@ import attrs
 from amplifier.contracts import Coordinator
 from amplifier.errors import PlanError
 
-from .._tool_base import count, flag, one_of, read_config, texts
+from .._shared.configuration import (
+    choice,
+    file_name,
+    flag,
+    option,
+    read_options,
+    texts,
+    whole_number,
+)
+from .._shared.session_files import check_session_id, default_sessions_directory
 
-_MODULE = "hooks-logging"
+MODULE = "hooks-logging"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
-# A piece of text per token: hundreds per answer, and all of it again in content_block:end.
-_PIECES = ("*:delta", "llm:stream_*delta")
-_PLACES = frozenset({"session_id", "project"})
-# The kernel's grammar of session ids, held here again: the id becomes a path, and not every host is our kernel.
-_SESSION_ID = re.compile(r"[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,199}")
+# One event per token: hundreds per response, and content_block:end repeats all of the text.
+_DELTAS = ("*:delta", "llm:stream_*delta")
+_PLACEHOLDERS = frozenset({"session_id", "project"})
 _LONGEST_NAME = 200
+
+
+def _read_template(value: Any) -> Path:
+    try:
+        fields = [part[1:] for part in Formatter().parse(str(value)) if part[1] is not None]
+    except ValueError as error:
+        raise PlanError([("$", f"{error}; write {{{{ and }}}} for literal braces")]) from error
+    # Only the bare names: attributes and conversions could put unchecked text into the path.
+    wrong = [name for name, spec, conversion in fields if name not in _PLACEHOLDERS or spec or conversion]
+    if wrong:
+        problem = f"expected only {{session_id}} and {{project}} in braces, got {wrong[0]!r} in {value!r}"
+        raise PlanError([("$", problem)])
+    return Path(value)
+
+
+_TEMPLATE = attrs.evolve(file_name, convert=_read_template)
+_LEVEL = attrs.evolve(
+    choice(*LEVELS), accepts=lambda value: isinstance(value, str) and value.upper() in LEVELS, convert=str.upper
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -34,27 +59,27 @@ class LogOptions:
 
     Attributes:
         path: The file.
-        level: Events below it are left out; see `amplifier.modules.hooks_logging._record.level_of`.
-        include_events: Patterns of event names; only those that match one are written.
-        exclude_events: Patterns of event names that are not.
-        additional_events: Names to listen to beside the catalogue's and those other modules announce.
+        level: Events below it are not written; see `amplifier.modules.hooks_logging._log_record.level_of`.
+        include_events: Patterns of event names; only events that match one are written.
+        exclude_events: Patterns of event names that are not written.
+        additional_events: Names to listen to besides the catalogue's and those other modules announce.
         auto_discover: Whether to listen to the events other modules announce.
-        priority: Where the handlers stand; after those that change payloads.
-        strip_raw: Leave out the payload's ``raw``.
+        priority: Of the handlers: after those that change payloads.
+        strip_raw: Whether to omit the payload's ``raw``.
         max_field_chars: The longest text within a line.
         max_line_bytes: The longest line.
     """
 
-    path: Path
-    level: str = "DEBUG"
-    include_events: tuple[str, ...] = ("*",)
-    exclude_events: tuple[str, ...] = _PIECES
-    additional_events: tuple[str, ...] = ()
-    auto_discover: bool = True
-    priority: int = 90
-    strip_raw: bool = False
-    max_field_chars: int = 32_768
-    max_line_bytes: int = 131_072
+    path: Path = option(_TEMPLATE, aliases=("session_log_template",))
+    level: str = option(_LEVEL, default="DEBUG")
+    include_events: tuple[str, ...] = option(texts(), default=("*",), aliases=("enabled_events",))
+    exclude_events: tuple[str, ...] = option(texts(), default=_DELTAS)
+    additional_events: tuple[str, ...] = option(texts(), default=())
+    auto_discover: bool = option(flag, default=True)
+    priority: int = option(whole_number(), default=90)
+    strip_raw: bool = option(flag, default=False)
+    max_field_chars: int = option(whole_number(64), default=32_768)
+    max_line_bytes: int = option(whole_number(1024), default=131_072)
 
     def wants(self, event: str) -> bool:
         """Whether events of that name are written."""
@@ -63,80 +88,24 @@ class LogOptions:
         )
 
 
-def _template(value: Any) -> str | None:
-    if not isinstance(value, str | os.PathLike) or not os.fspath(value) or "\0" in os.fspath(value):
-        return f"expected the name of a file, got {value!r}"
-    try:
-        places = [part[1:] for part in Formatter().parse(str(value)) if part[1] is not None]
-    except ValueError as error:
-        return f"{error}; write {{{{ and }}}} for braces that are meant as such"
-    # Nothing but the bare names: what is filled in is checked by name.
-    wrong = [name for name, spec, conversion in places if name not in _PLACES or spec or conversion]
-    return f"expected only {{session_id}} and {{project}} in braces, got {wrong[0]!r} in {value!r}" if wrong else None
-
-
-def _level(value: Any) -> str | None:
-    return one_of(LEVELS)(value.upper() if isinstance(value, str) else value)
-
-
-def _priority(value: Any) -> str | None:
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    return None if is_number else f"expected a whole number, got {value!r}"
-
-
-_CHECKS = {
-    "path": _template,
-    "session_log_template": _template,
-    "level": _level,
-    "include_events": texts(),
-    "enabled_events": texts(),
-    "exclude_events": texts(),
-    "additional_events": texts(),
-    "auto_discover": flag,
-    "priority": _priority,
-    "strip_raw": flag,
-    "max_field_chars": count(64),
-    "max_line_bytes": count(1024),
-}
-
-# Names that the published module and the hook contract use.
-_SYNONYMS = {"session_log_template": "path", "enabled_events": "include_events"}
-
-
 def read_log_options(coordinator: Coordinator, config: Mapping[str, Any] | None) -> LogOptions:
-    """Read the config of a session's log.
+    """Read the configuration of a session's log and fill in the path.
 
     Raises:
-        PlanError: A key or value is wrong, or the session id cannot name a file; all problems at once.
+        PlanError: The configuration is wrong, or the session id cannot be part of a path.
     """
-    given = read_config(_MODULE, config, _CHECKS)
-    twice = [
-        (f"$.{other}", f"says the same as $.{key}; expected one of the two")
-        for other, key in _SYNONYMS.items()
-        if other in given and key in given
-    ]
-    if twice:
-        raise PlanError(twice, subject=f"invalid config of {_MODULE}")
-    given = {_SYNONYMS.get(key, key): value for key, value in given.items()}
-    template = given.pop("path", None)
-    for key in ("include_events", "exclude_events", "additional_events"):
-        if key in given:
-            given[key] = tuple(given[key])
-    if "level" in given:
-        given["level"] = given["level"].upper()
-    return LogOptions(path=_path(coordinator, template), **given)
-
-
-def _path(coordinator: Coordinator, template: str | os.PathLike[str] | None) -> Path:
-    session_id: Any = coordinator.session_id
-    text = str(_default_root() / "{session_id}" / "events.jsonl" if template is None else os.fspath(template))
-    if "{session_id}" in text and (not isinstance(session_id, str) or _SESSION_ID.fullmatch(session_id) is None):
-        rule = "expected 1 to 200 of: letters, digits, '.', '_', ':', '-', not beginning with '.'"
-        raise PlanError(
-            [("session_id", f"{rule}; got {ascii(session_id)[:80]}")], subject=f"invalid config of {_MODULE}"
-        )
-    project = _project(coordinator) if "{project}" in text else ""
-    return Path(text.format(session_id=session_id, project=project)).expanduser().absolute()
+    # The user's state directory may contain braces, which are not placeholders.
+    sessions = str(default_sessions_directory()).replace("{", "{{").replace("}", "}}")
+    options = read_options(LogOptions, MODULE, config, path=Path(sessions, "{session_id}", "events.jsonl"))
+    template = str(options.path)
+    if "{session_id}" in template:
+        try:
+            check_session_id(coordinator.session_id)
+        except PlanError as error:
+            raise PlanError(error.problems, subject=f"invalid config of {MODULE}") from None
+    project = _project(coordinator) if "{project}" in template else ""
+    path = Path(template.format(session_id=coordinator.session_id, project=project))
+    return attrs.evolve(options, path=path.expanduser().absolute())
 
 
 def _project(coordinator: Coordinator) -> str:
@@ -144,11 +113,3 @@ def _project(coordinator: Coordinator) -> str:
     folder = coordinator.get_capability("session.working_dir") or Path.cwd()
     slug = re.sub(r"[^\w.-]", "-", str(Path(str(folder)).expanduser().absolute()))
     return slug if len(slug) <= _LONGEST_NAME else f"-{slug[-_LONGEST_NAME:].lstrip('-')}"
-
-
-def _default_root() -> Path:
-    """Beside the conversations of context-persistent, by the XDG base directory rules."""
-    configured = Path(os.environ.get("XDG_STATE_HOME", ""))
-    base = configured if configured.is_absolute() else Path.home() / ".local" / "state"
-    # The user's own path may contain braces, which are no places to fill in.
-    return Path(str(base / "amplifier" / "sessions").replace("{", "{{").replace("}", "}}"))

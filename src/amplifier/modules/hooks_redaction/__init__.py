@@ -1,11 +1,11 @@
-"""hooks-redaction: takes secrets and personal data out of events before other hooks see them.
+"""hooks-redaction: removes secrets and personal data from events before other hooks receive them.
 
-    _options   what the plan may say, which events are left alone and which fields
-    _personal  addresses and telephone numbers in text
-    _redactor  a payload without them, as JSON
-    _mount     the gate
+    _options        the configuration, and the events and fields that are never changed
+    _personal_data  e-mail addresses and telephone numbers in text
+    _redactor       redacts a payload
+    _mount          the hook
 
-What the agent works with is left alone unless the plan says otherwise; see the reference page.
+By default the data the agent works with are not redacted; see the reference page.
 """
 
 from ._mount import RedactionHook, mount

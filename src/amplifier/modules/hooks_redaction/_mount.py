@@ -1,4 +1,4 @@
-"""The gate: events reach the hooks after it redacted, or not at all."""
+"""The hook: later hooks receive events redacted, or not at all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ._redactor import Redactor
 logger = logging.getLogger("amplifier.modules.hooks-redaction")
 
 _MUCH = 100_000
-"""Characters from which on the search is done in a thread, so that the event loop turns while it goes on."""
+"""Larger payloads are searched in a worker thread, so that the event loop is not blocked."""
 _SECONDS = 60.0
 
 
@@ -24,7 +24,7 @@ class RedactionHook:
     """Redacts the payload of events.
 
     Args:
-        options: What is taken out, and where.
+        options: The configuration.
     """
 
     def __init__(self, options: RedactionOptions | None = None) -> None:
@@ -34,7 +34,7 @@ class RedactionHook:
         self._note = {"applied": True, "rules": list(self._options.rules)}
 
     async def __call__(self, event: str, data: dict[str, Any]) -> HookResult:
-        """Redact one payload; what cannot be redacted goes no further."""
+        """Redact one payload; a payload that cannot be redacted is denied."""
         try:
             if _size(data) > _MUCH:
                 redacted = await self._workers.run(
@@ -44,7 +44,7 @@ class RedactionHook:
                 redacted = self._redactor.redact(data)
         except ToolFailure as failure:
             return _withheld(event, str(failure))
-        except Exception as error:  # the payload may hold objects of foreign classes that fail when read
+        except Exception as error:  # the payload may contain third-party objects that fail when read
             logger.exception("the payload of %r cannot be redacted", event)
             return _withheld(event, type(error).__name__)
         if redacted is None:
@@ -59,30 +59,27 @@ def _withheld(event: str, why: str) -> HookResult:
 
 
 def _size(data: Any) -> int:
-    """About how many characters there are to search; counting ends when it is much."""
+    """Estimate the number of characters to search; counting stops above `_MUCH`."""
     size = 0
     waiting = [data]
     while waiting and size <= _MUCH:
         value = waiting.pop()
         if isinstance(value, str | bytes | bytearray):
             size += len(value)
-        elif isinstance(value, dict):
+        elif isinstance(value, dict | list | tuple):
             size += 16 * len(value)
-            waiting += value.values()
-        elif isinstance(value, list | tuple):
-            size += 16 * len(value)
-            waiting += value
+            waiting += value.values() if isinstance(value, dict) else value
     return size
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], None]:
-    """Redact events from now on; see `RedactionOptions` and the module's reference page for what the config may say.
+    """Start redacting events; see `RedactionOptions` and the module's reference page for the configuration.
 
     Returns:
-        What ends it.
+        The cleanup, which unregisters the hook.
 
     Raises:
-        PlanError: The config is wrong.
+        PlanError: The configuration is wrong.
     """
     options = read_redaction_options(config)
     hook = RedactionHook(options)

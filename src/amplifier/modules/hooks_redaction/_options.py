@@ -1,4 +1,4 @@
-"""What the plan may say about redaction."""
+"""The configuration of hooks-redaction."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ import attrs
 from amplifier.errors import PlanError
 from amplifier.events import ALL_EVENTS, CATALOGUE, OUR_EVENTS
 
-from .._tool_base import one_of, read_config, texts
+from .._shared.configuration import Kind, choices, list_of, option, read_options, texts, whole_number
 
 MODULE = "hooks-redaction"
 
-RULES = ("secrets", "pii-basic", "pii")  # the last is another word for the second
 _SHORTEST_LITERAL = 4
 
-# A change to these events changes what the agent does: the prompt the model gets, a tool's input, a tool's result.
+# A change to these events changes what the agent does: the model's prompt, a tool's input, a tool's result.
 WORKING_EVENTS = frozenset(event.name for event in CATALOGUE.values() if "modify" in event.verdict)
-# One piece of text per token: a secret is spread over several of them, so that looking at each finds nothing.
-_PIECES = frozenset(name for name in ALL_EVENTS if name.endswith(":delta"))
+# One piece of text per token: a secret is spread over several of them, so that no single piece contains it.
+_DELTAS = frozenset(name for name in ALL_EVENTS if name.endswith(":delta"))
 
 STRUCTURAL = frozenset(
     {
@@ -30,95 +29,7 @@ STRUCTURAL = frozenset(
         *("tool_call_id", "parallel_group_id", "module_id", "hook_name", "event", "redaction"),
     }
 )
-"""Fields by which events are told apart; never changed, as in the published module."""
-
-
-@attrs.frozen(kw_only=True)
-class RedactionOptions:
-    """What is taken out, and where.
-
-    Attributes:
-        rules: ``"secrets"`` and ``"pii-basic"``.
-        allowlist: Paths of the payload that are left as they are, with all below: ``usage.cost_usd``, ``items[0].id``.
-        events: The events that are looked at.
-        keys: More names whose values are secrets.
-        literals: Texts to take out wherever they stand.
-        prefixes: Beginnings of tokens: what follows is taken out with them.
-        priority: Where the handlers stand: before those that show or store.
-    """
-
-    rules: tuple[str, ...] = ("secrets", "pii-basic")
-    allowlist: frozenset[str] = STRUCTURAL
-    events: tuple[str, ...] = ()
-    keys: tuple[str, ...] = ()
-    literals: tuple[str, ...] = ()
-    prefixes: tuple[str, ...] = ()
-    priority: int = 10
-
-
-def _priority(value: Any) -> str | None:
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    return None if is_number else f"expected a whole number, got {value!r}"
-
-
-def _long_texts(value: Any) -> str | None:
-    if problem := texts()(value):
-        return problem
-    short = [text for text in value if len(text) < _SHORTEST_LITERAL]
-    return f"expected texts of at least {_SHORTEST_LITERAL} characters, got {short[0]!r}" if short else None
-
-
-def _no_patterns(_value: Any) -> str | None:
-    return (
-        "regular expressions are not accepted: one that backtracks would stop every session of the process; "
-        "use literals, prefixes or keys"
-    )
-
-
-def _paths(value: Any) -> str | None:
-    if problem := texts()(value):
-        return problem
-    wrong = [path for path in value if not path_steps(path)]
-    return f"expected paths such as usage.cost_usd or items[0].id, got {wrong[0]!r}" if wrong else None
-
-
-_CHECKS = {
-    "rules": one_of(RULES, several=True),
-    "allowlist": _paths,
-    "enabled_events": texts(),
-    "skip_events": texts(),
-    "additional_events": texts(),
-    "keys": texts(),
-    "literals": _long_texts,
-    "prefixes": _long_texts,
-    "patterns": _no_patterns,
-    "priority": _priority,
-}
-
-
-def read_redaction_options(config: Mapping[str, Any] | None) -> RedactionOptions:
-    """Read the module's config.
-
-    Raises:
-        PlanError: A key or value is wrong; all of them at once.
-    """
-    given = read_config(MODULE, config, _CHECKS)
-    skipped = frozenset(given.get("skip_events", WORKING_EVENTS | _PIECES))
-    enabled = given.get("enabled_events", (*ALL_EVENTS, *OUR_EVENTS))
-    names = dict.fromkeys([*enabled, *given.get("additional_events", ())])
-    rules = tuple(dict.fromkeys("pii-basic" if rule == "pii" else rule for rule in given.get("rules", RULES)))
-    if not rules and not any(given.get(key) for key in ("literals", "prefixes")):
-        raise PlanError([("$.rules", f"expected at least one of {RULES}")], subject=f"invalid config of {MODULE}")
-    return RedactionOptions(
-        rules=rules,
-        allowlist=STRUCTURAL | frozenset(given.get("allowlist", ())),
-        events=tuple(name for name in names if name not in skipped),
-        keys=tuple(given.get("keys", ())),
-        literals=tuple(given.get("literals", ())),
-        prefixes=tuple(given.get("prefixes", ())),
-        **{key: given[key] for key in ("priority",) if key in given},
-    )
-
+"""Fields that identify events; never changed, as in the published module."""
 
 _STEP = re.compile(r"(?:^|\.)([^.\[\]]+)|\[(\d{1,9})\]")
 
@@ -129,3 +40,74 @@ def path_steps(path: str) -> tuple[str | int, ...]:
     if "".join(one[0] for one in found) != path:
         return ()
     return tuple(one[1] if one[1] is not None else int(one[2]) for one in found)
+
+
+_RULES = attrs.evolve(
+    choices("secrets", "pii-basic", "pii"),
+    convert=lambda rules: tuple(dict.fromkeys("pii-basic" if rule == "pii" else rule for rule in rules)),
+)
+_PATHS = attrs.evolve(
+    list_of(
+        "paths such as usage.cost_usd or items[0].id", lambda item: isinstance(item, str) and bool(path_steps(item))
+    ),
+    convert=STRUCTURAL.union,
+)
+_LITERALS = list_of(
+    f"texts of at least {_SHORTEST_LITERAL} characters",
+    lambda item: isinstance(item, str) and bool(item.strip()) and len(item) >= _SHORTEST_LITERAL,
+)
+_NO_PATTERNS = Kind(
+    "no regular expressions, because one that backtracks would block every session of the process (use literals, "
+    "prefixes or keys)",
+    lambda value: False,
+)
+
+
+@attrs.frozen(kw_only=True)
+class RedactionOptions:
+    """What the hook redacts, and where.
+
+    Attributes:
+        rules: ``"secrets"`` and ``"pii-basic"``, which is also called ``"pii"``.
+        allowlist: Paths of the payload that stay as they are, with everything below: ``usage.cost_usd``, ``items[0].id``.
+        enabled_events: The events to redact, without those to skip.
+        skip_events: The events to skip.
+        additional_events: More events to redact.
+        keys: More names whose values are secrets.
+        literals: Texts to redact wherever they occur.
+        prefixes: Beginnings of tokens: the rest of the token is redacted with them.
+        patterns: Not accepted.
+        priority: Of the handlers: before those that show or store.
+    """
+
+    rules: tuple[str, ...] = option(_RULES, default=("secrets", "pii-basic"), restricts=True)
+    allowlist: frozenset[str] = option(_PATHS, default=STRUCTURAL, restricts=True)
+    enabled_events: tuple[str, ...] = option(texts(), default=(*ALL_EVENTS, *OUR_EVENTS), restricts=True)
+    skip_events: tuple[str, ...] = option(texts(), default=(*WORKING_EVENTS, *_DELTAS), restricts=True)
+    additional_events: tuple[str, ...] = option(texts(), default=(), restricts=True)
+    keys: tuple[str, ...] = option(texts(), default=(), restricts=True)
+    literals: tuple[str, ...] = option(_LITERALS, default=(), restricts=True)
+    prefixes: tuple[str, ...] = option(_LITERALS, default=(), restricts=True)
+    patterns: None = option(_NO_PATTERNS, default=None, restricts=True)
+    priority: int = option(whole_number(), default=10)
+
+    def __attrs_post_init__(self) -> None:
+        if not (self.rules or self.literals or self.prefixes):
+            raise PlanError(
+                [("$.rules", f"expected {_RULES.expected}, got an empty list without literals or prefixes")]
+            )
+
+    @property
+    def events(self) -> list[str]:
+        """The events to redact, each once."""
+        names = dict.fromkeys([*self.enabled_events, *self.additional_events])
+        return [name for name in names if name not in self.skip_events]
+
+
+def read_redaction_options(config: Mapping[str, Any] | None) -> RedactionOptions:
+    """Read the module's configuration.
+
+    Raises:
+        PlanError: The configuration is wrong.
+    """
+    return read_options(RedactionOptions, MODULE, config)

@@ -1,4 +1,4 @@
-"""A payload without secrets and personal data: new, as JSON, in the shape of the old one."""
+"""Redacts a payload: returns a copy as JSON without secrets and personal data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from amplifier._json import REDACTED, SENSITIVE_KEYS, Frame, copy_json, rebuild,
 from amplifier.models import ToolResult
 
 from ._options import RedactionOptions, path_steps
-from ._personal import redact_personal
+from ._personal_data import redact_personal
 
 _DEEPEST = 1000
 _JSON_LEAVES = (str, int, float, bool, type(None))
@@ -18,10 +18,10 @@ _MARKS = ("[REDACTED", "[UNREADABLE ")
 
 
 class Redactor:
-    """Redacts by one set of options.
+    """Redacts payloads.
 
     Args:
-        options: What is taken out.
+        options: The configuration.
     """
 
     def __init__(self, options: RedactionOptions | None = None) -> None:
@@ -35,7 +35,7 @@ class Redactor:
         self._own = re.compile("|".join([*literals, *prefixes])) if literals or prefixes else None
 
     def redact(self, payload: dict[str, Any]) -> dict[str, Any] | None:
-        """The payload with what has to go replaced, or None if nothing has to; the one given is not changed."""
+        """A redacted copy of the payload, or None if there is nothing to redact."""
         kept = {key: value for key, value in payload.items() if key in self._allowed_members}
         searched = {key: value for key, value in payload.items() if key not in kept}
         redacted: Any = searched
@@ -47,12 +47,12 @@ class Redactor:
             redacted = _put_back(searched, redacted, steps)
         if _is_json(payload):
             return None if redacted == searched else {**redacted, **copy_json(kept)}
-        # Objects of other classes were read on the way, so that a comparison says nothing.
+        # Redaction converted objects of other classes, so a comparison shows nothing.
         plain: dict[str, Any] = ToolResult(output={**redacted, **kept}).safe_hook_presentation()["output"]
         return plain if _holds_mark({key: value for key, value in plain.items() if key not in kept}) else None
 
     def redact_text(self, text: str) -> str:
-        """One text without what has to go."""
+        """A redacted text."""
         found = self.redact({"text": text})
         return text if found is None else str(found["text"])
 
@@ -70,7 +70,7 @@ class Redactor:
         assert frame.keys is not None
         key = frame.keys[frame.at]
         if isinstance(key, str) and (redacted := self._redact_own(key)) != key:
-            # Two members must not become one.
+            # Two members must not get the same name.
             frame.keys[frame.at] = f"{redacted} ({frame.at})" if redacted in frame.keys else redacted
 
     def _redact_own(self, text: str) -> str:
@@ -80,7 +80,7 @@ class Redactor:
 
 
 def _put_back(source: Any, target: Any, steps: Sequence[str | int]) -> Any:
-    """The target with the source's value at a path, if both have the path; what is on the way is copied."""
+    """A copy of the target with the source's value at a path, if both have the path."""
     if not steps:
         return copy_json(source)
     step, rest = steps[0], steps[1:]

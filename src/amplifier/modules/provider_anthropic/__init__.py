@@ -1,7 +1,7 @@
 """provider-anthropic: Claude models through Anthropic's SDK.
 
-`_encode` writes requests, `_decode` reads answers, `_models` knows the models, `_options` the config; what all providers share
-is in `_provider`.
+`_messages_api` encodes requests, `_messages_api_reader` reads responses, `_model_catalogue` describes the models; code shared
+by all providers is in `_llm_provider`.
 """
 
 from ._mount import mount

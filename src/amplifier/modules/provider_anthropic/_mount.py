@@ -1,63 +1,42 @@
-"""Reads the plan and mounts the provider."""
+"""Mounts provider-anthropic."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, final
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from amplifier.contracts import Coordinator
-from amplifier.models import ChatRequest
 
 from .._llm_provider import (
-    Call,
-    Conversation,
-    Encoded,
     Prices,
     Sdk,
-    Service,
+    ServiceDefinition,
     client_options,
-    common_fields,
-    decline,
+    config_fields_of,
+    log_not_mounted,
     make_info,
-    mount_service,
+    mount_provider,
 )
-from ._decode import MessageReader
-from ._encode import encode
-from ._models import DEFAULT_MODEL, ClaudeModels
-from ._options import AnthropicOptions, read_anthropic_options
+from .._shared.configuration import read_options
+from ._messages_api import MessagesApi
+from ._model_catalogue import DEFAULT_MODEL, ClaudeModels
+from ._options import AnthropicOptions
 
 _MODULE = "provider-anthropic"
-
-
-@final
-class MessagesDialect:
-    """Anthropic's Messages API."""
-
-    path = "/v1/messages"
-    always_limits = True
-
-    def __init__(self, options: AnthropicOptions) -> None:
-        self._options = options
-
-    def encode(self, conversation: Conversation, request: ChatRequest, call: Call) -> Encoded:
-        """Write a request."""
-        return encode(conversation, request, call, self._options)
-
-    def reader(self, taken_ids: Iterable[str]) -> MessageReader:
-        """A reader for one answer."""
-        return MessageReader(taken_ids)
+_KEY, _URL = "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], Awaitable[None]] | None:
-    """Mount the provider, or decline where there is no key.
+    """Mount the provider, or log a warning if there is no key.
 
     Raises:
-        PlanError: The config is wrong.
+        PlanError: The configuration is wrong.
         MissingExtraError: The SDK is not installed.
     """
-    options = read_anthropic_options(config)
+    environment = {"api_key": _KEY, "base_url": _URL}
+    options = read_options(AnthropicOptions, _MODULE, config, environment=environment, default_model=DEFAULT_MODEL)
     if not options.api_key:
-        decline(_MODULE, "API key", "set ANTHROPIC_API_KEY or api_key in the plan")
+        log_not_mounted(_MODULE, "API key", f"set {_KEY} or api_key in the plan")
         return None
     catalogue = ClaudeModels()
     info = make_info(
@@ -65,20 +44,20 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         "Anthropic",
         options,
         catalogue,
-        env_vars=["ANTHROPIC_API_KEY"],
-        fields=common_fields("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", default_model=DEFAULT_MODEL, needs_url=False),
+        env_vars=[_KEY],
+        fields=config_fields_of(_KEY, _URL, default_model=DEFAULT_MODEL, needs_url=False),
     )
-    service = Service(
+    service = ServiceDefinition(
         module=_MODULE,
         package="anthropic",
         extra="anthropic",
         client=_client,
         info=info,
-        dialect=MessagesDialect(options),
+        wire_format=MessagesApi(options),
         catalogue=catalogue,
         prices=Prices("anthropic"),
     )
-    return await mount_service(coordinator, service, options)
+    return await mount_provider(coordinator, service, options)
 
 
 def _client(sdk: Sdk, options: AnthropicOptions) -> Any:

@@ -1,15 +1,11 @@
-"""What provider-anthropic's part of the mount plan may say."""
+"""The configuration of provider-anthropic."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import attrs
 
-from .._llm_provider import ProviderOptions, choice, optional, read_options
-from .._tool_base import count, flag
-from ._models import DEFAULT_MODEL
+from .._llm_provider import ProviderOptions
+from .._shared.configuration import choice, flag, option, optional, whole_number
 
 
 @attrs.frozen(kw_only=True)
@@ -17,37 +13,13 @@ class AnthropicOptions(ProviderOptions):
     """The common keys, and those about thinking and caching.
 
     Attributes:
-        extended_thinking: True or False decide; None leaves it to the effort asked for.
-        thinking_budget_tokens: For the models that are given a budget.
-        thinking_display: Whether thoughts are shown, for the others.
-        enable_prompt_caching: Mark what stays the same, so that the service may cache it.
+        extended_thinking: True or False decide; None leaves it to the requested effort.
+        thinking_budget_tokens: For the models that take a budget.
+        thinking_display: Whether the other models return their thinking.
+        enable_prompt_caching: Whether requests mark their stable beginning for the service's cache.
     """
 
-    extended_thinking: bool | None = None
-    thinking_budget_tokens: int | None = None
-    thinking_display: str = "summarized"
-    enable_prompt_caching: bool = True
-
-
-_CHECKS = {
-    "extended_thinking": optional(flag),
-    "thinking_budget_tokens": optional(count(1024)),
-    "thinking_display": choice("summarized", "omitted"),
-    "enable_prompt_caching": flag,
-}
-
-
-def read_anthropic_options(config: Mapping[str, Any] | None) -> AnthropicOptions:
-    """Read the config.
-
-    Raises:
-        PlanError: A value is wrong; all of them at once.
-    """
-    return read_options(
-        AnthropicOptions,
-        "provider-anthropic",
-        config,
-        _CHECKS,
-        environment={"api_key": "ANTHROPIC_API_KEY", "base_url": "ANTHROPIC_BASE_URL"},
-        defaults={"default_model": DEFAULT_MODEL},
-    )
+    extended_thinking: bool | None = option(optional(flag), default=None)
+    thinking_budget_tokens: int | None = option(optional(whole_number(1024)), default=None)
+    thinking_display: str = option(choice("summarized", "omitted"), default="summarized")
+    enable_prompt_caching: bool = option(flag, default=True)

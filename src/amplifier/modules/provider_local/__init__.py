@@ -1,12 +1,12 @@
-"""provider-local: a model file on this machine, run by a llama.cpp server that this session owns.
+"""provider-local: a model file on this machine, run by a llama.cpp server that belongs to the session.
 
-_options        the plan's part: which file, how large a context
-_server         the server's process: started by the first request, restarted if it died, gone with the session
-_server_child   the program of that process
-_encode         a request as the server's JSON, pure
-_decode         the server's events as chunks and a response, pure
-_failures       what went wrong, as an error of the taxonomy
-_provider       the provider itself
+_options         the configuration: which file, how large a context
+_server_process  the server's process: started by the first request, restarted if it died, ended with the session
+_server_main     the program of that process
+_chat_request    encodes a request as the server's JSON
+_chat_response   decodes the server's events into chunks and a response
+_error_mapping   maps failures to the error taxonomy
+_provider        the provider
 """
 
 from ._mount import mount

@@ -1,4 +1,4 @@
-"""Reads the plan and mounts the provider; the model is loaded by the first request."""
+"""Mounts provider-local; the first request loads the model."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import anyio.to_thread
 from amplifier.contracts import Coordinator
 from amplifier.errors import MissingExtraError
 
-from ._options import ENVIRONMENT_VARIABLE, MODULE, read_options
+from ._options import ENVIRONMENT_VARIABLE, MODULE, NO_MODEL, read_local_options
 
 logger = logging.getLogger("amplifier.modules.provider_local")
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], Awaitable[None]] | None:
-    """Mount the provider ``local``, or decline if no model is named.
+    """Mount the provider ``local``, or log a warning if no model is named.
 
     Args:
         coordinator: The session's.
@@ -28,15 +28,15 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         The cleanup, which ends the server.
 
     Raises:
-        PlanError: The config is wrong, or the file is no model.
+        PlanError: The configuration is wrong, or the file is no model.
         MissingExtraError: The server or the HTTP client is not installed.
     """
-    options = await anyio.to_thread.run_sync(read_options, config)
-    if options is None:
+    options = await anyio.to_thread.run_sync(read_local_options, config)
+    if options.model_path == NO_MODEL:
         logger.warning("%s: no model named; set model_path in the plan or %s", MODULE, ENVIRONMENT_VARIABLE)
         return None
     for package in ("xllamacpp", "httpcore2"):
-        if importlib.util.find_spec(package) is None:  # found, not imported: the model runs in a process of its own
+        if importlib.util.find_spec(package) is None:  # found, not imported: the model runs in a separate process
             raise MissingExtraError(MODULE, extra="local", missing=package)
     provider_type, server_type = await anyio.to_thread.run_sync(_parts)
     server = server_type(options)
@@ -47,8 +47,8 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
 
 
 def _parts() -> tuple[Any, Any]:
-    """What needs the HTTP client, which is optional; its import is too slow for the event loop's thread."""
+    """Import the classes that need the optional HTTP client, which is too slow for the event loop's thread."""
     from ._provider import LocalProvider  # noqa: PLC0415 - see above
-    from ._server import Server  # noqa: PLC0415
+    from ._server_process import Server  # noqa: PLC0415
 
     return LocalProvider, Server

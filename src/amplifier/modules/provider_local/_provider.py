@@ -1,4 +1,4 @@
-"""The provider: one request to the server for each call, told as it comes."""
+"""The provider: sends each call to the server and streams the response."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ from amplifier.models import (
 )
 
 from .._llm_provider import AnswerStream, AnswerStreams, start_soon_of
-from .._local_answers import used_ids
-from ._decode import Decoder, Lines
-from ._encode import Encoded, encode
-from ._failures import TRANSPORT_ERRORS, from_body, from_error, from_transport
+from ._chat_request import EncodedRequest, encode
+from ._chat_response import Decoder, Lines
+from ._error_mapping import TRANSPORT_ERRORS, from_body, from_error, from_transport
 from ._options import ENVIRONMENT_VARIABLE, Options
-from ._server import Server
+from ._server_process import Server
 
 _NAME = "local"
 _PATH = "/v1/chat/completions"
@@ -42,8 +41,8 @@ class LocalProvider:
 
     Args:
         coordinator: For events.
-        options: Which model, and how.
-        server: Runs it.
+        options: The configuration.
+        server: Runs the model.
     """
 
     def __init__(self, coordinator: Coordinator, options: Options, server: Server) -> None:
@@ -61,7 +60,7 @@ class LocalProvider:
         return _NAME
 
     def get_info(self) -> ProviderInfo:
-        """Describe the provider; the model is not loaded for it."""
+        """Describe the provider without loading the model."""
         return ProviderInfo(
             id=_NAME,
             display_name="Local (llama.cpp)",
@@ -82,7 +81,7 @@ class LocalProvider:
         )
 
     async def list_models(self) -> list[ModelInfo]:
-        """The one model there is."""
+        """The configured model."""
         defaults = self.get_info().defaults
         return [
             ModelInfo(
@@ -98,7 +97,7 @@ class LocalProvider:
         """Collect the stream.
 
         Raises:
-            LLMError: There is no answer.
+            LLMError: The call failed.
         """
         async with self.stream(request, **kwargs) as chunks:
             async for chunk in chunks:
@@ -107,20 +106,20 @@ class LocalProvider:
         raise ContractError("provider-local ended its stream without a response", module="provider-local")
 
     def stream(self, request: ChatRequest, **kwargs: Any) -> AnswerStream:
-        """Tell the answer as it comes; leaving early makes the server stop.
+        """Stream the response; leaving early stops the server's generation.
 
         Raises:
-            LLMError: There is no answer, or not all of it; while the chunks are read.
+            LLMError: The call failed; raised while reading chunks.
         """
         return self._streams.stream(self._stream(request))
 
     async def aclose(self) -> None:
-        """Close streams that were left half-way, then the server; harmless the second time."""
+        """Close unfinished streams, then the server; idempotent."""
         await self._streams.aclose()
         await self._server.aclose()
 
     def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:
-        """The calls of a response; of one that lists none, those among its blocks."""
+        """The tool calls of a response; if it lists none, those among its content blocks."""
         if response.tool_calls is not None:
             return list(response.tool_calls)
         blocks = [block for block in response.content if isinstance(block, ToolCallBlock)]
@@ -128,30 +127,33 @@ class LocalProvider:
 
     @asynccontextmanager
     async def _stream(self, request: ChatRequest) -> AsyncGenerator[AsyncIterator[StreamChunk], None]:
-        async with aclosing(self._told(request)) as chunks:
+        async with aclosing(self._chunks_with_events(request)) as chunks:
             yield chunks
 
-    async def _told(self, request: ChatRequest) -> AsyncGenerator[StreamChunk, None]:
+    async def _chunks_with_events(self, request: ChatRequest) -> AsyncGenerator[StreamChunk, None]:
         started = anyio.current_time()
         encoded = encode(request, self._options)
-        await self._tell_request(request, encoded)
-        decoder = Decoder(self._options.model, used_ids(request))
+        await self._emit_request(request, encoded)
+        decoder = Decoder(self._options.model, set(encoded.call_ids))
         try:
-            async with aclosing(self._asked(encoded.body, decoder)) as chunks:
+            async with aclosing(self._chunks(encoded.body, decoder)) as chunks:
                 async for chunk in chunks:
                     if chunk.response is not None:
-                        chunk.response.degradation = _degradation(encoded)
-                        await self._tell_response(chunk.response, started)
+                        if encoded.omitted:
+                            chunk.response.degradation = Degradation(
+                                requested=", ".join(encoded.omitted), actual="text", reason="the model reads text only"
+                            )
+                        await self._emit_response(chunk.response, started)
                     yield chunk
         except LLMError as error:
-            await self._tell_failure(error, started)
+            await self._emit_failure(error, started)
             raise
 
-    async def _asked(self, body: dict[str, Any], decoder: Decoder) -> AsyncGenerator[StreamChunk, None]:
-        """Send the request and decode what comes back.
+    async def _chunks(self, body: dict[str, Any], decoder: Decoder) -> AsyncGenerator[StreamChunk, None]:
+        """Send the request and decode the response.
 
         Raises:
-            LLMError: The server refused, broke off, or fell silent.
+            LLMError: The server rejected the request, closed the connection early, or stopped sending.
         """
         model = self._options.model
         server = await self._server.running()
@@ -160,7 +162,7 @@ class LocalProvider:
             async with server.post(_PATH, body, idle_timeout=self._options.idle_timeout) as response:
                 if response.status != 200:
                     raise from_body(response.status, await response.aread(), model)
-                # Not response.aiter_stream(): left half-way, that one leaves generators to the garbage collector.
+                # Not response.aiter_stream(): unfinished, it leaves generators to the garbage collector.
                 body_stream: Any = response.stream
                 async with aclosing(body_stream.__aiter__()) as pieces:
                     async for piece in pieces:
@@ -170,46 +172,40 @@ class LocalProvider:
                             for chunk in decoder.take(event):
                                 yield chunk
         except TRANSPORT_ERRORS as error:
-            await self._server.notice(server)
+            await self._server.wait_if_dying(server)
             raise from_transport(
                 error, model, has_begun=decoder.has_begun, idle_timeout=self._options.idle_timeout
             ) from error
-        if decoder.finish_reason is None:  # it may have died in good order: the end of its stream looks like any other
-            await self._server.notice(server)
+        if decoder.finish_reason is None:  # the process may have died: the end of its stream looks like any other
+            await self._server.wait_if_dying(server)
         for chunk in decoder.finish():
             yield chunk
 
-    async def _tell_request(self, request: ChatRequest, encoded: Encoded) -> None:
+    async def _emit_request(self, request: ChatRequest, encoded: EncodedRequest) -> None:
         emit = self._coordinator.hooks.emit
         if encoded.repaired:
             repairs = [{"tool_call_id": call_id} for call_id in encoded.repaired]
             details = {"provider": _NAME, "repair_count": len(repairs), "repairs": repairs}
             await emit(PROVIDER_TOOL_SEQUENCE_REPAIRED, details)
-        asked = {"provider": _NAME, "model": self._options.model, "message_count": len(request.messages)}
-        await emit(LLM_REQUEST, {**asked, "raw": encoded.body} if self._options.raw else asked)
+        details = {"provider": _NAME, "model": self._options.model, "message_count": len(request.messages)}
+        await emit(LLM_REQUEST, {**details, "raw": encoded.body} if self._options.raw else details)
 
-    async def _tell_response(self, response: ChatResponse, started: float) -> None:
+    async def _emit_response(self, response: ChatResponse, started: float) -> None:
         usage = response.usage
-        assert usage is not None  # the decoder always gives one
+        assert usage is not None  # the decoder always sets it
         shown = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
         if usage.cache_read_tokens is not None:
             shown["cache_read_tokens"] = usage.cache_read_tokens
-        details = {**self._about(started), "status": "ok", "usage": shown}
+        details = {**self._event_fields(started), "status": "ok", "usage": shown}
         await self._coordinator.hooks.emit(
             LLM_RESPONSE, {**details, "raw": to_dict(response)} if self._options.raw else details
         )
 
-    async def _tell_failure(self, error: LLMError, started: float) -> None:
+    async def _emit_failure(self, error: LLMError, started: float) -> None:
         failed = {"type": type(error).__name__, "message": str(error)}
-        details = {**self._about(started), "status": "error", "error": failed}
+        details = {**self._event_fields(started), "status": "error", "error": failed}
         await self._coordinator.hooks.emit(LLM_RESPONSE, details)
 
-    def _about(self, started: float) -> dict[str, Any]:
+    def _event_fields(self, started: float) -> dict[str, Any]:
         duration = round((anyio.current_time() - started) * 1000)
         return {"provider": _NAME, "model": self._options.model, "duration_ms": duration}
-
-
-def _degradation(encoded: Encoded) -> Degradation | None:
-    if not encoded.omitted:
-        return None
-    return Degradation(requested=", ".join(encoded.omitted), actual="text", reason="the model reads text only")

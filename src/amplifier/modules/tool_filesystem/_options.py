@@ -31,10 +31,10 @@ class FilesystemOptions:
         threads: Calls at the same time.
     """
 
-    allowed_paths: tuple[str, ...] | None = option(texts(least=1), default=None)
-    writable_paths: tuple[str, ...] | None = option(texts(), default=None)
-    read_only: bool = option(flag, default=False)
-    tools: tuple[str, ...] | None = option(choices(*READING_TOOLS, *WRITING_TOOLS), default=None)
+    allowed_paths: tuple[str, ...] | None = option(texts(least=1), default=None, restricts=True)
+    writable_paths: tuple[str, ...] | None = option(texts(), default=None, restricts=True)
+    read_only: bool = option(flag, default=False, restricts=True)
+    tools: tuple[str, ...] | None = option(choices(*READING_TOOLS, *WRITING_TOOLS), default=None, restricts=True)
     max_read_bytes: int = option(whole_number(1), default=256 << 10)
     max_write_bytes: int = option(whole_number(1), default=10 << 20)
     max_entries: int = option(whole_number(1), default=1000)

@@ -34,8 +34,8 @@ class SearchOptions:
         threads: Searches at the same time.
     """
 
-    allowed_paths: tuple[str, ...] | None = option(texts(least=1), default=None)
-    tools: tuple[str, ...] | None = option(choices(*TOOLS), default=None)
+    allowed_paths: tuple[str, ...] | None = option(texts(least=1), default=None, restricts=True)
+    tools: tuple[str, ...] | None = option(choices(*TOOLS), default=None, restricts=True)
     ripgrep: bool | str = option(_ripgrep, default=True)
     ignore: frozenset[str] = option(directory_names, default=DEFAULT_IGNORED)
     max_matches: int = option(whole_number(1), default=200)

@@ -10,7 +10,7 @@ import attrs
 
 from amplifier._spelling import suggestion
 
-from .._shared.configuration import warn_of_misspelt_key
+from .._shared.configuration import misspelt_key, warn_of_misspelt_key
 from .._tool_base import ToolFailure, shown
 
 logger = logging.getLogger("amplifier.modules.tools")
@@ -54,7 +54,8 @@ def read_agents(section: Any) -> dict[str, Agent]:
 def _read_agent(name: str, given: Mapping[str, Any]) -> Agent:
     for key in given.keys() - {*_KEYS, *_SECTIONS}:
         # Applications keep data of their own here, so a key that resembles no other is not reported.
-        warn_of_misspelt_key("tool-task", f"$.agents.{name}.{key}", key, (*_KEYS, *_SECTIONS))
+        if (meant := misspelt_key(key, (*_KEYS, *_SECTIONS))) is not None:
+            warn_of_misspelt_key("tool-task", f"$.agents.{name}.{key}", meant)
     system = given.get("system")
     instruction = given.get("instruction") or (system.get("instruction") if isinstance(system, Mapping) else None)
     description = given.get("description")

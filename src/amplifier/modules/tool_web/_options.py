@@ -61,9 +61,9 @@ class WebOptions:
         ca_file: More certificates to trust.
     """
 
-    allow_hosts: tuple[str, ...] = option(_hosts, default=())
+    allow_hosts: tuple[str, ...] = option(_hosts, default=(), restricts=True)
     allow_private: frozenset[tuple[str, int]] = option(_hosts_and_ports, default=frozenset())
-    ports: frozenset[int] = option(_ports, default=frozenset({80, 443, 8080, 8443}))
+    ports: frozenset[int] = option(_ports, default=frozenset({80, 443, 8080, 8443}), restricts=True)
     timeout: float = option(seconds, default=30.0)
     max_bytes: int = option(whole_number(1), default=2_000_000)
     max_chars: int = option(whole_number(1), default=50_000)

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from amplifier.conformance.harness.calls import Outcome
+from amplifier.conformance.harness.calls.outcome import Outcome
 from amplifier.conformance.harness.mounted_module import OWNER, CheckContext, MountedModule, MountFailed
 from amplifier.conformance.inputs.conversations import Message, newest_unit, tokens
 from amplifier.contracts import ContextManager

@@ -9,7 +9,7 @@ import anyio
 import anyio.to_thread
 import attrs
 
-from amplifier.conformance.harness.calls import Outcome
+from amplifier.conformance.harness.calls.outcome import Outcome
 from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.mounted_module import CheckContext, MountFailed
 from amplifier.conformance.harness.typical_use import typical_operations

@@ -14,10 +14,10 @@ from typing import Any
 import anyio
 
 from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.leftovers import new_tasks, task_ids
 from amplifier.conformance.harness.mounted_module import CANCEL_GRACE, MOUNT_SECONDS, CheckContext
-from amplifier.conformance.harness.private_directories import fill_placeholders, private_directories
-from amplifier.conformance.harness.resource_snapshot import Resources
+from amplifier.conformance.harness.resources.leftovers import new_tasks, task_ids
+from amplifier.conformance.harness.resources.private_directories import fill_placeholders, private_directories
+from amplifier.conformance.harness.resources.snapshot import Resources
 from amplifier.conformance.harness.time_budget import Budget
 from amplifier.conformance.target.source_literals import settings_in
 from amplifier.testing import TestCoordinator, cancel_at

@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from amplifier.conformance.harness.cancelled_calls import cancel_at_every_suspension
+from amplifier.conformance.harness.calls.cancelled import cancel_at_every_suspension
 from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.coverage import DECLINED
-from amplifier.conformance.harness.leftovers import new_tasks, task_ids
 from amplifier.conformance.harness.mounted_module import CLEANUP_SECONDS, CheckContext, MountedModule, MountFailed
-from amplifier.conformance.harness.private_directories import CANARY
-from amplifier.conformance.harness.resource_snapshot import Resources, files_below
+from amplifier.conformance.harness.resources.leftovers import new_tasks, task_ids
+from amplifier.conformance.harness.resources.private_directories import CANARY
+from amplifier.conformance.harness.resources.snapshot import Resources, files_below
 from amplifier.conformance.harness.typical_use import run_typical_operations
 from amplifier.conformance.target.source_literals import settings_in
 from amplifier.contracts import CONTRACTS

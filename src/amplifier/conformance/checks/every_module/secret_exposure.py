@@ -11,9 +11,9 @@ from typing import Any
 
 from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.guess_config import SECRET, is_secret, secret_variables, set_environment
-from amplifier.conformance.harness.llm_server_process import is_served
+from amplifier.conformance.harness.llm_server.server_process import is_served
 from amplifier.conformance.harness.mounted_module import CheckContext, MountFailed
-from amplifier.conformance.harness.observers import captured_logs
+from amplifier.conformance.harness.resources.observers import captured_logs
 from amplifier.conformance.harness.typical_use import typical_operations
 from amplifier.conformance.target.source_literals import settings_in
 

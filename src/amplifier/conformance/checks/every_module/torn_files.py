@@ -7,10 +7,10 @@ from contextlib import suppress
 
 import attrs
 
-from amplifier.conformance.harness.cancelled_calls import NEVER, cancel_once, chosen_suspensions
+from amplifier.conformance.harness.calls.cancelled import NEVER, cancel_once, chosen_suspensions
 from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
-from amplifier.conformance.harness.resource_snapshot import files_below
+from amplifier.conformance.harness.resources.snapshot import files_below
 from amplifier.conformance.harness.time_budget import Budget
 from amplifier.conformance.harness.typical_use import typical_operations
 from amplifier.testing import cancel_at

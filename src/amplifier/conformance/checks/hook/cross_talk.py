@@ -6,9 +6,9 @@ import copy
 from functools import partial
 from typing import Any
 
-from amplifier.conformance.harness.calls import Outcome, call_with_deadline
+from amplifier.conformance.harness.calls.concurrent import HEAD_STARTS, MARKS, has_swapped, run_concurrently
+from amplifier.conformance.harness.calls.outcome import Outcome, call_with_deadline
 from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.concurrent_calls import HEAD_STARTS, MARKS, has_swapped, run_concurrently
 from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
 from amplifier.conformance.harness.time_budget import Budget
 from amplifier.conformance.inputs.hook_payloads import ordinary_payload, reaching_payloads

@@ -8,8 +8,8 @@ from typing import Any
 
 import attrs
 
-from amplifier.conformance.harness.call_series import CallSeries
-from amplifier.conformance.harness.calls import binding_error
+from amplifier.conformance.harness.calls.outcome import binding_error
+from amplifier.conformance.harness.calls.series import CallSeries
 from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
 from amplifier.conformance.harness.time_budget import Budget
 from amplifier.conformance.inputs.hook_payloads import NEUTRAL

@@ -7,7 +7,7 @@ from typing import Any
 
 from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.mounted_module import CheckContext, MountFailed
-from amplifier.conformance.harness.observers import captured_logs
+from amplifier.conformance.harness.resources.observers import captured_logs
 from amplifier.conformance.harness.time_budget import Budget, shared_budget
 from amplifier.conformance.inputs.hook_payloads import (
     EVENTS,

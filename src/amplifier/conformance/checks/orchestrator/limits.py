@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio.lowlevel
 
-from amplifier.conformance.harness.cancelled_calls import NEVER
+from amplifier.conformance.harness.calls.cancelled import NEVER
 from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
 from amplifier.conformance.harness.scripted_turns import (

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from amplifier.conformance.harness.calls import binding_error
+from amplifier.conformance.harness.calls.outcome import binding_error
 from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.cpu_clock import unstalled_time
 from amplifier.conformance.harness.mounted_module import CheckContext

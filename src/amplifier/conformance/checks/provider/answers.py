@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 
-from amplifier.conformance.harness.calls import Outcome
+from amplifier.conformance.harness.calls.outcome import Outcome
 from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
 from amplifier.conformance.harness.time_budget import Budget

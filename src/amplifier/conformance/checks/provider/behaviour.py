@@ -11,7 +11,7 @@ import anyio
 from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.guess_config import is_secret, secret_variables, without_secrets
 from amplifier.conformance.harness.mounted_module import OWNER, CheckContext, MountedModule, MountFailed
-from amplifier.conformance.harness.observers import audited, captured_logs
+from amplifier.conformance.harness.resources.observers import audited, captured_logs
 from amplifier.conformance.target.source_literals import settings_in
 from amplifier.models import ChatRequest, ChatResponse, ModelInfo, ProviderInfo, StreamChunk, to_dict
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from amplifier.conformance.harness.calls import Outcome
+from amplifier.conformance.harness.calls.outcome import Outcome
 from amplifier.conformance.harness.mounted_module import MountedModule
 from amplifier.models import (
     ChatRequest,

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.fake_llm_server import REDACTED, SIGNATURE, THOUGHT
-from amplifier.conformance.harness.llm_server_process import is_served, received_requests
+from amplifier.conformance.harness.llm_server.fake_server import REDACTED, SIGNATURE, THOUGHT
+from amplifier.conformance.harness.llm_server.server_process import is_served, received_requests
 from amplifier.conformance.harness.mounted_module import CheckContext, MountFailed
 from amplifier.errors import LLMError
 from amplifier.models import (

@@ -14,10 +14,9 @@ from typing import Any
 
 import anyio
 
-from amplifier.conformance.harness.calls import Outcome, binding_error, call_with_deadline
+from amplifier.conformance.harness.calls.outcome import Outcome, binding_error, call_with_deadline
 from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
-from amplifier.conformance.harness.observers import audited
 from amplifier.conformance.harness.resolver_sources import (
     EXECUTED,
     SAMPLES,
@@ -31,6 +30,7 @@ from amplifier.conformance.harness.resolver_sources import (
     questions_about,
     resolver_of,
 )
+from amplifier.conformance.harness.resources.observers import audited
 
 RESOLVERS = ("resolver",)
 Method = Callable[..., Any]

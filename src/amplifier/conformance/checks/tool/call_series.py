@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from amplifier.conformance.harness.call_series import SECONDS_PER_CALL, CallSeries
+from amplifier.conformance.harness.calls.series import SECONDS_PER_CALL, CallSeries
 from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule, MountFailed
-from amplifier.conformance.harness.resource_snapshot import files_below
+from amplifier.conformance.harness.resources.snapshot import files_below
 from amplifier.conformance.harness.time_budget import Budget
 from amplifier.conformance.harness.typical_use import schema_of
 from amplifier.conformance.inputs.json_schema import Accepts, acceptor, fingerprint, json_problem

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from amplifier.conformance.harness.calls import binding_error
+from amplifier.conformance.harness.calls.outcome import binding_error
 from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
-from amplifier.conformance.harness.private_directories import CANARY
+from amplifier.conformance.harness.resources.private_directories import CANARY
 from amplifier.conformance.harness.time_budget import Budget, shared_budget
 from amplifier.conformance.harness.typical_use import schema_of
 from amplifier.conformance.inputs.json_schema import schema_problem

@@ -14,11 +14,11 @@ from typing import Any
 import anyio
 import attrs
 
-from amplifier.conformance.harness.calls import Outcome, call_with_deadline
+from amplifier.conformance.harness.calls.concurrent import HEAD_STARTS, MARKS, has_swapped, run_concurrently
+from amplifier.conformance.harness.calls.outcome import Outcome, call_with_deadline
 from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.concurrent_calls import HEAD_STARTS, MARKS, has_swapped, run_concurrently
 from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
-from amplifier.conformance.harness.private_directories import CANARY
+from amplifier.conformance.harness.resources.private_directories import CANARY
 from amplifier.conformance.harness.time_budget import Budget
 from amplifier.conformance.harness.typical_use import schema_of
 from amplifier.conformance.inputs.json_schema import Accepts, acceptor, fingerprint, resolved

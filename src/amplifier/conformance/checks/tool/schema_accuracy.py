@@ -18,7 +18,7 @@ import attrs
 
 from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.mounted_module import CheckContext
-from amplifier.conformance.harness.private_directories import CANARY
+from amplifier.conformance.harness.resources.private_directories import CANARY
 from amplifier.conformance.harness.time_budget import Budget
 from amplifier.conformance.harness.typical_use import schema_of
 from amplifier.conformance.inputs.hostile_values import is_harmless

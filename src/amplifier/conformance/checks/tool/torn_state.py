@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from amplifier.conformance.harness.cancelled_calls import NEVER, cancel_once, chosen_suspensions
+from amplifier.conformance.harness.calls.cancelled import NEVER, cancel_once, chosen_suspensions
 from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.mounted_module import CheckContext
 from amplifier.conformance.harness.time_budget import Budget

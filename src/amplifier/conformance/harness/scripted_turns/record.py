@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from amplifier._json import copy_json
-from amplifier.conformance.harness.calls import Outcome
+from amplifier.conformance.harness.calls.outcome import Outcome
 from amplifier.models import Model, to_dict
 
 from .script import Answer, Call, ScriptedTurn

@@ -1,0 +1,1 @@
+"""Calls of a module's code: with a deadline, in series, concurrent, cancelled."""

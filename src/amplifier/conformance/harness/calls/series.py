@@ -1,0 +1,63 @@
+"""A series of calls of one module in one session, of which each broken clause is reported once."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
+from amplifier.conformance.harness.time_budget import Budget
+from amplifier.conformance.inputs.json_schema import fingerprint
+
+from .outcome import Outcome
+
+SECONDS_PER_CALL = 1.5
+_MAX_LATE_CALLS = 2
+
+
+class CallSeries:
+    """The calls, and what all of them have to keep.
+
+    Args:
+        ctx: Faults are reported there, one for each clause.
+        budget: The time limit of the series.
+        is_drawn: Whether the calls are the drawn case of the check, which then is the input of every fault.
+    """
+
+    def __init__(self, ctx: CheckContext, budget: Budget, *, is_drawn: bool = False) -> None:
+        self.ctx = ctx
+        self._budget = budget
+        self._is_drawn = is_drawn
+        self._reported: set[str] = set()
+        self._late = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is used up, or the module too slow."""
+        return self._late >= _MAX_LATE_CALLS or self._budget.is_spent()
+
+    async def call(
+        self, mounted: MountedModule, function: Callable[[Any], Any], given: dict[str, Any]
+    ) -> tuple[Outcome, dict[str, Any], str | None]:
+        """Call a function with a copy of an input.
+
+        Returns:
+            The outcome, the copy, and what the copy has become if the function changed it.
+        """
+        own, before = copy.deepcopy(given), fingerprint(given)
+        outcome = await mounted.call(function, own, seconds=SECONDS_PER_CALL)
+        self._late += outcome.kind == "late"
+        after = fingerprint(own)
+        return outcome, own, None if after == before else after
+
+    def fault(self, clause: str, what: str, given: Any, **details: Any) -> None:
+        """Report a broken clause, the first time."""
+        if clause not in self._reported:
+            self._reported.add(clause)
+            self.ctx.fault(clause, what, given=None if self._is_drawn else given, **details)
+
+    def expect(self, condition: object, clause: str, what: str, given: Any) -> None:
+        """Report a fault unless the condition holds."""
+        if not condition:
+            self.fault(clause, what, given)

@@ -1,0 +1,46 @@
+"""Starts the fake LLM server when a configuration first names it, and reads the requests it has received.
+
+``{service}`` in a configuration is replaced by its address. The server runs in a process of its own, so that its sockets
+and threads do not count as the module's.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.request
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+SERVICE = "{service}"
+_SECONDS = 5.0
+_kept: list[subprocess.Popen[bytes]] = []
+
+
+@cache
+def service_address() -> str:
+    """The address of the server, which is started the first time."""
+    script = Path(__file__).with_name("fake_server.py")
+    process = subprocess.Popen(
+        [sys.executable, "-I", str(script)],
+        stdin=subprocess.PIPE,  # it ends when this pipe is closed, at the latest when this process ends
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert process.stdout is not None
+    _kept.append(process)
+    return f"http://127.0.0.1:{int(process.stdout.readline())}"
+
+
+def received_requests() -> list[dict[str, Any]]:
+    """The requests since the last call of this function, each with its path and body."""
+    with urllib.request.urlopen(f"{service_address()}/seen", timeout=_SECONDS) as answer:
+        requests: list[dict[str, Any]] = json.load(answer)
+    return requests
+
+
+def is_served(config: Any) -> bool:
+    """Whether a configuration names the server."""
+    return SERVICE in json.dumps(config, default=str)

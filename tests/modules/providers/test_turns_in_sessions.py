@@ -1,0 +1,156 @@
+"""Whole turns through real sessions: each provider under each loop, with tools, retries, and a stop in mid-stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from amplifier import AmplifierSession, ExecutionCancelled, ModuleLoader, RateLimitError
+from amplifier.models import TextDelta, ToolFinished
+from amplifier.modules import context_simple, loop_basic, loop_streaming
+from amplifier.testing import EventRecorder, MockTool
+from tests.modules.providers.scripted_http_server import EVENT_STREAM, STALL, ScriptedHttpServer
+from tests.modules.providers.services import KEY, SERVICES, ServiceCase, arguments
+
+LOOPS = {"loop-basic": loop_basic, "loop-streaming": loop_streaming}
+SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+
+
+@pytest.fixture(params=LOOPS)
+def loop(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def session_with(
+    service: ServiceCase, server: ScriptedHttpServer, loop: str, *tools: Any, **config: Any
+) -> AmplifierSession:
+    given = {"api_key": KEY, "base_url": server.url + service.prefix, **service.config, **config}
+    plan = {
+        "session": {
+            "orchestrator": {"module": loop, "config": {"initial_delay": 0, "system_prompt": "Be brief."}},
+            "context": "context-simple",
+        },
+        "providers": [{"module": service.provider_id(), "config": given}],
+        "tools": [{"module": "tool-mock"}],
+    }
+
+    async def mount_tools(coordinator: Any, config: Any) -> None:
+        for tool in tools:
+            await coordinator.mount("tools", tool)
+
+    modules = {
+        loop: LOOPS[loop],
+        "context-simple": context_simple,
+        service.provider_id(): service.module,
+        "tool-mock": mount_tools,
+    }
+    return AmplifierSession(plan, loader=ModuleLoader(modules=modules))
+
+
+async def messages_of(session: AmplifierSession) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = await session.coordinator.get("context").get_messages()
+    return messages
+
+
+async def test_a_turn_with_two_tools_ends_in_words(service, server, loop):
+    server.answers(
+        service.answer(
+            ["I look."], [("c1", "look", arguments(path="a")), ("c2", "look", arguments(path="b"))], ["hm ", "hm"]
+        ),
+        service.answer(["It is ", "done."]),
+    )
+    tool = MockTool("look", respond=lambda given: f"saw {given['path']}", schema=SCHEMA)
+    async with session_with(service, server, loop, tool) as session:
+        recorder = EventRecorder()
+        recorder.listen(session.coordinator.hooks)
+        assert await session.execute("look around") == "It is done."
+        stored = await messages_of(session)
+    assert [m["role"] for m in stored] == ["system", "user", "assistant", "tool", "tool", "assistant"]
+    assert [m["content"] for m in stored if m["role"] == "tool"] == ["saw a", "saw b"]
+    names = recorder.names()
+    assert names.count("llm:request") == names.count("llm:response") == 2
+    second = str(server.last.body)
+    for text in ("Be brief.", "look around", "I look.", "saw a", "saw b", "c1", "c2"):
+        assert text in second
+    assert "look" in str(server.requests[0].body["tools"])
+    if service.name == "anthropic":
+        assert server.last.body["messages"][1]["content"][0]["signature"] == "c2lnbmVk"
+
+
+async def test_an_embedder_sees_the_words_as_they_come(service, server):
+    server.answers(service.answer([], [("c1", "look", arguments(path="a"))]), service.answer(["It ", "is ", "done."]))
+    tool = MockTool("look", respond=lambda given: "saw", schema=SCHEMA)
+    async with session_with(service, server, "loop-streaming", tool) as session:
+        words, finished = [], 0
+        async with session.stream("go") as events:
+            async for event in events:
+                if isinstance(event, TextDelta):
+                    words.append(event.text)
+                finished += isinstance(event, ToolFinished)
+    assert words == ["It ", "is ", "done."]
+    assert finished == 1
+    assert events.result == "It is done."
+
+
+async def test_a_rate_limit_is_retried_by_the_loop(service, server, loop):
+    limited = service.error(429, "slow down", "rate_limit_error", Retry_After="0")
+    server.answers(limited, limited, service.answer(["at last"]))
+    async with session_with(service, server, loop) as session:
+        recorder = EventRecorder()
+        recorder.listen(session.coordinator.hooks)
+        assert await session.execute("go") == "at last"
+    assert len(recorder.get_events("provider:retry")) == 2
+    assert len(server.requests) == 3
+
+
+async def test_an_error_leaves_the_turn_with_its_own_type(service, server, loop):
+    server.answers(service.error(429, "You exceeded your current quota", "insufficient_quota"))
+    async with session_with(service, server, loop) as session:
+        with pytest.raises(RateLimitError) as caught:
+            await session.execute("go")
+    assert type(caught.value).__name__ == "QuotaExceededError"
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("how", ["token", "scope"])
+async def test_a_stop_in_mid_stream_closes_the_connection(service, server, loop, how):
+    pieces = service.pieces(["one", "two"], thoughts=["hm"])
+    server.answers([EVENT_STREAM, *pieces[:4], STALL])
+    async with session_with(service, server, loop) as session:
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as group:
+
+                async def stop() -> None:
+                    await anyio.to_thread.run_sync(server.wait_asked)
+                    if how == "token":
+                        session.coordinator.cancellation.request_immediate()
+                    else:
+                        scope.cancel()
+
+                group.start_soon(stop)
+                if how == "token":
+                    with pytest.raises(ExecutionCancelled):
+                        await session.execute("go")
+                else:
+                    await session.execute("go")
+        assert scope.cancelled_caught == (how == "scope")
+        assert await anyio.to_thread.run_sync(server.wait_gone) == service.path
+        server.answers(service.answer(["still here"]))
+        session.coordinator.cancellation.reset()
+        assert await session.execute("again") == "still here"
+
+
+async def test_two_providers_in_one_session_do_not_meet(server):
+    first, second = SERVICES["anthropic"], SERVICES["openai-compatible"]
+    server.answers(first.answer(["from claude"]))
+    session = session_with(first, server, "loop-basic")
+    async with session:
+        given = {"api_key": KEY, "base_url": server.url + second.prefix}
+        cleanup = await second.module.mount(session.coordinator, given)
+        assert sorted(session.coordinator.get("providers")) == ["anthropic", "openai-compatible"]
+        assert await session.execute("go") == "from claude"
+        await cleanup()
