@@ -86,7 +86,9 @@ async def main(backend: str) -> None:
     print(f"── an agent with a tool of its own, on {backend}")
     async with AmplifierSession(PLAN, ModuleLoader(modules={"tool-word-count": mount})) as session:
         answer = await session.execute("How many words are in these lines?")
-        for message in await session.coordinator.get("context").get_messages():
+        context = session.coordinator.get("context")
+        assert context is not None  # the plan names one
+        for message in await context.get_messages():
             if message["role"] == "tool":
                 print(f"  {message['name']}: {message['content']}")
         print(f"  agent: {answer}")

@@ -189,7 +189,9 @@ async def main(backend: str) -> None:
                 await session.execute("take your time")
             except ExecutionCancelled as stopped:
                 print(f"  kernel: {stopped}")
-        messages = await session.coordinator.get("context").get_messages()
+        context = session.coordinator.get("context")
+        assert context is not None  # the plan names one
+        messages = await context.get_messages()
         print(f"  transcript: {len(messages)} messages, the last from {messages[-1]['role']}")
     print(f"  closed: {session.status.status}, nothing left: {session.statistics().handlers} handlers")
 

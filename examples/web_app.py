@@ -60,7 +60,8 @@ def make_app(plan: dict[str, Any], modules: dict[str, Any] | None = None) -> Sta
 
     async def read(request: Request) -> Response:
         async with session_for(request) as session:
-            return JSONResponse(await session.coordinator.get("context").get_messages())
+            context = session.coordinator.get("context")
+            return JSONResponse(await context.get_messages() if context else [])
 
     return Starlette(
         routes=[

@@ -21,6 +21,7 @@ from ._markdown import (
     Doc,
     anchor,
     function_lines,
+    is_overload,
     joined,
     named,
     one_line,
@@ -46,6 +47,7 @@ API_PAGES = {
     "amplifier.conformance.suites": "conformance-suites",
     "amplifier.conformance.strategies": "conformance-strategies",
     "amplifier.conformance.page": "conformance-page",
+    "amplifier.event_payloads": "event-payloads",
     "amplifier.observability": "observability",
     "amplifier.compat": "compat",
 }
@@ -107,14 +109,9 @@ def find(module: str, name: str) -> Place:
         if isinstance(node, ast.ImportFrom) and node.module and any(alias.name == name for alias in node.names):
             inner = f"{module}.{node.module}" if node.level else node.module
             return find(inner, name)
-        if name in _bound(node) and not _is_overload(node):
+        if name in _bound(node) and not is_overload(node):
             return Place(file, node, string_after(body, position))
     raise LookupError(f"{module} does not define {name}")
-
-
-def _is_overload(node: ast.stmt) -> bool:
-    functions = ast.FunctionDef | ast.AsyncFunctionDef
-    return isinstance(node, functions) and any(ast.unparse(mark) == "overload" for mark in node.decorator_list)
 
 
 def _bound(node: ast.stmt) -> set[str]:
@@ -282,6 +279,8 @@ def _members(
         for member in owner.body:
             if not isinstance(member, ast.AnnAssign | ast.Assign | ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
+            if is_overload(member):
+                continue
             names = _bound(member) - _KERNELS_OWN.get(owner.name, set())
             if names and not names & seen and not any(name.startswith("_") and not _is_called(name) for name in names):
                 seen |= names
@@ -294,7 +293,7 @@ def _is_called(name: str) -> bool:
 
 def _is_shown(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     marks = {ast.unparse(mark) for mark in function.decorator_list}
-    return "overload" not in marks and not any(mark.endswith((".setter", ".deleter")) for mark in marks)
+    return not any(mark.endswith((".setter", ".deleter")) for mark in marks)
 
 
 def _hidden_bases(place: Place, node: ast.ClassDef) -> Iterator[ast.ClassDef]:

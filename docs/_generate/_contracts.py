@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from amplifier.conformance.harness.check_registry import CHECKS
 from amplifier.contracts import Clause
 
-from ._markdown import function_lines, joined, one_line, page, read_doc, string_after, table
+from ._markdown import function_lines, is_overload, joined, one_line, page, read_doc, string_after, table
 
 CONTRACT_PAGES = {
     "mount": "Every module",
@@ -20,6 +20,7 @@ CONTRACT_PAGES = {
     "orchestrator": "Orchestrators",
     "context": "Contexts",
     "source": "Module sources",
+    "coordinator": "The coordinator",
     "host": "The host",
     "approval": "Approval",
     "display": "Display",
@@ -77,7 +78,7 @@ def _members(node: ast.ClassDef) -> Iterator[list[str]]:
         if isinstance(member, ast.AnnAssign):
             summary = read_doc(string_after(node.body, position)).text
             yield [f"- `{ast.unparse(member.target)}: {ast.unparse(member.annotation)}`: {summary}"]
-        elif isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef):
+        elif isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef) and not is_overload(member):
             yield function_lines(member)
 
 

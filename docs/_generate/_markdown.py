@@ -153,6 +153,12 @@ def _argument(arg: ast.arg, default: ast.expr | None) -> str:
     return f"{name}{' = ' if arg.annotation else '='}{'...' if value.startswith('_') else value}"
 
 
+def is_overload(node: ast.stmt) -> bool:
+    """Whether it is one of the typed signatures of a function, which are left out in favour of the function itself."""
+    functions = ast.FunctionDef | ast.AsyncFunctionDef
+    return isinstance(node, functions) and any(ast.unparse(mark) == "overload" for mark in node.decorator_list)
+
+
 def function_lines(function: Function) -> list[str]:
     """A member of a class as an entry of a list, with arguments and errors from its docstring."""
     doc = read_doc(ast.get_docstring(function))

@@ -8,6 +8,7 @@ from ._api import API_PAGES, api_index, facade_page, module_page
 from ._commands import commands_page
 from ._contracts import CONTRACT_PAGES, contract_page, contracts_index
 from ._deadlines import deadlines_page
+from ._event_payloads import PAYLOADS_FILE, payloads_text
 from ._model_schemas import models_schema_text
 from ._modules import modules_index
 from ._plan import mount_plan_page, schema_text
@@ -33,6 +34,7 @@ def render() -> dict[str, str]:
     pages |= {f"api/{file}.md": module_page(module) for module, file in API_PAGES.items()}
     files = {f"docs/reference/{path}": text for path, text in pages.items()}
     return files | {
+        PAYLOADS_FILE: payloads_text(),
         "src/amplifier/models/models.schema.json": models_schema_text(),
         "src/amplifier/plan/mount-plan.schema.json": schema_text(),
     }
@@ -40,8 +42,13 @@ def render() -> dict[str, str]:
 
 def write() -> None:
     """Write the files."""
+    _write(PAYLOADS_FILE, payloads_text())  # first, because its page of the reference is made from it
     for path, text in render().items():
-        target = ROOT / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if not target.is_file() or target.read_text(encoding="utf-8") != text:
-            target.write_text(text, encoding="utf-8", newline="\n")
+        _write(path, text)
+
+
+def _write(path: str, text: str) -> None:
+    target = ROOT / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not target.is_file() or target.read_text(encoding="utf-8") != text:
+        target.write_text(text, encoding="utf-8", newline="\n")

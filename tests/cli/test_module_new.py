@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
+import amplifier
 from amplifier import AmplifierSession
 from amplifier.cli import main
 from amplifier.conformance import Report, check_module
@@ -41,9 +42,11 @@ def test_a_new_module_of_every_type_is_well_formed(kind, tmp_path, capsys):
 
 @pytest.mark.timeout(300)
 @pytest.mark.slow
-def test_a_new_provider_keeps_even_what_is_only_recommended(tmp_path):
-    assert main(["module", "new", "provider-words", "--into", str(tmp_path)]) == 0
-    report = examined(tmp_path / "amplifier-module-provider-words")
+@pytest.mark.parametrize("kind", CONTRACTS)
+def test_new_module_keeps_required_and_recommended_clauses(kind, tmp_path):
+    assert main(["module", "new", "words", "--type", kind, "--into", str(tmp_path)]) == 0
+    [folder] = tmp_path.iterdir()
+    report = examined(folder)
     assert report.ok, str(report)
     assert report.recommendations == [], str(report)
 
@@ -68,6 +71,30 @@ async def first_result(plan: dict[str, Any]) -> str:
         await session.execute("remember milk")
         messages = await session.coordinator.get("context").get_messages()
         return str(next(message["content"] for message in messages if message["role"] == "tool"))
+
+
+def test_readme_of_a_new_module_names_the_ways_to_install_the_kernel(tmp_path):
+    assert main(["module", "new", "tool-words", "--into", str(tmp_path)]) == 0
+    readme = (tmp_path / "amplifier-module-tool-words" / "README.md").read_text()
+    assert "pip install -e '../amplifier[testing,cli]'" in readme
+    assert f"amplifier-{amplifier.__version__}-py3-none-any.whl" in readme
+
+
+def denial_plan(loop: str, tool: str, hook: str) -> dict[str, Any]:
+    call = {"name": "words", "arguments": {"text": "one two"}}
+    return {
+        "session": {"orchestrator": {"module": "loop-words", "source": loop}, "context": "context-simple"},
+        "providers": [{"module": "provider-mock", "config": {"responses": [{"tool_calls": [call]}, "Done."]}}],
+        "tools": [{"module": "tool-words", "source": tool}],
+        "hooks": [{"module": "hooks-words", "source": hook, "config": {"denied": ["words"]}}],
+    }
+
+
+def test_denial_of_a_new_hook_reaches_the_model_through_a_new_loop(tmp_path):
+    for name in ("loop-words", "tool-words", "hooks-words"):
+        assert main(["module", "new", name, "--into", str(tmp_path)]) == 0
+    folders = [str(tmp_path / f"amplifier-module-{kind}-words") for kind in ("loop", "tool", "hooks")]
+    assert anyio.run(first_result, denial_plan(*folders)) == "Denied: the tool words is switched off here"
 
 
 def test_error_for_a_missing_type_lists_the_types(tmp_path, capsys):

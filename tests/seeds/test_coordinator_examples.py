@@ -153,7 +153,7 @@ async def test_capabilities_are_discovered_through_a_channel(
 
 
 async def test_basic_module_mounting(caplog: pytest.LogCaptureFixture) -> None:
-    tools: list[MyTool] = []
+    tools: list[Any] = []
 
     async def mount(coordinator, config):
         tool = MyTool(config.get("setting", "default"))

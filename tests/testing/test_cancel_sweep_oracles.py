@@ -93,7 +93,7 @@ async def cleanup_trips_over_what_was_not_opened() -> None:
         handle = []
         await work()
     finally:
-        handle.clear()  # type: ignore[union-attr]
+        handle.clear()
 
 
 async def cleanup_looks_first() -> None:

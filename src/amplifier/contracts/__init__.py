@@ -5,9 +5,10 @@ from ._catalogue import COMMON_CLAUSES, CONTRACTS, Contract, clauses_for
 from ._clause import Clause, Level
 from ._containment import contained_failure
 from ._context import ContextManager
+from ._coordinator import Coordinator, MountPoint
 from ._display import DisplaySystem
 from ._hook import Handler, HandlerAnswer, HookHandler, OnFailure
-from ._host import DEFAULT, Cancellation, Cleanup, Coordinator, Hooks, Inherited, MountPoint, Session
+from ._host import DEFAULT, Cancellation, Cleanup, Hooks, Inherited, Session
 from ._mount import MountFunction, OnSessionReady, SimpleMount, StructuredMount
 from ._orchestrator import Orchestrator
 from ._provider import Provider

@@ -13,9 +13,9 @@ from amplifier.models import ModuleType
 from ._clause import Clause
 from ._context import CLAUSES as CONTEXT_CLAUSES
 from ._context import ContextManager
+from ._coordinator import MountPoint
 from ._hook import CLAUSES as HOOK_CLAUSES
 from ._hook import HookHandler
-from ._host import MountPoint
 from ._mount import CLAUSES as MOUNT_CLAUSES
 from ._orchestrator import CLAUSES as ORCHESTRATOR_CLAUSES
 from ._orchestrator import Orchestrator

@@ -36,8 +36,11 @@ class HookHandler(Protocol):
 HandlerAnswer: TypeAlias = HookResult | Mapping[str, Any] | None
 """What the kernel understands as an answer; None is the same as ``continue``, but from a gate it denies."""
 
-Handler: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[HandlerAnswer] | HandlerAnswer]
-"""What can be registered: a `HookHandler`, or a plain function, which is called on the loop's own thread."""
+Handler: TypeAlias = Callable[[str, Any], Awaitable[HandlerAnswer] | HandlerAnswer]
+"""What can be registered: a `HookHandler`, or a plain function, which is called on the loop's own thread.
+
+The payload is a dict; a handler may annotate it as ``dict[str, Any]`` or as a TypedDict of `amplifier.event_payloads`.
+"""
 
 OnFailure: TypeAlias = Literal["continue", "deny"]
 """What a handler's failure or timeout means: it is skipped, or, for a gate, the operation is denied.

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeAlias
 
 from ._clause import Clause, recommended, required
-from ._host import Coordinator
+from ._coordinator import Coordinator
 
 SimpleMount: TypeAlias = Callable[[Coordinator, dict[str, Any]], Awaitable[Any]]
 """``async def mount(coordinator, config)``.

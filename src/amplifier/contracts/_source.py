@@ -34,7 +34,7 @@ class ModuleSourceResolver(Protocol):
     ``source``; a resolver may call its parameter ``profile_hint`` or ``source_hint``.
     """
 
-    def resolve(self, module_id: str, profile_hint: Any = None) -> ModuleSource:
+    def resolve(self, module_id: str, profile_hint: Any = None, /) -> ModuleSource:
         """Choose a source.
 
         Args:
@@ -51,7 +51,7 @@ class ModuleSourceResolver(Protocol):
 class AsyncModuleSourceResolver(Protocol):
     """A resolver that waits for something, such as a download; asked instead of `ModuleSourceResolver.resolve`."""
 
-    async def async_resolve(self, module_id: str, profile_hint: Any = None) -> ModuleSource:
+    async def async_resolve(self, module_id: str, profile_hint: Any = None, /) -> ModuleSource:
         """Choose a source; see `ModuleSourceResolver.resolve`."""
         ...
 

@@ -11,11 +11,19 @@ from ._overlay import expand_variables, merge_plans
 from ._reading import check_plan, parse_plan
 from ._schema import plan_schema
 from ._spec import Deadlines, ModuleSpec, MountPlan
+from ._types import DeadlinesDict, HookDict, ModuleDict, PlanDict, ProviderDict, RoleDict, SessionDict
 
 __all__ = [
     "Deadlines",
+    "DeadlinesDict",
+    "HookDict",
+    "ModuleDict",
     "ModuleSpec",
     "MountPlan",
+    "PlanDict",
+    "ProviderDict",
+    "RoleDict",
+    "SessionDict",
     "check_plan",
     "expand_variables",
     "is_module_id",

@@ -8,6 +8,7 @@ import re
 import uuid
 import weakref
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -518,10 +519,11 @@ def test_merging_by_its_older_name_changes_neither_side():
 
 async def test_child_inherits_deadlines_systems_loader_and_resolver():
     approval, display = object(), object()
+    resolver: Any = object()
     parent = agent(session={"deadlines": {"hook": 7, "turn": 9}}, approval_system=approval, display_system=display)
     parent.loader.register("tool-extra", mounting(Echo()))
     async with parent:
-        await parent.coordinator.mount("module-source-resolver", resolver := object())
+        await parent.coordinator.mount("module-source-resolver", resolver)
         child = parent.fork({"session": {"deadlines": {"turn": 5}}, "tools": ["tool-extra"]})
         assert child.coordinator.get("module-source-resolver") is resolver
         assert child.coordinator.loader is child.loader is not parent.loader

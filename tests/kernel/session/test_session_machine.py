@@ -302,7 +302,8 @@ class Interpreter:
 
     async def do_mount(self, point: str, name: str) -> None:
         self.values += 1
-        await self.session.coordinator.mount(point, self.values, name)
+        coordinator: Any = self.session.coordinator  # what it mounts here is no module
+        await coordinator.mount(point, self.values, name)
         self.model.points[point].put(name, self.values)
 
     async def do_unmount(self, point: str, name: str) -> None:

@@ -215,7 +215,7 @@ def agent(model: Path, **config: Any) -> AmplifierSession:
 async def test_a_turn_survives_its_server_because_the_loop_asks_again(model):
     killed: list[int] = []
     async with agent(model, max_tokens=10) as session:
-        provider = session.coordinator.get("providers")["local"]
+        provider: Any = session.coordinator.get("providers")["local"]
 
         def kill_once(event: str, data: dict[str, Any]) -> None:
             if not killed:
@@ -234,7 +234,7 @@ async def test_a_session_left_in_the_middle_of_an_answer_leaves_no_process(model
     pids: list[int] = []
     with anyio.CancelScope() as scope:
         async with agent(model, max_tokens=2000) as session:
-            provider = session.coordinator.get("providers")["local"]
+            provider: Any = session.coordinator.get("providers")["local"]
 
             def stop(event: str, data: dict[str, Any]) -> None:
                 pids.append(provider._server.pid)

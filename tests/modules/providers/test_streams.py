@@ -271,6 +271,7 @@ def test_a_reader_cancelled_anywhere_leaves_nothing(server, mode):
 async def test_providers_without_a_service_can_be_read_both_ways_and_left(module):
     coordinator = TestCoordinator()
     cleanup = await module.mount(coordinator, {})
+    provider: Any
     (provider,) = coordinator.get("providers").values()
 
     blocked, bare = await chunks_of(provider, ask("hello")), await _read_bare(provider, ask("hello"), tools=[])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -74,7 +74,7 @@ class Chat:
             from amplifier.cli.terminal.line_prompt import LinePrompt  # noqa: PLC0415  # other commands save the time its import takes
         except ModuleNotFoundError as error:
             raise MissingExtraError("a chat at a terminal", extra="cli", missing=error.name) from error
-        messages = await self._agent.session.coordinator.get("context").get_messages()
+        messages = await self._messages()
         asked = [message["content"] for message in messages if message.get("role") == "user"]
         return LinePrompt(
             self._keyboard,
@@ -177,9 +177,13 @@ class Chat:
         if not tools:
             self._display.line("  no tools are mounted")
 
+    async def _messages(self) -> list[dict[str, Any]]:
+        context = self._agent.session.coordinator.get("context")
+        return [] if context is None else await context.get_messages()
+
     async def _status(self) -> None:
         agent = self._agent
-        messages = await agent.session.coordinator.get("context").get_messages()
+        messages = await self._messages()
         facts = {
             "session": agent.session.session_id,
             "provider": agent.record.provider,
@@ -194,7 +198,9 @@ class Chat:
                 self._display.line(f"  {name:10} {visible_text(value, multiline=False)}")
 
     async def _clear(self) -> None:
-        await self._agent.session.coordinator.get("context").clear()
+        context = self._agent.session.coordinator.get("context")
+        if context is not None:
+            await context.clear()
         self._display.notice("The conversation is forgotten.")
 
     async def _exit(self) -> None:

@@ -1,4 +1,4 @@
-"""``amplifier module new``: writes a package with a module that conforms, as a starting point."""
+"""``amplifier module new``: writes a module package that conforms, from the templates in ``scaffold/``."""
 
 from __future__ import annotations
 

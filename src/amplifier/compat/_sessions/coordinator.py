@@ -107,7 +107,8 @@ class RustCoordinator(KernelCoordinator):
         """Put a module at a mount point; see `amplifier.ModuleCoordinator.mount`."""
         if (module_id := running_module.get()) is not None:
             translate_methods(module_id, name if mount_point == "session" else mount_point, module)
-        return super().mount(mount_point, module, name)
+        self.mounts.mount(mount_point, module, name, None)
+        return DONE
 
     async def collect_contributions(self, channel: str) -> list[Any]:
         """What the contributors of ``channel`` return, in order, without None; one that raises a cancellation of its own ends it."""

@@ -141,7 +141,7 @@ class AmplifierSession:
             ("providers", "providers"),
         )
         for point, words in required:
-            mounted[point] = self.coordinator.get(point)
+            mounted[point] = self.coordinator.mounts.get(point)
             if not mounted[point]:
                 raise RuntimeError(f"No {words} mounted")
         mounted["tools"] = self.coordinator.get("tools") or {}

@@ -32,14 +32,15 @@ from ..runtime.watchdog import Watchdog
 from .capabilities import Capabilities
 from .contributions import Contributions
 from .module_view import ModuleView
-from .mounts import DONE, Done, Mounts
+from .mount_access import MountPointAccess
+from .mounts import Mounts
 from .ownership import Ledger
 from .reports import Reports
 
 logger: logging.Logger = logging.getLogger("amplifier.coordinator")
 
 
-class ModuleCoordinator:
+class ModuleCoordinator(MountPointAccess):
     """What holds the modules of one session together.
 
     Args:
@@ -163,38 +164,6 @@ class ModuleCoordinator:
             "has_approval_provider": self.approval_system is not None,
             "has_display_service": self.display_system is not None,
         }
-
-    # ── mounting ──
-
-    def mount(self, mount_point: str, module: Any, name: str | None = None) -> Done:
-        """Put a module at a mount point. It is there when the call returns; awaiting the result is optional.
-
-        Raises:
-            ValueError: Unknown mount point, ``hooks``, or no name where one is needed.
-        """
-        self.mounts.mount(mount_point, module, name, None)
-        return DONE
-
-    def unmount(self, mount_point: str, name: str | None = None) -> Done:
-        """Take a module away; its cleanups do not run before the session closes.
-
-        Raises:
-            ValueError: Unknown mount point, or no name where one is needed.
-        """
-        self.mounts.unmount(mount_point, name)
-        return DONE
-
-    def get(self, mount_point: str, name: str | None = None) -> Any:
-        """The module at a single mount point, the dict or one module of a named one; None if there is none.
-
-        Raises:
-            ValueError: Unknown mount point.
-        """
-        return self.mounts.get(mount_point, name)
-
-    def get_mounted(self, mount_point: str) -> Any:
-        """The same as ``get(mount_point)``."""
-        return self.mounts.get(mount_point)
 
     # ── capabilities and contributions ──
 

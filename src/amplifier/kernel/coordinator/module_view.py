@@ -70,7 +70,7 @@ class HooksView:
     def register(
         self,
         event: str,
-        handler: Callable[[str, dict[str, Any]], Any],
+        handler: Callable[[str, Any], Any],
         priority: int = 0,
         name: str | None = None,
         *,

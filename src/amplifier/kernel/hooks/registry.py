@@ -126,7 +126,7 @@ class HookRegistry:
     def register(
         self,
         event: str,
-        handler: Callable[[str, dict[str, Any]], Any],
+        handler: Callable[[str, Any], Any],
         priority: int = 0,
         name: str | None = None,
         *,
@@ -155,7 +155,7 @@ class HookRegistry:
     def on(
         self,
         event: str,
-        handler: Callable[[str, dict[str, Any]], Any],
+        handler: Callable[[str, Any], Any],
         priority: int = 0,
         name: str | None = None,
         *,
@@ -169,7 +169,7 @@ class HookRegistry:
         self,
         module: str | None,
         event: str,
-        handler: Callable[[str, dict[str, Any]], Any],
+        handler: Callable[[str, Any], Any],
         priority: int = 0,
         name: str | None = None,
         *,

@@ -14,7 +14,7 @@ import warnings
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import anyio
 import attrs
@@ -27,7 +27,7 @@ from amplifier.errors import ExecutionCancelled, SessionStateError
 from amplifier.events import SESSION_FORK
 from amplifier.loading import ModuleLoader
 from amplifier.models import SessionStatus
-from amplifier.plan import MountPlan, merge_plans, new_session_id, parse_plan, validate_session_id
+from amplifier.plan import MountPlan, PlanDict, merge_plans, new_session_id, parse_plan, validate_session_id
 
 from ..coordinator.coordinator import ModuleCoordinator
 from ..hooks.registry import check_timeout
@@ -65,7 +65,7 @@ class AmplifierSession:
     """One agent: its modules, its turns, its life.
 
     Args:
-        config: The mount plan.
+        config: The mount plan; `amplifier.plan.PlanDict` describes it to type checkers.
         loader: Finds modules; a `ModuleLoader` of the session's own if absent.
         session_id: Generated if absent.
         parent_id: The session this one was forked from.
@@ -85,7 +85,7 @@ class AmplifierSession:
 
     def __init__(
         self,
-        config: dict[str, Any],
+        config: dict[str, Any] | PlanDict,
         loader: Any = None,
         session_id: str | None = None,
         parent_id: str | None = None,
@@ -96,7 +96,7 @@ class AmplifierSession:
         plan = parse_plan(config)
         # Until it is opened: thousands of sessions may be live, and none of them needs its plan twice.
         self._parsed: tuple[MountPlan, bytes | None] | None = (plan, _text_of(config))
-        self.config = config
+        self.config: dict[str, Any] = cast("dict[str, Any]", config)
         self.session_id: str = new_session_id() if session_id is None else validate_session_id(session_id)
         self.parent_id: str | None = None if parent_id is None else validate_session_id(parent_id)
         self.is_resumed = is_resumed

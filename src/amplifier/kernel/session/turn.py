@@ -146,13 +146,16 @@ class TurnRunner:
     # ── before ──
 
     def _orchestrator_execute(self) -> Any:
-        for point, words in (("orchestrator", "orchestrator module"), ("context", "context manager")):
-            if self._coordinator.get(point) is None:
-                raise SessionStateError(
-                    f"No {words} mounted in session {self._coordinator.session_id!r}: the module named in "
-                    f"session.{point} of the plan mounted nothing"
-                )
-        return self._coordinator.get("orchestrator").execute
+        orchestrator, context = self._coordinator.get("orchestrator"), self._coordinator.get("context")
+        if orchestrator is None or context is None:
+            point, words = ("context", "context manager")
+            if orchestrator is None:
+                point, words = ("orchestrator", "orchestrator module")
+            raise SessionStateError(
+                f"No {words} mounted in session {self._coordinator.session_id!r}: the module named in "
+                f"session.{point} of the plan mounted nothing"
+            )
+        return orchestrator.execute
 
     def _arguments(self, execute: Any, prompt: str) -> dict[str, Any]:
         """The keywords of the contract that this orchestrator accepts."""

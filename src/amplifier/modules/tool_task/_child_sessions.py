@@ -130,8 +130,9 @@ class ChildSessions:
                 lambda: host.cancellation.request_graceful(reason="the token budget of delegated tasks is used up")
             )
             try:
-                if agent.instruction is not None:
-                    await host.get("context").add_message({"role": "system", "content": agent.instruction})
+                context = host.get("context")
+                if agent.instruction is not None and context is not None:
+                    await context.add_message({"role": "system", "content": agent.instruction})
                 outcome.response = await child.execute(instruction)
             finally:
                 forget()

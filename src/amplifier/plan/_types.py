@@ -1,0 +1,76 @@
+"""The mount plan as TypedDicts, for plans that are written in Python and type-checked.
+
+They have the keys of the JSON Schema and no others; a plan that also carries data of the application is a ``dict[str, Any]``.
+"""
+
+# Annotations are evaluated here, because `__required_keys__` is wrong where they are strings.
+from typing import Any, Literal, Required, TypedDict
+
+
+class ModuleDict(TypedDict, total=False):
+    """A module of a plan, wherever its id alone does not suffice."""
+
+    module: Required[str]
+    source: Any
+    config: dict[str, Any] | None
+
+
+class ProviderDict(ModuleDict, total=False):
+    """A provider of a plan."""
+
+    instance_id: str | None
+
+
+class HookDict(ModuleDict, total=False):
+    """A hook of a plan."""
+
+    on_failure: Literal["continue", "deny"] | None
+
+
+class DeadlinesDict(TypedDict, total=False):
+    """Seconds the kernel waits for code it did not write; None is no limit."""
+
+    mount: float | None
+    ready: float | None
+    hook: float | None
+    contribution: float | None
+    collection: float | None
+    cleanup: float | None
+    teardown: float | None
+    turn: float | None
+
+
+class SessionDict(TypedDict, total=False):
+    """The two modules every agent has, and the settings of the session."""
+
+    orchestrator: Required[str | ModuleDict]
+    context: Required[str | ModuleDict]
+    orchestrator_source: Any
+    context_source: Any
+    strict: bool | None
+    deadlines: DeadlinesDict | None
+    injection_budget_per_turn: int | None
+    injection_size_limit: int | None
+    metadata: Any
+    raw: bool | None
+
+
+class RoleDict(TypedDict, total=False):
+    """The config of the orchestrator or the context, if the session names it by id."""
+
+    config: dict[str, Any] | None
+
+
+_SchemaKey = TypedDict("_SchemaKey", {"$schema": Any}, total=False)  # no class statement can spell this key
+
+
+class PlanDict(_SchemaKey, total=False):
+    """A mount plan: which modules make an agent, and how they are configured."""
+
+    session: Required[SessionDict]
+    orchestrator: RoleDict | None
+    context: RoleDict | None
+    providers: list[str | ProviderDict] | None
+    tools: list[str | ModuleDict] | None
+    hooks: list[str | HookDict] | None
+    agents: Any

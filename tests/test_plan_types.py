@@ -1,0 +1,98 @@
+"""The TypedDicts of plans and the JSON Schema of plans have the same keys, the same required keys and the same types."""
+
+from __future__ import annotations
+
+import types
+from typing import Any, Literal, Required, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+import pytest
+
+from amplifier import AmplifierSession
+from amplifier.plan import ModuleDict, PlanDict, plan_schema
+
+ANYTHING = "anything"
+NAMES = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    type(None): "null",
+    dict: "object",
+    list: "array",
+}
+
+
+def shape_of_type(hint: Any) -> Any:
+    """A type as a set of alternatives; each is a name, or a mapping or a list of shapes."""
+    if hint is Any:
+        return ANYTHING
+    origin = get_origin(hint)
+    if origin is Required:
+        return shape_of_type(get_args(hint)[0])
+    if origin in (Union, types.UnionType):
+        return frozenset().union(*map(shape_of_type, get_args(hint)))
+    if origin is Literal:
+        return frozenset(map(repr, get_args(hint)))
+    if is_typeddict(hint):
+        keys = ((key, shape_of_type(inner)) for key, inner in get_type_hints(hint).items())
+        return frozenset({("mapping", frozenset(keys), frozenset(hint.__required_keys__))})
+    if origin is list:
+        return frozenset({("list", shape_of_type(get_args(hint)[0]))})
+    return frozenset({NAMES[origin or hint]})
+
+
+def shape_of_schema(schema: dict[str, Any], path: str = "$") -> Any:
+    """The same of a JSON Schema, as far as plans use it."""
+    if path in ("$.orchestrator", "$.context"):
+        # Beside an id the section has to be this, which the schema states apart; beside a mapping it is ignored.
+        [beside] = [part["then"] for part in plan_schema()["allOf"] if path[2:] in part["then"]["properties"]]
+        schema = beside["properties"][path[2:]]
+    if "anyOf" in schema:
+        return frozenset().union(*(shape_of_schema(part, f"{path}|") for part in schema["anyOf"]))
+    if "enum" in schema:
+        return frozenset("null" if value is None else repr(value) for value in schema["enum"])
+    if "type" not in schema:
+        return ANYTHING
+    kinds = {schema["type"]} if isinstance(schema["type"], str) else set(schema["type"])
+    if "properties" in schema:
+        keys = ((key, shape_of_schema(inner, f"{path}.{key}")) for key, inner in schema["properties"].items())
+        mapping = ("mapping", frozenset(keys), frozenset(schema.get("required", ())))
+        return frozenset({mapping, *kinds - {"object"}})
+    if "items" in schema:
+        return frozenset({("list", shape_of_schema(schema["items"], f"{path}[]")), *kinds - {"array"}})
+    return frozenset(kinds)
+
+
+def keys_of(shape: Any) -> dict[str, Any]:
+    [(_, keys, _required)] = shape
+    return dict(keys)
+
+
+def test_typed_plan_has_the_keys_and_types_of_the_schema() -> None:
+    typed, described = shape_of_type(PlanDict), shape_of_schema(plan_schema())
+    assert set(keys_of(typed)) == set(keys_of(described))
+    for key, shape in keys_of(described).items():
+        assert keys_of(typed)[key] == shape, key
+    assert typed == described
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda plan: plan["properties"].pop("agents"),
+        lambda plan: plan["properties"]["session"]["required"].pop(),
+        lambda plan: plan["properties"]["session"]["properties"].update(more={"type": "integer"}),
+        lambda plan: plan["properties"]["hooks"]["items"]["anyOf"][1]["properties"]["on_failure"]["enum"].pop(0),
+        lambda plan: plan["properties"]["session"]["properties"]["deadlines"]["properties"]["hook"].update(type="string"),
+    ],
+)  # fmt: skip
+def test_planted_difference_is_seen(change: Any) -> None:
+    schema = plan_schema()
+    change(schema)
+    assert shape_of_schema(schema) != shape_of_type(PlanDict)
+
+
+def test_typed_plan_makes_a_session() -> None:
+    tool: ModuleDict = {"module": "tool-todo"}
+    plan: PlanDict = {"session": {"orchestrator": "loop-basic", "context": "context-simple"}, "tools": [tool]}
+    assert AmplifierSession(plan).config is plan
