@@ -72,10 +72,7 @@ from amplifier.modules.hooks_logging._options import LogOptions
 from amplifier.modules.hooks_redaction._options import RedactionOptions
 from amplifier.modules.provider_anthropic._options import AnthropicOptions
 from amplifier.modules.provider_local._options import Options as LocalOptions
-from amplifier.modules.provider_mock import MockOptions
 from amplifier.modules.provider_offline._mount import OfflineOptions
-from amplifier.modules.provider_openai import OpenAIOptions
-from amplifier.modules.provider_openai_compatible import CompatibleOptions
 from amplifier.modules.tool_bash._options import BashOptions
 from amplifier.modules.tool_filesystem._options import FilesystemOptions
 from amplifier.modules.tool_search._options import SearchOptions
@@ -112,11 +109,13 @@ CASES: Mapping[str, Case] = {
     "loop-streaming": Case(loop_streaming, TurnOptions, ("loops",)),
     "provider-anthropic": Case(provider_anthropic, AnthropicOptions),
     "provider-local": Case(provider_local, LocalOptions),
-    "provider-mock": Case(provider_mock, MockOptions),
+    "provider-mock": Case(provider_mock, provider_mock._Options),
     "provider-offline": Case(provider_offline, OfflineOptions),
-    "provider-openai": Case(provider_openai, OpenAIOptions, ("provider-openai", "provider-anthropic")),
+    "provider-openai": Case(provider_openai, provider_openai._Options, ("provider-openai", "provider-anthropic")),
     "provider-openai-compatible": Case(
-        provider_openai_compatible, CompatibleOptions, ("provider-openai-compatible", "provider-anthropic")
+        provider_openai_compatible,
+        provider_openai_compatible._Options,
+        ("provider-openai-compatible", "provider-anthropic"),
     ),
     "tool-bash": Case(tool_bash, BashOptions),
     "tool-filesystem": Case(tool_filesystem, FilesystemOptions),

@@ -212,7 +212,7 @@ def _usage_from(given: Mapping[str, Any]) -> Usage:
 
 
 @attrs.frozen(kw_only=True)
-class MockOptions:
+class _Options:
     """The configuration of provider-mock.
 
     Attributes:
@@ -249,7 +249,7 @@ class MockProvider(LocalAnswerProvider):
     _title = "Mock (a script, no model)"
     _model = "mock-model"
 
-    def __init__(self, coordinator: Coordinator, options: MockOptions) -> None:
+    def __init__(self, coordinator: Coordinator, options: _Options) -> None:
         super().__init__(coordinator, raw=options.raw)
         self._options = options
         self._given = 0
@@ -336,6 +336,6 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     Raises:
         PlanError: The configuration is wrong.
     """
-    provider = MockProvider(coordinator, read_options(MockOptions, _MODULE, config))
+    provider = MockProvider(coordinator, read_options(_Options, _MODULE, config))
     await coordinator.mount("providers", provider, name=provider.name)
     return provider.aclose

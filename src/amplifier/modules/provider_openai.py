@@ -36,7 +36,7 @@ _KEY, _URL = "OPENAI_API_KEY", "OPENAI_BASE_URL"
 
 
 @attrs.frozen(kw_only=True)
-class OpenAIOptions(ProviderOptions):
+class _Options(ProviderOptions):
     """The common keys, and those of OpenAI's APIs."""
 
     api: str = option(choice("responses", "chat"), default="responses")
@@ -54,7 +54,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         MissingExtraError: The SDK is not installed.
     """
     environment = {"api_key": _KEY, "base_url": _URL, "organization": "OPENAI_ORG_ID", "project": "OPENAI_PROJECT_ID"}
-    options = read_options(OpenAIOptions, _MODULE, config, environment=environment, default_model=DEFAULT_MODEL)
+    options = read_options(_Options, _MODULE, config, environment=environment, default_model=DEFAULT_MODEL)
     if not options.api_key:
         log_not_mounted(_MODULE, "API key", f"set {_KEY} or api_key in the plan")
         return None
@@ -90,6 +90,6 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     return await mount_provider(coordinator, service, options)
 
 
-def _client(sdk: Sdk, options: OpenAIOptions) -> Any:
+def _client(sdk: Sdk, options: _Options) -> Any:
     given = client_options(sdk, options)
     return sdk.module.AsyncOpenAI(**given, organization=options.organization, project=options.project)

@@ -42,7 +42,7 @@ _DEFAULTS: dict[str, Any] = {
 
 
 @attrs.frozen(kw_only=True)
-class CompatibleOptions(ProviderOptions):
+class _Options(ProviderOptions):
     """The common keys, and those in which servers of the Chat Completions API differ."""
 
     max_tokens_field: str = option(choice("max_tokens", "max_completion_tokens"), default="max_tokens")
@@ -58,7 +58,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         MissingExtraError: The SDK is not installed.
     """
     environment = {"api_key": _KEY, "base_url": _URL}
-    options = read_options(CompatibleOptions, _MODULE, config, environment=environment, **_DEFAULTS)
+    options = read_options(_Options, _MODULE, config, environment=environment, **_DEFAULTS)
     if not options.base_url:
         log_not_mounted(_MODULE, "address", f"set {_URL} or base_url in the plan, such as http://127.0.0.1:8080/v1")
         return None
@@ -88,7 +88,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     return await mount_provider(coordinator, service, options)
 
 
-def _client(sdk: Sdk, options: CompatibleOptions) -> Any:
+def _client(sdk: Sdk, options: _Options) -> Any:
     given = client_options(sdk, options)
     given["api_key"] = options.api_key or _NO_KEY
     # Without these the SDK would send OpenAI's organization and project to a server that is not OpenAI's.
