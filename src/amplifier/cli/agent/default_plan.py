@@ -29,7 +29,7 @@ EVENTS_FILE: Final = "events.jsonl"
 
 DEFAULT_TOOLS: Final = ("tool-filesystem", "tool-search", "tool-todo", "tool-bash", "tool-web", "tool-task")
 
-AGENTS: Final = {
+AGENTS: Final[dict[str, Any]] = {
     "explorer": {
         "description": "Looks through many files, changes nothing, and reports what it found.",
         "instruction": (

@@ -51,7 +51,7 @@ class SignalHandler:
         self._token: Any = None
         self._on_interrupt: Callable[[], None] | None = None
         self._stopping_since: float | None = None
-        self.scope = anyio.CancelScope()
+        self.scope: anyio.CancelScope = anyio.CancelScope()
         self.ended_by: Signals | None = None
 
     async def watch(self, signals: AsyncIterator[Signals]) -> None:

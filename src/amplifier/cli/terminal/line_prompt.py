@@ -89,7 +89,7 @@ class LinePrompt:
         # Tools that block all threads of the default limiter must not block the prompt.
         self._limiter = anyio.CapacityLimiter(1)
         self._is_cancelled = False
-        self.dropped = ""
+        self.dropped: str = ""
 
     def remember(self, message: str) -> None:
         """Add a message to the history, unless it is the latest one again."""

@@ -39,11 +39,11 @@ class Output:
     def __init__(self, stream: TextIO, *, is_required: bool) -> None:
         self._stream = stream
         self._is_vital = is_required
-        self.is_terminal = _is_terminal(stream)
-        self.can_move_cursor = self.is_terminal and os.environ.get("TERM", "") not in _PLAIN_TERMINALS
-        self.has_colour = self.can_move_cursor and not os.environ.get("NO_COLOR")
-        self.is_lost = False
-        self.at_line_start = True
+        self.is_terminal: bool = _is_terminal(stream)
+        self.can_move_cursor: bool = self.is_terminal and os.environ.get("TERM", "") not in _PLAIN_TERMINALS
+        self.has_colour: bool = self.can_move_cursor and not os.environ.get("NO_COLOR")
+        self.is_lost: bool = False
+        self.at_line_start: bool = True
         self._encoding: str = getattr(stream, "encoding", None) or "utf-8"
         if isinstance(stream, TextIOWrapper):
             with suppress(ValueError, OSError):
@@ -102,8 +102,8 @@ class StandardStreams:
     """Standard output for answers, standard error for everything else."""
 
     def __init__(self) -> None:
-        self.out = Output(sys.stdout, is_required=True)
-        self.err = Output(sys.stderr, is_required=False)
+        self.out: Output = Output(sys.stdout, is_required=True)
+        self.err: Output = Output(sys.stderr, is_required=False)
 
     @property
     def share_a_terminal(self) -> bool:

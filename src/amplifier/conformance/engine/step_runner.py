@@ -78,8 +78,8 @@ class Runner:
         self._examples, self._points = PROFILES[job.profile]
         self._facts: dict[str, dict[str, Any]] = {}
         self._coverage = StepCoverage()
-        self.step = ""
-        self.is_thorough = job.profile == "thorough"
+        self.step: str = ""
+        self.is_thorough: bool = job.profile == "thorough"
 
     def steps(self) -> list[Step]:
         """What there is to do, in order."""

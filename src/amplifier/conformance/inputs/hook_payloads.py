@@ -17,7 +17,7 @@ EVENTS = tuple(CATALOGUE)
 UNKNOWN_EVENTS = ("my-module:something", "unknown", "", "tool:pre:extra", "TOOL:PRE", "ünï:✓")
 """Names that are not in the catalogue; modules may emit any name."""
 
-NEUTRAL = {"kit_note": "plain", "kit_numbers": [1, 2]}
+NEUTRAL: dict[str, Any] = {"kit_note": "plain", "kit_numbers": [1, 2]}
 """Keys that no handler knows; a handler that passes a payload on passes them on."""
 
 _RESULT = {"success": True, "output": "seen", "error": None}

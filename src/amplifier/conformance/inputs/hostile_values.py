@@ -6,6 +6,7 @@ machine, no program, and no number so large that counting to it would fill the m
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -32,9 +33,7 @@ ODD_TEXTS = (
 )
 """Texts that break naive code: empty, control characters, patterns, templates, out-of-range numbers, very long."""
 
-DEEP: Any = "leaf"
-for _ in range(40):
-    DEEP = {"deep": [DEEP]}
+DEEP: Any = json.loads('{"deep": [' * 40 + '"leaf"' + "]}" * 40)
 
 ODD_VALUES: tuple[Any, ...] = (
     None,

@@ -44,7 +44,9 @@ class ApprovalHook:
     def __init__(self, options: ApprovalOptions, coordinator: Coordinator) -> None:
         self._options = options
         self._coordinator = coordinator
-        self.approvals = RegisteredProvider(options.timeout, options.on_timeout, remember=options.remember)
+        self.approvals: RegisteredProvider = RegisteredProvider(
+            options.timeout, options.on_timeout, remember=options.remember
+        )
 
     async def __call__(self, event: str, data: dict[str, Any]) -> HookResult:
         """Decide on one call: continue, deny or ask the user."""

@@ -38,7 +38,7 @@ class ObservedContext:
     def __init__(self, ctx: CheckContext, mounted: MountedModule) -> None:
         self.ctx = ctx
         self.mounted = mounted
-        self.context = mounted.instance
+        self.context: Any = mounted.instance
         self.expected: list[Message] = []
         self.given: list[tuple[Any, Any]] = []
 

@@ -211,7 +211,7 @@ class ScriptedTool:
     def __init__(self, player: ScriptPlayer, name: str) -> None:
         self._player = player
         self.name = name
-        self.description = f"The tool {name}."
+        self.description: str = f"The tool {name}."
         self.input_schema = SCHEMA
 
     def get_schema(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import anyio.lowlevel
 from amplifier.conformance.harness.mounted_module import MountedModule
 
 from .record import LogEntry, RecordedTurn
-from .script import Answer, Call, read_turns
+from .script import Answer, Call, ScriptedTurn, read_turns
 
 MAX_MODEL_CALLS = 300
 """Model calls after which a turn of a few answers counts as one without a limit."""
@@ -53,21 +53,32 @@ class ScriptPlayer:
         self.mounted = mounted
         self.case = case
         self.is_endless = endless
-        self.scripts = read_turns(case)
+        self.scripts: list[ScriptedTurn] = read_turns(case)
         self._left: list[Answer] = []
         self._calls = {call.key: call for script in self.scripts for call in reversed(script.calls)}
         self._calls |= {call.new_key: call for call in self._calls.values()}
-        self.turn = RecordedTurn(script=self.scripts[0])
+        self.turn: RecordedTurn = RecordedTurn(script=self.scripts[0])
         self.turns: list[RecordedTurn] = []
         self.running: set[int] = set()
-        self.suspensions = 0
-        self.model_calls = 0
+        self.suspensions: int = 0
+        self.model_calls: int = 0
         self.last_answer: Answer | None = None
-        self.cancel_at = 0
+        self.cancel_at: int = 0
         self.cancel: Callable[[], Any] = lambda: None
-        self.cancelled_where = ""
-        self.was_delivered = False
+        self.cancelled_where: str = ""
+        self.was_delivered: bool = False
         self.gave_up: str | None = None
+
+    def cancel_from_now(self, suspension: int | None) -> None:
+        """Cancel the turn at the n-th suspension from now; None for never."""
+        if suspension is None:
+            self.cancel_at = 0
+        else:
+            self.cancel_at, self.was_delivered = self.suspensions + suspension, False
+
+    def cancel_by(self, cancel: Callable[[], Any]) -> None:
+        """Set what cancels the running turn."""
+        self.cancel = cancel
 
     def begin(self, turn: RecordedTurn) -> None:
         """Make a turn the running one."""

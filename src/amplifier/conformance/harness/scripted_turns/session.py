@@ -27,7 +27,7 @@ class ScriptedSession(ScriptPlayer):
     def __init__(self, mounted: MountedModule, case: dict[str, Any], *, endless: bool = False) -> None:
         super().__init__(mounted, case, endless=endless)
         core: Any = mounted.session.coordinator
-        self.context = ScriptedContext(
+        self.context: ScriptedContext = ScriptedContext(
             self,
             history=case.get("history", 0),
             compacts=bool(case.get("compacts")),
@@ -72,15 +72,15 @@ class ScriptedSession(ScriptPlayer):
         self._begin(script)
         execute, arguments = self.mounted.instance.execute, self.arguments(with_coordinator=with_coordinator)
         with anyio.CancelScope() as scope:
-            self.cancel = scope.cancel
+            self.cancel_by(scope.cancel)
             self.turn.outcome = await self.mounted.call(execute, **arguments, seconds=seconds)
         return self.turn
 
     async def run_and_cancel(self, suspension: int) -> RecordedTurn:
         """Run the first turn and cancel it at a suspension of a double."""
-        self.cancel_at, self.was_delivered = self.suspensions + suspension, False
+        self.cancel_from_now(suspension)
         turn = await self.run_turn()
-        self.cancel_at = 0
+        self.cancel_from_now(None)
         turn.is_cancelled = bool(self.cancelled_where)
         return turn
 
