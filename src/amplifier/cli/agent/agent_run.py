@@ -89,8 +89,7 @@ def run_agent(request: RunRequest) -> int:
         display.notice(f"amplifier: {error}", "error")
         return error.exit_code
     finally:
-        if streams.out.is_lost:
-            streams.discard_stdout()
+        streams.discard_lost()
     return agent_run.exit_code
 
 

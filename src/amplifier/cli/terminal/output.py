@@ -110,13 +110,23 @@ class StandardStreams:
         """Whether both are shown on one terminal."""
         return self.out.is_terminal and self.err.is_terminal
 
+    def discard_lost(self) -> None:
+        """Discard what is left in the buffers of lost streams: Python would try to write it at exit, and end with 120."""
+        for output, stream in ((self.out, sys.stdout), (self.err, sys.stderr)):
+            if output.is_lost:
+                _point_to_null_device(stream)
+
     @staticmethod
     def discard_stdout() -> None:
         """Point standard output to the null device, or Python reports an error at exit because the reader has gone."""
-        with suppress(OSError, ValueError, AttributeError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, sys.stdout.fileno())
-            os.close(nowhere)
+        _point_to_null_device(sys.stdout)
+
+
+def _point_to_null_device(stream: TextIO) -> None:
+    with suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def _is_terminal(stream: Any) -> bool:
