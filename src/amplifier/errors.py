@@ -180,7 +180,7 @@ class ApprovalTimeoutError(AmplifierError):
 
 
 class _ProblemsError(AmplifierError, ValueError):
-    """Carries every problem at once, so that a person mends a file in one go."""
+    """Carries every problem at once, so that a person can fix a file in one go."""
 
     def __init__(self, problems: Iterable[Problem], *, subject: str) -> None:
         self.problems: list[Problem] = list(problems)

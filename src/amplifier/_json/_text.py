@@ -115,7 +115,7 @@ def _spell_character(character: str) -> str:
 
 
 def truncate_values(value: Any, max_length: int = 180) -> Any:
-    """Copy a value with every long string in its dicts and lists cut to `max_length` characters, saying by how many."""
+    """Copy a value with every long string in its dicts and lists cut to `max_length` characters, with a note of how many were cut."""
 
     def cut(leaf: Any, _frames: Sequence[Frame]) -> Any:
         if isinstance(leaf, str) and len(leaf) > max_length:

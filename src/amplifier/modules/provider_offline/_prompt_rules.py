@@ -54,7 +54,7 @@ class Rule:
     Attributes:
         example: A sentence of this form.
         tool: The tool that it needs.
-        pattern: Matches a whole clause; a blank stands for any white space.
+        pattern: Matches a whole clause; a blank matches any white space.
         answer: Starts the answer, from the groups of the match without their quotes.
     """
 

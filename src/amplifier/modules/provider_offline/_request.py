@@ -98,7 +98,7 @@ def _results(message: Message) -> dict[str, str]:
 
 
 def _mark(request: ChatRequest, prompt: str, taken: frozenset[str]) -> str:
-    # The number and the end of the messages tell apart requests whose context leaves out all earlier ids.
+    # The number and the end of the messages distinguish requests whose context leaves out all earlier ids.
     last = _text(request.messages[-1])[-200:] if request.messages else ""
     seen = "\0".join([str(len(request.messages)), prompt, last, *sorted(taken)])
     return hashlib.sha256(seen.encode("utf-8", "surrogatepass")).hexdigest()[:10]
