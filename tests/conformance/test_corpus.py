@@ -1,7 +1,9 @@
 """The kit on a corpus of modules: every planted fault is found under its clause, no sound module gets a finding.
 
 ``corpus/<type>/faulty/<clause>_<what>.py`` breaks exactly that clause; ``corpus/<type>/sound/<what>.py`` breaks none;
-``corpus/<type>/allowed/<clause>_<what>.py`` leaves out what that clause recommends, and conforms. Each takes seconds, so `make test` checks one of each type, `make test-slow` a fixed sample, and ``make corpus`` all with three seeds.
+``corpus/<type>/allowed/<clause>_<what>.py`` leaves out what that clause recommends, and conforms.
+Each takes seconds, so `make test` checks one of each type, `make test-slow` a fixed sample, and ``make corpus`` all with three
+seeds.
 """
 
 from __future__ import annotations

@@ -34,9 +34,7 @@ async def mount(coordinator, config):
     strikes = Strikes(config.get("limit", 3))
     undo = []
     for event in config.get("events", ["tool:pre", "tool:post", "tool:error"]):
-        undo.append(
-            coordinator.hooks.register(event, strikes.on_event, priority=12, name="strikes", on_failure="deny")
-        )
+        undo.append(coordinator.hooks.register(event, strikes.on_event, priority=12, name="strikes", on_failure="deny"))
     logger.info("strikes registered for %d events", len(undo))
 
     async def cleanup():

@@ -15,7 +15,9 @@ turns = itertools.count(1)
 
 
 async def number(event, data):
-    return HookResult(action="inject_context", context_injection=f"This is prompt number {next(turns)}.", ephemeral=True)
+    return HookResult(
+        action="inject_context", context_injection=f"This is prompt number {next(turns)}.", ephemeral=True
+    )
 
 
 async def mount(coordinator, config):

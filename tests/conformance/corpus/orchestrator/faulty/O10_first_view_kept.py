@@ -141,7 +141,9 @@ class Turn:
             self.results[index] = f"Error: withheld: {verdict.reason}"
             return
         new = verdict.data or {}
-        self.results[index] = new.get("result", text) if new.get("result", text) != text else new.get("tool_result", text)
+        self.results[index] = (
+            new.get("result", text) if new.get("result", text) != text else new.get("tool_result", text)
+        )
 
     async def store_results(self):
         with anyio.CancelScope(shield=True):

@@ -27,7 +27,6 @@ def as_wire(message):
     return {"role": message.role, "content": content, "tool_call_id": message.tool_call_id}
 
 
-
 class Parrot:
     name = "parrot"
 
@@ -40,9 +39,7 @@ class Parrot:
         return ProviderInfo(id=self.name, display_name="Parrot", capabilities=["tools"], defaults=defaults)
 
     async def list_models(self):
-        return [
-            ModelInfo(id="parrot-1", display_name="Parrot", context_window=self.window, max_output_tokens=2048)
-        ]
+        return [ModelInfo(id="parrot-1", display_name="Parrot", context_window=self.window, max_output_tokens=2048)]
 
     @asynccontextmanager
     async def stream(self, request, **kwargs):

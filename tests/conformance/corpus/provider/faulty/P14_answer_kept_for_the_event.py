@@ -40,16 +40,17 @@ class Parrot:
         return ProviderInfo(id=self.name, display_name="Parrot", capabilities=["tools"], defaults=defaults)
 
     async def list_models(self):
-        return [
-            ModelInfo(id="parrot-1", display_name="Parrot", context_window=self.window, max_output_tokens=2048)
-        ]
+        return [ModelInfo(id="parrot-1", display_name="Parrot", context_window=self.window, max_output_tokens=2048)]
 
     async def complete(self, request, **kwargs):
         wire = [as_wire(message) for message in request.messages]
         await anyio.lowlevel.checkpoint()
         last = wire[-1] if wire else {"role": "user", "content": ""}
         text = json.dumps(last["content"], default=str)
-        self.blocks = blocks = [ThinkingBlock(thinking="I repeat it.", signature=f"sig-{len(text)}"), TextBlock(text=text[:500])]
+        self.blocks = blocks = [
+            ThinkingBlock(thinking="I repeat it.", signature=f"sig-{len(text)}"),
+            TextBlock(text=text[:500]),
+        ]
         if request.tools and last["role"] == "user":
             for tool in request.tools:
                 blocks.append(ToolCallBlock(id=f"call_{uuid.uuid4().hex}", name=tool.name, input={"text": text[:50]}))

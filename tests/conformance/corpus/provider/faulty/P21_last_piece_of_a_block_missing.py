@@ -69,9 +69,7 @@ class Parrot:
         return ProviderInfo(id=self.name, display_name="Parrot", capabilities=["tools"], defaults=defaults)
 
     async def list_models(self):
-        return [
-            ModelInfo(id="parrot-1", display_name="Parrot", context_window=self.window, max_output_tokens=2048)
-        ]
+        return [ModelInfo(id="parrot-1", display_name="Parrot", context_window=self.window, max_output_tokens=2048)]
 
     def stream(self, request, **kwargs):
         return Reply(self.chunks(request))

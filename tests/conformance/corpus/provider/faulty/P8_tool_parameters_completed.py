@@ -40,9 +40,7 @@ class Parrot:
         return ProviderInfo(id=self.name, display_name="Parrot", capabilities=["tools"], defaults=defaults)
 
     async def list_models(self):
-        return [
-            ModelInfo(id="parrot-1", display_name="Parrot", context_window=self.window, max_output_tokens=2048)
-        ]
+        return [ModelInfo(id="parrot-1", display_name="Parrot", context_window=self.window, max_output_tokens=2048)]
 
     async def complete(self, request, **kwargs):
         wire = [as_wire(message) for message in request.messages]

@@ -40,9 +40,7 @@ class Parrot:
         return ProviderInfo(id=self.name, display_name="Parrot", capabilities=["tools"], defaults=defaults)
 
     async def list_models(self):
-        return [
-            ModelInfo(id="parrot-1", display_name="Parrot", context_window=self.window, max_output_tokens=2048)
-        ]
+        return [ModelInfo(id="parrot-1", display_name="Parrot", context_window=self.window, max_output_tokens=2048)]
 
     async def complete(self, request, **kwargs):
         wire = [as_wire(message) for message in request.messages]
@@ -52,7 +50,13 @@ class Parrot:
         blocks = [ThinkingBlock(thinking="I repeat it.", signature=f"sig-{len(text)}"), TextBlock(text=text[:500])]
         if request.tools and last["role"] == "user":
             for tool in request.tools:
-                blocks.append(ToolCallBlock(id=f"call_{zlib.crc32((tool.name + text[:50]).encode()):08x}", name=tool.name, input={"text": text[:50]}))
+                blocks.append(
+                    ToolCallBlock(
+                        id=f"call_{zlib.crc32((tool.name + text[:50]).encode()):08x}",
+                        name=tool.name,
+                        input={"text": text[:50]},
+                    )
+                )
         asked, answered = sum(len(json.dumps(each, default=str)) for each in wire) // 4, len(text) // 4 + 1
         await self.hooks.emit(
             "llm:response",

@@ -29,7 +29,9 @@ class Delay:
         if not isinstance(seconds, int) or isinstance(seconds, bool) or not 1 <= seconds <= 3:
             return ToolResult(success=False, error={"message": "seconds has to be a number from 1 to 3"})
         code = f"import time; time.sleep({seconds})"
-        process = await anyio.open_process([sys.executable, "-I", "-S", "-c", code], stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)
+        process = await anyio.open_process(
+            [sys.executable, "-I", "-S", "-c", code], stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL
+        )
         status = await process.wait()
         return ToolResult(output={"status": status})
 

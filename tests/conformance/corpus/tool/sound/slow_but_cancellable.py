@@ -18,7 +18,12 @@ class Wait:
 
     async def execute(self, input):
         value = input.get("milliseconds")
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1 or not 0 <= value <= 1500:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (int, float))
+            or value != value // 1
+            or not 0 <= value <= 1500
+        ):
             return ToolResult(success=False, error={"message": "milliseconds is a whole number from 0 to 1500"})
         await anyio.sleep(int(value) / 1000)
         return ToolResult(output={"waited": int(value)})
