@@ -1,6 +1,6 @@
 """Repeats the last message of a slow service.
 
-Planted: a cancelled call spends two seconds in a shielded section to take leave of the service.
+Planted: a cancelled call spends two seconds in a shielded section to close the connection.
 """
 
 import json
