@@ -1,0 +1,26 @@
+"""Numbers topics in the order in which they are first mentioned.
+
+Planted: the numbers are kept in a dict of the module, for all sessions.
+"""
+
+from amplifier import ToolResult
+
+__amplifier_module_type__ = "tool"
+
+numbers = {}
+
+
+class Number:
+    name = "number_topic"
+    description = "Returns the number of a topic; new topics get the next one."
+    input_schema = {"type": "object", "properties": {"topic": {"type": "string"}}, "required": ["topic"]}
+
+    async def execute(self, input):
+        topic = input.get("topic")
+        if not isinstance(topic, str):
+            return ToolResult(success=False, error={"message": "topic has to be a string"})
+        return ToolResult(output=numbers.setdefault(topic, len(numbers) + 1))
+
+
+async def mount(coordinator, config):
+    await coordinator.mount("tools", Number())
