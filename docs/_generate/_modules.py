@@ -39,7 +39,10 @@ def modules_index() -> str:
 
 def _kind(prefix: str, ids: list[str]) -> str:
     title, contract = _KINDS[prefix]
-    rows = [(f"[{module}]({_page_of(module)})", _summary(module), REQUIRED_PACKAGES.get(module, ("", ""))[1]) for module in ids]
+    rows = [
+        (f"[{module}]({_page_of(module)})", _summary(module), REQUIRED_PACKAGES.get(module, ("", ""))[1])
+        for module in ids
+    ]
     kept = f"They keep the [{contract} contract](../contracts/{contract}.md)."
     return joined([f"## {title}", kept, table(("module", "what it does", "extra"), rows)])
 
