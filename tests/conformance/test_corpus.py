@@ -1,7 +1,9 @@
 """The kit on a corpus of modules: every planted fault is found under its clause, no sound module gets a finding.
 
-``corpus/<type>/faulty/<clause>_<what>.py`` breaks exactly that clause; ``corpus/<type>/sound/<what>.py`` breaks none. Each takes
-seconds, so `make test` checks one of each type, `make test-slow` a fixed sample, and ``make corpus`` all with three seeds.
+``corpus/<type>/faulty/<clause>_<what>.py`` breaks exactly that clause; ``corpus/<type>/sound/<what>.py`` breaks none;
+``corpus/<type>/allowed/<clause>_<what>.py`` leaves out what that clause recommends, and conforms.
+Each takes seconds, so `make test` checks one of each type, `make test-slow` a fixed sample, and ``make corpus`` all with three
+seeds.
 """
 
 from __future__ import annotations
@@ -81,3 +83,12 @@ def test_a_sound_module_gets_no_finding(file, seed):
     report = examined(file, seed)
     assert report.ok, str(report)
     assert report.recommendations == [], str(report)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("file", modules("allowed"))
+def test_a_module_without_a_recommended_feature_conforms(file, seed):
+    report = examined(file, seed)
+    assert report.ok, str(report)
+    assert {finding.clause for finding in report.recommendations} == {file.stem.partition("_")[0]}, str(report)

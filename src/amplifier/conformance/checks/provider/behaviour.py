@@ -23,7 +23,7 @@ _FLAGS = ("raw", "debug")
 _CONNECTING = ("socket.connect", "socket.getaddrinfo", "subprocess.Popen", "urllib.Request", "http.client.connect")
 
 
-@check("P12", "P13", "P20", kind="structure", types=PROVIDER)
+@check("P12", "P13", "P20", "P24", kind="structure", types=PROVIDER)
 async def describes_itself(ctx: CheckContext) -> None:
     """Calls get_info while it watches for connections, and list_models with and without credentials."""
     async with ctx.mount() as mounted:
@@ -35,13 +35,13 @@ async def describes_itself(ctx: CheckContext) -> None:
             ctx.fault("P13", f"get_info {outcome}; expected a ProviderInfo", error=outcome.error)
         else:
             for what in seen[:1]:
-                ctx.fault("P13", f"get_info tried to reach a service: {what}")
+                ctx.fault("P24", f"get_info tried to reach a service: {what}")
             defaults = outcome.value.defaults or {}
             for key in ("context_window", "max_output_tokens"):
                 if not isinstance(defaults.get(key), int):
                     ctx.fault("P20", f"the defaults of get_info have {key} {defaults.get(key)!r}; expected a number")
         await _check_models(mounted, "")
-    if ctx.faults:
+    if ctx.has_violations:
         return
     with without_secrets(ctx.loaded):
         try:
@@ -149,7 +149,7 @@ async def mixes_nothing(ctx: CheckContext) -> None:
     _check_ids(ctx, [forth, back], together)
     for number in range(_AT_ONCE):
         _check_mixture(ctx, number, [forth[number], back[number]], together[number])
-        if ctx.faults:
+        if ctx.has_violations:
             break
     ctx.fill_input({"asked at once": [to_dict(_distinct(number)) for number in range(_AT_ONCE)]})
 
