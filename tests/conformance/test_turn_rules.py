@@ -141,7 +141,9 @@ def test_an_answer_of_unknown_blocks_alone_that_is_not_stored_breaks_only_the_re
 
 
 def test_an_answer_may_be_stored_in_several_messages_and_beside_others():
-    built = TurnBuilder([{"blocks": [{"think": "hm "}, {"say": "Well. "}, {"call": "alpha"}]}, {"blocks": [{"say": "So. "}]}])
+    built = TurnBuilder(
+        [{"blocks": [{"think": "hm "}, {"say": "Well. "}, {"call": "alpha"}]}, {"blocks": [{"say": "So. "}]}]
+    )
     first, last = built.positions("stored", "assistant")
     note = LogEntry("stored", "assistant", {"role": "assistant", "content": "One moment."})
     built.turn.log.insert(last, note)

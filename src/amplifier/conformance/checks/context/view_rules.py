@@ -143,7 +143,9 @@ def _is_marked(message: Message) -> bool:
 
 def _may_be_left_of(message: Message, shown: Message) -> bool:
     """Whether a message of a view may be what a context left of a message when it shortened it."""
-    if any(shown.get(key) != message.get(key) for key in ("role", "tool_call_id")) or call_ids(shown) != call_ids(message):
+    if any(shown.get(key) != message.get(key) for key in ("role", "tool_call_id")) or call_ids(shown) != call_ids(
+        message
+    ):
         return False
     left, whole = shown.get("content"), message.get("content")
     return not left or (isinstance(left, str) and isinstance(whole, str) and left in whole)
