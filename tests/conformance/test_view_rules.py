@@ -82,6 +82,12 @@ def test_an_older_message_at_the_end_is_found_if_it_cannot_be_the_newest():
     assert clauses(history[:-1], history=history) == {"C12"}
 
 
+def test_a_summary_that_begins_like_a_message_of_the_view_is_not_out_of_order():
+    summary = {"role": "user", "content": f"{HISTORY[1]['content'][:20]}; {HISTORY[2]['content'][:20]}"}
+    assert clauses([HISTORY[0], HISTORY[1], summary, *HISTORY[CALL:]]) == set()
+    assert clauses([HISTORY[0], HISTORY[1], HISTORY[1], *HISTORY[CALL:]]) == {"C10"}
+
+
 def test_of_equal_instructions_the_last_one_may_be_shown():
     rule = spoken(60, "system", 10)
     history = [rule, spoken(70, "user", 5), spoken(71, "assistant", 5), rule, spoken(80, "user", 5)]

@@ -93,7 +93,7 @@ class _Positions:
     Attributes:
         candidates: For every message of the view the positions it may come from; empty for one that the context added.
         chosen: One of them for each, in order as far as possible; None for an added one, or one out of order.
-        displaced: The messages that are out of order.
+        displaced: The messages that are surely out of order.
     """
 
     def __init__(self, history: Sequence[Message], view: Sequence[Message]) -> None:
@@ -115,7 +115,9 @@ class _Positions:
                 places = [place for place in self.candidates[at] if place > last]
                 if places:
                     last = self.chosen[at] = places[0]
-                elif not any(_may_be_left_of(later, message) for later in history[last + 1 :]):
+                elif any(_is_surely(message, history[place]) for place in self.candidates[at]) and not any(
+                    _may_be_left_of(later, message) for later in history[last + 1 :]
+                ):
                     self.displaced.append(at)
 
     def shown(self) -> set[int]:
@@ -139,6 +141,13 @@ def _identity(message: Message) -> tuple[Any, ...]:
 
 def _is_marked(message: Message) -> bool:
     return mark_of(message) is not None or bool(message.get("tool_call_id")) or bool(call_ids(message))
+
+
+def _is_surely(shown: Message, message: Message) -> bool:
+    """Whether a message of a view cannot be one that the context added, such as a summary that begins like it."""
+    return (
+        bool(shown.get("tool_call_id") or call_ids(shown)) or shows(shown, message) or _may_be_left_of(message, shown)
+    )
 
 
 def _may_be_left_of(message: Message, shown: Message) -> bool:
