@@ -28,6 +28,16 @@ CONTRACT_PAGES = {
 """Page by file name: ``contracts/_tool.py`` becomes ``contracts/tool.md``."""
 
 
+_SOURCES = """A clause is required only if something demands it; the column "demanded by" or "recommended by" of its page names it:
+
+- `L5` and the like are the [laws of the kernel](../../explanation/design.md#the-laws).
+- `tool contract, Required` is an item of that name in the checklist of the published contract of that type of module; `module contracts` means
+  that every type has the item. The module source contract has no checklist; its invariants and Protocols take its place.
+- `contract clarifications` are decisions of this project where the published contracts leave a choice; the clause states the decision.
+
+A module that breaks a recommended clause conforms all the same, and the report lists the recommendation."""
+
+
 def contracts_index() -> str:
     """List the contracts with their first sentences."""
     rows = []
@@ -42,6 +52,7 @@ def contracts_index() -> str:
         "What a module of each type must do, and what it may expect of its host. A module needs no base class: it fits if it "
         "has the members of the Protocol. Each promise is a numbered clause; `amplifier module validate` checks every one "
         "of them, see [prove a module](../../how-to/prove-a-module.md).",
+        _SOURCES,
         table(("contract", "what it is about", "clauses: required and recommended"), rows),
     )
 
@@ -94,11 +105,12 @@ def _types_entry(tree: ast.Module) -> str:
 
 def _clause_table(title: str, clauses: Iterable[Clause]) -> str:
     rows = [
-        (clause.id, clause.text, clause.law or "", _how_checked(clause), clause.hint)
+        (clause.id, clause.text, clause.law or "", clause.source, _how_checked(clause), clause.hint)
         for clause in clauses
         if clause.level == title.lower()
     ]
-    head = ("clause", "promise", "law", "how the kit looks", "how to fix it")
+    by = {"Required": "demanded by", "Recommended": "recommended by"}[title]
+    head = ("clause", "promise", "law", by, "how the kit looks", "how to fix it")
     return joined([f"## {title}", table(head, rows)]) if rows else ""
 
 

@@ -60,7 +60,8 @@ async def test_it_runs_inside_a_loop_of_either_backend(tmp_path):
 def test_a_report_round_trips_through_json_and_is_escaped_in_its_page(tmp_path):
     source = SOUND_TOOL.replace('coordinator.mount("tools", Echo())', "return 7  # <b>")
     report = check(write_module(tmp_path, source))
-    assert broken(report) == {"A4", "T4"} or broken(report) == {"A4"}
+    assert broken(report) == {"T4"}
+    assert {found.clause for found in report.recommendations} == {"A4"}
     again = from_json(Report, to_json(report))
     assert again == report
     assert json.loads(to_json(report))["format"] == 1

@@ -122,6 +122,38 @@ def test_a_lost_signature_breaks_o24():
     assert built.clauses() == {"O24"}
 
 
+ODD = [{"blocks": [{"odd": "hm "}, {"think": "so "}, {"call": "alpha"}]}, {"blocks": [{"say": "Done. "}]}]
+
+
+def test_a_lost_block_of_an_unknown_type_breaks_only_the_recommendation():
+    built = TurnBuilder(ODD)
+    message = built.turn.log[built.positions("stored", "assistant")[0]].data
+    unknown, thought, *rest = message["content"]
+    message["content"] = [thought, *rest]
+    assert built.clauses() == {"O30"}
+    message["content"] = [unknown, *rest]
+    assert built.clauses() == {"O24"}
+
+
+def test_an_answer_of_unknown_blocks_alone_that_is_not_stored_breaks_only_the_recommendation():
+    built = TurnBuilder([{"blocks": [{"call": "alpha"}]}, {"blocks": [{"odd": "hm "}]}])
+    assert built.without(built.positions("stored", "assistant")[1]).clauses() == {"O30"}
+
+
+def test_an_answer_may_be_stored_in_several_messages_and_beside_others():
+    built = TurnBuilder(
+        [{"blocks": [{"think": "hm "}, {"say": "Well. "}, {"call": "alpha"}]}, {"blocks": [{"say": "So. "}]}]
+    )
+    first, last = built.positions("stored", "assistant")
+    note = LogEntry("stored", "assistant", {"role": "assistant", "content": "One moment."})
+    built.turn.log.insert(last, note)
+    message = built.turn.log[first].data
+    words = LogEntry("stored", "assistant", {"role": "assistant", "content": message["content"]})
+    built.turn.log[first] = LogEntry("stored", "assistant", {**message, "content": None})
+    built.turn.log.insert(first, words)
+    assert built.clauses() == set()
+
+
 def test_a_message_between_a_call_and_its_result_is_allowed():
     built = TurnBuilder()
     injected = LogEntry("stored", "system", {"role": "system", "content": "mind this"})

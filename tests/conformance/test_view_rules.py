@@ -69,6 +69,32 @@ def test_a_view_that_breaks_a_clause_is_found(view, clause):
     assert clause in clauses(view)
 
 
+@pytest.mark.parametrize("left", ["", None, "go on"])
+def test_what_is_left_of_the_newest_message_may_be_equal_to_an_older_one(left):
+    newest = {"role": "user", "content": "go on and read the file"}
+    history = [*HISTORY[:-1], {"role": "user", "content": left}, spoken(75, "assistant", 5), newest]
+    assert clauses([*history[:-1], {"role": "user", "content": left}], history=history) == set()
+    assert clauses([message for message in history[:-1] if message["role"] == "system"], history=history) == {"C12"}
+
+
+def test_an_older_message_at_the_end_is_found_if_it_cannot_be_the_newest():
+    history = [*HISTORY, {"role": "user", "content": "stop"}, {"role": "user", "content": "go on and read the file"}]
+    assert clauses(history[:-1], history=history) == {"C12"}
+
+
+def test_a_summary_that_begins_like_a_message_of_the_view_is_not_out_of_order():
+    summary = {"role": "user", "content": f"{HISTORY[1]['content'][:20]}; {HISTORY[2]['content'][:20]}"}
+    assert clauses([HISTORY[0], HISTORY[1], summary, *HISTORY[CALL:]]) == set()
+    assert clauses([HISTORY[0], HISTORY[1], HISTORY[1], *HISTORY[CALL:]]) == {"C10"}
+
+
+def test_of_equal_instructions_the_last_one_may_be_shown():
+    rule = spoken(60, "system", 10)
+    history = [rule, spoken(70, "user", 5), spoken(71, "assistant", 5), rule, spoken(80, "user", 5)]
+    assert clauses(history[1:], history=history) == set()
+    assert clauses([history[1], history[2], history[4], rule, history[4]], history=history) == {"C10"}
+
+
 def test_a_view_is_measured_against_its_budget_without_what_must_be_shown():
     budget = tokens(HISTORY) // 5
     assert clauses(HISTORY, budget) == {"C7", "C8"}

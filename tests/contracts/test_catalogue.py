@@ -119,6 +119,21 @@ def test_a_clause_carries_how_to_fix_it_and_the_functions_to_look_at(clause: Cla
     assert all(name.isidentifier() for name in clause.look_at)
 
 
+SOURCES = re.compile(
+    r"L([1-9]|10)"
+    r"|(module|tool|provider|hook|orchestrator|context) contracts?, Required"
+    r"|module source contract, (Invariants|Protocol)"
+    r"|contract clarifications: (every module|tools|providers|hooks|orchestrators|contexts|verdicts)"
+)
+"""What can demand a clause."""
+
+
+@pytest.mark.parametrize("clause", CLAUSES.values(), ids=CLAUSES)
+def test_a_required_clause_names_what_demands_it(clause: Clause) -> None:
+    assert clause.source
+    assert clause.level == "recommended" or SOURCES.fullmatch(clause.source)
+
+
 def test_no_two_clauses_have_the_same_text() -> None:
     texts = [clause.text for clause in CLAUSES.values()]
     assert len(set(texts)) == len(texts)

@@ -18,6 +18,8 @@ class Clause:
         text: The promise in one sentence that a test can decide.
         level: A module that breaks a required clause is not conformant; breaking a recommended one is only reported.
         law: The law of the kernel that rests on this promise, such as ``L2``, if one does.
+        source: What demands or recommends it: a checklist of a published contract (``tool contract, Required``), a law
+            (``L5``), or a clarification by this project (``contract clarifications: contexts``).
         hint: How to fix a module that breaks it.
         look_at: Functions of a module's source that keep the promise, the likeliest first; ``mount`` is its entry
             point, whatever that is called. Empty when any function of the module may break it.
@@ -27,17 +29,20 @@ class Clause:
     text: str
     level: Level
     law: str | None = None
+    source: str = field(default="", kw_only=True)
     hint: str = field(default="", kw_only=True)
     look_at: tuple[str, ...] = field(default=(), kw_only=True)
 
 
-def required(clause_id: str, text: str, *, law: str | None = None, hint: str, look_at: tuple[str, ...] = ()) -> Clause:
-    """Define a promise that every conformant module keeps."""
-    return Clause(clause_id, text, "required", law, hint=hint, look_at=look_at)
+def required(
+    clause_id: str, text: str, *, law: str | None = None, source: str, hint: str, look_at: tuple[str, ...] = ()
+) -> Clause:
+    """Define a promise that every conformant module keeps; ``source`` demands it."""
+    return Clause(clause_id, text, "required", law, source=source, hint=hint, look_at=look_at)
 
 
 def recommended(
-    clause_id: str, text: str, *, law: str | None = None, hint: str, look_at: tuple[str, ...] = ()
+    clause_id: str, text: str, *, law: str | None = None, source: str, hint: str, look_at: tuple[str, ...] = ()
 ) -> Clause:
     """Define a promise that good modules keep."""
-    return Clause(clause_id, text, "recommended", law, hint=hint, look_at=look_at)
+    return Clause(clause_id, text, "recommended", law, source=source, hint=hint, look_at=look_at)

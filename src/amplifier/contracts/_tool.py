@@ -98,23 +98,27 @@ CLAUSES: tuple[Clause, ...] = (
     required(
         "T1",
         "The tool has a name, a description and an async execute(input).",
+        source="tool contract, Required",
         hint="Give the tool a name, a description and async def execute(self, input).",
     ),
     required(
         "T2",
         "The name is a non-empty string that stays the same for the life of the tool.",
+        source="contract clarifications: tools",
         hint="Set the name once, in the constructor or on the class.",
         look_at=("name",),
     ),
     required(
         "T3",
         "The description is a non-empty string that stays the same for the life of the tool.",
+        source="contract clarifications: tools",
         hint="Set the description once, and write it for the model.",
         look_at=("description",),
     ),
     required(
         "T4",
         "The tool is mounted at 'tools', unless mount declined by returning None.",
+        source="tool contract, Required",
         hint='Call coordinator.mount("tools", tool) or return the tool from mount.',
         look_at=("mount",),
     ),
@@ -122,18 +126,21 @@ CLAUSES: tuple[Clause, ...] = (
         "T5",
         "Any JSON object given to execute gets a ToolResult back, however wrong its keys and values.",
         law="L4",
+        source="tool contract, Required",
         hint="Read every key with .get and test what you got before you use it; return a ToolResult on every path.",
     ),
     required(
         "T6",
         "A failure is returned as success=False with an error, not raised.",
         law="L4",
+        source="tool contract, Required",
         hint='Return ToolResult(success=False, error={"message": "..."}) instead of raising or of success=True.',
     ),
     required(
         "T7",
         "A schema, if get_schema() or input_schema gives one, is a valid JSON Schema of an object and stays "
         "the same for the life of the tool.",
+        source="contract clarifications: tools",
         hint='Return a dict with "type": "object", and try it with a JSON Schema validator.',
         look_at=("get_schema", "input_schema"),
     ),
@@ -141,6 +148,7 @@ CLAUSES: tuple[Clause, ...] = (
         "T8",
         "A schema is accurate: an input that it accepts is not refused for its shape, for want of another"
         " key, type or value than it names; accepting more than it states is allowed.",
+        source="contract clarifications: tools",
         hint="Name in the schema exactly the keys and types that execute reads, and those it cannot do without as "
         "required.",
         look_at=("get_schema", "input_schema", "execute"),
@@ -149,6 +157,7 @@ CLAUSES: tuple[Clause, ...] = (
         "T9",
         "The output and the error of every result are JSON.",
         law="L6",
+        source="contract clarifications: tools",
         hint="Turn what you return into dicts, lists, strings, numbers, booleans and None.",
     ),
     required(
@@ -156,32 +165,38 @@ CLAUSES: tuple[Clause, ...] = (
         "Concurrent calls do not mix: each gets the result of its own input, no effect is lost, and a result "
         "does not change once it is given.",
         law="L8",
+        source="contract clarifications: tools",
         hint="Keep what belongs to one call in local variables, not on the tool.",
     ),
     recommended(
         "T11",
         "The tool gives a JSON Schema of its input through get_schema() or input_schema.",
+        source="tool contract, Recommended",
         hint="Add get_schema() with the JSON Schema of the input.",
     ),
     recommended(
         "T12",
         "Input is checked before any work begins, so that a refused input has no effect.",
+        source="tool contract, Recommended",
         hint="Check all of the input before the first side effect.",
     ),
     recommended(
         "T13",
         "What the tool has to report goes to the logging module; nothing is printed.",
+        source="tool contract, Recommended",
         hint="Use logging.getLogger(__name__) instead of print.",
     ),
     recommended(
         "T14",
         "The name is snake_case and at most 64 characters long.",
+        source="recommendation of this project",
         hint="Use lower-case words joined by underscores.",
     ),
-    required(
+    recommended(
         "T15",
         "execute does not change the input it was given.",
         law="L5",
+        source="recommendation of this project",
         hint="Copy what you want to change; the transcript keeps the input you were given.",
     ),
 )

@@ -21,7 +21,7 @@ import attrs
 from amplifier.conformance.harness.calls.outcome import CALL_SECONDS, Outcome, call_with_deadline
 from amplifier.conformance.harness.resources.private_directories import fill_placeholders, private_directories
 from amplifier.conformance.target.load import LoadedTarget
-from amplifier.contracts import CONTRACTS
+from amplifier.contracts import CONTRACTS, clauses_for
 from amplifier.kernel import AmplifierSession
 from amplifier.loading import ModuleLoader
 from amplifier.testing import EventRecorder, MockApprovalSystem, MockContextManager, MockDisplaySystem
@@ -215,6 +215,12 @@ class CheckContext:
     def fresh(self) -> CheckContext:
         """The same context without faults and notes, for a trial whose faults may not count."""
         return attrs.evolve(self, faults=[], notes=[])
+
+    @property
+    def has_violations(self) -> bool:
+        """Whether a required clause was found broken; a broken recommendation is no reason to stop looking."""
+        clauses = {clause.id: clause for clause in clauses_for(self.loaded.module_type)}  # type: ignore[arg-type]
+        return any(clauses[fault.clause].level == "required" for fault in self.faults)
 
     @property
     def configs(self) -> list[dict[str, Any]]:

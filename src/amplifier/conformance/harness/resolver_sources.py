@@ -139,9 +139,12 @@ def resolver_of(mounted: Any) -> Any:
     """The resolver of a mounted module: what was mounted, or what mount returned; None if there is none."""
     if mounted.instance is not None:
         return mounted.instance
-    returned = mounted.returned
-    is_resolver = callable(getattr(returned, "resolve", None)) or callable(getattr(returned, "async_resolve", None))
-    return returned if is_resolver and not isinstance(returned, type) else None
+    return mounted.returned if is_resolver(mounted.returned) else None
+
+
+def is_resolver(value: Any) -> bool:
+    """Whether a value has one of the methods of a resolver."""
+    return not isinstance(value, type) and bool(methods_of(value))
 
 
 def methods_of(resolver: Any) -> list[Callable[..., Any]]:

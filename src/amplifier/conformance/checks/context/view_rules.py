@@ -93,7 +93,7 @@ class _Positions:
     Attributes:
         candidates: For every message of the view the positions it may come from; empty for one that the context added.
         chosen: One of them for each, in order as far as possible; None for an added one, or one out of order.
-        displaced: The messages that are out of order.
+        displaced: The messages that are surely out of order.
     """
 
     def __init__(self, history: Sequence[Message], view: Sequence[Message]) -> None:
@@ -112,10 +112,12 @@ class _Positions:
             for at, message in enumerate(view):
                 if _rank(message) != rank or not self.candidates[at]:
                     continue
-                later = [place for place in self.candidates[at] if place > last]
-                if later:
-                    last = self.chosen[at] = later[0]
-                else:
+                places = [place for place in self.candidates[at] if place > last]
+                if places:
+                    last = self.chosen[at] = places[0]
+                elif any(_is_surely(message, history[place]) for place in self.candidates[at]) and not any(
+                    _may_be_left_of(later, message) for later in history[last + 1 :]
+                ):
                     self.displaced.append(at)
 
     def shown(self) -> set[int]:
@@ -141,6 +143,23 @@ def _is_marked(message: Message) -> bool:
     return mark_of(message) is not None or bool(message.get("tool_call_id")) or bool(call_ids(message))
 
 
+def _is_surely(shown: Message, message: Message) -> bool:
+    """Whether a message of a view cannot be one that the context added, such as a summary that begins like it."""
+    return (
+        bool(shown.get("tool_call_id") or call_ids(shown)) or shows(shown, message) or _may_be_left_of(message, shown)
+    )
+
+
+def _may_be_left_of(message: Message, shown: Message) -> bool:
+    """Whether a message of a view may be what a context left of a message when it shortened it."""
+    if any(shown.get(key) != message.get(key) for key in ("role", "tool_call_id")) or call_ids(shown) != call_ids(
+        message
+    ):
+        return False
+    left, whole = shown.get("content"), message.get("content")
+    return not left or (isinstance(left, str) and isinstance(whole, str) and left in whole)
+
+
 # ── the clauses ──
 
 
@@ -152,7 +171,8 @@ def _order(history: Sequence[Message], view: Sequence[Message], places: _Positio
         if place is None:
             continue
         # Showing instructions earlier than they were given is common; showing them later changes their meaning.
-        if _rank(view[at]) and place < newest_before:
+        # Of equal instructions it may be the last one that is shown.
+        if _rank(view[at]) and max(places.candidates[at]) < newest_before:
             yield "C10", f"the view shows the instruction {_short(view[at])} after messages that came later"
             return
         if not _rank(view[at]):
@@ -202,7 +222,8 @@ def _newest(history: Sequence[Message], view: Sequence[Message]) -> Iterator[Vio
     last = view[-1]
     if shows(last, newest) or (_identity(last) == _identity(newest) and _is_marked(newest)):
         return
-    is_older = any(shows(last, message) for message in history[:-1])
+    # What is left of a shortened message may be equal to an older message.
+    is_older = any(shows(last, message) for message in history[:-1]) and not _may_be_left_of(newest, last)
     if last["role"] != newest["role"] or is_older or last.get("tool_call_id") != newest.get("tool_call_id"):
         yield "C12", f"the view ends with {_short(last)}; expected the newest message, {_short(newest)}"
 

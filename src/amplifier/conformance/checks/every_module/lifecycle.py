@@ -9,6 +9,7 @@ from amplifier.conformance.harness.calls.cancelled import cancel_at_every_suspen
 from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.coverage import DECLINED
 from amplifier.conformance.harness.mounted_module import CLEANUP_SECONDS, CheckContext, MountedModule, MountFailed
+from amplifier.conformance.harness.resolver_sources import is_resolver
 from amplifier.conformance.harness.resources.leftovers import new_tasks, task_ids
 from amplifier.conformance.harness.resources.private_directories import CANARY
 from amplifier.conformance.harness.resources.snapshot import Resources, files_below
@@ -30,7 +31,10 @@ async def mounts(ctx: CheckContext) -> None:
     async with ctx.mount() as mounted:
         kind, returned = ctx.loaded.module_type, mounted.returned
         contract = CONTRACTS[kind]  # type: ignore[index]  # checked when it was loaded
-        is_instance = kind not in ("hook", "resolver") and isinstance(returned, contract.protocol)
+        if kind == "resolver":
+            is_instance = is_resolver(returned)
+        else:
+            is_instance = kind != "hook" and isinstance(returned, contract.protocol)
         if not (returned is None or callable(returned) or is_instance or mounted.is_structured):
             ctx.fault("A4", f"mount returned {type(returned).__name__}; expected a cleanup, a {kind} or None")
         if isinstance(returned, type):

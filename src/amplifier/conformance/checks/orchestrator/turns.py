@@ -32,7 +32,7 @@ from amplifier.conformance.target.source_literals import settings_in
 
 LOOPS = ("orchestrator",)
 
-EVERY_TURN = ("O3", "O4", "O5", "O6", "O7", "O8", "O9", "O10", "O11", "O12", "O13", "O14", "O24")
+EVERY_TURN = ("O3", "O4", "O5", "O6", "O7", "O8", "O9", "O10", "O11", "O12", "O13", "O14", "O24", "O30")
 """The clauses that any turn may break."""
 
 ONE_TOOL: dict[str, Any] = {

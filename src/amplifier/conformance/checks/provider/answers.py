@@ -212,7 +212,7 @@ def _check_echo(ctx: CheckContext, request: ChatRequest, response: Any) -> None:
 
 
 @check(
-    "P3", "P4", "P5", "P6", "P8", "P9", "P10", "P11", "P14", "P19",
+    "P3", "P4", "P5", "P6", "P8", "P9", "P10", "P11", "P14", "P19", "P23",
     kind="behaviour", types=PROVIDER, inputs="provider_dialogues",
 )  # fmt: skip
 async def leads_a_conversation(ctx: CheckContext) -> None:
@@ -220,7 +220,7 @@ async def leads_a_conversation(ctx: CheckContext) -> None:
     await _converse(ctx, ctx.case)
 
 
-@check("P3", "P4", "P5", "P6", "P8", "P9", "P10", "P11", "P14", "P19", kind="behaviour", types=PROVIDER)
+@check("P3", "P4", "P5", "P6", "P8", "P9", "P10", "P11", "P14", "P19", "P23", kind="behaviour", types=PROVIDER)
 async def leads_usual_conversations(ctx: CheckContext) -> None:
     """Holds usual conversations: a tool call in every turn, plain answers, and no tools offered."""
     tool = "Please use a tool."
@@ -231,7 +231,7 @@ async def leads_usual_conversations(ctx: CheckContext) -> None:
     ):
         await _converse(ctx, case)
         ctx.fill_input(case)
-        if ctx.faults:
+        if ctx.has_violations:
             return
 
 
@@ -245,7 +245,7 @@ async def _converse(ctx: CheckContext, case: dict[str, Any]) -> None:
         budget = Budget(ctx, _CONVERSATION_SECONDS)
         for words in [*case["words"][1:], ""]:
             response = await dialogue.turn(request, case["options"])
-            if response is None or ctx.faults or budget.is_spent():
+            if response is None or ctx.has_violations or budget.is_spent():
                 return
             request = continued(request, response, words)
 
@@ -268,7 +268,7 @@ class _Dialogue:
             await self._check_failure(outcome, request, options)
             return None
         response = outcome.value
-        if not isinstance(response, ChatResponse) or self._ctx.faults:
+        if not isinstance(response, ChatResponse) or self._ctx.has_violations:
             return None
         again = sorted({call.id for call in calls_of(response)} & self._ids)
         if again:
@@ -354,18 +354,19 @@ async def response_events(mounted: MountedModule, wanted: int) -> list[dict[str,
 
 
 def _check_events(ctx: CheckContext, response: ChatResponse, events: list[dict[str, Any]]) -> None:
-    """Report an llm:response event that lacks the usage of its response."""
+    """Report an llm:response event that is missing, or lacks the usage of its response."""
     if not events:
-        ctx.fault("P11", "complete returned and llm:response was not emitted")
+        if not any(fault.clause == "P11" for fault in ctx.faults):
+            ctx.fault("P11", "complete returned and llm:response was not emitted")
         return
     usage = events[-1].get("usage")
     usage = to_dict(usage) if isinstance(usage, Usage) else usage
     if not isinstance(usage, dict):
-        ctx.fault("P11", f"llm:response was emitted with usage {usage!r}; expected a dict")
+        ctx.fault("P23", f"llm:response was emitted with usage {usage!r}; expected a dict")
         return
     for key in _USAGE_KEYS:
         if not isinstance(usage.get(key), int):
-            ctx.fault("P11", f"llm:response was emitted with usage {usage!r}, without {key!r}")
+            ctx.fault("P23", f"llm:response was emitted with usage {usage!r}, without {key!r}")
             return
     counted = response.usage
     assert isinstance(counted, Usage)  # checked before
@@ -375,7 +376,7 @@ def _check_events(ctx: CheckContext, response: ChatResponse, events: list[dict[s
     for key in compared:
         if usage.get(key) != getattr(counted, key):
             what = f"the response has {key}={getattr(counted, key)}; llm:response has {usage.get(key)!r}"
-            ctx.fault("P11", what)
+            ctx.fault("P23", what)
             return
 
 

@@ -23,7 +23,7 @@ _FLAGS = ("raw", "debug")
 _CONNECTING = ("socket.connect", "socket.getaddrinfo", "subprocess.Popen", "urllib.Request", "http.client.connect")
 
 
-@check("P12", "P13", "P20", kind="structure", types=PROVIDER)
+@check("P12", "P13", "P20", "P24", kind="structure", types=PROVIDER)
 async def describes_itself(ctx: CheckContext) -> None:
     """Calls get_info while it watches for connections, and list_models with and without credentials."""
     async with ctx.mount() as mounted:
@@ -35,13 +35,13 @@ async def describes_itself(ctx: CheckContext) -> None:
             ctx.fault("P13", f"get_info {outcome}; expected a ProviderInfo", error=outcome.error)
         else:
             for what in seen[:1]:
-                ctx.fault("P13", f"get_info tried to reach a service: {what}")
+                ctx.fault("P24", f"get_info tried to reach a service: {what}")
             defaults = outcome.value.defaults or {}
             for key in ("context_window", "max_output_tokens"):
                 if not isinstance(defaults.get(key), int):
                     ctx.fault("P20", f"the defaults of get_info have {key} {defaults.get(key)!r}; expected a number")
         await _check_models(mounted, "")
-    if ctx.faults:
+    if ctx.has_violations:
         return
     with without_secrets(ctx.loaded):
         try:
@@ -146,10 +146,12 @@ async def mixes_nothing(ctx: CheckContext) -> None:
         return
     if heard < _AT_ONCE:
         ctx.fault("P11", f"{_AT_ONCE} calls at once emitted llm:response {heard} times")
+    # Once more in turn, because responses may depend on the time.
+    later = await _in_turn(ctx, range(_AT_ONCE))
     _check_ids(ctx, [forth, back], together)
     for number in range(_AT_ONCE):
-        _check_mixture(ctx, number, [forth[number], back[number]], together[number])
-        if ctx.faults:
+        check_mixture(ctx, number, [forth[number], back[number], later[number]], together[number])
+        if ctx.has_violations:
             break
     ctx.fill_input({"asked at once": [to_dict(_distinct(number)) for number in range(_AT_ONCE)]})
 
@@ -189,7 +191,8 @@ def _check_ids(ctx: CheckContext, in_turn: list[list[Any]], together: list[Any])
         ctx.fault("P14", f"asked in turn no id is given twice; asked at once {again[0]!r} is")
 
 
-def _check_mixture(ctx: CheckContext, number: int, in_turn: list[Any], together: Any) -> None:
+def check_mixture(ctx: CheckContext, number: int, in_turn: list[Any], together: Any) -> None:
+    """Report a response that differs from those to the same request sent alone because of other requests."""
     text = without_ids(together)
     alone = [without_ids(each) for each in in_turn]
     others = [other for other in range(_AT_ONCE) if other != number]
@@ -198,7 +201,7 @@ def _check_mixture(ctx: CheckContext, number: int, in_turn: list[Any], together:
         ctx.fault("P14", f"the answer to request {number} speaks of request {mixed[0]}, which is another's")
     elif all(f"{number}zebra" in each for each in alone) and f"{number}zebra" not in text:
         ctx.fault("P14", f"asked in turn the answer to request {number} speaks of it; asked beside others it does not")
-    elif alone[0] == alone[1] and f"{number}zebra" in alone[0] and text != alone[0]:
+    elif len(set(alone)) == 1 and f"{number}zebra" in alone[0] and text != alone[0]:
         # The response depends on the request alone, whatever came before it.
         what = f"asked in turn request {number} gets {alone[0][:200]}; asked beside others {text[:200]}"
         ctx.fault("P14", what)

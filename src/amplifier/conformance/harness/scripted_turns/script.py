@@ -161,9 +161,14 @@ class Answer:
         """A word that only the hook result at the provider:request before it contains."""
         return f"provider-request-{self.number}x"
 
-    def structured(self) -> list[dict[str, Any]]:
-        """Its blocks that are neither text nor calls, as JSON without empty members."""
-        found = [block_of(block, self.calls) for block in self.blocks if not {"say", "call"} & block.keys()]
+    def structured(self, *, also: tuple[str, ...] = ("odd",)) -> list[dict[str, Any]]:
+        """Its blocks that are neither text nor calls, as JSON without empty members.
+
+        Args:
+            also: Kinds of blocks to include beside those that the contract defines.
+        """
+        kinds = {"think", "sealed", "reason", *also}
+        found = [block_of(block, self.calls) for block in self.blocks if kinds & block.keys()]
         return [{key: value for key, value in to_dict(block).items() if value is not None} for block in found]
 
     def response(self) -> ChatResponse:

@@ -309,35 +309,52 @@ def _check_transcript(turn: RecordedTurn) -> Iterator[Violation]:
             return
     for position, answer in turn.answers:
         stored_at = _stored_at(turn, position, answer)
-        yield from _check_stored(turn, stored_at, answer)
+        yield from _check_stored(turn, position, stored_at, answer)
         if answer.calls:
             yield from _check_results(turn, position, stored_at, answer)
 
 
-def _check_stored(turn: RecordedTurn, stored_at: int | None, answer: Answer) -> Iterator[Violation]:
+def _check_stored(turn: RecordedTurn, position: int, stored_at: int | None, answer: Answer) -> Iterator[Violation]:
+    defined = answer.structured(also=())
     if stored_at is None:
-        has_content = answer.number and (answer.calls or answer.texts or answer.structured())
-        if has_content and not turn.is_cancelled and not turn.was_stopped:
+        if not answer.number or turn.is_cancelled or turn.was_stopped:
+            return
+        if answer.calls or answer.texts or defined:
             yield "O24", f"the model's answer {answer.texts or [call.id for call in answer.calls]} was not stored"
+        elif answer.structured():
+            yield "O30", f"the model's answer {answer.structured()} was not stored"
         return
-    content = turn.log[stored_at].data.get("content")
-    words = words_of(turn.log[stored_at].data)
+    # A loop may store an answer in several messages, and messages of its own beside it.
+    until = min((at for at in turn.positions("answered") if at > position), default=len(turn.log))
+    places = {at for at in turn.positions("stored", "assistant") if position < at < until} | {stored_at}
+    messages = [turn.log[at].data for at in sorted(places)]
+    words = words_of(messages)
     for text in answer.texts:
         if text.strip() not in words:
             yield "O24", f"the text {text[:60]!r} of an answer was not stored with it"
     for call in answer.calls:
         if call.key not in words:
             yield "O24", f"the arguments of the call {call.id!r} were not stored with the answer"
-    blocks = content if isinstance(content, list) else []
+    contents = [message.get("content") for message in messages]
+    blocks = [block for content in contents if isinstance(content, list) for block in content]
+    for clause, expected in (("O24", defined), ("O30", answer.structured())):
+        missing = _first_missing(expected, blocks)
+        if missing is not None:
+            what = f"a {missing['type']} block was not stored as it came: {missing}"
+            yield clause, f"{what}; stored was {str(contents[0] if len(contents) == 1 else contents)[:160]}"
+            return
+
+
+def _first_missing(expected: list[dict[str, Any]], blocks: list[Any]) -> dict[str, Any] | None:
+    """The first expected block that the blocks do not hold in that order; None if they hold all."""
     position = 0
-    for expected in answer.structured():
-        while position < len(blocks) and not _holds(blocks[position], expected):
+    for each in expected:
+        while position < len(blocks) and not _holds(blocks[position], each):
             position += 1
         if position == len(blocks):
-            what = f"a {expected['type']} block was not stored as it came: {expected}"
-            yield "O24", f"{what}; stored was {str(content)[:160]}"
-            return
+            return each
         position += 1
+    return None
 
 
 def _holds(block: Any, expected: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""P11: input and output are swapped in the event."""
+"""P23: usage is told under the service's own keys."""
 
 import uuid
 
@@ -39,7 +39,7 @@ class Parrot:
         asked = sum(len(text_of(message)) for message in request.messages) // 4
         given = 10 * len(blocks)
         usage = Usage(input_tokens=asked, output_tokens=given, total_tokens=asked + given)
-        told = {"input_tokens": given, "output_tokens": asked}
+        told = {"prompt_tokens": asked, "completion_tokens": given}
         await self.hooks.emit("llm:response", {"provider": self.name, "status": "ok", "usage": told})
         return ChatResponse(content=blocks, tool_calls=calls or None, usage=usage)
 

@@ -1,4 +1,7 @@
-"""Sound: translates the seven known block types by a table; mount returns the loop."""
+"""A loop that translates blocks by a table.
+
+Planted: the table of block types lacks redacted_thinking, which is lost.
+"""
 
 import json
 
@@ -12,7 +15,6 @@ __amplifier_module_type__ = "orchestrator"
 FIELDS = {
     "text": ("text",),
     "thinking": ("thinking", "signature"),
-    "redacted_thinking": ("data",),
     "tool_call": ("id", "name", "input"),
     "tool_result": ("tool_call_id", "output"),
     "image": ("source",),
@@ -181,4 +183,4 @@ def as_messages(verdict):
 
 
 async def mount(coordinator, config):
-    return Loop(coordinator, config)
+    await coordinator.mount("orchestrator", Loop(coordinator, config))

@@ -1,6 +1,9 @@
-"""P11: what came from the cache is in the response and not in the event."""
+"""P24: get_info asks the service how large its window is."""
 
 import uuid
+
+import contextlib
+import socket
 
 from amplifier import ChatResponse, ModelInfo, ProviderInfo, TextBlock, ToolCall, ToolCallBlock, Usage
 
@@ -21,6 +24,8 @@ class Parrot:
 
     def get_info(self):
         defaults = {"context_window": 8000, "max_output_tokens": 1000}
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", 9), timeout=0.05).close()
         return ProviderInfo(id="parrot", display_name="Parrot", defaults=defaults)
 
     async def list_models(self):
@@ -38,7 +43,7 @@ class Parrot:
         calls = [ToolCall(id=b.id, name=b.name, arguments=dict(b.input)) for b in blocks if b.type == "tool_call"]
         asked = sum(len(text_of(message)) for message in request.messages) // 4
         given = 10 * len(blocks)
-        usage = Usage(input_tokens=asked, output_tokens=given, total_tokens=asked + given, cache_read_tokens=asked // 2)
+        usage = Usage(input_tokens=asked, output_tokens=given, total_tokens=asked + given)
         told = {"input_tokens": asked, "output_tokens": given}
         await self.hooks.emit("llm:response", {"provider": self.name, "status": "ok", "usage": told})
         return ChatResponse(content=blocks, tool_calls=calls or None, usage=usage)

@@ -1,9 +1,6 @@
-"""P13: get_info asks the service how large its window is."""
+"""P23: input and output are swapped in the event."""
 
 import uuid
-
-import contextlib
-import socket
 
 from amplifier import ChatResponse, ModelInfo, ProviderInfo, TextBlock, ToolCall, ToolCallBlock, Usage
 
@@ -24,8 +21,6 @@ class Parrot:
 
     def get_info(self):
         defaults = {"context_window": 8000, "max_output_tokens": 1000}
-        with contextlib.suppress(OSError):
-            socket.create_connection(("127.0.0.1", 9), timeout=0.05).close()
         return ProviderInfo(id="parrot", display_name="Parrot", defaults=defaults)
 
     async def list_models(self):
@@ -44,7 +39,7 @@ class Parrot:
         asked = sum(len(text_of(message)) for message in request.messages) // 4
         given = 10 * len(blocks)
         usage = Usage(input_tokens=asked, output_tokens=given, total_tokens=asked + given)
-        told = {"input_tokens": asked, "output_tokens": given}
+        told = {"input_tokens": given, "output_tokens": asked}
         await self.hooks.emit("llm:response", {"provider": self.name, "status": "ok", "usage": told})
         return ChatResponse(content=blocks, tool_calls=calls or None, usage=usage)
 

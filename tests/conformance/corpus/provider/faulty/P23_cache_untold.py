@@ -1,4 +1,4 @@
-"""P11: usage is told under the service's own keys."""
+"""P23: what came from the cache is in the response and not in the event."""
 
 import uuid
 
@@ -38,8 +38,8 @@ class Parrot:
         calls = [ToolCall(id=b.id, name=b.name, arguments=dict(b.input)) for b in blocks if b.type == "tool_call"]
         asked = sum(len(text_of(message)) for message in request.messages) // 4
         given = 10 * len(blocks)
-        usage = Usage(input_tokens=asked, output_tokens=given, total_tokens=asked + given)
-        told = {"prompt_tokens": asked, "completion_tokens": given}
+        usage = Usage(input_tokens=asked, output_tokens=given, total_tokens=asked + given, cache_read_tokens=asked // 2)
+        told = {"input_tokens": asked, "output_tokens": given}
         await self.hooks.emit("llm:response", {"provider": self.name, "status": "ok", "usage": told})
         return ChatResponse(content=blocks, tool_calls=calls or None, usage=usage)
 
