@@ -89,7 +89,7 @@ def run_agent(request: RunRequest) -> int:
         display.notice(f"amplifier: {error}", "error")
         return error.exit_code
     finally:
-        streams.discard_lost()
+        streams.discard_unwritable()
     return agent_run.exit_code
 
 

@@ -110,10 +110,13 @@ class StandardStreams:
         """Whether both are shown on one terminal."""
         return self.out.is_terminal and self.err.is_terminal
 
-    def discard_lost(self) -> None:
-        """Discard what is left in the buffers of lost streams: Python would try to write it at exit, and end with 120."""
-        for output, stream in ((self.out, sys.stdout), (self.err, sys.stderr)):
-            if output.is_lost:
+    @staticmethod
+    def discard_unwritable() -> None:
+        """Discard what streams whose reader has gone still buffer: Python would try to write it at exit, and end with 120."""
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError):
                 _point_to_null_device(stream)
 
     @staticmethod
