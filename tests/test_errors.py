@@ -93,11 +93,16 @@ MESSAGE = "what was found, what was expected, what to do"
 SAMPLES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "SessionBusyError": ((MESSAGE,), {"session_id": "s-1"}),
     "ExecutionCancelled": ((MESSAGE,), {"session_id": "s-1", "was_immediate": False, "reason": "Ctrl-C"}),
+    "ExecutionDenied": ((MESSAGE,), {"event": "prompt:submit", "reason": "not today"}),
     "ExecutionTimeout": ((MESSAGE,), {"session_id": "s-1", "seconds": 2.5}),
     "DeadlineExceeded": ((MESSAGE,), {"operation": "mount", "module": "tool-x", "seconds": 120.0}),
     "HookRecursionError": ((MESSAGE,), {"chain": ("tool:pre", "tool:post")}),
     "PlanError": (([("$.session", "is missing"), ("$.tools[0]", "has no module")],), {"subject": "plan.yaml"}),
     "ModelError": (([("content[2].text", "expected str, got int")],), {"subject": "Message"}),
+    "ResultError": (
+        ([("$.price", "expected a number")],),
+        {"subject": "the answer does not fit Invoice", "result_type": "Invoice", "answer": "{}"},
+    ),
     "ContractError": ((MESSAGE,), {"module": "loop-x", "clause": "ORC-1"}),
     "MissingExtraError": (("the command line",), {"extra": "cli", "missing": "click"}),
     "ModuleNotFoundError": ((MESSAGE,), {"module_id": "tool-x", "searched": ("here", "there"), "suggestion": "tool-y"}),

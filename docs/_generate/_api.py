@@ -39,6 +39,7 @@ API_PAGES = {
     "amplifier.kernel": "kernel",
     "amplifier.models": "models",
     "amplifier.contracts": "contracts",
+    "amplifier.answers": "answers",
     "amplifier.plan": "plan",
     "amplifier.loading": "loading",
     "amplifier.testing": "testing",

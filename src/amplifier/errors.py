@@ -12,6 +12,8 @@
     ├── ApprovalTimeoutError                      raised by approval systems that gave up waiting
     ├── PlanError (ValueError)                    the mount plan is wrong; carries every problem with its path
     ├── ModelError (ValueError)                   data does not fit a model; carries every problem with its path
+    ├── ResultError (ValueError)                  the model's answer does not fit the type that was asked for
+    ├── ExecutionDenied                           a hook denied the prompt or the model call of a turn
     ├── ContractError                             a module broke the contract of its kind
     ├── ContainedError                            third-party code raised what is not an Exception, such as SystemExit
     │   └── SpuriousCancellation                  it raised a cancellation although nothing was cancelled
@@ -52,6 +54,7 @@ __all__ = [
     "ContractError",
     "DeadlineExceeded",
     "ExecutionCancelled",
+    "ExecutionDenied",
     "ExecutionTimeout",
     "HookRecursionError",
     "InvalidRequestError",
@@ -71,6 +74,7 @@ __all__ = [
     "ProviderUnavailableError",
     "QuotaExceededError",
     "RateLimitError",
+    "ResultError",
     "SessionBusyError",
     "SessionError",
     "SessionStateError",
@@ -150,6 +154,20 @@ class ExecutionTimeout(AmplifierError, TimeoutError):
         self.seconds = seconds
 
 
+class ExecutionDenied(AmplifierError):
+    """A hook denied what a turn cannot go on without: its prompt or a model call. A denied tool call is a result for the model.
+
+    Attributes:
+        event: What was denied: ``prompt:submit`` or ``provider:request``.
+        reason: What the hook gave as its reason; may be empty.
+    """
+
+    def __init__(self, message: str, *, event: str | None = None, reason: str | None = None) -> None:
+        super().__init__(message)
+        self.event = event
+        self.reason = reason
+
+
 class DeadlineExceeded(AmplifierError, TimeoutError):
     """One call into a module overran its deadline and was cancelled.
 
@@ -224,6 +242,23 @@ class ModelError(_ProblemsError):
         problems: Pairs of path (``content[2].text``; empty for the whole value) and what is wrong there.
         subject: What was being read or written, usually the model's name.
     """
+
+
+class ResultError(_ProblemsError):
+    """The model's answer does not fit the type that the caller asked for, also after it was shown the problems.
+
+    Attributes:
+        problems: Pairs of path (``$.items[2].price``; ``$`` for the whole value) and what is wrong there.
+        result_type: The name of the type.
+        answer: The answer as the model gave it, at most 2,000 characters of it.
+    """
+
+    def __init__(
+        self, problems: Iterable[Problem], *, subject: str | None = None, result_type: str = "", answer: str = ""
+    ) -> None:
+        super().__init__(problems, subject=subject or f"the answer does not fit {result_type or 'the result type'}")
+        self.result_type = result_type
+        self.answer = answer
 
 
 class ContractError(AmplifierError):

@@ -245,4 +245,4 @@ async def test_f37_turn_without_text_is_a_broken_contract(outcome):
         assert caught.value.module == "Loop"
         assert session.status.status == "failed"
         with pytest.raises(TypeError, match="prompt must be a str"):
-            await session.execute(b"bytes")  # type: ignore[arg-type]
+            await session.execute(b"bytes")  # type: ignore[call-overload]

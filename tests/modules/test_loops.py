@@ -13,6 +13,7 @@ from amplifier import (
     AuthenticationError,
     ChatResponse,
     ExecutionCancelled,
+    ExecutionDenied,
     HookResult,
     ModuleLoader,
     PlanError,
@@ -92,7 +93,7 @@ class Agent:
         for event, handler in self._hooks.items():
             coordinator.hooks.register(event, handler, name=f"test-{event}")
 
-    async def run(self, prompt: str = "hello", **options: Any) -> str:
+    async def run(self, prompt: str = "hello", **options: Any) -> Any:
         async with self.session as session:
             return await session.execute(prompt, **options)
 
@@ -311,7 +312,9 @@ async def test_a_gate_that_asks_is_answered_by_the_approval_system(loop, answer,
 async def test_a_denied_prompt_never_reaches_the_model(loop):
     gate = answering(HookResult(action="deny", reason="not today"))
     agent = Agent(loop, [], hooks={"prompt:submit": gate})
-    assert await agent.run() == "Operation denied: not today"
+    with pytest.raises(ExecutionDenied, match="Operation denied: not today") as denied:
+        await agent.run()
+    assert (denied.value.event, denied.value.reason) == ("prompt:submit", "not today")
     assert agent.provider.call_count == 0
     assert agent.context.messages == []
     assert agent.data("orchestrator:complete")[0]["status"] == "incomplete"
@@ -319,7 +322,9 @@ async def test_a_denied_prompt_never_reaches_the_model(loop):
 
 async def test_a_denied_request_ends_the_turn_with_the_reason(loop):
     agent = Agent(loop, [], hooks={"provider:request": answering(HookResult(action="deny", reason="budget"))})
-    assert await agent.run() == "Operation denied: budget"
+    with pytest.raises(ExecutionDenied, match="Operation denied: budget") as denied:
+        await agent.run()
+    assert (denied.value.event, denied.value.reason) == ("provider:request", "budget")
     assert agent.provider.call_count == 0
 
 

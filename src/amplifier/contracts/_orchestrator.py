@@ -43,7 +43,8 @@ class Orchestrator(Protocol):
             providers: The models there are, by name.
             tools: The tools there are, by name.
             hooks: Where events are emitted.
-            kwargs: ``coordinator``, for loops that accept it; every argument is passed by keyword.
+            kwargs: ``coordinator``, for loops that accept it, and ``answer_format`` if the caller asked for a typed answer and the
+                loop names it; every argument is passed by keyword.
 
         Returns:
             The text of the answer.

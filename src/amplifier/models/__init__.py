@@ -61,7 +61,7 @@ from ._streamed_content import (
     ToolCallContent,
     ToolResultContent,
 )
-from ._turn_events import TextDelta, ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
+from ._turn_events import ResultDelta, TextDelta, ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
 
 __all__ = [
     "ApprovalDefault",
@@ -95,6 +95,7 @@ __all__ = [
     "ResponseFormatJson",
     "ResponseFormatJsonSchema",
     "ResponseFormatText",
+    "ResultDelta",
     "Role",
     "SessionState",
     "SessionStatus",

@@ -36,6 +36,17 @@ class ThinkingDelta(TurnEvent):
 
 
 @model
+class ResultDelta(TextDelta):
+    """New text of a typed answer, with what the answer is so far.
+
+    Attributes:
+        value: What has arrived so far, as JSON values; members that have not arrived are missing, and texts may be cut off.
+    """
+
+    value: Any
+
+
+@model
 class ToolStarted(TurnEvent):
     """A tool call is about to run."""
 

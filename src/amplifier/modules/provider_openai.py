@@ -82,6 +82,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
             catalogue,
             env_vars=[_KEY],
             fields=config_fields_of(_KEY, _URL, default_model=DEFAULT_MODEL, needs_url=False),
+            capabilities=("structured_output",),
         ),
         wire_format=wire_format,
         catalogue=catalogue,

@@ -24,7 +24,7 @@ from ..runtime.await_location import await_chain, is_kernel, is_machinery
 from ..runtime.backend import asyncio_context, loop_clock
 from ..runtime.running_call import RunningCall
 from ..runtime.sections import SectionWaiter
-from .session import _inside_turn_of
+from .turn_access import inside_turn_of
 
 __all__ = [
     "Landmark",
@@ -132,7 +132,7 @@ def _trio_root() -> Any:
 
 def sessions_inside(context: Context) -> list[str]:
     """The sessions in whose turns a task with this context was started, outermost first."""
-    return [lifecycle.session_id for lifecycle in context.get(_inside_turn_of, ())]
+    return [lifecycle.session_id for lifecycle in context.get(inside_turn_of, ())]
 
 
 def owners_of(coordinator: ModuleCoordinator) -> dict[int, str]:

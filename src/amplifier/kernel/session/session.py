@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import warnings
-from contextvars import ContextVar
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self, cast
@@ -21,7 +20,6 @@ import attrs
 import orjson
 
 from amplifier._json import redact_secrets, redact_text
-from amplifier.contracts import DEFAULT, Inherited
 from amplifier.contracts._containment import is_cancellation_type, text_of
 from amplifier.errors import ExecutionCancelled, SessionStateError
 from amplifier.events import SESSION_FORK
@@ -30,7 +28,6 @@ from amplifier.models import SessionStatus
 from amplifier.plan import MountPlan, PlanDict, merge_plans, new_session_id, parse_plan, validate_session_id
 
 from ..coordinator.coordinator import ModuleCoordinator
-from ..hooks.registry import check_timeout
 from ..runtime.await_location import forget_frames
 from ..runtime.backend import Loop, cancel_scope, current_raw_task, task_name
 from ..runtime.cancellation import CancellationToken
@@ -41,13 +38,10 @@ from ..runtime.task_host import SessionTask, hosted_by
 from .closing import Closing
 from .lifecycle import Lifecycle, State
 from .opening import ModuleFailure, Opening, release_loader
-from .stream import TurnStream
 from .turn import TurnRunner
+from .turn_access import TurnAccess, inside_turn_of
 
 logger: logging.Logger = logging.getLogger("amplifier.session")
-
-# Lifecycles, not ids: two sessions may have one id. Not sessions: a task that a turn leaves behind keeps its context.
-_inside_turn_of: ContextVar[tuple[Lifecycle, ...]] = ContextVar("amplifier_inside_turn_of", default=())
 
 
 @attrs.frozen
@@ -61,7 +55,7 @@ class SessionStatistics:
     failures: int
 
 
-class AmplifierSession:
+class AmplifierSession(TurnAccess):
     """One agent: its modules, its turns, its life.
 
     Args:
@@ -279,81 +273,7 @@ class AmplifierSession:
             details["raw"] = redact_secrets(self.config)
         return details
 
-    # ── turns ──
-
-    async def execute(self, prompt: str, *, timeout: float | Inherited | None = DEFAULT) -> str:
-        """Run one turn.
-
-        Args:
-            prompt: The text of the user.
-            timeout: Seconds for the whole turn; None for no limit; left out, the plan's ``turn`` deadline.
-
-        Returns:
-            The orchestrator's final text.
-
-        Raises:
-            SessionBusyError: Another turn is running.
-            SessionStateError: The session is not open, or belongs to another event loop.
-            ExecutionCancelled: The session's token asked for an immediate stop.
-            ExecutionTimeout: The timeout passed.
-            ContractError: The orchestrator returned something else than text.
-        """
-        if not isinstance(prompt, str):
-            raise TypeError(f"a prompt must be a str, got {type(prompt).__name__}: {prompt!r:.80}")
-        return await self._run_turn(prompt, timeout)
-
-    async def resume_turn(self, *, timeout: float | Inherited | None = DEFAULT) -> str:
-        """Go on with the latest turn of the conversation, which was cut off before the model gave an answer.
-
-        Tool calls that have results keep them. A tool call that was cut off runs again if its tool declares ``repeatable = True``,
-        never if it declares False; otherwise the user is asked. What does not run again gets a result that reports it.
-
-        Args:
-            timeout: As for `execute`.
-
-        Returns:
-            The orchestrator's final text.
-
-        Raises:
-            NoUnfinishedTurnError: The conversation is empty or ends with an answer.
-            SessionStateError: The orchestrator cannot resume turns, or the session is not open.
-            SessionBusyError: Another turn is running.
-            ExecutionCancelled: As for `execute`; so are the others.
-        """
-        return await self._run_turn(None, timeout)
-
-    async def _run_turn(self, prompt: str | None, timeout: float | Inherited | None) -> str:
-        seconds = self.coordinator.deadlines.turn if timeout is DEFAULT else check_timeout(timeout)
-        self._lifecycle.begin_turn()
-        inside = _inside_turn_of.set((*_inside_turn_of.get(), self._lifecycle))
-        try:
-            self._require_own_loop()
-            return await run_section(
-                self._turns.run,
-                prompt,
-                seconds,
-                name=f"amplifier turn {self.session_id}",
-                isolate=True,
-                is_unwinding=self._turns.is_unwinding,
-            )
-        finally:
-            _inside_turn_of.reset(inside)
-            self._turns.end_turn()
-
-    def _require_own_loop(self) -> None:
-        if self._loop is None or not self._loop.is_running_here():
-            raise SessionStateError(f"session {self.session_id!r} was opened on another event loop; use it there")
-
-    def stream(self, prompt: str, *, timeout: float | Inherited | None = DEFAULT) -> TurnStream:
-        """Run one turn and watch it: ``async with session.stream(prompt) as events: async for event in events``.
-
-        Leaving the block early cancels the turn. What `execute` would raise is raised from the iteration.
-        """
-        return TurnStream(lambda: self.execute(prompt, timeout=timeout), self.coordinator.hooks)
-
-    def stream_resumed_turn(self, *, timeout: float | Inherited | None = DEFAULT) -> TurnStream:
-        """Go on with the turn that was cut off and watch it; to `resume_turn` what `stream` is to `execute`."""
-        return TurnStream(lambda: self.resume_turn(timeout=timeout), self.coordinator.hooks)
+    # ── cancellation ──
 
     def _announce_cancel(self) -> None:
         """A request arrived: inform the hooks beside the running turn; a session that is closing does it by itself."""
@@ -427,7 +347,7 @@ class AmplifierSession:
                 itself.
             BaseException: The first Ctrl-C that hit a cleanup, after all have run.
         """
-        inside = "turn" if self._lifecycle.turn_running and self._lifecycle in _inside_turn_of.get() else None
+        inside = "turn" if self._lifecycle.turn_running and self._lifecycle in inside_turn_of.get() else None
         if self.coordinator.hosting in hosted_by.get():
             inside = "structured module"
         if inside is not None:

@@ -16,14 +16,22 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, final
 
 import anyio
 
 from amplifier.contracts._containment import is_cancellation_type, is_real_cancellation, running_asyncio_loop
 from amplifier.errors import SessionStateError
-from amplifier.events import CONTENT_BLOCK_DELTA, TERMINAL_EVENTS, THINKING_DELTA, TOOL_ERROR, TOOL_POST, TOOL_PRE
-from amplifier.models import TextDelta, ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
+from amplifier.events import (
+    CONTENT_BLOCK_DELTA,
+    PROVIDER_REQUEST,
+    TERMINAL_EVENTS,
+    THINKING_DELTA,
+    TOOL_ERROR,
+    TOOL_POST,
+    TOOL_PRE,
+)
+from amplifier.models import ResultDelta, TextDelta, ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
 
 from ..hooks.registry import EVERY_EVENT, HookRegistry
 from ..runtime.backend import current_raw_task
@@ -32,6 +40,10 @@ from ..runtime.sections import deliver_later, pending_cancellations
 if TYPE_CHECKING:  # a twentieth of importing the package, for types only
     from anyio.abc import TaskGroup
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+    from amplifier.answers import AnswerFormat, PartialAnswer
+
+T = TypeVar("T")
 
 BUFFERED = 256
 """Events a consumer may lag behind before the turn waits for it.
@@ -48,14 +60,16 @@ _inside_streamed: ContextVar[tuple[anyio.Semaphore, ...]] = ContextVar("amplifie
 
 
 @final
-class TurnStream:
+class TurnStream(Generic[T]):
     """The events of one turn; made by ``session.stream``.
 
     Attributes:
-        result: The turn's text, once it has ended.
+        result: The turn's text, or its value if a type was asked for, once it has ended.
     """
 
-    def __init__(self, execute: Callable[[], Awaitable[str]], hooks: HookRegistry) -> None:
+    def __init__(
+        self, execute: Callable[[], Awaitable[T]], hooks: HookRegistry, *, answer_format: AnswerFormat[T] | None = None
+    ) -> None:
         self._execute = execute
         self._hooks = hooks
         self._group: TaskGroup | None = None
@@ -63,7 +77,8 @@ class TurnStream:
         self._room = anyio.Semaphore(BUFFERED)
         self._error: BaseException | None = None
         self._finished = False
-        self.result: str | None = None
+        self._typed = _typed if answer_format is None else _TypedAnswerEvents(answer_format)
+        self.result: T | None = None
 
     async def __aenter__(self) -> Self:
         if self._group is not None:
@@ -142,7 +157,7 @@ class TurnStream:
             if takes_room:
                 await self._room.acquire()
             try:
-                send.send_nowait((_typed(event, data), takes_room))
+                send.send_nowait((self._typed(event, data), takes_room))
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                 return  # the consumer has left; the turn is being cancelled
 
@@ -173,6 +188,27 @@ def _typed(event: str, data: dict[str, Any]) -> TurnEvent:
         success = event == TOOL_POST and bool(result.get("success", True))
         return ToolFinished(name=event, data=data, **_call(data), success=success)
     return TurnEvent(name=event, data=data)
+
+
+class _TypedAnswerEvents:
+    """Makes typed events of a turn with a typed answer: the text of the model's answer is read as far as it has arrived."""
+
+    def __init__(self, answer_format: AnswerFormat[Any]) -> None:
+        self._format = answer_format
+        self._answer: PartialAnswer | None = None
+
+    def __call__(self, event: str, data: dict[str, Any]) -> TurnEvent:
+        made = _typed(event, data)
+        if event == PROVIDER_REQUEST:
+            self._answer = None  # the next model call answers anew
+        elif isinstance(made, TextDelta):
+            if self._answer is None:
+                from amplifier.answers import PartialAnswer  # noqa: PLC0415 — only typed answers need it
+
+                self._answer = PartialAnswer(self._format)
+            if self._answer.add(made.text):
+                return ResultDelta(name=event, data=data, text=made.text, value=self._answer.value)
+        return made
 
 
 def _call(data: dict[str, Any]) -> dict[str, str]:

@@ -11,13 +11,13 @@ import logging
 import math
 from datetime import UTC, datetime
 from types import FunctionType, MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from amplifier._json import redact_secrets, redact_text
 from amplifier.contracts._containment import contained_failure, is_cancellation_type, text_of
-from amplifier.errors import ContractError, ExecutionCancelled, ExecutionTimeout, SessionStateError
+from amplifier.errors import ContractError, ExecutionCancelled, ExecutionTimeout, ResultError, SessionStateError
 from amplifier.events import (
     CANCEL_COMPLETED,
     CANCEL_REQUESTED,
@@ -32,6 +32,9 @@ from ..runtime.backend import cancel_scope, loop_clock
 from ..runtime.running_call import RunningCall
 from ..runtime.sections import run_section
 from .lifecycle import Lifecycle
+
+if TYPE_CHECKING:  # a package that only typed answers need
+    from amplifier.answers import AnswerFormat
 
 logger: logging.Logger = logging.getLogger("amplifier.session")
 
@@ -95,8 +98,15 @@ class TurnRunner:
                 "a turn of session %r does not end although it was cancelled; waiting", self._coordinator.session_id
             )
 
-    async def run(self, prompt: str | None, seconds: float | None) -> str:
+    async def run(
+        self, prompt: str | None, seconds: float | None, answer_format: AnswerFormat[Any] | None = None
+    ) -> Any:
         """Run one turn and return the orchestrator's text; without a prompt, go on with the one that was cut off.
+
+        Args:
+            prompt: The text of the user.
+            seconds: For the whole turn.
+            answer_format: The text is read as an answer in this format, and the value returned.
 
         Raises:
             ExecutionCancelled: The token asked for an immediate stop, or the session was closed meanwhile.
@@ -106,6 +116,8 @@ class TurnRunner:
         """
         token = self._coordinator.cancellation
         execute = self._orchestrator_execute() if prompt is not None else self._orchestrator_resume()
+        if answer_format is not None:
+            self._require_typed_answers(execute)
         if token.is_immediate:
             raise self._cancelled("it was stopped before it began; call cancellation.reset() to run again")
         self._begin(is_new=prompt is not None)
@@ -115,23 +127,27 @@ class TurnRunner:
             with scope:
                 token.bind(scope)
                 await self._announce_start()
-                answer = await self._call(execute, prompt)
+                answer = await self._call(execute, prompt, answer_format)
         except BaseException as exc:
             await self._ended_badly(exc)
             raise
         finally:
             token.unbind()
             self._scope = None
-        return await self._ended(scope, answer, seconds)
+        text = await self._ended(scope, answer, seconds)
+        return text if answer_format is None else self._read(text, answer_format)
 
     def is_unwinding(self) -> bool:
         """Whether the running turn was stopped by its token, its deadline or the closing of the session."""
         return self._scope is not None and self._scope.cancel_called
 
-    async def _call(self, execute: Any, prompt: str | None) -> Any:
+    async def _call(self, execute: Any, prompt: str | None, answer_format: AnswerFormat[Any] | None) -> Any:
         """Call the orchestrator; what it raises without being an error, such as SystemExit, is its failure (L4)."""
         try:
-            answer = execute(**self._arguments(execute, prompt))
+            arguments = self._arguments(execute, prompt)
+            if answer_format is not None:
+                arguments["answer_format"] = answer_format
+            answer = execute(**arguments)
             return await answer if inspect.isawaitable(answer) else answer
         except Exception:
             raise
@@ -164,6 +180,14 @@ class TurnRunner:
                 "one, such as loop-basic or loop-streaming, or begin a new turn with execute(prompt)"
             )
         return resume
+
+    def _require_typed_answers(self, execute: Any) -> None:
+        """Refuse a loop that would ignore the format: one that takes any keyword need not know this one."""
+        if "answer_format" not in inspect.signature(execute).parameters:
+            raise SessionStateError(
+                f"orchestrator {self._orchestrator_name()} cannot give typed answers: its execute has no parameter "
+                "`answer_format`. Use a loop that has one, such as loop-basic or loop-streaming, or leave result_type out"
+            )
 
     def _arguments(self, execute: Any, prompt: str | None) -> dict[str, Any]:
         """The keywords of the contract that this orchestrator accepts."""
@@ -230,6 +254,16 @@ class TurnRunner:
             raise
         self._status.status = "cancelled" if token.is_cancelled else "completed"
         return text
+
+    def _read(self, text: str, answer_format: AnswerFormat[Any]) -> Any:
+        """The value of a typed answer; a graceful stop leaves none."""
+        if self._coordinator.cancellation.is_cancelled:
+            raise self._cancelled("it was stopped before there was an answer")
+        try:
+            return answer_format.read_text(text)
+        except ResultError as exc:
+            self._note_error(exc)
+            raise
 
     async def _ended_badly(self, exc: BaseException) -> None:
         """The orchestrator raised, or the cancellation came from outside."""

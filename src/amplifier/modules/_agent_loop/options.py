@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from .._shared import configuration
-from .._shared.configuration import any_text, delay, no_limit_or_seconds, option, optional, whole_number
+from .._shared.configuration import any_text, choice, delay, no_limit_or_seconds, option, optional, whole_number
 
 
 @attrs.frozen(kw_only=True)
@@ -28,6 +28,9 @@ class TurnOptions:
         initial_delay: Seconds before the first retry; doubled for each further one.
         max_delay: The longest of those delays.
         max_retry_after: The longest wait that a service may ask for; a longer one is not waited, the error leaves at once.
+        answer_mode: How a typed answer is asked for: ``native``, by the provider's own means; ``tool``, by one more tool; ``auto``,
+            the former where the provider has the capability.
+        answer_attempts: Answers of one turn that may fail to fit the type before the turn fails.
         streaming: Ask providers that can stream to do so.
         select_tools: Let hooks choose the tool for every call (``tool:selecting``).
     """
@@ -44,6 +47,8 @@ class TurnOptions:
     initial_delay: float = option(delay, default=1.0)
     max_delay: float = option(delay, default=60.0)
     max_retry_after: float = option(delay, default=120.0)
+    answer_mode: str = option(choice("auto", "native", "tool"), default="auto")
+    answer_attempts: int = option(whole_number(1), default=3)
     streaming: bool = False
     select_tools: bool = False
 

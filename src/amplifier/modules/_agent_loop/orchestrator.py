@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from amplifier.answers import AnswerFormat
 from amplifier.contracts import ContextManager, Coordinator, Hooks, Provider, Tool
 
 from .options import TurnOptions
@@ -26,9 +27,10 @@ class TurnOrchestrator:
         tools: dict[str, Tool],
         hooks: Hooks,
         coordinator: Coordinator | None = None,
+        answer_format: AnswerFormat[Any] | None = None,
         **_: Any,
     ) -> str:
-        """Run one turn and return the text of the model's last answer."""
+        """Run one turn and return the text of the model's last answer; with a format, the answer as JSON text that fits it."""
         turn = Turn(
             self._options,
             context=context,
@@ -37,6 +39,7 @@ class TurnOrchestrator:
             hooks=hooks,
             coordinator=coordinator,
             is_answered=self._answered is context,
+            answer_format=answer_format,
         )
         self._answered = None
         try:

@@ -8,8 +8,9 @@ from typing import Any
 
 import anyio
 
+from amplifier.answers import AnswerFormat
 from amplifier.contracts import ContextManager, Coordinator, Hooks, Provider, Tool
-from amplifier.errors import ContractError, NoUnfinishedTurnError
+from amplifier.errors import ContractError, ExecutionDenied, NoUnfinishedTurnError
 from amplifier.events import (
     EXECUTION_END,
     EXECUTION_START,
@@ -20,7 +21,7 @@ from amplifier.events import (
     PROVIDER_RESPONSE,
     TURN_RESUMED,
 )
-from amplifier.models import ChatRequest, ChatResponse, to_dict
+from amplifier.models import ChatRequest, ChatResponse, ToolCall, to_dict
 
 from .hook_results import HookResults
 from .options import TurnOptions
@@ -30,6 +31,7 @@ from .steps import TurnSteps
 from .tool_runner import ToolRunner
 from .tool_schemas import ToolSchemas
 from .transcript import Transcript, UnfinishedTurn, as_request_messages, text_of, unfinished_turn
+from .typed_answer import TypedAnswer
 
 _PREVIEW = 200
 
@@ -51,15 +53,23 @@ class Turn:
         hooks: Hooks,
         coordinator: Coordinator | None = None,
         is_answered: bool = False,
+        answer_format: AnswerFormat[Any] | None = None,
     ) -> None:
         self.is_answered = is_answered
         self._options = options
-        self._providers = providers
         self._hooks = hooks
         self._coordinator = coordinator
         self._cancellation = None if coordinator is None else coordinator.cancellation
         self._transcript = Transcript(context, coordinator)
         self._hook_results = HookResults(coordinator, self._transcript)
+        self._providers = providers
+        self._answer: TypedAnswer | None = None
+        if answer_format is not None:
+            # The turn itself reports that there is no provider, after its first events.
+            provider = providers.get(options.default_provider or next(iter(providers), ""))
+            self._answer = TypedAnswer(answer_format, provider, tools, options.answer_mode, options.answer_attempts)
+            if self._answer.tool is not None:
+                tools = {**tools, self._answer.tool.name: self._answer.tool}
         self._schemas = ToolSchemas(tools)
         self._steps = TurnSteps(coordinator)
         self._runner = ToolRunner(
@@ -80,6 +90,8 @@ class Turn:
 
         Raises:
             LLMError: What the provider raised, unchanged.
+            ExecutionDenied: A hook denied the prompt or a model call.
+            ResultError: The answer does not fit the type that was asked for.
             ContainedError: Provider or context raised something that is no ``Exception``.
         """
         return await self._run(prompt, partial(self._converse, prompt))
@@ -106,6 +118,9 @@ class Turn:
             await work()
             status = "cancelled" if self._is_stopping() else "completed"
             return self._text
+        except ExecutionDenied:
+            status = "completed"  # as it was decided
+            raise
         except (anyio.get_cancelled_exc_class(), KeyboardInterrupt):
             status = "cancelled"
             raise
@@ -134,8 +149,7 @@ class Turn:
         is_empty = emitted.action != "deny" and await self._open()
         applied = await self._hook_results.apply(emitted, PROMPT_SUBMIT)
         if applied.action == "deny":
-            self._text = f"Operation denied: {applied.reason or 'no reason given'}"
-            return
+            raise self._denied(PROMPT_SUBMIT, applied.reason)
         if applied.action == "modify" and applied.data is not None:
             prompt = str(applied.data.get("prompt", prompt))
         caller = self._caller()
@@ -196,6 +210,7 @@ class Turn:
         request = ChatRequest(
             messages=as_request_messages(messages),
             tools=self._schemas.specs() or None,
+            response_format=None if self._answer is None else self._answer.response_format,
             model=self._options.model,
             stream=self._options.streaming,
         )
@@ -220,16 +235,45 @@ class Turn:
             },
         )
         if not calls:
-            self._finished = self.is_answered = True
-            preview = {"response_preview": self._text[:_PREVIEW], "length": len(self._text)}
-            await self._hooks.emit(PROMPT_COMPLETE, preview)
-            return False
+            correction = None if self._answer is None else self._answer.correction(self._text)
+            if correction is None:
+                await self._complete()
+                return False
+            await self._transcript.add({"role": "user", "content": correction})
+            return True
         await self._runner.run(calls)
         await self._hook_results.store_deferred()
-        return True
+        return self._answer is None or not await self._take_final_result(self._answer, calls)
+
+    async def _take_final_result(self, answer: TypedAnswer, calls: list[ToolCall]) -> bool:
+        """Whether the model has given its answer with the tool for it."""
+        accepted = answer.accepted()
+        if accepted is not None:
+            self._text = accepted
+            # A conversation that ends with a tool's result would be taken for one that was cut off.
+            await self._transcript.add({"role": "assistant", "content": accepted})
+            await self._complete()
+            return True
+        for call in calls:
+            if answer.tool is not None and call.name == answer.tool.name and not self._is_stopping():
+                answer.check_rejected(call.arguments)
+        return False
+
+    async def _complete(self) -> None:
+        self._finished = self.is_answered = True
+        preview = {"response_preview": self._text[:_PREVIEW], "length": len(self._text)}
+        await self._hooks.emit(PROMPT_COMPLETE, preview)
+
+    def _denied(self, event: str, reason: str | None) -> ExecutionDenied:
+        self._text = f"Operation denied: {reason or 'no reason given'}"
+        return ExecutionDenied(self._text, event=event, reason=reason)
 
     async def _request_messages(self, caller: ProviderCaller) -> list[dict[str, Any]] | None:
-        """The messages of the next request, or None when a hook forbids it or the turn is being stopped."""
+        """The messages of the next request, or None when the turn is being stopped.
+
+        Raises:
+            ExecutionDenied: A hook forbids it.
+        """
         messages = await self._transcript.for_request(caller.provider)
         emitted = await self._hooks.emit(
             PROVIDER_REQUEST,
@@ -243,8 +287,7 @@ class Turn:
         injects = bool(emitted.context_injections or emitted.context_injection)
         applied = await self._hook_results.apply(emitted, PROVIDER_REQUEST)
         if applied.action == "deny":
-            self._text = f"Operation denied: {applied.reason or 'no reason given'}"
-            return None
+            raise self._denied(PROVIDER_REQUEST, applied.reason)
         if self._is_stopping():
             return None  # stopped while the hooks were deciding
         if injects:

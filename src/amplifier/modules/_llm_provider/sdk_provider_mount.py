@@ -93,14 +93,15 @@ def make_info(
     *,
     env_vars: list[str],
     fields: list[ConfigField],
+    capabilities: tuple[str, ...] = (),
 ) -> ProviderInfo:
-    """The description of a provider with its configured model."""
+    """The description of a provider with its configured model; ``capabilities`` are those that not every service has."""
     model = catalogue.look_up(options.default_model)
     return ProviderInfo(
         id=name,
         display_name=display_name,
         credential_env_vars=env_vars,
-        capabilities=["tools", "streaming", "thinking", "vision", "json_mode"],
+        capabilities=["tools", "streaming", "thinking", "vision", "json_mode", *capabilities],
         defaults={
             "model": options.default_model,
             "context_window": options.context_window or model.context_window,

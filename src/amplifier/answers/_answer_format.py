@@ -1,0 +1,81 @@
+"""What an answer has to look like, for the model as a schema and for the caller as a value."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar
+
+import attrs
+
+from amplifier.errors import Problem, ResultError
+
+T = TypeVar("T")
+
+WRAPPER_KEY = "result"
+"""Services accept only objects at the root of a schema; any other value is put into one under this key."""
+
+_FENCED = re.compile(r"\A\s*```[\w-]*\n(.*?)\n?```\s*\Z", re.DOTALL)
+_SHOWN = 2000
+
+
+@attrs.frozen(kw_only=True)
+class AnswerFormat(Generic[T]):
+    """The format of the answer to one prompt; made by `answer_format`.
+
+    Loops get it as the keyword ``answer_format``. They give the model the schema and return the answer as JSON text.
+
+    Attributes:
+        name: A short name of the type, for the request.
+        description: What the type's docstring states; may be empty.
+        schema: A JSON Schema whose root is an object.
+        is_wrapped: The value is the member ``result`` of that object.
+    """
+
+    name: str
+    description: str = ""
+    schema: dict[str, Any]
+    is_wrapped: bool
+    _find_problems: Callable[[Any], Iterable[Problem]] = attrs.field(alias="find_problems", repr=False)
+    _convert: Callable[[Any], T] = attrs.field(alias="convert", repr=False)
+
+    def read_text(self, text: str) -> T:
+        """Read an answer that is JSON text, perhaps in a Markdown code block.
+
+        Raises:
+            ResultError: It is no JSON, or does not fit.
+        """
+        fenced = _FENCED.match(text)
+        try:
+            value = json.loads(fenced.group(1) if fenced else text)
+        except (ValueError, RecursionError) as error:
+            shown = f"{text[:200]!r}" if text.strip() else "nothing"
+            raise self._error([("$", f"expected JSON text, got {shown} ({error})")], text) from error
+        return self.read_value(value)
+
+    def read_value(self, value: Any) -> T:
+        """Read an answer that is parsed JSON, such as the arguments of a tool call.
+
+        Raises:
+            ResultError: It does not fit.
+        """
+        problems = [(_path_of(path, self.is_wrapped), what) for path, what in self._find_problems(value)]
+        if not problems:
+            try:
+                return self._convert(value[WRAPPER_KEY] if self.is_wrapped else value)
+            except Exception as error:
+                problems = [("$", f"{type(error).__name__}: {error}")]
+                raise self._error(problems, value) from error
+        raise self._error(problems, value)
+
+    def _error(self, problems: Iterable[Problem], answer: Any) -> ResultError:
+        text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False, default=str)
+        return ResultError(problems, result_type=self.name, answer=text[:_SHOWN])
+
+
+def _path_of(path: Iterable[Any], is_wrapped: bool) -> str:
+    parts = list(path)
+    if is_wrapped and parts[:1] == [WRAPPER_KEY]:
+        parts = parts[1:]
+    return "$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)

@@ -1,0 +1,189 @@
+"""From a Python type to the format of an answer.
+
+attrs classes, dataclasses, TypedDict, Literal, unions and builtin types go through msgspec, pydantic models through pydantic, and a
+dict is taken for a JSON Schema. Every problem of an answer is found by the schema; msgspec and pydantic stop at what only they know.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, overload
+
+from amplifier.errors import MissingExtraError
+
+from ._answer_format import WRAPPER_KEY, AnswerFormat
+
+T = TypeVar("T")
+
+_MOST_PROBLEMS = 20
+
+
+@overload
+def answer_format(result_type: type[T]) -> AnswerFormat[T]: ...
+@overload
+def answer_format(result_type: Any) -> AnswerFormat[Any]: ...
+def answer_format(result_type: Any) -> AnswerFormat[Any]:
+    """The format of an answer of this type.
+
+    Args:
+        result_type: An attrs class, a dataclass, a TypedDict, a Literal, a union, a builtin type, a pydantic model, or a JSON
+            Schema as a dict, whose answers are plain JSON values.
+
+    Raises:
+        TypeError: The type has no JSON Schema.
+        MissingExtraError: The packages that typed answers take are not installed.
+    """
+    if isinstance(result_type, dict):
+        return _made(_name_of(result_type), result_type, lambda value: value)
+    if _is_pydantic(result_type):
+        return _of_pydantic(result_type)
+    return _of_msgspec(result_type)
+
+
+def _is_pydantic(result_type: Any) -> bool:
+    return isinstance(result_type, type) and hasattr(result_type, "__pydantic_validator__")
+
+
+def _of_pydantic(result_type: Any) -> AnswerFormat[Any]:
+    import pydantic  # noqa: PLC0415 — the caller's class is there, so it is installed
+
+    adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(result_type)
+    return _made(_name_of(result_type), adapter.json_schema(), adapter.validate_python, result_type)
+
+
+def _of_msgspec(result_type: Any) -> AnswerFormat[Any]:
+    try:
+        import msgspec  # noqa: PLC0415 — of an extra
+    except ImportError as error:
+        raise MissingExtraError("a typed answer", extra="typed", missing="msgspec") from error
+    members = _union_of_classes(result_type)
+    if members:
+        return _of_union(result_type, [answer_format(member) for member in members])
+    try:
+        schema = msgspec.json.schema(result_type)
+    except (TypeError, NameError, RuntimeError) as error:
+        raise TypeError(
+            f"result_type {result_type!r:.80} has no JSON Schema: {error}; expected an attrs class, a dataclass, a TypedDict, a "
+            "Literal, a union of these, a pydantic model, or a JSON Schema as a dict"
+        ) from error
+    return _made(_name_of(result_type), schema, lambda value: msgspec.convert(value, result_type), result_type)
+
+
+def _union_of_classes(result_type: Any) -> list[Any]:
+    """The members of a union of which msgspec could not tell the classes apart; none if it can."""
+    if typing.get_origin(result_type) not in (typing.Union, types.UnionType):
+        return []
+    members = typing.get_args(result_type)
+    classes = [member for member in members if inspect.isclass(member) and hasattr(member, "__annotations__")]
+    return list(members) if len(classes) > 1 else []
+
+
+def _of_union(result_type: Any, members: list[AnswerFormat[Any]]) -> AnswerFormat[Any]:
+    """A union of classes: an answer is of the first one whose schema it fits."""
+    schemas = []
+    definitions: dict[str, Any] = {}
+    for number, member in enumerate(members):
+        schema = member.schema["properties"][WRAPPER_KEY] if member.is_wrapped else member.schema
+        schema = _rename_definitions({key: value for key, value in schema.items() if key != "$defs"}, number)
+        schemas.append(schema)
+        own = member.schema.get("$defs", {})
+        definitions |= {f"{name}_{number}": _rename_definitions(value, number) for name, value in own.items()}
+
+    def convert(value: Any) -> Any:
+        for member in members:
+            shown = {WRAPPER_KEY: value} if member.is_wrapped else value
+            if not list(_problem_finder(member.schema)(shown)):
+                return member.read_value(shown)
+        raise ValueError("it fits no member of the union")
+
+    union = {"anyOf": schemas} | ({"$defs": definitions} if definitions else {})
+    return _made(_name_of(result_type), union, convert)
+
+
+def _rename_definitions(schema: Any, number: int) -> Any:
+    if isinstance(schema, dict):
+        return {
+            key: f"{value}_{number}"
+            if key == "$ref" and isinstance(value, str) and value.startswith("#/$defs/")
+            else _rename_definitions(value, number)
+            for key, value in schema.items()
+        }
+    return [_rename_definitions(item, number) for item in schema] if isinstance(schema, list) else schema
+
+
+def _made(name: str, schema: dict[str, Any], convert: Callable[[Any], Any], described: Any = None) -> AnswerFormat[Any]:
+    schema = _with_plain_root(copy.deepcopy(schema))
+    is_wrapped = schema.get("type") != "object"
+    if is_wrapped:
+        definitions = schema.pop("$defs", None)
+        schema = {"type": "object", "properties": {WRAPPER_KEY: schema}, "required": [WRAPPER_KEY]}
+        schema |= {"$defs": definitions} if definitions else {}
+    _close_objects(schema)
+    doc = inspect.getdoc(described) if inspect.isclass(described) and "__doc__" in vars(described) else None
+    return AnswerFormat(
+        name=name,
+        description="" if doc is None or doc.startswith(f"{name}(") else doc,
+        schema=schema,
+        is_wrapped=is_wrapped,
+        find_problems=_problem_finder(schema),
+        convert=convert,
+    )
+
+
+def _with_plain_root(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema with its root in place, which services demand; definitions stay where references to them expect them."""
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#/$defs/"):
+        definitions = schema.get("$defs", {})
+        name = reference.removeprefix("#/$defs/")
+        if name in definitions:
+            is_recursive = json.dumps(reference) in json.dumps(definitions)
+            rest = {key: value for key, value in definitions.items() if is_recursive or key != name}
+            return {**definitions[name], **({"$defs": rest} if rest else {})}
+    return schema
+
+
+def _close_objects(schema: Any) -> None:
+    """Forbid unknown members of objects that list theirs: services demand it for constrained output, and typos show."""
+    if isinstance(schema, dict):
+        if schema.get("type") == "object" and isinstance(schema.get("properties"), dict):
+            schema.setdefault("additionalProperties", False)
+        for key, value in schema.items():
+            if key not in ("enum", "const", "default", "examples"):
+                _close_objects(value)
+    elif isinstance(schema, list):
+        for item in schema:
+            _close_objects(item)
+
+
+def _problem_finder(schema: dict[str, Any]) -> Callable[[Any], Iterable[Any]]:
+    try:
+        import jsonschema_rs  # noqa: PLC0415 — of an extra
+    except ImportError as error:
+        raise MissingExtraError("a typed answer", extra="typed", missing="jsonschema-rs") from error
+    try:
+        validator = jsonschema_rs.validator_for(schema)
+    except ValueError as error:
+        raise TypeError(f"the JSON Schema for result_type is not valid: {error}") from error
+
+    def find(value: Any) -> list[tuple[Any, str]]:
+        found = []
+        for error in validator.iter_errors(value):
+            found.append((error.instance_path, error.message))
+            if len(found) == _MOST_PROBLEMS:
+                break
+        return found
+
+    return find
+
+
+def _name_of(result_type: Any) -> str:
+    """A name that services accept: letters, digits, ``_`` and ``-``."""
+    given = result_type.get("title") if isinstance(result_type, dict) else getattr(result_type, "__name__", None)
+    return re.sub(r"\W+", "_", str(given or "answer"), flags=re.ASCII).strip("_")[:60] or "answer"

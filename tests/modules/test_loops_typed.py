@@ -1,0 +1,225 @@
+"""Turns whose answer has a type."""
+
+from __future__ import annotations
+
+import json
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+import attrs
+import pytest
+
+from amplifier import (
+    AmplifierSession,
+    ExecutionCancelled,
+    HookResult,
+    ModuleLoader,
+    ResultError,
+    SessionStateError,
+    ToolCall,
+)
+from amplifier.models import ProviderInfo, ResultDelta, StreamChunk, TextBlock, to_dict
+from amplifier.testing import MockContextManager, MockProvider, MockTool
+
+from .test_loops import LOOPS, Agent, answering
+
+
+@attrs.frozen
+class City:
+    """A city and how many people live there."""
+
+    name: str
+    people: int
+
+
+PARIS = {"name": "Paris", "people": 2_100_000}
+CITY = City("Paris", 2_100_000)
+
+
+@pytest.fixture(params=LOOPS)
+def loop(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+class StructuredProvider(MockProvider):  # type: ignore[misc]  # final for its users
+    """A provider that constrains its answers to a schema."""
+
+    def get_info(self) -> ProviderInfo:
+        info: ProviderInfo = super().get_info()
+        capabilities = ["tools", "structured_output"]
+        return ProviderInfo(id=info.id, display_name="Mock", capabilities=capabilities, defaults=info.defaults)
+
+
+def native(loop: str, turns: list[Any], *tools: Any, **options: Any) -> Agent:
+    agent = Agent(loop, [], *tools, **options)
+    agent.provider = StructuredProvider(turns)
+    return agent
+
+
+async def test_a_provider_with_structured_output_is_given_the_schema(loop):
+    agent = native(loop, [("look", {}), json.dumps(PARIS)], MockTool("look"))
+    assert await agent.run(result_type=City) == CITY
+    for request in agent.provider.requests:
+        assert request.response_format.json_schema["name"] == "City"
+        assert request.response_format.strict is True
+        assert [spec.name for spec in request.tools] == ["look"]
+    assert agent.broken_pairs() == []
+
+
+async def test_other_providers_get_one_more_tool_whose_input_is_the_answer(loop):
+    look = MockTool("look")
+    agent = Agent(loop, [("look", {}), ("final_result", PARIS)], look)
+    assert await agent.run(result_type=City) == CITY
+    assert look.call_count == 1
+    assert agent.provider.requests[0].response_format is None
+    spec = {spec.name: spec for spec in agent.provider.requests[0].tools}["final_result"]
+    assert spec.parameters["required"] == ["name", "people"]
+    assert "how many people" in spec.description
+    assert agent.broken_pairs() == []
+    assert agent.context.messages[-1]["role"] == "assistant"
+    assert json.loads(agent.context.messages[-1]["content"]) == PARIS
+
+
+async def test_other_tools_of_the_same_answer_run_as_well(loop):
+    look = MockTool("look")
+    agent = Agent(loop, [[ToolCall(id="1", name="final_result", arguments=PARIS), ("look", {})]], look)
+    assert await agent.run(result_type=City) == CITY
+    assert look.call_count == 1
+    assert agent.broken_pairs() == []
+
+
+async def test_the_tool_does_not_hide_one_of_the_plan_with_its_name(loop):
+    own = MockTool("final_result")
+    agent = Agent(loop, [("final_result", {}), ("final_result_", PARIS)], own)
+    assert await agent.run(result_type=City) == CITY
+    assert own.call_count == 1
+
+
+async def test_the_model_is_shown_the_problems_with_their_paths_and_tries_again(loop):
+    wrong = {"name": "Paris", "people": "many"}
+    agent = native(loop, [json.dumps(wrong), "no idea", json.dumps(PARIS)])
+    assert await agent.run(result_type=City) == CITY
+    assert "$.people" in str(agent.provider.requests[1].messages[-1].content)
+    assert "expected JSON text" in str(agent.provider.requests[2].messages[-1].content)
+    agent = Agent(loop, [("final_result", wrong), "Paris!", ("final_result", PARIS)])
+    assert await agent.run(result_type=City) == CITY
+    assert "people" in str(agent.provider.requests[1].messages[-1].content)
+    assert "final_result" in str(agent.provider.requests[2].messages[-1].content)
+    assert agent.broken_pairs() == []
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 3])
+async def test_after_the_last_attempt_every_problem_is_raised(loop, attempts):
+    wrong = {"name": 1, "people": "many"}
+    for agent in (
+        native(loop, [json.dumps(wrong)] * attempts, config={"answer_attempts": attempts}),
+        Agent(loop, [("final_result", wrong)] * attempts, config={"answer_attempts": attempts}),
+    ):
+        with pytest.raises(ResultError) as caught:
+            await agent.run(result_type=City)
+        assert sorted(path for path, _ in caught.value.problems) == ["$.name", "$.people"]
+        assert agent.provider.call_count == attempts
+        assert agent.broken_pairs() == []
+        assert agent.data("execution:end")[-1]["status"] == "error"
+
+
+async def test_the_mode_can_be_chosen(loop):
+    agent = native(loop, [("final_result", PARIS)], config={"answer_mode": "tool"})
+    assert await agent.run(result_type=City) == CITY
+    agent = Agent(loop, [json.dumps(PARIS)], config={"answer_mode": "native"})
+    assert await agent.run(result_type=City) == CITY
+    assert agent.provider.requests[0].response_format is not None
+
+
+async def test_a_literal_and_a_plain_turn_after_it(loop):
+    agent = Agent(loop, [("final_result", {"result": "yes"}), "Because."])
+    async with agent.session as session:
+        answer = await session.execute("Is it?", result_type=Literal["yes", "no"])
+        assert answer == "yes"
+        assert await session.execute("Why?") == "Because."
+        assert agent.provider.requests[1].tools is None
+        assert "interrupted" not in str(agent.context.messages)
+
+
+async def test_a_denied_final_result_counts_as_an_attempt(loop):
+    gate = answering(HookResult(action="deny", reason="no"))
+    agent = Agent(loop, [("final_result", PARIS)] * 3, hooks={"tool:pre": gate})
+    with pytest.raises(ResultError, match="denied by a hook"):
+        await agent.run(result_type=City)
+
+
+async def test_a_graceful_stop_leaves_no_value(loop):
+    async def stop(event: str, data: dict[str, Any]) -> HookResult:
+        agent.session.coordinator.request_cancel()
+        return HookResult()
+
+    agent = Agent(loop, [("look", {}), ("final_result", PARIS)], MockTool("look"), hooks={"tool:pre": stop})
+    with pytest.raises(ExecutionCancelled) as caught:
+        await agent.run(result_type=City)
+    assert not caught.value.was_immediate
+    assert agent.broken_pairs() == []
+
+
+async def test_a_loop_that_does_not_know_the_keyword_is_refused():
+    class Loop:
+        async def execute(self, prompt: str, **kwargs: Any) -> str:
+            raise AssertionError("must not be asked")
+
+    async def mount(coordinator: Any, config: Any) -> None:
+        await coordinator.mount("orchestrator", Loop())
+
+    async def mount_context(coordinator: Any, config: Any) -> None:
+        await coordinator.mount("context", MockContextManager())
+
+    plan = {"session": {"orchestrator": "loop-own", "context": "context-own"}}
+    loader = ModuleLoader(modules={"loop-own": mount, "context-own": mount_context})
+    async with AmplifierSession(plan, loader=loader) as session:
+        with pytest.raises(SessionStateError, match=r"Loop cannot give typed answers.*answer_format"):
+            await session.execute("hi", result_type=City)
+        assert not session.coordinator.cancellation.is_cancelled
+        with pytest.raises(AssertionError, match="must not be asked"):
+            await session.execute("hi")
+
+
+async def test_a_type_without_a_schema_is_refused_before_the_turn(loop):
+    agent = Agent(loop, ["hi"])
+    async with agent.session as session:
+        with pytest.raises(TypeError, match="JSON Schema"):
+            await session.execute("hi", result_type=object)
+        assert await session.execute("hi") == "hi"
+
+
+async def test_a_stream_shows_the_answer_as_it_grows():
+    text = json.dumps(PARIS)
+
+    class Streaming(StructuredProvider):  # type: ignore[misc]
+        def stream(self, request: Any, **kwargs: Any) -> Any:
+
+            @asynccontextmanager
+            async def chunks() -> Any:
+                async def each() -> Any:
+                    yield StreamChunk(kind="block_start", index=0, block_type="text")
+                    for begin in range(0, len(text), 5):
+                        piece = text[begin : begin + 5]
+                        yield StreamChunk(kind="block_delta", index=0, block_type="text", text=piece)
+                    yield StreamChunk(kind="block_end", index=0, block_type="text", block=TextBlock(text=text))
+                    yield StreamChunk(kind="response", response=await self.complete(request))
+
+                yield each()
+
+            return chunks()
+
+    agent = Agent("loop-streaming", [])
+    agent.provider = Streaming([text])
+    seen = []
+    async with agent.session as session, session.stream("go", result_type=City) as events:
+        async for event in events:
+            if isinstance(event, ResultDelta):
+                seen.append(event.value)
+                assert to_dict(event)["value"] == event.value
+    assert events.result == CITY
+    assert seen[-1] == PARIS
+    assert {"name": ""} in seen
+    assert {"name": "Paris"} in seen
+    assert [len(str(value)) for value in seen] == sorted(len(str(value)) for value in seen)

@@ -1,0 +1,168 @@
+"""From a Python type to the format of an answer and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any, Literal, Required, TypedDict
+
+import attrs
+import jsonschema_rs
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amplifier import ResultError
+from amplifier.answers import PartialAnswer, answer_format
+
+
+@attrs.frozen
+class Line:
+    """One line of an invoice."""
+
+    article: str
+    price: float
+
+
+@attrs.frozen
+class Invoice:
+    """An invoice."""
+
+    number: int
+    lines: list[Line]
+    note: str | None = None
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: int
+
+
+class Person(TypedDict, total=False):
+    name: Required[str]
+    age: int
+
+
+@dataclasses.dataclass
+class Node:
+    label: str
+    children: list[Node]
+
+
+class Review(pydantic.BaseModel):
+    stars: int = pydantic.Field(ge=1, le=5)
+    text: str
+
+
+CASES: list[tuple[Any, Any, Any]] = [
+    (Invoice, {"number": 1, "lines": [{"article": "tea", "price": 2.5}]}, Invoice(1, [Line("tea", 2.5)])),
+    (Point, {"x": 1, "y": 2}, Point(1, 2)),
+    (Person, {"name": "Ada"}, {"name": "Ada"}),
+    (Literal["yes", "no"], "yes", "yes"),
+    (int | str, 7, 7),
+    (Point | Line, {"article": "tea", "price": 1.0}, Line("tea", 1.0)),
+    (Point | Line, {"x": 1, "y": 2}, Point(1, 2)),
+    (Point | None, None, None),
+    (list[Point], [{"x": 1, "y": 2}], [Point(1, 2)]),
+    (Node, {"label": "a", "children": [{"label": "b", "children": []}]}, Node("a", [Node("b", [])])),
+    (Review, {"stars": 4, "text": "fine"}, Review(stars=4, text="fine")),
+    (bool, True, True),
+    ({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}, {"a": 1}, {"a": 1}),
+    ({"type": "array", "items": {"type": "integer"}}, [1, 2], [1, 2]),
+]
+
+
+@pytest.mark.parametrize(("result_type", "answer", "expected"), CASES)
+def test_an_answer_that_fits_becomes_a_value_of_the_type(result_type, answer, expected):
+    form = answer_format(result_type)
+    shown = {"result": answer} if form.is_wrapped else answer
+    assert form.read_value(shown) == expected
+    assert type(form.read_value(shown)) is type(expected)
+    assert form.read_text(json.dumps(shown)) == expected
+    assert form.read_text(f"```json\n{json.dumps(shown, indent=1)}\n```") == expected
+
+
+@pytest.mark.parametrize("result_type", [case[0] for case in CASES])
+def test_every_schema_is_valid_and_has_an_object_at_its_root(result_type):
+    form = answer_format(result_type)
+    assert form.schema["type"] == "object"
+    assert "$ref" not in form.schema
+    jsonschema_rs.validator_for(form.schema)
+    assert form.name.replace("_", "").replace("-", "").isalnum()
+
+
+def test_all_problems_are_reported_with_their_paths():
+    form = answer_format(Invoice)
+    with pytest.raises(ResultError) as caught:
+        form.read_value({"number": "one", "lines": [{"article": "tea"}, {"article": 1, "price": 2}], "extra": 1})
+    paths = [path for path, _ in caught.value.problems]
+    assert sorted(paths) == ["$", "$.lines[0]", "$.lines[1].article", "$.number"]
+    assert caught.value.result_type == "Invoice"
+    assert "extra" in str(caught.value)
+
+
+def test_a_path_inside_a_wrapped_value_does_not_name_the_wrapper():
+    with pytest.raises(ResultError) as caught:
+        answer_format(list[Point]).read_value({"result": [{"x": 1, "y": "two"}]})
+    assert [path for path, _ in caught.value.problems] == ["$[0].y"]
+
+
+@pytest.mark.parametrize("text", ["", "I think it is 7.", '{"x": 1', "[" * 100_000, '{"x": 1, "y": NaN}'])
+def test_text_that_is_no_answer_is_an_error_with_a_path(text):
+    with pytest.raises(ResultError) as caught:
+        answer_format(Point).read_text(text)
+    assert caught.value.problems
+    assert len(caught.value.answer) <= 2000
+
+
+def test_a_validator_of_the_type_itself_is_a_problem_like_any_other():
+    @attrs.frozen
+    class Even:
+        number: int = attrs.field()
+
+        @number.validator
+        def _check(self, attribute: Any, value: int) -> None:
+            if value % 2:
+                raise ValueError(f"{value} is odd")
+
+    with pytest.raises(ResultError, match="3 is odd"):
+        answer_format(Even).read_value({"number": 3})
+    with pytest.raises(ResultError, match="stars"):
+        answer_format(Review).read_value({"stars": 9, "text": ""})
+
+
+@pytest.mark.parametrize("result_type", [object(), "Invoice", lambda: None, {"type": "nonsense"}])
+def test_a_type_without_a_schema_is_refused(result_type):
+    with pytest.raises(TypeError, match="JSON Schema"):
+        answer_format(result_type)
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=5),
+        st.recursive(
+            st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8),
+            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+            max_leaves=8,
+        ),
+        max_size=4,
+    ),
+    st.integers(1, 9),
+)
+def test_a_partial_answer_grows_to_the_whole_answer(value, step):
+    text = json.dumps(value, ensure_ascii=False)
+    partial = PartialAnswer(answer_format({"type": "object"}))
+    for begin in range(0, len(text), step):
+        if partial.add(text[begin : begin + step]):
+            assert isinstance(partial.value, dict)
+            assert list(partial.value) == list(value)[: len(partial.value)]
+    assert partial.value == value or (value == {} and partial.value in (None, {}))
+
+
+def test_reading_a_long_answer_piece_by_piece_parses_it_a_bounded_number_of_times():
+    partial = PartialAnswer(answer_format({"type": "object"}))
+    text = json.dumps({"text": "x" * 1_000_000})
+    changes = sum(partial.add(text[begin : begin + 10]) for begin in range(0, len(text), 10))
+    assert changes < 205 + 150  # every piece of the first 2 KiB, then once per growth of a twentieth
