@@ -424,13 +424,17 @@ async def test_an_id_that_a_provider_uses_again_does_not_get_the_result_of_an_ea
 
     async def work() -> str:
         ran.append(len(ran))
-        if len(ran) == 2:
-            await anyio.to_thread.run_sync(shutil.copytree, tmp_path / "live", tmp_path / "image")
         return f"run {len(ran)}"
+
+    async def copy_before_the_second(event: str, data: dict[str, Any]) -> HookResult:
+        if event == "tool:pre" and len(ran) == 1:
+            await anyio.to_thread.run_sync(shutil.copytree, tmp_path / "live", tmp_path / "image")
+        return HookResult()
 
     tool = Tool("work", work, repeatable=True)
     for folder in ("live", "image"):
-        async with make_session(tmp_path / folder, tool, provider=SameIds()) as session:
+        hook = copy_before_the_second if folder == "live" else None
+        async with make_session(tmp_path / folder, tool, provider=SameIds(), hook=hook) as session:
             await (session.execute("go") if folder == "live" else session.resume_turn())
     assert outputs(agent.messages_in(tmp_path / "image")) == ["run 1", "run 3"]
 
