@@ -128,7 +128,11 @@ def _default_plan(available: Collection[str], wanted: str | None, variables: Map
                 "source": BUILT_IN_SOURCE,
                 "config": {"system_prompt": SYSTEM_PROMPT.format(directory=Path.cwd())},
             },
-            "context": {"module": "context-persistent", "source": BUILT_IN_SOURCE},
+            "context": {
+                "module": "context-persistent",
+                "source": BUILT_IN_SOURCE,
+                "config": {"durable_turns": True},
+            },
         },
         "providers": [{"module": provider}],
         "tools": [
