@@ -14,7 +14,7 @@ from .every_module import (
     torn_files,
 )
 from .hook import cross_talk as _hook_cross_talk
-from .hook import handlers
+from .hook import handlers, session_series
 from .orchestrator import limits, turns
 from .provider import answers, behaviour, wire
 from .resolver import resolving

@@ -70,6 +70,7 @@ class MountedModule:
         coordinator: The coordinator as the module sees it.
         returned: What mount returned; for a structured mount what it yielded.
         is_structured: Whether mount is an async context manager.
+        is_awaited: Whether what mount returned had to be awaited.
         directory: Its private directory; the working directory while it is mounted.
         temporary: Where temporary files go.
         events: All emitted events.
@@ -85,6 +86,7 @@ class MountedModule:
     events: EventRecorder
     returned: Any = None
     is_structured: bool = False
+    is_awaited: bool = False
     is_cleaned: bool = False
     leave_mount: Callable[[], Any] | None = None
 
@@ -111,7 +113,8 @@ class MountedModule:
             self.is_structured = True
             self.returned, self.leave_mount = await core.hosting.host(answer, name=OWNER, owner=OWNER)
         else:
-            self.returned = await answer if inspect.isawaitable(answer) else answer
+            self.is_awaited = inspect.isawaitable(answer)
+            self.returned = await answer if self.is_awaited else answer
         contract = CONTRACTS[self.loaded.module_type]  # type: ignore[index]  # checked when it was loaded
         result = self.returned
         if result is None or isinstance(result, type) or contract.module_type in ("hook", "resolver"):

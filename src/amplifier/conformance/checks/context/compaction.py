@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import json
 from typing import Any
 
 from amplifier.conformance.harness.check_registry import check
@@ -17,6 +18,8 @@ from .observed_context import PLENTY, ObservedContext, Window, observe_context
 from .view_rules import is_whole, shows
 
 CONTEXT = ("context",)
+_OWN_SHARES = (0.7, 0.25, 0.2)
+"""Budgets as shares of a history by the context's own count; what it adds to a view shows in a small one."""
 
 
 @check(
@@ -136,23 +139,57 @@ async def fits_by_its_own_count(ctx: CheckContext) -> None:
         counted = _emitted_count(observed, "context:pre_compact")
         if counted is None or not 0.7 * tokens(history) < counted < 1.5 * tokens(history):
             return  # it emits no count, or counts something else
-        budget = int(counted / 1.4)
-        observed.mounted.events.clear()
-        view = await observed.view(budget)
-        if is_whole(history, view):
-            what = f"a history that is {counted} tokens by its own count was returned whole for a budget of {budget}"
-            ctx.fault("C7", what)
-            return
-        shown = _emitted_count(observed, "context:post_compact")
-        # The event may count something else than the view, such as the history or what was left out.
-        measured = tokens(view or ()) * counted / tokens(history)
-        if shown is not None and shown > budget * 1.05 and 0.8 * measured < shown < 1.2 * measured:
-            ctx.fault("C8", f"the view is {shown} tokens by the context's own count, for a budget of {budget}")
+        for share in _OWN_SHARES:
+            await _check_own_count(observed, counted, int(counted * share))
+            if ctx.faults:
+                return
+
+
+async def _check_own_count(observed: ObservedContext, counted: int, budget: int) -> None:
+    """Compare the size of a view with a budget, as the context itself counts.
+
+    Args:
+        observed: The context.
+        counted: Its count of the whole history.
+        budget: For a part of the history.
+    """
+    history = observed.expected
+    observed.mounted.events.clear()
+    view = await observed.view(budget)
+    if is_whole(history, view):
+        what = f"a history that is {counted} tokens by its own count was returned whole for a budget of {budget}"
+        observed.ctx.fault("C7", what)
+        return
+    shown = _emitted_count(observed, "context:post_compact")
+    # The event may count something else than the view, such as the history or what was left out.
+    measured = tokens(view or ()) * counted / tokens(history)
+    if shown is not None and shown > budget * 1.05 and 0.8 * measured < shown < 1.2 * measured:
+        observed.ctx.fault("C8", f"the view is {shown} tokens by the context's own count, for a budget of {budget}")
 
 
 def _emitted_count(observed: ObservedContext, event: str) -> int | None:
     counts = [data.get("token_count") for _, data in observed.mounted.events.get_events(event)]
     return counts[-1] if counts and type(counts[-1]) is int else None
+
+
+@check("C8", kind="behaviour", types=CONTEXT)
+async def counts_blocks_and_calls(ctx: CheckContext) -> None:
+    """Requests small views of conversations whose words are in content blocks, or in the arguments of calls."""
+    blocks: list[Message] = [
+        {"role": "user", "content": [{"type": "text", "text": prose(number, 100)}]} for number in range(60)
+    ]
+    calls: list[Message] = []
+    for number in range(0, 600, 10):
+        calls += tool_turn(number, 1, 3)
+        calls[-2]["tool_calls"][0]["function"]["arguments"] = json.dumps({"text": prose(number, 100)})
+    for history in (blocks, [*calls, spoken(9000, "user", 5)]):
+        async with observe_context(ctx) as observed:
+            if observed is None or not await observed.set(history):
+                return
+            budget = tokens(history) // 8
+            observed.check_view(await observed.view(budget), budget, ("C8",))
+            if ctx.faults:
+                return
 
 
 @check("C8", kind="behaviour", types=CONTEXT)
