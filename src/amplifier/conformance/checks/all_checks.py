@@ -5,6 +5,7 @@
 from .context import compaction, durability, storage
 from .every_module import (
     both_backends,
+    child_processes,
     declaration,
     failing_mounts,
     lifecycle,

@@ -141,7 +141,7 @@ def _comparable(response: Any) -> Any:
     for number, block in enumerate(blocks):
         if isinstance(block, ToolCallBlock):
             block.id = f"call {number}"
-    return to_dict(ChatResponse(content=blocks, usage=response.usage))
+    return [*to_dict(ChatResponse(content=blocks))["content"], {"usage": response.usage}]
 
 
 # ── contexts ──

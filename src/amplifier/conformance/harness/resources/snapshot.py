@@ -54,6 +54,10 @@ class Resources:
             *(f"the open file {target}" for target in descriptors.values()),
         ]
 
+    def left_processes(self) -> list[int]:
+        """The processes that run now and did not then."""
+        return [pid for pid in _own_processes() if pid not in self.processes and _state(pid) != "Z"]
+
     def leaks_after_patience(self) -> list[str]:
         """As `leaks`, once whatever is being closed has had the time to disappear."""
         left = self.leaks()
@@ -122,6 +126,19 @@ def _own_processes() -> Iterator[int]:
             parent = int((_PROC / name / "stat").read_text().rpartition(")")[2].split()[1])
             if parent == mine or mark in (_PROC / name / "environ").read_bytes().split(b"\0"):
                 yield int(name)
+
+
+def is_waiting(pid: int) -> bool:
+    """Whether a process waits for something, and needs no CPU."""
+    return _state(pid) in ("S", "D")
+
+
+def _state(pid: int) -> str:
+    """The letter of ``/proc`` for the state of a process; Z, as of one that has ended, if it is gone."""
+    try:
+        return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
 
 
 def _command_line(pid: int) -> str:
