@@ -139,11 +139,11 @@ async def _clean_up_twice(mounted: MountedModule, when: str = "") -> None:
         steps.append(("leaving the structured mount", mounted.leave_mount, False))
     mounted.is_cleaned = True
     for name, run, is_repeatable in steps:
-        first = await mounted.call(run, seconds=CLEANUP_SECONDS)
+        first = await mounted.call(run, seconds=CLEANUP_SECONDS, clause="A12")
         if not first.returned:
             ctx.fault("A13" if first.kind == "raised" else "A12", f"{when}{name} {first}", error=first.error)
         elif is_repeatable:
-            second = await mounted.call(run, seconds=CLEANUP_SECONDS)
+            second = await mounted.call(run, seconds=CLEANUP_SECONDS, clause="A12")
             if not second.returned:
                 ctx.fault("A11", f"{when}run a second time, {name} {second}", error=second.error)
 

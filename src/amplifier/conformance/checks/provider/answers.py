@@ -380,19 +380,28 @@ def _check_events(ctx: CheckContext, response: ChatResponse, events: list[dict[s
             return
 
 
+_FINISH_REASONS = (None, "tool_calls", "tool_use", "stop", "end_turn")
+"""Services end a response with calls in any of these ways."""
+
+
 @check("P10", kind="behaviour", types=PROVIDER, inputs="provider_answers")
 async def reads_calls(ctx: CheckContext) -> None:
     """Passes drawn responses with any number of calls between other blocks to parse_tool_calls."""
     async with ctx.mount() as mounted:
         if not usable(mounted):
             return
-        response = _answer(ctx.case["blocks"], ctx.case["id"])
-        before = snapshot(response)
-        parsed, expected = _parsed(mounted, response), call_tuples(response.tool_calls or [])
-        if parsed != expected:
-            ctx.fault("P10", f"parse_tool_calls gave {parsed!r}; expected {expected!r}")
-        elif snapshot(response) != before:
-            ctx.fault("P10", "parse_tool_calls changed the response")
+        for reason in _FINISH_REASONS:
+            response = _answer(ctx.case["blocks"], ctx.case["id"])
+            response.finish_reason = reason
+            before = snapshot(response)
+            parsed, expected = _parsed(mounted, response), call_tuples(response.tool_calls or [])
+            if parsed != expected:
+                ended = "" if reason is None else f" with the finish_reason {reason!r}"
+                ctx.fault("P10", f"parse_tool_calls gave {parsed!r} for a response{ended}; expected {expected!r}")
+            elif snapshot(response) != before:
+                ctx.fault("P10", "parse_tool_calls changed the response")
+            if ctx.faults:
+                return
 
 
 def _answer(blocks: list[dict[str, Any]], word: str) -> ChatResponse:

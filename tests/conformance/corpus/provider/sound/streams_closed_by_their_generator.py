@@ -1,7 +1,4 @@
-"""Streams in pieces.
-
-Planted: a reader that is cancelled leaves the generator open.
-"""
+"""Streams in pieces; a cancellation reaches the generator at its await and ends it, so that only its end has to be handled."""
 
 import json
 import uuid
