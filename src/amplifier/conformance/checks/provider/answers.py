@@ -222,10 +222,11 @@ async def leads_a_conversation(ctx: CheckContext) -> None:
 
 @check("P3", "P4", "P5", "P6", "P8", "P9", "P10", "P11", "P14", "P19", "P23", kind="behaviour", types=PROVIDER)
 async def leads_usual_conversations(ctx: CheckContext) -> None:
-    """Holds usual conversations: a tool call in every turn, plain answers, and no tools offered."""
+    """Holds usual conversations: a tool call in every turn, the same compacted, plain answers, and no tools offered."""
     tool = "Please use a tool."
     for case in (
         {"words": [tool] * 12, "tools": True, "options": {}},
+        {"words": [f"{tool} This is turn {turn}." for turn in "abcd"], "tools": True, "options": {}, "compacts": True},
         {"words": ["Hello.", "Hello.", tool, "Thanks."], "tools": True, "options": {"conformance_unknown": 1}},
         {"words": ["Hello.", tool], "tools": False, "options": {}},
     ):
@@ -248,6 +249,8 @@ async def _converse(ctx: CheckContext, case: dict[str, Any]) -> None:
             if response is None or ctx.has_violations or budget.is_spent():
                 return
             request = continued(request, response, words)
+            if case.get("compacts") and request.messages[-1].role == "user":
+                del request.messages[:-1]  # the rest does not fit the budget any more
 
 
 class _Dialogue:
