@@ -7,6 +7,7 @@ differ from those of a fresh module, in the same way each time, then the session
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -23,6 +24,8 @@ _ROUNDS = ((0.03, 12), (0.3, 3))
 """A round shorter than so many seconds is run so many times, as shared counters may show late; a slow one runs once."""
 _PAIRS = 3
 """How often a difference has to show in the same way: results may differ by chance."""
+_TEMPORARY_NAME = re.compile(r"0000\d{4}")
+"""Names of new temporary files: here they are numbered, elsewhere they are drawn at random."""
 
 _Result = tuple[str, Any, str]
 """An operation's name, its input and what it returned."""
@@ -107,7 +110,7 @@ async def _results(
         if neighbour is not None:  # home and temporary files are the same for both
             for folder in (neighbour.directory.parent / "home", neighbour.temporary):
                 text = text.replace(str(folder), f"<place>/{folder.name}")
-        found.append((operation.name, operation.given, text))
+        found.append((operation.name, operation.given, _TEMPORARY_NAME.sub("<new name>", text)))
     return found
 
 
