@@ -193,4 +193,10 @@ CLAUSES: tuple[Clause, ...] = (
         source="recommendation of this project",
         hint="Leave keys out of payloads, log records and messages, and off the objects whose repr ends up there.",
     ),
+    recommended(
+        "A23",
+        "A call closes the files it opens: equal calls do not leave more and more descriptors of a file open until cleanup.",
+        source="recommendation of this project",
+        hint="Open a file with a with statement in the call, or once for the session.",
+    ),
 )

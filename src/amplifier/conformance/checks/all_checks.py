@@ -5,6 +5,7 @@
 from .context import compaction, durability, storage
 from .every_module import (
     both_backends,
+    child_processes,
     declaration,
     failing_mounts,
     lifecycle,
@@ -14,7 +15,7 @@ from .every_module import (
     torn_files,
 )
 from .hook import cross_talk as _hook_cross_talk
-from .hook import handlers
+from .hook import handlers, session_series
 from .orchestrator import limits, turns
 from .provider import answers, behaviour, wire
 from .resolver import resolving

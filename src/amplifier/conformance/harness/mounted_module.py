@@ -70,6 +70,7 @@ class MountedModule:
         coordinator: The coordinator as the module sees it.
         returned: What mount returned; for a structured mount what it yielded.
         is_structured: Whether mount is an async context manager.
+        is_awaited: Whether what mount returned had to be awaited.
         directory: Its private directory; the working directory while it is mounted.
         temporary: Where temporary files go.
         events: All emitted events.
@@ -85,6 +86,7 @@ class MountedModule:
     events: EventRecorder
     returned: Any = None
     is_structured: bool = False
+    is_awaited: bool = False
     is_cleaned: bool = False
     leave_mount: Callable[[], Any] | None = None
 
@@ -111,7 +113,8 @@ class MountedModule:
             self.is_structured = True
             self.returned, self.leave_mount = await core.hosting.host(answer, name=OWNER, owner=OWNER)
         else:
-            self.returned = await answer if inspect.isawaitable(answer) else answer
+            self.is_awaited = inspect.isawaitable(answer)
+            self.returned = await answer if self.is_awaited else answer
         contract = CONTRACTS[self.loaded.module_type]  # type: ignore[index]  # checked when it was loaded
         result = self.returned
         if result is None or isinstance(result, type) or contract.module_type in ("hook", "resolver"):
@@ -120,13 +123,19 @@ class MountedModule:
             core.mount_as(OWNER, contract.mount_point, result)
 
     async def call(
-        self, function: Callable[..., Any], *args: Any, seconds: float = CALL_SECONDS, **kwargs: Any
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        seconds: float = CALL_SECONDS,
+        clause: str = "A8",
+        **kwargs: Any,
     ) -> Outcome:
         """Call foreign code, sync or async, for a limited time; raises only when it is cancelled from outside.
 
-        Code that goes on after that time, ignoring its cancellation or blocking the loop, ends the process.
+        Code that goes on after that time, ignoring its cancellation or blocking the loop, ends the process. ``clause`` is
+        what it breaks then.
         """
-        with self.ctx.alarm(seconds + CANCEL_GRACE):
+        with self.ctx.alarm(seconds + CANCEL_GRACE, clause):
             return await call_with_deadline(function, *args, seconds=seconds, **kwargs)
 
     @property
@@ -180,7 +189,7 @@ class MountedModule:
         cleanup, name = self.cleanup, self.loaded.target.reference
         if cleanup is not None and not self.is_cleaned and name not in _hanging_cleanups:
             self.is_cleaned = True
-            outcome = await self.call(cleanup, seconds=CALL_SECONDS)
+            outcome = await self.call(cleanup, clause="A12")
             if outcome.kind == "late":
                 _hanging_cleanups.add(name)  # or every check would wait for it
         await self.session.coordinator.undo(OWNER)
@@ -346,7 +355,11 @@ class CheckContext:
             return
         abort, started = self.abort, unstalled_time()
 
+        is_over = False
+
         def ring(signum: int, frame: FrameType | None) -> None:
+            if is_over:  # another call, made at the same time, ended later and set this one again
+                return
             left = seconds - (unstalled_time() - started)
             if left > 0:  # the thread waited for a CPU meanwhile
                 signal.setitimer(signal.ITIMER_REAL, max(left, 0.5))
@@ -361,6 +374,7 @@ class CheckContext:
         try:
             yield
         finally:
+            is_over = True
             signal.setitimer(signal.ITIMER_REAL, left)  # an outer alarm goes on, a little later
             signal.signal(signal.SIGALRM, previous)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import itertools
+import re
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
@@ -78,7 +79,7 @@ def _tool_exercises(mounted: MountedModule) -> list[Operation]:
     for name, tool in mounted.instances.items():
         for sample in sample_inputs(schema_of(tool), CANARY, words=words, choices=choices)[:most]:
             given = {"tool": name, "input": sample}
-            found.append(Operation(f"execute of the tool {name!r}", given, partial(_execute, name, sample)))
+            found.append(Operation(f"execute of the tool {name!r}", given, partial(execute_tool, name, sample)))
     return found
 
 
@@ -90,7 +91,8 @@ def schema_of(tool: Any) -> dict[str, Any] | None:
         return None
 
 
-async def _execute(name: str, sample: dict[str, Any], mounted: MountedModule) -> Any:
+async def execute_tool(name: str, sample: dict[str, Any], mounted: MountedModule) -> Any:
+    """Call a tool; its success and its output."""
     result = await mounted.instances[name].execute(copy.deepcopy(sample))
     return [getattr(result, "success", None), getattr(result, "output", None)]
 
@@ -132,14 +134,14 @@ def _provider_exercises(mounted: MountedModule) -> list[Operation]:
 
 
 def _comparable(response: Any) -> Any:
-    """The content of a response without the ids of calls, which only have to be new."""
+    """Content and usage of a response without the ids of calls, which only have to be new."""
     if not isinstance(response, ChatResponse):
         return repr(type(response))
     blocks = copy.deepcopy(response.content)
     for number, block in enumerate(blocks):
         if isinstance(block, ToolCallBlock):
             block.id = f"call {number}"
-    return to_dict(ChatResponse(content=blocks))["content"]
+    return [*to_dict(ChatResponse(content=blocks))["content"], {"usage": response.usage}]
 
 
 # ── contexts ──
@@ -236,11 +238,21 @@ TURN: dict[str, Any] = {
 """A turn with two tool calls and a final answer."""
 
 
+_UNSTEADY = re.compile(r"time|date|duration|elapsed|_ms$|_at$|uuid|^id$|_id$")
+
+
+def _steady(value: Any) -> Any:
+    """Stored messages without what differs from turn to turn: times and ids."""
+    if isinstance(value, dict):
+        return {key: _steady(member) for key, member in value.items() if not _UNSTEADY.search(str(key))}
+    return [_steady(member) for member in value] if isinstance(value, list) else value
+
+
 def _orchestrator_exercises(mounted: MountedModule) -> list[Operation]:
     async def turn(mounted: MountedModule) -> Any:
         session = ScriptedSession(mounted, TURN)
         try:
-            return await session.execute_unguarded()
+            return {"answer": await session.execute_unguarded(), "stored": _steady(session.context.messages)}
         finally:
             session.detach()
 

@@ -63,7 +63,7 @@ def choices_in(target: Target) -> list[str]:
     Of a module that starts programs, no word is taken that is the name of one.
     """
     words = [text for node in _nodes(target) for text in _compared(node) if is_harmless(text)]
-    if _starts_programs(target):
+    if starts_programs(target):
         words = [word for word in dict.fromkeys(words) if shutil.which(word) is None]
     return _distinct(words)
 
@@ -74,7 +74,7 @@ def triggers_in(target: Target) -> list[str]:
 
     They are data for handlers, which look at events and run nothing; a module that starts programs gets none of them.
     """
-    if _starts_programs(target):
+    if starts_programs(target):
         return []
     listed = dict.fromkeys(text for node in _nodes(target) for text in _listed(node))
     return _distinct(match for text in listed for match in texts_matching(text))
@@ -158,7 +158,9 @@ def _is_method(call: ast.Call, *names: str) -> bool:
     return isinstance(call.func, ast.Attribute) and call.func.attr in names
 
 
-def _starts_programs(target: Target) -> bool:
+@functools.cache
+def starts_programs(target: Target) -> bool:
+    """Whether the source calls something that may start a program."""
     calls = [node.func for node in _nodes(target) if isinstance(node, ast.Call)]
     words = {_name_of(part) for function in calls for part in ast.walk(function)}
     return any(word in _PROGRAM_STARTERS or "subprocess" in word for word in words)

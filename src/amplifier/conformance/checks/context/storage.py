@@ -191,6 +191,19 @@ async def keeps_one_of_everything(ctx: CheckContext) -> None:
             return
 
 
+@check("C3", "C14", kind="behaviour", types=CONTEXT)
+async def keeps_repeated_results(ctx: CheckContext) -> None:
+    """Stores two different results under one call id in both ways; both have to be kept, in their order."""
+    history = [*tool_turn(20, 1, 5), {"role": "tool", "tool_call_id": "call-20-0", "content": prose(29, 5)}]
+    for adds in (True, False):
+        async with observe_context(ctx) as observed:
+            if observed is None or not await (observed.add_all(history) if adds else observed.set(history)):
+                return
+            if not await observed.compare("C3" if adds else "C14", "after storing two results of one call"):
+                ctx.fill_input({"messages": history})
+                return
+
+
 async def _add_concurrently(observed: ObservedContext, queues: list[list[Message]], when: str) -> None:
     """Add the messages of every queue in a task of its own; all have to be stored, each queue in its order."""
     failed: list[str] = []

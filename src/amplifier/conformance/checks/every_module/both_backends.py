@@ -24,30 +24,45 @@ async def runs_on_both_backends(ctx: CheckContext) -> None:
         ctx.coverage.backends.clear()
         return
     ctx.coverage.backends.append("asyncio")
+    first, again = await _differing(ctx), None
+    if first is not None:
+        again = await _differing(ctx)  # what is due to chance does not show twice in the same way
+    if first is not None and first == again:
+        name, given, here, there = first
+        ctx.fault("A18", f"{name} {here} on trio and {there} on asyncio", given=given)
+
+
+async def _differing(ctx: CheckContext) -> tuple[str, Any, str, str] | None:
+    """The first operation that ends differently on the two backends: its name, its input and both endings."""
     on_trio = await _endings(ctx)
     other = attrs.evolve(ctx.fresh(), backend="asyncio", abort=None)
     on_asyncio = await anyio.to_thread.run_sync(partial(anyio.run, _endings, other, backend="asyncio"))
     for (name, given, here), (_, _, there) in zip(on_trio, on_asyncio, strict=False):
         if here != there:
-            ctx.fault("A18", f"{name} {here} on trio and {there} on asyncio", given=given)
-            return
+            return name, given, here, there
+    return None
 
 
 async def _endings(ctx: CheckContext) -> list[tuple[str, Any, str]]:
     try:
         async with ctx.mount() as mounted:
+            kind = mounted.loaded.module_type
             return [
-                (operation.name, operation.given, _ending(await mounted.call(operation.run, mounted)))
+                (operation.name, operation.given, _ending(await mounted.call(operation.run, mounted), kind))
                 for operation in typical_operations(mounted)
             ]
     except MountFailed as failed:
         return [("mount", None, str(failed.outcome))]
 
 
-def _ending(outcome: Outcome) -> str:
+def _ending(outcome: Outcome, kind: str) -> str:
     if outcome.kind == "late":
         return "did not end"
     if outcome.error is not None:
         return f"raised {type(outcome.error).__name__}"
     value = outcome.value
+    if kind == "resolver":
+        return "found nothing" if value is None else f"found {len(value['files'])} files"
+    if kind == "hook" and isinstance(value, dict):
+        return f"answered {value['action']}"
     return "failed" if isinstance(value, list) and value and value[0] is False else "worked"

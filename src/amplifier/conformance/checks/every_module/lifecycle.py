@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import suppress
 from typing import Any
 
 from amplifier.conformance.harness.calls.cancelled import cancel_at_every_suspension
 from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.coverage import DECLINED
+from amplifier.conformance.harness.coverage import DECLINED, Unexamined
 from amplifier.conformance.harness.mounted_module import CLEANUP_SECONDS, CheckContext, MountedModule, MountFailed
 from amplifier.conformance.harness.resolver_sources import is_resolver
+from amplifier.conformance.harness.resources.growing_files import CALLS, find_growing_file
 from amplifier.conformance.harness.resources.leftovers import new_tasks, task_ids
 from amplifier.conformance.harness.resources.private_directories import CANARY
 from amplifier.conformance.harness.resources.snapshot import Resources, files_below
-from amplifier.conformance.harness.typical_use import run_typical_operations
+from amplifier.conformance.harness.typical_use import run_typical_operations, typical_operations
 from amplifier.conformance.target.source_literals import settings_in
 from amplifier.contracts import CONTRACTS
-from amplifier.events import ALL_EVENTS
+from amplifier.events import CATALOGUE
+
+from .declaration import has_a_mount
 
 _POINT_CLAUSES = {"tool": "T4", "provider": "P2", "orchestrator": "O2", "context": "C2", "hook": "H2"}
 _PATH_WORDS = ("path", "dir", "folder", "file", "root", "workspace", "store", "log")
@@ -29,6 +33,7 @@ _MOUNT_CLAUSES = ("A3", "A4", "A21", *_POINT_CLAUSES.values())
 async def mounts(ctx: CheckContext) -> None:
     """Mounts the module in a session without other modules and reads what it returned and where it is mounted."""
     async with ctx.mount() as mounted:
+        _check_mount_is_async(mounted)
         kind, returned = ctx.loaded.module_type, mounted.returned
         contract = CONTRACTS[kind]  # type: ignore[index]  # checked when it was loaded
         if kind == "resolver":
@@ -50,6 +55,17 @@ async def mounts(ctx: CheckContext) -> None:
         ctx.fault(_POINT_CLAUSES[kind], f"after mount {missing}{where}")
 
 
+def _check_mount_is_async(mounted: MountedModule) -> None:
+    """Report a plain function, unless its source alone shows that it is one: a static check reports that."""
+    ctx = mounted.ctx
+    with suppress(Unexamined):
+        if any(has_a_mount(ctx.loaded.target)):
+            return
+    if not mounted.is_structured and not mounted.is_awaited:
+        what = f"mount is a plain function that returned {type(mounted.returned).__name__}; expected async def"
+        ctx.fault("A3", f"{what}, or a factory of async context managers")
+
+
 @check("A6", kind="structure", without_instance=("A6",))
 async def takes_the_coordinator_when_ready(ctx: CheckContext) -> None:
     """Calls on_session_ready, if there is one."""
@@ -68,11 +84,14 @@ async def takes_the_coordinator_when_ready(ctx: CheckContext) -> None:
 _CLEANUP_CLAUSES = ("A11", "A12", "A13", "A14", "A15")
 
 
-@check(*_CLEANUP_CLAUSES, "H9", kind="hygiene", without_instance=_CLEANUP_CLAUSES)
+@check(*_CLEANUP_CLAUSES, "A23", "H9", kind="hygiene", without_instance=_CLEANUP_CLAUSES)
 async def cleans_up(ctx: CheckContext) -> None:
-    """Uses the module, cleans it up twice, and looks for leftovers."""
+    """Cleans the module up twice, unused and used, and looks for leftovers and for files that each call leaves open."""
     for config in ctx.configs:
-        await _clean_up(ctx, config)
+        async with ctx.mount(config=config) as unused:
+            await _clean_up_twice(unused, "without any use, ")
+        if not ctx.faults:
+            await _clean_up(ctx, config)
         if ctx.faults:
             return
 
@@ -83,7 +102,7 @@ async def _clean_up(ctx: CheckContext, config: dict[str, Any]) -> None:
     async with ctx.mount(config=config) as mounted:
         tasks = task_ids()
         given = files_below(mounted.directory)
-        await run_typical_operations(mounted)
+        await _run_watching_open_files(mounted)
         used = files_below(mounted.directory)
         await _clean_up_twice(mounted)
         for registration in mounted.registrations if mounted.cleanup is not None or mounted.is_structured else ():
@@ -103,7 +122,16 @@ async def _clean_up(ctx: CheckContext, config: dict[str, Any]) -> None:
         ctx.fault("A14", f"{each} remains after cleanup")
 
 
-async def _clean_up_twice(mounted: MountedModule) -> None:
+async def _run_watching_open_files(mounted: MountedModule) -> None:
+    """Run every typical operation; those after which a file is open are run again, to see whether the number grows."""
+    for operation in typical_operations(mounted):
+        found = await find_growing_file(mounted, operation)
+        if found is not None:
+            what = f"{CALLS} equal calls of {operation.name} left {found} more open until cleanup"
+            mounted.ctx.fault("A23", what, given=operation.given)
+
+
+async def _clean_up_twice(mounted: MountedModule, when: str = "") -> None:
     ctx = mounted.ctx
     steps: list[tuple[str, Any, bool]] = [] if mounted.cleanup is None else [("cleanup", mounted.cleanup, True)]
     steps += [("a registered cleanup", entry.run, True) for entry in mounted.registered_cleanups]
@@ -111,13 +139,13 @@ async def _clean_up_twice(mounted: MountedModule) -> None:
         steps.append(("leaving the structured mount", mounted.leave_mount, False))
     mounted.is_cleaned = True
     for name, run, is_repeatable in steps:
-        first = await mounted.call(run, seconds=CLEANUP_SECONDS)
+        first = await mounted.call(run, seconds=CLEANUP_SECONDS, clause="A12")
         if not first.returned:
-            ctx.fault("A13" if first.kind == "raised" else "A12", f"{name} {first}", error=first.error)
+            ctx.fault("A13" if first.kind == "raised" else "A12", f"{when}{name} {first}", error=first.error)
         elif is_repeatable:
-            second = await mounted.call(run, seconds=CLEANUP_SECONDS)
+            second = await mounted.call(run, seconds=CLEANUP_SECONDS, clause="A12")
             if not second.returned:
-                ctx.fault("A11", f"run a second time, {name} {second}", error=second.error)
+                ctx.fault("A11", f"{when}run a second time, {name} {second}", error=second.error)
 
 
 @check("A15", kind="hygiene")
@@ -164,5 +192,5 @@ async def announces_its_events(ctx: CheckContext) -> None:
         announced: set[str] = set()
         for contribution in await mounted.session.coordinator.collect_contributions("observability.events"):
             announced.update(contribution if isinstance(contribution, (list, tuple, set)) else [str(contribution)])
-        for name in sorted({name for name, _ in mounted.events.events} - set(ALL_EVENTS) - announced):
+        for name in sorted({name for name, _ in mounted.events.events} - set(CATALOGUE) - announced):
             ctx.fault("A19", f"it emits {name!r}, which it does not announce on the channel 'observability.events'")

@@ -10,10 +10,12 @@ import attrs
 
 from amplifier.conformance.harness.calls.outcome import binding_error
 from amplifier.conformance.harness.calls.series import CallSeries
-from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
+from amplifier.conformance.harness.mounted_module import OWNER, CheckContext, MountedModule
 from amplifier.conformance.harness.time_budget import Budget
 from amplifier.conformance.inputs.hook_payloads import NEUTRAL
 from amplifier.conformance.inputs.json_schema import fingerprint, json_problem
+from amplifier.errors import HookRecursionError
+from amplifier.events import HOOK_FAILED
 from amplifier.models import HookResult
 
 Event = tuple[str, dict[str, Any]]
@@ -22,7 +24,7 @@ Event = tuple[str, dict[str, Any]]
 class EventSeries(CallSeries):
     """Events for all handlers of one module."""
 
-    def __init__(self, ctx: CheckContext, budget: Budget, *, is_drawn: bool = False) -> None:
+    def __init__(self, ctx: CheckContext, budget: Budget | None = None, *, is_drawn: bool = False) -> None:
         super().__init__(ctx, budget, is_drawn=is_drawn)
         self._kept: list[tuple[Any, str, Any]] = []
 
@@ -35,6 +37,7 @@ class EventSeries(CallSeries):
 
     async def _call(self, mounted: MountedModule, registration: Any, event: str, data: dict[str, Any]) -> None:
         given = {"handler": registration.name, "event": event, "data": data}
+        heard = len(mounted.events.events)
         outcome, own, changed = await self.call(mounted, partial(registration.handler, event), data)
         if outcome.kind == "raised":
             is_unfit = outcome.is_async is None and binding_error(registration.handler, "event", {}) is not None
@@ -43,10 +46,23 @@ class EventSeries(CallSeries):
         elif outcome.returned:
             self.expect(outcome.is_async, "H8", f"the handler {registration.name!r} is not async", None)
             self._check_result(outcome.value, registration, data, given)
+        self._check_recursion(mounted.events.events[heard:], given)
         if changed is not None:
             self.fault("H7", f"the handler {registration.name!r} changed the data it was given", given)
         else:
             self._kept.append((own, fingerprint(own), given))
+
+    def _check_recursion(self, emitted: list[Event], given: Any) -> None:
+        """Report handlers that emit events in a circle: the kernel ends it with an error, which leaves the innermost one."""
+        for event, data in emitted:
+            if (
+                event == HOOK_FAILED
+                and data["module_id"] == OWNER
+                and data["error_type"] == HookRecursionError.__name__
+            ):
+                what = f"the handler {data['hook_name']!r} raised HookRecursionError: {data['error']}"
+                self.fault("H4", what, given)
+                return
 
     def check_payloads(self) -> None:
         """Compare every payload with what it was: a handler may change one after it has returned."""

@@ -160,8 +160,9 @@ async def _check_errors(ctx: CheckContext, session: ScriptedSession) -> None:
         report(ctx, _error_violations(turn), session, turn)
     first, last = turns[0].outcome, turns[-1].outcome
     if first is not None and first.kind == "raised" and last is not None and turns[-1].went_through:
-        what = f"in the turn after a provider's error execute {last}"
-        ctx.expect(last.returned, "O26", what, error=last.error, given=session.case)
+        asked = bool(turns[-1].positions("asked"))
+        what = f"in the turn after a provider's error execute {last}{'' if asked else ' and did not call the model'}"
+        ctx.expect(last.returned and asked, "O26", what, error=last.error, given=session.case)
 
 
 def _error_violations(turn: RecordedTurn) -> Iterable[tuple[str, str]]:

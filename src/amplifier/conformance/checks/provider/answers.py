@@ -222,10 +222,11 @@ async def leads_a_conversation(ctx: CheckContext) -> None:
 
 @check("P3", "P4", "P5", "P6", "P8", "P9", "P10", "P11", "P14", "P19", "P23", kind="behaviour", types=PROVIDER)
 async def leads_usual_conversations(ctx: CheckContext) -> None:
-    """Holds usual conversations: a tool call in every turn, plain answers, and no tools offered."""
+    """Holds usual conversations: a tool call in every turn, the same compacted, plain answers, and no tools offered."""
     tool = "Please use a tool."
     for case in (
         {"words": [tool] * 12, "tools": True, "options": {}},
+        {"words": [f"{tool} This is turn {turn}." for turn in "abcd"], "tools": True, "options": {}, "compacts": True},
         {"words": ["Hello.", "Hello.", tool, "Thanks."], "tools": True, "options": {"conformance_unknown": 1}},
         {"words": ["Hello.", tool], "tools": False, "options": {}},
     ):
@@ -248,6 +249,8 @@ async def _converse(ctx: CheckContext, case: dict[str, Any]) -> None:
             if response is None or ctx.has_violations or budget.is_spent():
                 return
             request = continued(request, response, words)
+            if case.get("compacts") and request.messages[-1].role == "user":
+                del request.messages[:-1]  # the rest does not fit the budget any more
 
 
 class _Dialogue:
@@ -380,19 +383,28 @@ def _check_events(ctx: CheckContext, response: ChatResponse, events: list[dict[s
             return
 
 
+_FINISH_REASONS = (None, "tool_calls", "tool_use", "stop", "end_turn")
+"""Services end a response with calls in any of these ways."""
+
+
 @check("P10", kind="behaviour", types=PROVIDER, inputs="provider_answers")
 async def reads_calls(ctx: CheckContext) -> None:
     """Passes drawn responses with any number of calls between other blocks to parse_tool_calls."""
     async with ctx.mount() as mounted:
         if not usable(mounted):
             return
-        response = _answer(ctx.case["blocks"], ctx.case["id"])
-        before = snapshot(response)
-        parsed, expected = _parsed(mounted, response), call_tuples(response.tool_calls or [])
-        if parsed != expected:
-            ctx.fault("P10", f"parse_tool_calls gave {parsed!r}; expected {expected!r}")
-        elif snapshot(response) != before:
-            ctx.fault("P10", "parse_tool_calls changed the response")
+        for reason in _FINISH_REASONS:
+            response = _answer(ctx.case["blocks"], ctx.case["id"])
+            response.finish_reason = reason
+            before = snapshot(response)
+            parsed, expected = _parsed(mounted, response), call_tuples(response.tool_calls or [])
+            if parsed != expected:
+                ended = "" if reason is None else f" with the finish_reason {reason!r}"
+                ctx.fault("P10", f"parse_tool_calls gave {parsed!r} for a response{ended}; expected {expected!r}")
+            elif snapshot(response) != before:
+                ctx.fault("P10", "parse_tool_calls changed the response")
+            if ctx.faults:
+                return
 
 
 def _answer(blocks: list[dict[str, Any]], word: str) -> ChatResponse:

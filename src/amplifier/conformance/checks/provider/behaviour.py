@@ -7,18 +7,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.guess_config import is_secret, secret_variables, without_secrets
 from amplifier.conformance.harness.mounted_module import OWNER, CheckContext, MountedModule, MountFailed
 from amplifier.conformance.harness.resources.observers import audited, captured_logs
 from amplifier.conformance.target.source_literals import settings_in
-from amplifier.models import ChatRequest, ChatResponse, ModelInfo, ProviderInfo, StreamChunk, to_dict
+from amplifier.models import ChatRequest, ChatResponse, HookResult, ModelInfo, ProviderInfo, StreamChunk, to_dict
 
 from .answers import PROVIDER, expect_unchanged, response_events, usable
 from .dialogues import asking, calls_of, complete, snapshot, without_ids
 
 _AT_ONCE = 4
+_STREAMED = ("Hello.", "Repeat this sentence to its last word, for it has to be sent in several pieces.")
 _FLAGS = ("raw", "debug")
 _CONNECTING = ("socket.connect", "socket.getaddrinfo", "subprocess.Popen", "urllib.Request", "http.client.connect")
 
@@ -136,6 +138,7 @@ async def mixes_nothing(ctx: CheckContext) -> None:
     async with ctx.mount() as mounted:
         requests = [_distinct(number) for number in range(_AT_ONCE)]
         before = [snapshot(request) for request in requests]
+        _suspend_at_events(mounted)
         together = await _all_at_once(mounted, requests)
         for request, was in zip(requests, before, strict=True):
             expect_unchanged(ctx, request, was)
@@ -154,6 +157,17 @@ async def mixes_nothing(ctx: CheckContext) -> None:
         if ctx.has_violations:
             break
     ctx.fill_input({"asked at once": [to_dict(_distinct(number)) for number in range(_AT_ONCE)]})
+
+
+def _suspend_at_events(mounted: MountedModule) -> None:
+    """Register a handler that suspends, as one that writes a log may: a concurrent call then runs in between."""
+
+    async def suspend(event: str, data: dict[str, Any]) -> HookResult:
+        await anyio.lowlevel.checkpoint()
+        return HookResult(action="continue")
+
+    for event in ("llm:request", "llm:response"):
+        mounted.session.coordinator.hooks.register(event, suspend, name="suspend")
 
 
 async def _in_turn(ctx: CheckContext, order: Sequence[int]) -> list[Any]:
@@ -210,28 +224,35 @@ def check_mixture(ctx: CheckContext, number: int, in_turn: list[Any], together: 
 @check("P21", kind="behaviour", types=PROVIDER)
 async def streams_the_same(ctx: CheckContext) -> None:
     """Compares the last chunk of a stream with the response of complete, and the deltas with the whole."""
-    async with ctx.mount() as mounted:
-        if not usable(mounted) or not callable(getattr(mounted.instance, "stream", None)):
+    for words in _STREAMED:
+        async with ctx.mount() as mounted:
+            if not usable(mounted) or not callable(getattr(mounted.instance, "stream", None)):
+                return
+            response = await _streamed_response(mounted, words)
+        if response is None or ctx.faults:
             return
-        request = asking("Hello.")
-        before = snapshot(request)
-        outcome = await mounted.call(_streamed, mounted.instance, request)
-        if not outcome.returned or outcome.value is None:
-            return  # another kind of stream, or none for this request
-        chunks: list[StreamChunk] = outcome.value
-        expect_unchanged(ctx, request, before)
-        last = chunks[-1] if chunks else None
-        if last is None or not isinstance(last.response, ChatResponse):
-            ctx.fault("P21", "the last chunk of a stream has no response")
-            return
-        if any(chunk.response is not None for chunk in chunks[:-1]):
-            ctx.fault("P21", "a chunk before the last one has a response")
-        _check_deltas(ctx, chunks, last.response)
-    if ctx.faults:
-        return
-    whole = [await _whole(ctx), await _whole(ctx)]
-    if None not in whole and whole[0] == whole[1] and without_ids(last.response) != whole[0]:
-        ctx.fault("P21", "the response of the last chunk is not what complete returns for the same request")
+        whole = [await _whole(ctx, words), await _whole(ctx, words)]
+        if None not in whole and whole[0] == whole[1] and without_ids(response) != whole[0]:
+            ctx.fault("P21", "the response of the last chunk is not what complete returns for the same request")
+
+
+async def _streamed_response(mounted: MountedModule, words: str) -> ChatResponse | None:
+    """The response at the end of a stream, whose chunks are checked; None if there is none to compare with."""
+    ctx, request = mounted.ctx, asking(words)
+    before = snapshot(request)
+    outcome = await mounted.call(_streamed, mounted.instance, request)
+    if not outcome.returned or outcome.value is None:
+        return None  # another kind of stream, or none for this request
+    chunks: list[StreamChunk] = outcome.value
+    expect_unchanged(ctx, request, before)
+    last = chunks[-1] if chunks else None
+    if last is None or not isinstance(last.response, ChatResponse):
+        ctx.fault("P21", "the last chunk of a stream has no response")
+        return None
+    if any(chunk.response is not None for chunk in chunks[:-1]):
+        ctx.fault("P21", "a chunk before the last one has a response")
+    _check_deltas(ctx, chunks, last.response)
+    return last.response
 
 
 async def _streamed(provider: Any, request: ChatRequest) -> list[StreamChunk] | None:
@@ -307,7 +328,7 @@ def _check_deltas(ctx: CheckContext, chunks: list[StreamChunk], response: ChatRe
             return
 
 
-async def _whole(ctx: CheckContext) -> str | None:
+async def _whole(ctx: CheckContext, words: str) -> str | None:
     async with ctx.mount() as mounted:
-        outcome = await complete(mounted, asking("Hello."))
+        outcome = await complete(mounted, asking(words))
         return without_ids(outcome.value) if isinstance(outcome.value, ChatResponse) else None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import linecache
 import sys
+import traceback
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
@@ -78,7 +80,7 @@ class ToolCallSeries(CallSeries):
             await self._check_late(given)
         elif outcome.kind == "raised":
             self.fault("T5", f"execute {outcome}", shown, error=outcome.error)
-            if self._accepts is not None and self._accepts(given):
+            if (self._accepts is not None and self._accepts(given)) or self._is_raised_on_purpose(outcome.error):
                 self.fault("T6", f"execute {outcome}", shown, error=outcome.error)
         else:
             self._check_result(outcome.value, shown)
@@ -90,6 +92,12 @@ class ToolCallSeries(CallSeries):
         if changed is not None:
             self.fault("T15", f"execute changed its input to {changed[:150]}", shown)
         self._done.append(given)
+
+    def _is_raised_on_purpose(self, error: BaseException | None) -> bool:
+        """Whether an error comes from a raise statement of the module, and not from code that it called."""
+        *_, (frame, line) = traceback.walk_tb(None if error is None else error.__traceback__)
+        file = frame.f_code.co_filename
+        return self.ctx.loaded.target.owns(file) and linecache.getline(file, line).split()[:1] == ["raise"]
 
     def _check_result(self, result: Any, shown: Any) -> None:
         if not isinstance(result, ToolResult):

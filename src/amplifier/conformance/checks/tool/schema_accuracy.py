@@ -1,9 +1,9 @@
 """Searches inputs that a tool's schema accepts and the tool refuses for their shape.
 
 A refusal alone proves little: a file may not exist, a list may be empty. So an inaccuracy is reported only with its
-counterpart: an input that the schema forbids and the tool accepts, a key that turns every refusal into success, a choice that
-the tool refuses in the words it has for choices that do not exist, a bound that occurs in its source. A tool may accept
-more than its schema does.
+counterpart: an input that the schema forbids and the tool accepts, a key that turns every refusal into success, a key or a
+choice that the tool refuses in the words it has for those that do not exist, a bound that occurs in its source. A tool may
+accept more than its schema does.
 """
 
 from __future__ import annotations
@@ -23,16 +23,22 @@ from amplifier.conformance.harness.time_budget import Budget
 from amplifier.conformance.harness.typical_use import schema_of
 from amplifier.conformance.inputs.hostile_values import is_harmless
 from amplifier.conformance.inputs.json_schema import Accepts, acceptor, fingerprint, resolved
-from amplifier.conformance.inputs.schema_values import SHAPED_TEXTS, Values, kinds_of, properties_of, required_of
+from amplifier.conformance.inputs.schema_values import SHAPED_TEXTS, Values, kinds_of, properties_of
 from amplifier.conformance.inputs.tool_inputs import valid_inputs
 from amplifier.conformance.target.source_literals import choices_in, inputs_in, numbers_in
 from amplifier.models import ToolResult
+
+from .property_paths import NOTHING, PropertyPath, property_paths
 
 Input = dict[str, Any]
 
 _SECONDS = 1.5
 _BUDGET = 2.0
 _MOST_TRIES = 250
+_MOST_BASES = 6
+_MOST_VALUES = 6
+_UNKNOWN_KEY = "no_such_key"
+_CONDITIONS = ("anyOf", "oneOf", "if", "dependentSchemas", "dependentRequired", "not")
 _OTHER_TYPES: tuple[Any, ...] = ("text", "1234", 1234, 12.5, True, ["text"], [1234], {"text": "text"})
 """Nothing empty and no small number: tools often take those for a missing value, or for an open file."""
 _SHAPE_WORDS = re.compile(
@@ -109,7 +115,13 @@ class SchemaAccuracy:
         """Report the first inaccuracy."""
         for given in self._inputs:
             await self._try(given)
-        finders = (self._other_type_or_key, self._hidden_key, self._false_choice, self._false_bound)
+        finders = (
+            self._unknown_key,
+            self._other_type_or_key,
+            self._hidden_key,
+            self._false_choice,
+            self._false_bound,
+        )
         is_refused = any(self._result(given).refused for given in self._inputs)
         for find in finders if is_refused else finders[-1:]:
             found = await find()
@@ -144,10 +156,77 @@ class SchemaAccuracy:
     def _with(self, key: str) -> list[Input]:
         return [given for given in self._inputs if key in given and self._result(given).ok is not None]
 
+    # ── a key that it does not know ──
+
+    async def _unknown_key(self) -> tuple[str, Input, str] | None:
+        if any(key in self._top for key in _CONDITIONS):
+            return None  # which keys it takes may depend on others
+        for path in property_paths(self._top, self._root):
+            having = [given for given in self._inputs if path.is_in(given)]
+            lacking = [given for given in self._inputs if path.is_lacking(given) and self._result(given).ok]
+            if path.is_required or not lacking or not all(self._result(given).refused for given in having):
+                continue
+            modes = await self._in_every_mode(lacking[0], path)
+            if modes is None:
+                continue  # it may take the key in a mode of which no working input is known
+            found = await self._refused_like_an_unknown_key([*lacking[:_MOST_BASES], *modes], path)
+            if found is not None:
+                what = f"the schema names {path}, the tool refuses every input with it, like one with an unknown key"
+                return what, *found
+        return None
+
+    async def _in_every_mode(self, base: Input, path: PropertyPath) -> list[Input] | None:
+        """The input with every choice of every other property; None if the tool refuses one of them."""
+        found = []
+        for other in property_paths(self._top, self._root):
+            if other.path == path.path:
+                continue
+            schema = resolved(other.schema, self._root)
+            choices = self._choices if kinds_of(schema) == ["string"] else []
+            values, is_all = _values_of(schema, self._values, other.path[-1])
+            for value in values if is_all else choices:
+                given = other.added(base, other.path[-1], value)
+                if given == base or not self._accepts(given):
+                    continue
+                if not (await self._try(given)).ok:
+                    return None
+                found.append(given)
+        return found
+
+    async def _refused_like_an_unknown_key(self, bases: list[Input], path: PropertyPath) -> tuple[Input, str] | None:
+        """An input with the key and the message of its refusal; None unless all are refused for this key."""
+        key = path.path[-1]
+        values, is_all = _values_of(resolved(path.schema, self._root), self._values, key)
+        found: tuple[Input, str] | None = None
+        for base in bases:
+            unknown = await self._try(path.added(base, _UNKNOWN_KEY, values[0]))
+            for given in [path.added(base, key, value) for value in values]:
+                answer = await self._try(given) if self._accepts(given) else unknown
+                if not answer.refused or not unknown.refused:
+                    return None
+                if answer is not unknown:
+                    if _without_key(answer.words, key) != _without_key(unknown.words, _UNKNOWN_KEY):
+                        return None
+                    found = found or (given, answer.words)
+        if found is None or _without_key(found[1], key) != found[1]:
+            return found
+        # A message without the key may be about its value, unless all were tried, or be the same for everything.
+        return found if is_all and await self._has_other_words(bases[0], path, found[1]) else None
+
+    async def _has_other_words(self, base: Input, path: PropertyPath, words: str) -> bool:
+        """Whether the tool refuses a wrong value of a key that it knows, beside this one, in other words."""
+        for name in {name for holder in path.holders(base) for name in holder}:
+            for value in _OTHER_TYPES:
+                given = attrs.evolve(path, path=(*path.path[:-1], name)).changed(base, value)
+                answer = await self._try(given)
+                if not self._accepts(given) and answer.refused and answer.words != words:
+                    return True
+        return False
+
     # ── another key, another type ──
 
     async def _other_type_or_key(self) -> tuple[str, Input, str] | None:
-        for path in _property_paths(self._top, self._root):
+        for path in property_paths(self._top, self._root):
             having = [given for given in self._inputs if path.is_in(given)]
             if not having or not all(self._result(given).refused for given in having):
                 continue
@@ -170,7 +249,7 @@ class SchemaAccuracy:
         return False
 
     async def _taken_instead(self, given: Input, path: PropertyPath, words: str) -> str | None:
-        if (await self._try(path.changed(given, _NOTHING))).refused:  # so it is required, under some name
+        if (await self._try(path.changed(given, NOTHING))).refused:  # so it is required, under some name
             for word in self._undeclared:
                 if (await self._try(path.changed(given, path.value_in(given), word))).ok:
                     return f"the key {word!r}"
@@ -185,7 +264,7 @@ class SchemaAccuracy:
     # ── a key that is needed and not required ──
 
     async def _hidden_key(self) -> tuple[str, Input, str] | None:
-        for path in _property_paths(self._top, self._root):
+        for path in property_paths(self._top, self._root):
             if not path.is_required:
                 found = await self._needed_at(path)
                 if found is not None:
@@ -297,6 +376,21 @@ def _template(words: str, value: Any) -> str:
     return words.replace("'<value>'", "<value>").replace('"<value>"', "<value>")
 
 
+def _without_key(words: str, key: str) -> str:
+    """An error message with a placeholder for the name of a key."""
+    return re.sub(rf"(?<!\w){re.escape(key)}(?!\w)", "<key>", words)
+
+
+def _values_of(schema: dict[str, Any], values: Values, key: str) -> tuple[list[Any], bool]:
+    """Values of a property, and whether these are all that there are."""
+    listed = schema.get("enum")
+    if isinstance(listed, list) and 0 < len(listed) <= _MOST_VALUES:
+        return list(listed), True
+    if kinds_of(schema) == ["boolean"]:
+        return [False, True], True
+    return values.alternatives(schema, key)[:_MOST_VALUES], False
+
+
 def _choices(schema: dict[str, Any], values: Values, key: str) -> list[Any]:
     """The values that a schema lists: the members of an enumeration, one for each type, the minimum."""
     if isinstance(schema.get("enum"), list):
@@ -337,59 +431,3 @@ def _measures(schema: dict[str, Any]) -> Iterator[tuple[Any, int]]:
     if kinds == ["array"] and isinstance(count, int) and count <= 1000 and schema.get("uniqueItems") is not True:
         item = Values(schema, CANARY).plain(schema.get("items", {}))
         yield (lambda size: [item] * size), count
-
-
-# ── property paths ──
-
-
-@attrs.frozen
-class PropertyPath:
-    """The path of a property: ``("items", "[]", "name")`` is the name in each of the items."""
-
-    path: tuple[str, ...]
-    schema: Any
-    is_required: bool
-
-    def __str__(self) -> str:
-        return repr(".".join(each for each in self.path if each != "[]"))
-
-    def holders(self, given: Any) -> list[dict[str, Any]]:
-        """The objects that have the property, or could have it."""
-        found = [given]
-        for part in self.path[:-1]:
-            if part == "[]":
-                found = [item for value in found if isinstance(value, list) for item in value]
-            else:
-                found = [value[part] for value in found if isinstance(value, dict) and part in value]
-        return [value for value in found if isinstance(value, dict)]
-
-    def is_in(self, given: Any) -> bool:
-        """Whether an input has a value at this path."""
-        return any(self.path[-1] in holder for holder in self.holders(given))
-
-    def changed(self, given: Input, value: Any, name: str | None = None) -> Input:
-        """The input with another value here, under another name if one is given."""
-        copied = copy.deepcopy(given)
-        for holder in self.holders(copied):
-            if holder.pop(self.path[-1], _NOTHING) is not _NOTHING and value is not _NOTHING:
-                holder[name or self.path[-1]] = value
-        return copied
-
-    def value_in(self, given: Input) -> Any:
-        """The value of an input at this path."""
-        return next(holder[self.path[-1]] for holder in self.holders(given) if self.path[-1] in holder)
-
-
-_NOTHING: Any = object()
-
-
-def _property_paths(top: dict[str, Any], root: Any, depth: int = 0) -> Iterator[PropertyPath]:
-    required = required_of(top)
-    for name, part in properties_of(top).items():
-        yield PropertyPath((name,), part, name in required)
-        schema = resolved(part, root)
-        inner = resolved(schema.get("items"), root)
-        for steps, found in (((name,), schema), ((name, "[]"), inner)):
-            if depth < 2 and "properties" in found:
-                for path in _property_paths(found, root, depth + 1):
-                    yield attrs.evolve(path, path=(*steps, *path.path))

@@ -24,7 +24,7 @@ from .outcome import Outcome
 
 NEVER = 1_000_000_000
 """A suspension that no call reaches."""
-_REPEATS = 12
+_REPEATS = 20
 """How often a call is cancelled at one point before the module has to work again."""
 _ENDS_WITHIN = 1.0
 _SECONDS = 8.0

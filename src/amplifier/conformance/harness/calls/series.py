@@ -21,11 +21,11 @@ class CallSeries:
 
     Args:
         ctx: Faults are reported there, one for each clause.
-        budget: The time limit of the series.
+        budget: The time limit of the series; None for a series of few calls.
         is_drawn: Whether the calls are the drawn case of the check, which then is the input of every fault.
     """
 
-    def __init__(self, ctx: CheckContext, budget: Budget, *, is_drawn: bool = False) -> None:
+    def __init__(self, ctx: CheckContext, budget: Budget | None, *, is_drawn: bool = False) -> None:
         self.ctx = ctx
         self._budget = budget
         self._is_drawn = is_drawn
@@ -35,7 +35,7 @@ class CallSeries:
     @property
     def is_over(self) -> bool:
         """Whether the time is used up, or the module too slow."""
-        return self._late >= _MAX_LATE_CALLS or self._budget.is_spent()
+        return self._late >= _MAX_LATE_CALLS or (self._budget is not None and self._budget.is_spent())
 
     async def call(
         self, mounted: MountedModule, function: Callable[[Any], Any], given: dict[str, Any]

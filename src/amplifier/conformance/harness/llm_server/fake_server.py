@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import zlib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -101,8 +102,13 @@ def _answer(scenario: str, body: dict[str, Any]) -> list[Block]:
 
 def _call(body: dict[str, Any], number: int, name: str) -> Block:
     """A call with an id that is new in the conversation."""
-    length = len(json.dumps(body.get("messages") or body.get("input") or []))
-    return {"type": "tool_use", "id": f"toolu_{length}_{number}", "name": name, "input": {"text": f"é {number}"}}
+    conversation = zlib.crc32(json.dumps(body.get("messages") or body.get("input") or []).encode())
+    return {
+        "type": "tool_use",
+        "id": f"toolu_{conversation:x}_{number}",
+        "name": name,
+        "input": {"text": f"é {number}"},
+    }
 
 
 def _last_user_text(body: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -53,6 +54,10 @@ class Resources:
             *(f"the open file {target}" for target in descriptors.values()),
         ]
 
+    def left_processes(self) -> list[int]:
+        """The processes that run now and did not then."""
+        return [pid for pid in _own_processes() if pid not in self.processes and _state(pid) != "Z"]
+
     def leaks_after_patience(self) -> list[str]:
         """As `leaks`, once whatever is being closed has had the time to disappear."""
         left = self.leaks()
@@ -63,6 +68,11 @@ class Resources:
             time.sleep(0.02)
             left = self.leaks()
         return left
+
+
+def open_files() -> Counter[str]:
+    """The paths of open files that exist, with the number of descriptors of each."""
+    return Counter(target for _, target in _open_descriptors() if target.startswith("/") and os.path.exists(target))  # noqa: PTH110 — a Path per descriptor
 
 
 def _is_pooled(thread: threading.Thread) -> bool:
@@ -116,6 +126,19 @@ def _own_processes() -> Iterator[int]:
             parent = int((_PROC / name / "stat").read_text().rpartition(")")[2].split()[1])
             if parent == mine or mark in (_PROC / name / "environ").read_bytes().split(b"\0"):
                 yield int(name)
+
+
+def is_waiting(pid: int) -> bool:
+    """Whether a process waits for something, and needs no CPU."""
+    return _state(pid) in ("S", "D")
+
+
+def _state(pid: int) -> str:
+    """The letter of ``/proc`` for the state of a process; Z, as of one that has ended, if it is gone."""
+    try:
+        return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
 
 
 def _command_line(pid: int) -> str:

@@ -127,7 +127,7 @@ def hooked_cases() -> Iterator[Case]:
 def failing_cases() -> Iterator[Case]:
     """Turns in which the provider or the context fails, each followed by one that works."""
     good = {"prompt": "Now.", "answers": [_using({"call": "alpha"}), _DONE]}
-    for error in ERRORS:
+    for error in (*ERRORS, "RateLimitError"):
         yield {"turns": [{"prompt": "Try.", "answers": [{"error": error}]}, good]}
     for error in ("NotFoundError", "Unplanned"):
         yield {"turns": [{"prompt": "Try.", "answers": [_using({"call": "alpha"}), {"error": error}]}, good]}

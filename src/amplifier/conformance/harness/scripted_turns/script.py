@@ -53,8 +53,10 @@ RAISED: dict[str, type[Exception]] = {
     "NotFoundError": errors.NotFoundError,
     "ConfigurationError": errors.ConfigurationError,
     "AccessDeniedError": errors.AccessDeniedError,
+    "RateLimitError": errors.RateLimitError,
 }
-"""Errors by name; of the taxonomy only those that a retry would not fix."""
+"""Errors by name; of the taxonomy one that a retry may fix, and those that it would not."""
+_RETRYABLE = ("RateLimitError",)
 
 
 @attrs.frozen(kw_only=True)
@@ -187,7 +189,9 @@ class Answer:
             return None
         kind = RAISED[self.error]
         message = f"the provider failed with {self.error}"
-        return kind(message, provider="one", retryable=False) if issubclass(kind, errors.LLMError) else kind(message)
+        if not issubclass(kind, errors.LLMError):
+            return kind(message)
+        return kind(message, provider="one", retryable=self.error in _RETRYABLE)
 
 
 @attrs.frozen(kw_only=True)

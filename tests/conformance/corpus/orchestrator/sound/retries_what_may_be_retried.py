@@ -1,30 +1,12 @@
-"""A loop that translates blocks by a table.
-
-Planted: the table of block types lacks redacted_thinking, which is lost.
-"""
+"""A loop that repeats a request twice if the provider's error may be retried, and lets it pass then."""
 
 import json
 
 import anyio
 
-from amplifier import ChatRequest, Message, ToolSpec, to_dict
+from amplifier import ChatRequest, LLMError, Message, ToolSpec, to_dict
 
 __amplifier_module_type__ = "orchestrator"
-
-
-FIELDS = {
-    "text": ("text",),
-    "thinking": ("thinking", "signature"),
-    "tool_call": ("id", "name", "input"),
-    "tool_result": ("tool_call_id", "output"),
-    "image": ("source",),
-    "reasoning": ("content", "summary"),
-}
-
-
-def translated(block):
-    """A block of one of the seven known types as a dict; others are left out."""
-    return {"type": block.type, **{field: getattr(block, field) for field in FIELDS[block.type]}}
 
 
 class Loop:
@@ -91,12 +73,12 @@ class Turn:
         messages = [Message(**each) for each in [*messages, *self.asides]]
         self.asides = []
         try:
-            response = await provider.complete(ChatRequest(messages=messages, tools=self.specs() or None))
+            response = await self.request(provider, messages)
             calls = provider.parse_tool_calls(response)
         except Exception as error:
             await self.hooks.emit("provider:error", {"provider": name, "error": str(error)})
             raise
-        blocks = [translated(block) for block in response.content if block.type in FIELDS]
+        blocks = [to_dict(block) for block in response.content]
         message = {"role": "assistant", "content": blocks}
         if calls:
             message["tool_calls"] = [to_dict(call) for call in calls]
@@ -107,6 +89,15 @@ class Turn:
         await self.hooks.emit("provider:response", {"provider": name, "tool_calls": len(calls)})
         for index, block in enumerate(blocks):
             await self.hooks.emit("content_block:end", {"block_index": index, "block": block})
+
+    async def request(self, provider, messages):
+        for attempt in range(3):
+            try:
+                return await provider.complete(ChatRequest(messages=messages, tools=self.specs() or None))
+            except LLMError as error:
+                if not error.retryable or attempt == 2:
+                    raise
+                await anyio.sleep(0.01)
 
     def specs(self):
         found = []

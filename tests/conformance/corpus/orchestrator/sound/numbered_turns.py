@@ -1,7 +1,4 @@
-"""A loop that translates blocks by a table.
-
-Planted: the table translates thinking without its signature.
-"""
+"""A loop that runs the tools of an answer in parallel and stores the number of the turn with the prompt."""
 
 import json
 
@@ -12,25 +9,10 @@ from amplifier import ChatRequest, Message, ToolSpec, to_dict
 __amplifier_module_type__ = "orchestrator"
 
 
-FIELDS = {
-    "text": ("text",),
-    "thinking": ("thinking",),
-    "redacted_thinking": ("data",),
-    "tool_call": ("id", "name", "input"),
-    "tool_result": ("tool_call_id", "output"),
-    "image": ("source",),
-    "reasoning": ("content", "summary"),
-}
-
-
-def translated(block):
-    """A block of one of the seven known types as a dict; others are left out."""
-    return {"type": block.type, **{field: getattr(block, field) for field in FIELDS[block.type]}}
-
-
 class Loop:
     def __init__(self, coordinator, config):
         self.coordinator = coordinator
+        self.turns = 0
         self.limit = config.get("max_iterations", 12)
         self.default = config.get("default_provider")
 
@@ -68,7 +50,8 @@ class Turn:
         prompt = (verdict.data or {}).get("prompt", prompt)
         if (await self.carry_out(verdict, "prompt:submit")).action == "deny":
             return f"The prompt was refused: {verdict.reason}"
-        await self.context.add_message({"role": "user", "content": prompt})
+        self.loop.turns += 1
+        await self.context.add_message({"role": "user", "content": prompt, "turn": self.loop.turns})
         name = self.loop.default if self.loop.default in providers else next(iter(providers))
         for iteration in range(self.loop.limit):
             if self.stopping():
@@ -97,7 +80,7 @@ class Turn:
         except Exception as error:
             await self.hooks.emit("provider:error", {"provider": name, "error": str(error)})
             raise
-        blocks = [translated(block) for block in response.content if block.type in FIELDS]
+        blocks = [to_dict(block) for block in response.content]
         message = {"role": "assistant", "content": blocks}
         if calls:
             message["tool_calls"] = [to_dict(call) for call in calls]
