@@ -33,7 +33,7 @@ from amplifier.plan import check_plan
 
 from .approvals import AllowEverything, AskAtTerminal, DenyEverything
 from .chat import Chat
-from .default_plan import AgentPlan, build_plan, with_storage_paths
+from .default_plan import AgentPlan, build_plan, with_recordings, with_storage_paths
 from .signals import SignalHandler, handled_signals
 from .terminal_agent import TerminalAgent
 
@@ -52,6 +52,8 @@ class RunRequest:
         provider: As the user wrote it; None for the default one.
         resumed: The session to go on with; None for a new one.
         session_id: The id of the resumed or the new session.
+        record: The file to record the answers of providers in.
+        replay: The file to take their answers from.
     """
 
     store: SessionStore
@@ -63,6 +65,8 @@ class RunRequest:
     backend: str = "asyncio"
     output_format: OutputFormat = "text"
     resumed: SessionRecord | None = None
+    record: Path | None = None
+    replay: Path | None = None
     yes: bool = False
     quiet: bool = False
     debug: bool = False
@@ -138,6 +142,8 @@ class _AgentRun:
         request = self._request
         available = {info.id for info in await ModuleLoader().discover()}
         agent_plan = build_plan(available, file=request.plan, provider=request.provider, model=request.model)
+        if request.record is not None or request.replay is not None:
+            agent_plan = with_recordings(agent_plan, record=request.record, replay=request.replay)
         session = AmplifierSession(
             with_storage_paths(agent_plan.plan, sessions=request.store.root),
             session_id=request.session_id,
@@ -248,6 +254,8 @@ class _AgentRun:
             calls = f"{len(turn.tools)} tool call{'' if len(turn.tools) == 1 else 's'}, {turn.seconds:.1f} s"
             tokens = f", {agent.tokens} tokens" if agent.tokens else ""
             self._display.notice(f"session {request.session_id} ({calls}{tokens})")
+            if request.record is not None and request.record.exists():
+                files["recording"] = str(request.record)
             for name, path in files.items():
                 self._display.notice(f"{name} {path}")
 

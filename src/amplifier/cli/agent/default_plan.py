@@ -19,9 +19,10 @@ from amplifier.plan import expand_variables, merge_plans
 
 from .plan_files import read_plan_file
 
-__all__ = ["AgentPlan", "build_plan", "with_storage_paths"]
+__all__ = ["AgentPlan", "build_plan", "with_recordings", "with_storage_paths"]
 
 OFFLINE_PROVIDER: Final = "provider-offline"
+REPLAY_PROVIDER: Final = "provider-replay"
 API_KEYS: Final = {"ANTHROPIC_API_KEY": "provider-anthropic", "OPENAI_API_KEY": "provider-openai"}
 """The first key that is set selects the provider."""
 
@@ -106,6 +107,20 @@ def with_storage_paths(plan: dict[str, Any], *, sessions: Path) -> dict[str, Any
             _with_default(entry, "hooks-logging", "path", events, unless=("session_log_template",)) for entry in hooks
         ]
     return filled
+
+
+def with_recordings(agent_plan: AgentPlan, *, record: Path | None, replay: Path | None) -> AgentPlan:
+    """The plan of a run that records the answers of its providers, or takes them from a file.
+
+    The working directory, which is part of the system prompt, is a placeholder in the file: a recording replays in another one.
+    """
+    from amplifier.testing.cassettes import Cassette  # noqa: PLC0415  # few runs record or replay
+
+    cassette = Cassette(
+        record or replay or "", mode="none" if record is None else "once", placeholders={"<directory>": str(Path.cwd())}
+    )
+    provider = agent_plan.provider if replay is None else REPLAY_PROVIDER
+    return attrs.evolve(agent_plan, plan=cassette.plan(agent_plan.plan), provider=provider)
 
 
 # ── the default plan ─────────────────────────────────────────────────────────────────────────────

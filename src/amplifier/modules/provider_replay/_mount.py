@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable
 from typing import Any
 from weakref import WeakValueDictionary
 
 import attrs
 
-from amplifier.contracts import Coordinator
-from amplifier.events import TOOL_ERROR, TOOL_POST, TOOL_PRE
+from amplifier.contracts import Coordinator, current_call
 from amplifier.models import to_dict
 
 from .._shared.configuration import read_options
@@ -31,9 +29,6 @@ _INFO = ("id", "display_name", "capabilities", "defaults")
 
 _sessions: WeakValueDictionary[str, SessionRecording] = WeakValueDictionary()
 """The open sessions by id: a child session finds the cassette of its parent, which its plan can only name."""
-
-_running_call: ContextVar[tuple[str, str] | None] = ContextVar("provider_replay_running_call", default=None)
-"""The session and the place of the tool call that this code runs in; child sessions are opened there."""
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], Awaitable[None]]:
@@ -61,7 +56,6 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
                 await coordinator.mount("providers", made[name], name=name)
     coordinator.session_state[MODULE] = (recording, made)
     _sessions[coordinator.session_id] = recording
-    _follow_tool_calls(coordinator, recording)
 
     async def close() -> None:
         mounted = coordinator.get("providers")
@@ -101,26 +95,13 @@ async def on_session_ready(coordinator: Coordinator) -> None:
 async def _open(coordinator: Coordinator, options: ReplayOptions) -> SessionRecording:
     parent = _sessions.get(coordinator.parent_id or "")
     if parent is not None and parent.options.cassette == options.cassette:
-        call = _running_call.get()
-        place = call[1] if call is not None and call[0] == coordinator.parent_id else f"{parent.place}/fork"
-        return attrs.evolve(parent, place=place, is_owner=False)
+        call = current_call()
+        is_in_call = call is not None and call.session_id == coordinator.parent_id
+        name = parent.scrubber.scrub(call.call_id) if call is not None and is_in_call else "fork"
+        return attrs.evolve(parent, place=f"{parent.place}/{name}", is_owner=False)
     cassette = await _in_thread(lambda: read_cassette(options.cassette, options.mode), f"reading {options.cassette}")
     scrubber = Scrubber(options.placeholders, coordinator.config)
     return SessionRecording(cassette=cassette, options=options, scrubber=scrubber, place=_MAIN, is_owner=True)
-
-
-def _follow_tool_calls(coordinator: Coordinator, recording: SessionRecording) -> None:
-    session_id = coordinator.session_id
-
-    def begin(_: str, data: Mapping[str, Any]) -> None:
-        call = recording.scrubber.scrub(str(data.get("tool_call_id") or data.get("tool_name")))
-        _running_call.set((session_id, f"{recording.place}/{call}"))
-
-    def end(_: str, data: Mapping[str, Any]) -> None:
-        _running_call.set(None)
-
-    for event, handler in ((TOOL_PRE, begin), (TOOL_POST, end), (TOOL_ERROR, end)):
-        coordinator.hooks.register(event, handler, name=MODULE)
 
 
 async def _in_thread(work: Callable[[], Any], what: str) -> Any:

@@ -1,8 +1,8 @@
 """A request in the form in which two requests are compared.
 
 What the model does not see is left out, secrets are removed, and ids that differ in every run are numbered in the order in
-which they occur: ids of tool calls, UUIDs and other random ids of 16 or 32 hexadecimal digits, as sessions have them.
-Longer hexadecimal texts are hashes, which are compared.
+which they occur: ids of tool calls, of child sessions, UUIDs and other random ids of 16 or 32 hexadecimal digits. Longer
+hexadecimal texts are hashes, which are compared.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from ._scrubbing import Scrubber, map_texts
 _NOT_COMPARED = ("stream", "timeout", "metadata", "conversation_id")
 """How the answer is delivered, and what is for the application."""
 _RANDOM_ID = re.compile(
-    r"(?<![0-9A-Za-z])(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}|[0-9a-f]{16})(?![0-9A-Za-z])"
+    r"(?<![\w.:-])[\w.:-]{1,200}?-[0-9a-f]{16}_[\w.:-]{1,60}+"  # a child session of tool-task: PARENT-RANDOM_AGENT
+    r"|(?<![0-9A-Za-z])(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}|[0-9a-f]{16})(?![0-9A-Za-z])",
+    re.ASCII,
 )
 _IGNORED = "<ignored>"
 

@@ -16,6 +16,10 @@ _SHORTEST_SECRET = 8
 """Shorter values of sensitive names, such as ``AUTH=none``, are ordinary words that occur in other texts, too."""
 
 
+_NO_SECRETS = ("PWD", "OLDPWD")
+"""Variables that have the name of a password and hold a directory."""
+
+
 class Scrubber:
     """Removes secrets from JSON values and exchanges texts with placeholders.
 
@@ -28,7 +32,8 @@ class Scrubber:
     """
 
     def __init__(self, placeholders: Mapping[str, str], plan: Mapping[str, Any]) -> None:
-        secrets = {*_secret_values(dict(plan)), *_secret_values(dict(os.environ))}
+        variables = {name: value for name, value in os.environ.items() if name not in _NO_SECRETS}
+        secrets = {*_secret_values(dict(plan)), *_secret_values(variables)}
         self._secrets = _any_of(secrets)
         self._names = {text: name for name, text in placeholders.items()}
         self._texts = dict(placeholders)
