@@ -28,6 +28,7 @@ from amplifier.modules import (
     provider_offline,
     provider_openai,
     provider_openai_compatible,
+    provider_replay,
     tool_bash,
     tool_filesystem,
     tool_search,
@@ -73,6 +74,7 @@ from amplifier.modules.hooks_redaction._options import RedactionOptions
 from amplifier.modules.provider_anthropic._options import AnthropicOptions
 from amplifier.modules.provider_local._options import Options as LocalOptions
 from amplifier.modules.provider_offline._mount import OfflineOptions
+from amplifier.modules.provider_replay._options import ReplayOptions
 from amplifier.modules.tool_bash._options import BashOptions
 from amplifier.modules.tool_filesystem._options import FilesystemOptions
 from amplifier.modules.tool_search._options import SearchOptions
@@ -117,6 +119,7 @@ CASES: Mapping[str, Case] = {
         provider_openai_compatible._Options,
         ("provider-openai-compatible", "provider-anthropic"),
     ),
+    "provider-replay": Case(provider_replay, ReplayOptions),
     "tool-bash": Case(tool_bash, BashOptions),
     "tool-filesystem": Case(tool_filesystem, FilesystemOptions),
     "tool-search": Case(tool_search, SearchOptions),

@@ -20,6 +20,7 @@ from tests.modules.providers.scripted_http_server import CLOSE, EVENT_STREAM, Sc
 from tests.modules.providers.services import KEY, SERVICES, ServiceCase, arguments
 
 TWO_TASKS = [(name, "task", arguments(agent="helper", instruction="count")) for name in ("c1", "c2")]
+SWAPPED = {'"one "': '"two "', '"two "': '"one "', "one sheep": "two sheep", "two sheep": "one sheep"}
 REPLAYS = 5
 
 
@@ -320,8 +321,7 @@ async def test_two_recordings_of_one_run_are_the_same_file(server, tmp_path):
         await run_turns(Cassette(path, mode="once").plan(plan_for(service, server.url)), "count the sheep")
         text = path.read_text(encoding="utf-8")
         if text.index("one sheep") > text.index("two sheep"):  # which agent asked first is up to the scheduler
-            swapped = {'"one "': '"two "', '"two "': '"one "', "one sheep": "two sheep", "two sheep": "one sheep"}
-            text = re.sub("|".join(swapped), lambda found: swapped[found[0]], text)
+            text = re.sub("|".join(SWAPPED), lambda found: SWAPPED[found[0]], text)
         texts.append([re.sub(r'"[0-9a-f]{12}"', "<digest>", line) for line in text.splitlines()])
     assert texts[0] == texts[1]
     assert sum(line.startswith('{"request"') for line in texts[0]) == 6

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -31,7 +32,7 @@ _sessions: WeakValueDictionary[str, SessionRecording] = WeakValueDictionary()
 """The open sessions by id: a child session finds the cassette of its parent, which its plan can only name."""
 
 
-async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], Awaitable[None]]:
+async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], Awaitable[None]] | None:
     """Mount the recorded providers; `on_session_ready` wraps those that other modules mount.
 
     Args:
@@ -39,14 +40,16 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         config: See the module's reference page for the keys.
 
     Returns:
-        The cleanup, which writes the file if something was recorded.
+        The cleanup, which writes the file if something was recorded; None without a ``cassette`` in the configuration.
 
     Raises:
         PlanError: The configuration is wrong, or the file is missing or no cassette.
     """
     options = read_options(ReplayOptions, MODULE, config)
-    options = attrs.evolve(options, cassette=options.cassette.absolute())
-    recording = await _open(coordinator, options)
+    if options.cassette is None:
+        logger.warning("%s is not mounted: its config has no `cassette`, the file with the recordings", MODULE)
+        return None
+    recording = await _open(coordinator, options, options.cassette.absolute())
     cassette = recording.cassette
     made: dict[str, RecordingProvider | ReplayProvider] = {}
     if not cassette.records:
@@ -92,14 +95,14 @@ async def on_session_ready(coordinator: Coordinator) -> None:
         mounted[name] = made[name]  # not mount(), which would take it for two modules that claim one name
 
 
-async def _open(coordinator: Coordinator, options: ReplayOptions) -> SessionRecording:
+async def _open(coordinator: Coordinator, options: ReplayOptions, path: Path) -> SessionRecording:
     parent = _sessions.get(coordinator.parent_id or "")
-    if parent is not None and parent.options.cassette == options.cassette:
+    if parent is not None and parent.cassette.path == path:
         call = current_call()
         is_in_call = call is not None and call.session_id == coordinator.parent_id
         name = parent.scrubber.scrub(call.call_id) if call is not None and is_in_call else "fork"
         return attrs.evolve(parent, place=f"{parent.place}/{name}", is_owner=False)
-    cassette = await _in_thread(lambda: read_cassette(options.cassette, options.mode), f"reading {options.cassette}")
+    cassette = await _in_thread(lambda: read_cassette(path, options.mode), f"reading {path}")
     scrubber = Scrubber(options.placeholders, coordinator.config)
     return SessionRecording(cassette=cassette, options=options, scrubber=scrubber, place=_MAIN, is_owner=True)
 

@@ -37,7 +37,7 @@ class ReplayOptions:
     """The configuration of provider-replay.
 
     Attributes:
-        cassette: The file with the recordings.
+        cassette: The file with the recordings; without one the module declines.
         mode: ``none`` only replays; ``once`` records if the file is missing, else replays; ``new`` replays what is
             recorded and records the rest.
         placeholders: Names, each with the text that it stands for in the file, such as a directory that differs between
@@ -46,8 +46,8 @@ class ReplayOptions:
         waits: Whether replayed errors ask for the recorded waiting time before a retry.
     """
 
-    cassette: Path = option(file_name)
-    mode: str = option(choice("none", "once", "new"), default="none")
+    cassette: Path | None = option(file_name, default=None, restricts=True)
+    mode: str = option(choice("none", "once", "new"), default="none", restricts=True)
     placeholders: Mapping[str, str] = option(
         Kind("an object of non-empty texts", _is_placeholders, dict), default=attrs.Factory(dict)
     )
