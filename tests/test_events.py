@@ -64,6 +64,7 @@ OURS = [
     "hook:failed",
     "module:crashed",
     "cleanup:failed",
+    "turn:resumed",
 ]
 
 
@@ -123,7 +124,7 @@ def test_the_kernel_emits_its_own_events_and_leaves_the_rest_to_modules() -> Non
         "cancel:completed",
         "module:on_session_ready_failed",
         "module:load_failed",
-        *OURS,
+        *(event for event in OURS if event != "turn:resumed"),  # emitted by loops
     }
 
 

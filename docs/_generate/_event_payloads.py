@@ -20,6 +20,7 @@ _TYPES = {
     "block_type": "str",
     "budget": "int",
     "bytes": "int",
+    "calls": "list[dict[str, str]]",
     "cleanup": "str",
     "content": "Any",
     "default": 'Literal["allow", "deny"]',

@@ -3,6 +3,7 @@
     AmplifierError
     ├── SessionError
     │   ├── SessionStateError (RuntimeError)      called at the wrong moment: not open, closed, wrong loop
+    │   │   └── NoUnfinishedTurnError             there is no turn to resume
     │   └── SessionBusyError (RuntimeError)       a turn is already running in this session
     ├── ExecutionCancelled                        the turn was stopped through its cancellation token
     ├── ExecutionTimeout (TimeoutError)           the turn ran into its own deadline
@@ -65,6 +66,7 @@ __all__ = [
     "ModuleLoadError",
     "ModuleNotFoundError",
     "NetworkError",
+    "NoUnfinishedTurnError",
     "NotFoundError",
     "PlanError",
     "ProviderUnavailableError",
@@ -98,6 +100,10 @@ class SessionStateError(SessionError, RuntimeError):
 
     A module gets it as well when it registers something after it was undone. Unlike `SessionBusyError`, waiting does not help.
     """
+
+
+class NoUnfinishedTurnError(SessionStateError):
+    """There is no turn to resume: the conversation is empty, or its latest turn has an answer."""
 
 
 class SessionBusyError(SessionError, RuntimeError):

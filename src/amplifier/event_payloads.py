@@ -60,6 +60,7 @@ __all__ = [
     "ToolErrorPayload",
     "ToolPostPayload",
     "ToolPrePayload",
+    "TurnResumedPayload",
     "UserNotificationPayload",
 ]
 
@@ -490,3 +491,10 @@ class CleanupFailedPayload(EventPayload, total=False):
     error_type: str
     abandoned: bool
     seconds: float
+
+
+class TurnResumedPayload(EventPayload, total=False):
+    """``turn:resumed``: A turn that was cut off goes on; the outcome of each of its open tool calls is kept, started, repeated or interrupted."""
+
+    iteration: int
+    calls: list[dict[str, str]]

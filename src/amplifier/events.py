@@ -68,6 +68,7 @@ __all__ = [
     "TOOL_ERROR",
     "TOOL_POST",
     "TOOL_PRE",
+    "TURN_RESUMED",
     "USER_NOTIFICATION",
     "Emitter",
     "Event",
@@ -161,6 +162,7 @@ HOOK_TIMEOUT: Final = "hook:timeout"
 HOOK_FAILED: Final = "hook:failed"
 MODULE_CRASHED: Final = "module:crashed"
 CLEANUP_FAILED: Final = "cleanup:failed"
+TURN_RESUMED: Final = "turn:resumed"
 
 # ── the table ────────────────────────────────────────────────────────────────────────────────────
 
@@ -386,6 +388,13 @@ _OURS: Final = (
         "kernel",
         (),
         "A cleanup raised, or was abandoned at its deadline.",
+    ),
+    Event(
+        TURN_RESUMED,
+        ("iteration", "calls"),
+        "orchestrator",
+        (),
+        "A turn that was cut off goes on; the outcome of each of its open tool calls is kept, started, repeated or interrupted.",
     ),
 )
 

@@ -77,6 +77,8 @@ COORDINATOR: Members = {
     "register_contributor": "channel, name, callback",
     "async collect_contributions": "channel",
     "async process_hook_result": "result, event, hook_name='unknown'",
+    "register_step_wrapper": "wrapper, /",
+    "async run_step": "step, run, /, *, admit=None, limiter=None",
     "async cleanup": "",
     "reset_turn": "",
     "request_cancel": "immediate=False",

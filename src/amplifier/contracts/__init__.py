@@ -1,7 +1,7 @@
 """What a module must be and what it may expect: Protocols with numbered clauses."""
 
 from ._approval import ApprovalProvider, ApprovalSystem
-from ._calls import CallKind, CurrentCall, call_scope, current_call
+from ._calls import CallKind, CurrentCall, Step, StepWrapper, call_scope, current_call, ordered_steps
 from ._catalogue import COMMON_CLAUSES, CONTRACTS, Contract, clauses_for
 from ._clause import Clause, Level
 from ._containment import contained_failure
@@ -14,7 +14,7 @@ from ._mount import MountFunction, OnSessionReady, SimpleMount, StructuredMount
 from ._orchestrator import Orchestrator
 from ._provider import Provider
 from ._source import AsyncModuleSourceResolver, ModuleSource, ModuleSourceResolver
-from ._tool import Tool, tool_schema
+from ._tool import Tool, tool_repeatable, tool_schema
 
 __all__ = [
     "COMMON_CLAUSES",
@@ -48,11 +48,15 @@ __all__ = [
     "Provider",
     "Session",
     "SimpleMount",
+    "Step",
+    "StepWrapper",
     "StructuredMount",
     "Tool",
     "call_scope",
     "clauses_for",
     "contained_failure",
     "current_call",
+    "ordered_steps",
+    "tool_repeatable",
     "tool_schema",
 ]

@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol, TypeAlias, overload, runtime_checkabl
 from amplifier.models import HookResult
 
 from ._approval import ApprovalSystem
+from ._calls import Step, StepWrapper
 from ._context import ContextManager
 from ._display import DisplaySystem
 from ._host import Cancellation, Cleanup, Hooks, Session
@@ -243,6 +244,42 @@ class Coordinator(Protocol):
 
         Raises:
             ValueError: An injection is longer than `injection_size_limit`; none was stored.
+        """
+        ...
+
+    def register_step_wrapper(self, wrapper: StepWrapper, /) -> Callable[[], None]:
+        """Have ``wrapper(step, run)`` called around every model call and every tool call of loops that use `run_step`.
+
+        Wrappers nest in the order of registration, the first one outermost. Between its call and ``run()``, and after that, a
+        wrapper has the plan's ``hook`` deadline each time; it must not wait for another step in between.
+
+        Returns:
+            A callable that removes the wrapper, once or more.
+        """
+        ...
+
+    async def run_step(
+        self,
+        step: Step,
+        run: Callable[[], Awaitable[Any]],
+        /,
+        *,
+        admit: Callable[[], Awaitable[Any]] | None = None,
+        limiter: Any = None,
+    ) -> Any:
+        """Make one model call or tool call as a step: inside the step wrappers, and as the current call.
+
+        Args:
+            step: What is called; steps that run at the same time are made a group with `ordered_steps` first.
+            run: Makes the call and returns its result.
+            admit: Decides, inside the wrappers, whether the call is made: returns None, or the result in place of the call's.
+            limiter: An `anyio.CapacityLimiter` that is held while ``admit`` and ``run`` are running.
+
+        Returns:
+            The result, of ``run``, ``admit`` or a wrapper. What any of them raises is raised here.
+
+        Raises:
+            DeadlineExceeded: A wrapper overran its deadline.
         """
         ...
 

@@ -19,8 +19,10 @@ from ._clause import Clause, recommended, required
 class Tool(Protocol):
     """What the orchestrator needs of a tool.
 
-    A tool may also describe its input by ``get_schema() -> dict`` or by an attribute ``input_schema``. `isinstance`
-    looks at member names only: a tool passes for an orchestrator, since both have ``execute``. What a module is
+    A tool may also describe its input by ``get_schema() -> dict`` or by an attribute ``input_schema``. By an attribute
+    ``repeatable`` it declares what happens to a call that was cut off with its process when the turn is resumed: True, it runs
+    again; False, never, and the model gets a result that reports the interruption; None or no such attribute, the user is asked.
+    `isinstance` looks at member names only: a tool passes for an orchestrator, since both have ``execute``. What a module is
     follows from its declared type.
     """
 
@@ -92,6 +94,24 @@ def _read_schema(tool: object, member: str) -> dict[str, Any]:
             clause="T7",
         )
     return dict(value)
+
+
+def tool_repeatable(tool: object) -> bool | None:
+    """Return whether a call of this tool may run again after it was cut off; None if the tool does not declare it.
+
+    Raises:
+        ContractError: ``repeatable`` cannot be read or is neither a bool nor None; the message names the tool.
+    """
+    name = getattr(tool, "name", None) or type(tool).__name__
+    expected = "expected True, False or None"
+    # Foreign code: a property of the tool's author, which may fail in any way.
+    try:
+        value = getattr(tool, "repeatable", None)
+    except Exception as error:
+        raise ContractError(f"tool {name!r}: repeatable raised {error!r}; {expected}", module=str(name)) from error
+    if value is None or isinstance(value, bool):
+        return value
+    raise ContractError(f"tool {name!r}: repeatable is {value!r:.80}; {expected}", module=str(name))
 
 
 CLAUSES: tuple[Clause, ...] = (

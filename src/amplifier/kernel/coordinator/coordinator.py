@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from inspect import isawaitable
 from typing import Any
 
-from amplifier.contracts import OnFailure
+from amplifier.contracts import OnFailure, Step, StepWrapper
 from amplifier.errors import DeadlineExceeded, SessionStateError
 from amplifier.models import HookResult
 from amplifier.plan import Deadlines, MountPlan
@@ -36,6 +36,7 @@ from .mount_access import MountPointAccess
 from .mounts import Mounts
 from .ownership import Ledger
 from .reports import Reports
+from .steps import StepWrappers
 
 logger: logging.Logger = logging.getLogger("amplifier.coordinator")
 
@@ -66,6 +67,7 @@ class ModuleCoordinator(MountPointAccess):
         self._capabilities = Capabilities(self.ledger)
         self._capability_values = self._capabilities.values
         self._channels = Contributions(self.ledger)
+        self._step_wrappers = StepWrappers(self.ledger)
         self._cancellation = CancellationToken()
         self.cleanups: CleanupStack = CleanupStack()
         reports = Reports(self)
@@ -185,6 +187,23 @@ class ModuleCoordinator(MountPointAccess):
         return await self._channels.collect(
             channel, each=self.deadlines.contribution, total=self.deadlines.collection, watch=self.watch
         )
+
+    # ── steps ──
+
+    def register_step_wrapper(self, wrapper: StepWrapper) -> Callable[[], None]:
+        """Have ``wrapper(step, run)`` called around every model call and tool call; returns a function that removes it."""
+        return self._step_wrappers.register(wrapper, None)
+
+    async def run_step(
+        self,
+        step: Step,
+        run: Callable[[], Awaitable[Any]],
+        *,
+        admit: Callable[[], Awaitable[Any]] | None = None,
+        limiter: Any = None,
+    ) -> Any:
+        """Make one model call or tool call inside the step wrappers; see `amplifier.contracts.Coordinator.run_step`."""
+        return await self._step_wrappers.run(step, run, admit, limiter, self.deadlines.hook)
 
     # ── hook results ──
 
@@ -407,6 +426,10 @@ class ModuleCoordinator(MountPointAccess):
     def register_contributor_as(self, owner: str | None, channel: str, name: str, callback: Callable[[], Any]) -> None:
         """Register a contributor on behalf of a module."""
         self._channels.register(channel, name, callback, owner)
+
+    def register_step_wrapper_as(self, owner: str | None, wrapper: StepWrapper) -> Callable[[], None]:
+        """Register a step wrapper on behalf of a module."""
+        return self._step_wrappers.register(wrapper, owner)
 
     def start_soon_as(
         self,

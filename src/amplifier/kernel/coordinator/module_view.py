@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from operator import attrgetter
 from typing import Any, Protocol
 
-from amplifier.contracts import DEFAULT, Inherited, OnFailure
+from amplifier.contracts import DEFAULT, Inherited, OnFailure, StepWrapper
 
 from ..hooks.registry import HookRegistry
 from .mounts import DONE, Done
@@ -50,6 +50,7 @@ class _Registrations(Protocol):
     async def host_as(
         self, owner: str | None, context_manager: AbstractAsyncContextManager[Any], *, name: str | None = None
     ) -> Callable[[], Awaitable[None]]: ...
+    def register_step_wrapper_as(self, owner: str | None, wrapper: StepWrapper) -> Callable[[], None]: ...
     async def cleanup_of(self, owner: str) -> None: ...
 
 
@@ -169,6 +170,11 @@ class ModuleView:
         self._check("a contributor")
         self._core.register_contributor_as(self._owner, channel, name, callback)
 
+    def register_step_wrapper(self, wrapper: StepWrapper) -> Callable[[], None]:
+        """Wrap every model call and tool call."""
+        self._check("a step wrapper")
+        return self._core.register_step_wrapper_as(self._owner, wrapper)
+
     def start_soon(
         self, fn: Callable[..., Awaitable[Any]], *args: Any, name: str | None = None, fatal: bool = False
     ) -> None:
@@ -225,6 +231,6 @@ for _name in (
     ),
     *("approval_system", "display_system", "channels", "injection_budget_per_turn", "injection_size_limit"),
     *("get", "get_mounted", "get_capability", "collect_contributions", "process_hook_result", "reset_turn"),
-    *("request_cancel", "run_section", "to_dict"),
+    *("request_cancel", "run_section", "run_step", "to_dict"),
 ):
     setattr(ModuleView, _name, property(attrgetter(f"_core.{_name}")))

@@ -300,6 +300,29 @@ class AmplifierSession:
         """
         if not isinstance(prompt, str):
             raise TypeError(f"a prompt must be a str, got {type(prompt).__name__}: {prompt!r:.80}")
+        return await self._run_turn(prompt, timeout)
+
+    async def resume_turn(self, *, timeout: float | Inherited | None = DEFAULT) -> str:
+        """Go on with the latest turn of the conversation, which was cut off before the model gave an answer.
+
+        Tool calls that have results keep them. A tool call that was cut off runs again if its tool declares ``repeatable = True``,
+        never if it declares False; otherwise the user is asked. What does not run again gets a result that reports it.
+
+        Args:
+            timeout: As for `execute`.
+
+        Returns:
+            The orchestrator's final text.
+
+        Raises:
+            NoUnfinishedTurnError: The conversation is empty or ends with an answer.
+            SessionStateError: The orchestrator cannot resume turns, or the session is not open.
+            SessionBusyError: Another turn is running.
+            ExecutionCancelled: As for `execute`; so are the others.
+        """
+        return await self._run_turn(None, timeout)
+
+    async def _run_turn(self, prompt: str | None, timeout: float | Inherited | None) -> str:
         seconds = self.coordinator.deadlines.turn if timeout is DEFAULT else check_timeout(timeout)
         self._lifecycle.begin_turn()
         inside = _inside_turn_of.set((*_inside_turn_of.get(), self._lifecycle))
@@ -327,6 +350,10 @@ class AmplifierSession:
         Leaving the block early cancels the turn. What `execute` would raise is raised from the iteration.
         """
         return TurnStream(lambda: self.execute(prompt, timeout=timeout), self.coordinator.hooks)
+
+    def stream_resumed_turn(self, *, timeout: float | Inherited | None = DEFAULT) -> TurnStream:
+        """Go on with the turn that was cut off and watch it; to `resume_turn` what `stream` is to `execute`."""
+        return TurnStream(lambda: self.resume_turn(timeout=timeout), self.coordinator.hooks)
 
     def _announce_cancel(self) -> None:
         """A request arrived: inform the hooks beside the running turn; a session that is closing does it by itself."""

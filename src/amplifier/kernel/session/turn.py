@@ -35,8 +35,6 @@ from .lifecycle import Lifecycle
 
 logger: logging.Logger = logging.getLogger("amplifier.session")
 
-_ARGUMENTS = ("prompt", "context", "providers", "tools", "hooks", "coordinator")
-
 
 class TurnRunner:
     """Runs the turns of one session, one at a time."""
@@ -97,8 +95,8 @@ class TurnRunner:
                 "a turn of session %r does not end although it was cancelled; waiting", self._coordinator.session_id
             )
 
-    async def run(self, prompt: str, seconds: float | None) -> str:
-        """Run one turn and return the orchestrator's text.
+    async def run(self, prompt: str | None, seconds: float | None) -> str:
+        """Run one turn and return the orchestrator's text; without a prompt, go on with the one that was cut off.
 
         Raises:
             ExecutionCancelled: The token asked for an immediate stop, or the session was closed meanwhile.
@@ -107,10 +105,10 @@ class TurnRunner:
             BaseException: Whatever the orchestrator raised, unchanged.
         """
         token = self._coordinator.cancellation
-        execute = self._orchestrator_execute()
+        execute = self._orchestrator_execute() if prompt is not None else self._orchestrator_resume()
         if token.is_immediate:
             raise self._cancelled("it was stopped before it began; call cancellation.reset() to run again")
-        self._begin()
+        self._begin(is_new=prompt is not None)
         scope = self._scope = cancel_scope(math.inf if seconds is None else loop_clock()() + seconds)
         answer: Any = None
         try:
@@ -130,7 +128,7 @@ class TurnRunner:
         """Whether the running turn was stopped by its token, its deadline or the closing of the session."""
         return self._scope is not None and self._scope.cancel_called
 
-    async def _call(self, execute: Any, prompt: str) -> Any:
+    async def _call(self, execute: Any, prompt: str | None) -> Any:
         """Call the orchestrator; what it raises without being an error, such as SystemExit, is its failure (L4)."""
         try:
             answer = execute(**self._arguments(execute, prompt))
@@ -157,23 +155,35 @@ class TurnRunner:
             )
         return orchestrator.execute
 
-    def _arguments(self, execute: Any, prompt: str) -> dict[str, Any]:
+    def _orchestrator_resume(self) -> Any:
+        self._orchestrator_execute()  # refuses a session without its modules
+        resume = getattr(self._coordinator.get("orchestrator"), "resume", None)
+        if resume is None:
+            raise SessionStateError(
+                f"orchestrator {self._orchestrator_name()} cannot resume a turn: it has no method `resume`. Use a loop that has "
+                "one, such as loop-basic or loop-streaming, or begin a new turn with execute(prompt)"
+            )
+        return resume
+
+    def _arguments(self, execute: Any, prompt: str | None) -> dict[str, Any]:
         """The keywords of the contract that this orchestrator accepts."""
         coordinator = self._coordinator
-        offered = {
-            "prompt": prompt,
+        offered: dict[str, Any] = {
             "context": coordinator.get("context"),
             "providers": coordinator.get("providers"),
             "tools": coordinator.get("tools"),
             "hooks": coordinator.hooks,
             "coordinator": coordinator,
         }
+        if prompt is not None:
+            offered = {"prompt": prompt, **offered}
         accepted = _accepted_keywords(execute)
-        return offered if accepted is None else {name: offered[name] for name in _ARGUMENTS if name in accepted}
+        return offered if accepted is None else {name: value for name, value in offered.items() if name in accepted}
 
-    def _begin(self) -> None:
+    def _begin(self, *, is_new: bool) -> None:
         self._coordinator.reset_turn()
-        self._coordinator.turn_number += 1
+        if is_new or self._coordinator.turn_number == 0:
+            self._coordinator.turn_number += 1
         self._status.status = "running"
         self._status.last_activity = datetime.now(UTC)
 

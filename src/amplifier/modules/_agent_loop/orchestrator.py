@@ -44,3 +44,23 @@ class TurnOrchestrator:
         finally:
             if turn.is_answered:
                 self._answered = context
+
+    async def resume(
+        self,
+        context: ContextManager,
+        providers: dict[str, Provider],
+        tools: dict[str, Tool],
+        hooks: Hooks,
+        coordinator: Coordinator | None = None,
+        **_: Any,
+    ) -> str:
+        """Go on with the turn that was cut off, and return the text of the model's last answer."""
+        turn = Turn(
+            self._options, context=context, providers=providers, tools=tools, hooks=hooks, coordinator=coordinator
+        )
+        self._answered = None
+        try:
+            return await turn.resume()
+        finally:
+            if turn.is_answered:
+                self._answered = context

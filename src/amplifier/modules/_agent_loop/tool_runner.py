@@ -6,19 +6,25 @@ import copy
 import logging
 import traceback
 import uuid
+from collections import deque
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
 import anyio
+import attrs
 
 from amplifier._json import redact_text
-from amplifier.contracts import Coordinator, CurrentCall, Hooks, Tool, call_scope
+from amplifier.contracts import Coordinator, Hooks, Step, Tool, ordered_steps
+from amplifier.errors import ContractError
 from amplifier.events import TOOL_ERROR, TOOL_POST, TOOL_PRE
 from amplifier.models import HookResult, ToolCall, ToolResult
 
 from .containment import Overran, call_within, run_together, text_of
 from .hook_results import HookResults
 from .options import TurnOptions
+from .resumed_calls import ResumedCall, why_not_repeated
+from .steps import TurnSteps
 from .tool_schemas import ToolSchemas
 
 logger = logging.getLogger("amplifier.modules.turn")
@@ -30,6 +36,27 @@ TOOL_SELECTED = "tool:selected"
 def refusal(message: str, kind: str) -> ToolResult:
     """A result with the reason why a call was not carried out, for the model."""
     return ToolResult(success=False, error={"message": message, "type": kind})
+
+
+@attrs.define(eq=False)
+class _Attempt:
+    """One call on its way to its result.
+
+    Attributes:
+        about: What events report about it; a hook may have chosen another tool.
+        given: The input, as hooks have left it.
+        has_begun: Its gates have been entered.
+        has_run: The tool was called.
+        is_over: Its result is final.
+    """
+
+    call: ToolCall
+    step: Step
+    about: dict[str, Any]
+    given: Any
+    has_begun: bool = False
+    has_run: bool = False
+    is_over: bool = False
 
 
 class ToolRunner:
@@ -47,6 +74,8 @@ class ToolRunner:
         hook_results: HookResults,
         coordinator: Coordinator | None,
         options: TurnOptions,
+        steps: TurnSteps,
+        store: Callable[[ToolCall, ToolResult], Awaitable[None]],
     ) -> None:
         self._tools = tools
         self._schemas = schemas
@@ -55,103 +84,127 @@ class ToolRunner:
         self._coordinator = coordinator
         self._cancellation = None if coordinator is None else coordinator.cancellation
         self._options = options
-        self._iteration = 0
+        self._steps = steps
+        self._store = store
         self.results: dict[str, ToolResult] = {}
 
-    async def run(self, calls: list[ToolCall], iteration: int = 0) -> list[ToolResult]:
-        """Run the calls, at the same time where there are several, and return their results in order.
+    async def run(self, calls: list[ToolCall], *, are_resumed: bool = False) -> list[ResumedCall]:
+        """Run the calls, at the same time where there are several; store each result once those of the calls before it are stored.
 
         Args:
-            calls: Of one answer.
-            iteration: Of the model call that gave it.
+            calls: Of one answer, in its order.
+            are_resumed: They had no results yet when an earlier process was cut off.
+
+        Returns:
+            What became of the calls.
 
         Raises:
             BaseException: No tool's failure, which is a result, but what ends the turn: a hook result that cannot be applied,
-                a cancellation, Ctrl-C.
+                a step wrapper or a context that fails, a cancellation, Ctrl-C.
         """
         self.results = {}
-        self._iteration = iteration
         group_id = str(uuid.uuid4())
-        if len(calls) == 1:
-            await self._run_one(calls[0], group_id)
+        attempts = [
+            _Attempt(
+                call,
+                self._steps.of_tool(call, is_resumed=are_resumed),
+                {"tool_name": call.name, "tool_call_id": call.id, "parallel_group_id": group_id},
+                call.arguments,
+            )
+            for call in calls
+        ]
+        waiting, storing = deque(attempts), anyio.Lock()
+
+        async def run_and_store(attempt: _Attempt, limiter: anyio.CapacityLimiter | None) -> None:
+            await self._run_one(attempt, limiter)
+            async with storing:
+                while waiting and waiting[0].is_over:
+                    await self._store(waiting[0].call, self.results[waiting[0].call.id])
+                    waiting.popleft()
+
+        if len(attempts) == 1:
+            await run_and_store(attempts[0], None)
         else:
+            ordered_steps(attempt.step for attempt in attempts)
             limiter = anyio.CapacityLimiter(self._options.max_parallel_tools)
+            await run_together(
+                partial(self._undisturbed, attempt.call.name, run_and_store, attempt, limiter) for attempt in attempts
+            )
+        return [
+            ResumedCall(attempt.call, attempt.has_begun, attempt.has_run, attempt.step.was_started)
+            for attempt in attempts
+        ]
 
-            async def run_limited(call: ToolCall) -> None:
-                async with limiter:
-                    await self._run_undisturbed(call, group_id)
-
-            await run_together(partial(run_limited, call) for call in calls)
-        return [self.results[call.id] for call in calls]
-
-    async def _run_undisturbed(self, call: ToolCall, group_id: str) -> None:
+    async def _undisturbed(self, tool: str, run: Callable[..., Awaitable[None]], *args: Any) -> None:
         """One of several concurrent calls: a second native cancel must not cut its unwinding off."""
         if self._coordinator is None:
-            await self._run_one(call, group_id)
+            await run(*args)
         else:
-            await self._coordinator.run_section(self._run_one, call, group_id, name=f"tool {call.name}")
+            await self._coordinator.run_section(run, *args, name=f"tool {tool}")
 
-    async def _run_one(self, call: ToolCall, group_id: str) -> None:
-        with call_scope(self._current(call)):
-            await self._run_gated(call, group_id)
-
-    def _current(self, call: ToolCall) -> CurrentCall:
-        return CurrentCall(
-            kind="tool",
-            session_id="" if self._coordinator is None else self._coordinator.session_id,
-            turn_number=0 if self._coordinator is None else self._coordinator.turn_number,
-            iteration=self._iteration,
-            call_id=call.id,
-            tool_name=call.name,
-        )
-
-    async def _run_gated(self, call: ToolCall, group_id: str) -> None:
-        about = {"tool_name": call.name, "tool_call_id": call.id, "parallel_group_id": group_id}
-        given = call.arguments
+    async def _run_one(self, attempt: _Attempt, limiter: anyio.CapacityLimiter | None) -> None:
+        call_id = attempt.call.id
         try:
-            refused = self._too_late()
-            if refused is None:
-                given, about, refused = await self._admit(call, about)
-            if refused is None:
-                refused = self._too_late()  # stopped while the hooks were deciding
-            if refused is not None:
-                self.results[call.id] = refused
-                await self._emit_error(about, given, refused)
-                return
-            await self._execute(call, about, given)
+            result = await self._steps.run(
+                attempt.step, partial(self._execute, attempt), partial(self._admit, attempt), limiter
+            )
         except (anyio.get_cancelled_exc_class(), KeyboardInterrupt):
-            if call.id not in self.results:
-                self.results[call.id] = refusal("cancelled while it was running", "Cancelled")
-                await self._emit_error(about, given, self.results[call.id])  # a terminal event: delivered all the same
+            if attempt.has_begun and call_id not in self.results:
+                self.results[call_id] = refusal("cancelled while it was running", "Cancelled")
+                await self._emit_error(attempt, self.results[call_id])  # a terminal event: delivered all the same
             raise
+        if not isinstance(result, ToolResult):
+            raise ContractError(
+                f"a step wrapper returned {type(result).__name__} for a call of tool {attempt.call.name!r}; expected the "
+                "ToolResult that run() returned, or one that it kept"
+            )
+        self.results[call_id] = result
+        attempt.is_over = True
+
+    async def _admit(self, attempt: _Attempt) -> ToolResult | None:
+        """The result in place of the tool's if the call must not run; None if it may."""
+        attempt.has_begun = True
+        refused = self._too_late()
+        if refused is None:
+            refused = await self._pass_gates(attempt)
+        if refused is None:
+            refused = self._too_late()  # stopped while the hooks were deciding
+        if refused is not None:
+            self.results[attempt.call.id] = refused
+            await self._emit_error(attempt, refused)
+        return refused
 
     def _too_late(self) -> ToolResult | None:
         if self._cancellation is None or not self._cancellation.is_cancelled:
             return None
         return refusal("not started: the turn is being stopped", "Cancelled")
 
-    async def _admit(
-        self, call: ToolCall, about: dict[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, Any], ToolResult | None]:
-        """Whether the call may run and with which input: what it is about, its input, a refusal or None."""
-        given: Any = call.arguments
+    async def _pass_gates(self, attempt: _Attempt) -> ToolResult | None:
+        """Let hooks choose, forbid or change the call; leaves what they chose in ``attempt``."""
+        call, step = attempt.call, attempt.step
+        if step.is_resumed and step.was_started is not False:
+            reason = await why_not_repeated(call, self._tools, self._hook_results)
+            if reason is not None:
+                return refusal(reason, "Interrupted")
         if self._options.select_tools:
-            about = {**about, "tool_name": await self._select(call)}
-        name = about["tool_name"]
+            attempt.about = {**attempt.about, "tool_name": await self._select(call)}
+        name = attempt.about["tool_name"]
         if name not in self._tools:
             known = ", ".join(self._tools) or "none"
-            return given, about, refusal(f"there is no tool named {name!r}; available: {known}", "UnknownTool")
-        emitted = await self._hooks.emit(TOOL_PRE, {**about, "tool_input": given})
+            return refusal(f"there is no tool named {name!r}; available: {known}", "UnknownTool")
+        emitted = await self._hooks.emit(TOOL_PRE, {**attempt.about, "tool_input": attempt.given})
         applied = await self._hook_results.apply(emitted, TOOL_PRE, defer=True)
         if applied.action == "deny":
-            return given, about, refusal(f"denied: {applied.reason or 'no reason given'}", "Denied")
+            return refusal(f"denied: {applied.reason or 'no reason given'}", "Denied")
         if applied.action == "modify" and applied.data is not None:
-            given = applied.data.get("tool_input", given)
+            attempt.given = applied.data.get("tool_input", attempt.given)
+        given = attempt.given
         if not isinstance(given, dict):
-            return {}, about, refusal(f"arguments must be a JSON object, got {type(given).__name__}", "BadArguments")
+            attempt.given = {}
+            return refusal(f"arguments must be a JSON object, got {type(given).__name__}", "BadArguments")
         if (problem := self._schemas.problem(name, given)) is not None:
-            return given, about, refusal(f"arguments do not fit the tool's schema: {problem}", "BadArguments")
-        return given, about, None
+            return refusal(f"arguments do not fit the tool's schema: {problem}", "BadArguments")
+        return None
 
     async def _select(self, call: ToolCall) -> str:
         """Let hooks choose the tool for a call, in the event-driven loop."""
@@ -173,19 +226,21 @@ class ToolRunner:
         await self._hooks.emit(TOOL_SELECTED, {"tool_name": name, "tool_call_id": call.id, "source": source})
         return name
 
-    async def _execute(self, call: ToolCall, about: dict[str, Any], given: dict[str, Any]) -> None:
+    async def _execute(self, attempt: _Attempt) -> ToolResult:
+        call_id, name = attempt.call.id, attempt.about["tool_name"]
+        attempt.has_run = True
         if self._cancellation is not None:
-            self._cancellation.register_tool_start(call.id, about["tool_name"])
+            self._cancellation.register_tool_start(call_id, name)
         try:
-            result, failed = await self._call(about["tool_name"], given)
+            result, failed = await self._call(name, attempt.given)
         finally:
             if self._cancellation is not None:
-                self._cancellation.register_tool_complete(call.id)
-        self.results[call.id] = result  # before the hooks: a result is never lost to a cancelled observer
+                self._cancellation.register_tool_complete(call_id)
+        self.results[call_id] = result  # before the hooks: a result is never lost to a cancelled observer
         if failed:
-            await self._emit_error(about, given, result)
-        else:
-            self.results[call.id] = await self._after(about, given, result)
+            await self._emit_error(attempt, result)
+            return result
+        return await self._after(attempt, result)
 
     async def _call(self, name: str, given: dict[str, Any]) -> tuple[ToolResult, bool]:
         """Call the tool; the flag is True if it raised or overran instead of returning a result."""
@@ -208,18 +263,16 @@ class ToolRunner:
         # A tool gets input of its own: it may keep or change it without changing the transcript.
         return await self._tools[name].execute(copy.deepcopy(given))
 
-    async def _after(self, about: dict[str, Any], given: dict[str, Any], result: ToolResult) -> ToolResult:
+    async def _after(self, attempt: _Attempt, result: ToolResult) -> ToolResult:
         shown = result.safe_hook_presentation()
-        emitted = await self._hooks.emit(
-            TOOL_POST, {**about, "tool_input": given, "tool_result": shown, "result": shown}
-        )
-        applied = await self._hook_results.apply(emitted, TOOL_POST, defer=True)
+        details = {**attempt.about, "tool_input": attempt.given, "tool_result": shown, "result": shown}
+        applied = await self._hook_results.apply(await self._hooks.emit(TOOL_POST, details), TOOL_POST, defer=True)
         if applied.action == "deny":
             return refusal(f"the result was withheld: {applied.reason or 'no reason given'}", "Withheld")
         return _modified_result(result, shown, applied)
 
-    async def _emit_error(self, about: dict[str, Any], given: Any, result: ToolResult) -> None:
-        await self._hooks.emit(TOOL_ERROR, {**about, "tool_input": given, "error": result.error})
+    async def _emit_error(self, attempt: _Attempt, result: ToolResult) -> None:
+        await self._hooks.emit(TOOL_ERROR, {**attempt.about, "tool_input": attempt.given, "error": result.error})
 
 
 def _class_of(tool: Any) -> str:

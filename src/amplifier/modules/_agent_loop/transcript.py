@@ -5,14 +5,17 @@ The assistant's message comes before its tool results; results follow in the ord
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from typing import Any
 
 import anyio
+import attrs
 
 from amplifier.contracts import ContextManager, Coordinator, Provider
 from amplifier.models import ChatResponse, Message, TextBlock, ToolCall, ToolCallBlock, ToolResult, to_dict
 
-from .._chat_history import missing_results
+from .._chat_history import is_aside, missing_results, open_calls
 from .._shared.shielded import run_shielded
 from .containment import Contained
 
@@ -70,7 +73,7 @@ def closing_messages(stored: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
     Instructions and injections of hooks do not show whether there was an answer; the last message before them does.
     """
-    last: dict[str, Any] = next((message for message in reversed(stored) if not _is_aside(message)), {})
+    last: dict[str, Any] = next((message for message in reversed(stored) if not is_aside(message)), {})
     role = last.get("role")
     results = missing_results(stored, INTERRUPTED) if role in ("assistant", "tool") else []
     if not results and role not in ("user", "tool", "function"):
@@ -78,11 +81,49 @@ def closing_messages(stored: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [*results, {"role": "assistant", "content": UNANSWERED}]
 
 
-def _is_aside(message: dict[str, Any]) -> bool:
-    role, metadata = message.get("role"), message.get("metadata")
-    if role == "user":
-        return isinstance(metadata, dict) and metadata.get("source") == "hook"
-    return role in ("system", "developer")
+@attrs.frozen
+class UnfinishedTurn:
+    """Where a turn was cut off.
+
+    Attributes:
+        prompt: The text that began it; empty if that was no text.
+        iterations: How often the model has answered.
+        calls: Those of the latest answer that have no result.
+    """
+
+    prompt: str
+    iterations: int
+    calls: list[ToolCall]
+
+
+def unfinished_turn(stored: list[dict[str, Any]]) -> UnfinishedTurn | None:
+    """The turn at the end of a conversation, if it has no answer yet."""
+    turn: list[dict[str, Any]] = []
+    for message in reversed(stored):
+        if is_aside(message):
+            continue
+        turn.insert(0, message)
+        if message.get("role") == "user":
+            break
+    if not turn or turn[0].get("role") != "user":
+        return None
+    calls = open_calls(turn)
+    if turn[-1].get("role") == "assistant" and not calls:
+        return None
+    content = turn[0].get("content")
+    return UnfinishedTurn(
+        prompt=content if isinstance(content, str) else "",
+        iterations=sum(message.get("role") == "assistant" for message in turn),
+        calls=[ToolCall(id=str(call.id), name=call.name or "", arguments=_input(call.arguments)) for call in calls],
+    )
+
+
+def _input(arguments: Any) -> dict[str, Any]:
+    """The input of a stored call; some contexts keep it as the text that a service sent."""
+    if isinstance(arguments, str):
+        with suppress(ValueError):
+            arguments = json.loads(arguments)
+    return arguments if isinstance(arguments, dict) else {}
 
 
 class Transcript:
@@ -123,11 +164,14 @@ class Transcript:
         self._open = list(calls)
         await self.add(assistant_message(response, calls))
 
-    async def add_results(self, calls: list[ToolCall], results: list[ToolResult]) -> None:
-        """Store one result for each call, in the order of the calls."""
-        for call, result in zip(calls, results, strict=True):
-            await self.add(result_message(call, result))
-            self._open.remove(call)
+    def reopen(self, calls: list[ToolCall]) -> None:
+        """The turn goes on with an answer that is stored already: its calls are owed results."""
+        self._open = list(calls)
+
+    async def add_result(self, call: ToolCall, result: ToolResult) -> None:
+        """Store the result of a call; the results of the calls before it are stored."""
+        await self.add(result_message(call, result))
+        self._open.remove(call)
 
     async def settle(self, results: dict[str, ToolResult]) -> None:
         """The turn is being left: give every call that is still owed a result what is known, or a note.

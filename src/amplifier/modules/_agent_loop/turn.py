@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import anyio
 
-from amplifier.contracts import ContextManager, Coordinator, CurrentCall, Hooks, Provider, Tool, call_scope
+from amplifier.contracts import ContextManager, Coordinator, Hooks, Provider, Tool
+from amplifier.errors import ContractError, NoUnfinishedTurnError
 from amplifier.events import (
     EXECUTION_END,
     EXECUTION_START,
@@ -15,15 +18,18 @@ from amplifier.events import (
     PROMPT_SUBMIT,
     PROVIDER_REQUEST,
     PROVIDER_RESPONSE,
+    TURN_RESUMED,
 )
-from amplifier.models import ChatRequest, to_dict
+from amplifier.models import ChatRequest, ChatResponse, to_dict
 
 from .hook_results import HookResults
 from .options import TurnOptions
 from .provider_caller import ProviderCaller, choose_provider
+from .resumed_calls import ResumedCall
+from .steps import TurnSteps
 from .tool_runner import ToolRunner
 from .tool_schemas import ToolSchemas
-from .transcript import Transcript, as_request_messages, text_of
+from .transcript import Transcript, UnfinishedTurn, as_request_messages, text_of, unfinished_turn
 
 _PREVIEW = 200
 
@@ -55,9 +61,18 @@ class Turn:
         self._transcript = Transcript(context, coordinator)
         self._hook_results = HookResults(coordinator, self._transcript)
         self._schemas = ToolSchemas(tools)
-        self._runner = ToolRunner(tools, self._schemas, hooks, self._hook_results, coordinator, options)
+        self._steps = TurnSteps(coordinator)
+        self._runner = ToolRunner(
+            tools,
+            self._schemas,
+            hooks,
+            self._hook_results,
+            coordinator,
+            options,
+            self._steps,
+            self._transcript.add_result,
+        )
         self._text = ""
-        self._iterations = 0
         self._finished = False
 
     async def run(self, prompt: str) -> str:
@@ -67,10 +82,28 @@ class Turn:
             LLMError: What the provider raised, unchanged.
             ContainedError: Provider or context raised something that is no ``Exception``.
         """
+        return await self._run(prompt, partial(self._converse, prompt))
+
+    async def resume(self) -> str:
+        """Go on with the turn at the end of the conversation, which was cut off.
+
+        Raises:
+            NoUnfinishedTurnError: There is none; no event was emitted.
+            LLMError: As `run` does.
+        """
+        unfinished = unfinished_turn(await self._transcript.stored())
+        if unfinished is None:
+            raise NoUnfinishedTurnError(
+                "there is no turn to resume: the conversation is empty or ends with an answer of the model; begin a turn "
+                "with execute(prompt)"
+            )
+        return await self._run(unfinished.prompt, partial(self._go_on, unfinished))
+
+    async def _run(self, prompt: str, work: Callable[[], Awaitable[None]]) -> str:
         status = "error"
         try:
             await self._hooks.emit(EXECUTION_START, {"prompt": prompt})
-            await self._converse(prompt)
+            await work()
             status = "cancelled" if self._is_stopping() else "completed"
             return self._text
         except (anyio.get_cancelled_exc_class(), KeyboardInterrupt):
@@ -85,7 +118,8 @@ class Turn:
             await self._transcript.settle(self._runner.results)
         finally:
             outcome = {"completed": "success" if self._finished else "incomplete"}.get(status, status)
-            details = {"orchestrator": self._options.orchestrator, "turn_count": self._iterations, "status": outcome}
+            iterations = self._steps.iteration
+            details = {"orchestrator": self._options.orchestrator, "turn_count": iterations, "status": outcome}
             try:
                 await self._hooks.emit(EXECUTION_END, {"response": self._text, "status": status})
             finally:  # on asyncio a native cancel that waited for the handlers of the first is raised out of it
@@ -104,18 +138,40 @@ class Turn:
             return
         if applied.action == "modify" and applied.data is not None:
             prompt = str(applied.data.get("prompt", prompt))
-        name, provider = choose_provider(self._providers, self._options.default_provider)
-        caller = ProviderCaller(name, provider, self._hooks, self._options)
+        caller = self._caller()
         self.is_answered = False
         if is_empty and self._options.system_prompt:
             await self._transcript.add({"role": "system", "content": self._options.system_prompt})
         await self._transcript.add({"role": "user", "content": prompt})
+        await self._iterate(caller)
+
+    async def _go_on(self, unfinished: UnfinishedTurn) -> None:
+        """Give the calls of the latest answer the results that are missing, then go on as any turn does."""
+        caller = self._caller()
+        self._steps.iteration = unfinished.iterations
+        self._transcript.reopen(unfinished.calls)
+        resumed: list[ResumedCall] = []
+        if unfinished.calls:
+            self._schemas.specs()  # reads the schemas, which inputs are checked against
+            resumed = await self._runner.run(unfinished.calls, are_resumed=True)
+            await self._hook_results.store_deferred()
+        await self._hooks.emit(
+            TURN_RESUMED, {"iteration": unfinished.iterations, "calls": [call.as_dict() for call in resumed]}
+        )
+        await self._iterate(caller)
+
+    def _caller(self) -> ProviderCaller:
+        name, provider = choose_provider(self._providers, self._options.default_provider)
+        return ProviderCaller(name, provider, self._hooks, self._options)
+
+    async def _iterate(self, caller: ProviderCaller) -> None:
+        """Ask the model and run its tools until it answers without tool calls."""
         while not self._is_stopping():
-            if self._iterations >= self._options.max_iterations:
-                limit = f"stopped after {self._iterations} model calls, the loop's max_iterations"
+            if self._steps.iteration >= self._options.max_iterations:
+                limit = f"stopped after {self._steps.iteration} model calls, the loop's max_iterations"
                 self._text = f"{self._text}\n\n[{limit}]" if self._text else f"[{limit}]"
                 return
-            self._iterations += 1
+            self._steps.iteration += 1
             if not await self._step(caller):
                 return
 
@@ -143,9 +199,13 @@ class Turn:
             model=self._options.model,
             stream=self._options.streaming,
         )
-        with call_scope(self._model_call()):
-            response = await caller.ask(request)
-            calls = await caller.calls_of(response)
+        response = await self._steps.run(self._steps.of_model(request), partial(caller.ask, request))
+        if not isinstance(response, ChatResponse):
+            raise ContractError(
+                f"a step wrapper returned {type(response).__name__} for a model call; expected the ChatResponse that run() "
+                "returned, or one that it kept"
+            )
+        calls = await caller.calls_of(response)
         self._text = text_of(response)
         await self._transcript.add_answer(response, calls)
         await self._hooks.emit(
@@ -156,7 +216,7 @@ class Turn:
                 "response": to_dict(response),
                 "usage": None if response.usage is None else to_dict(response.usage),
                 "tool_calls": bool(calls),
-                "iteration": self._iterations,
+                "iteration": self._steps.iteration,
             },
         )
         if not calls:
@@ -164,20 +224,9 @@ class Turn:
             preview = {"response_preview": self._text[:_PREVIEW], "length": len(self._text)}
             await self._hooks.emit(PROMPT_COMPLETE, preview)
             return False
-        results = await self._runner.run(calls, self._iterations)
-        await self._transcript.add_results(calls, results)
+        await self._runner.run(calls)
         await self._hook_results.store_deferred()
         return True
-
-    def _model_call(self) -> CurrentCall:
-        turn = 0 if self._coordinator is None else self._coordinator.turn_number
-        return CurrentCall(
-            kind="model",
-            session_id="" if self._coordinator is None else self._coordinator.session_id,
-            turn_number=turn,
-            iteration=self._iterations,
-            call_id=f"model-{turn}-{self._iterations}",
-        )
 
     async def _request_messages(self, caller: ProviderCaller) -> list[dict[str, Any]] | None:
         """The messages of the next request, or None when a hook forbids it or the turn is being stopped."""
@@ -188,7 +237,7 @@ class Turn:
                 "provider": caller.name,
                 "model": self._options.model,
                 "messages": messages,
-                "iteration": self._iterations,
+                "iteration": self._steps.iteration,
             },
         )
         injects = bool(emitted.context_injections or emitted.context_injection)

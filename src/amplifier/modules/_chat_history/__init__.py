@@ -4,7 +4,7 @@ from .conversation import Conversation, Statistics, checked_copy, require_role
 from .options import ContextOptions
 from .request_messages import announce_events, messages_for_request
 from .token_estimate import count_tokens
-from .tool_call_pairs import missing_results
+from .tool_call_pairs import is_aside, missing_results, open_calls
 
 __all__ = [
     "ContextOptions",
@@ -13,7 +13,9 @@ __all__ = [
     "announce_events",
     "checked_copy",
     "count_tokens",
+    "is_aside",
     "messages_for_request",
     "missing_results",
+    "open_calls",
     "require_role",
 ]

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
+import attrs
+
 CallId = str | int
 """Providers use text; numbers are let through."""
 
@@ -23,24 +25,39 @@ def blocks_of(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield from (block for block in content if isinstance(block, dict))
 
 
+@attrs.frozen
+class OpenCall:
+    """A tool call of an assistant's message.
+
+    Attributes:
+        arguments: The input: a dict, or what a provider or a context has made of it.
+    """
+
+    id: CallId
+    name: str | None
+    arguments: Any
+
+
 def call_ids(message: Mapping[str, Any]) -> list[CallId]:
     """The ids of the tool calls an assistant's message makes, in order, each once."""
-    return list(_named_calls(message))
+    return list(_calls_of(message))
 
 
-def _named_calls(message: Mapping[str, Any]) -> dict[CallId, str | None]:
+def _calls_of(message: Mapping[str, Any]) -> dict[CallId, OpenCall]:
     if message.get("role") != "assistant":
         return {}
-    found: dict[CallId, str | None] = {}
+    found: dict[CallId, OpenCall] = {}
     listed = message.get("tool_calls")
     for call in listed if isinstance(listed, list | tuple) else ():
         if isinstance(call, dict) and _is_id(call.get("id")):
             function = call.get("function")
-            inner = function.get("name") if isinstance(function, dict) else None
-            found.setdefault(call["id"], _text(call.get("name") or call.get("tool") or inner))
+            inner: dict[str, Any] = function if isinstance(function, dict) else {}
+            name = _text(call.get("name") or call.get("tool") or inner.get("name"))
+            arguments = call.get("arguments", inner.get("arguments"))
+            found.setdefault(call["id"], OpenCall(call["id"], name, arguments))
     for block in blocks_of(message):
         if _kind(block) in CALL_BLOCKS and _is_id(block.get("id")):
-            found.setdefault(block["id"], _text(block.get("name")))
+            found.setdefault(block["id"], OpenCall(block["id"], _text(block.get("name")), block.get("input")))
     return found
 
 
@@ -57,21 +74,33 @@ def result_ids(message: Mapping[str, Any]) -> list[CallId]:
     return list(found)
 
 
-def missing_results(messages: Sequence[Mapping[str, Any]], content: str) -> list[dict[str, Any]]:
-    """A message for each call of the last assistant's message without a result, in the order of the calls.
+def open_calls(messages: Sequence[Mapping[str, Any]]) -> list[OpenCall]:
+    """The calls of the last assistant's message without a result, in their order.
 
     What came after that message may be anything but another answer of the assistant: results and what hooks injected.
     """
     answered: set[CallId] = set()
     for message in reversed(messages):
         if message.get("role") == "assistant":
-            return [
-                {"role": "tool", "tool_call_id": call, **({"name": name} if name else {}), "content": content}
-                for call, name in _named_calls(message).items()
-                if call not in answered
-            ]
+            return [call for call in _calls_of(message).values() if call.id not in answered]
         answered.update(result_ids(message))
     return []
+
+
+def missing_results(messages: Sequence[Mapping[str, Any]], content: str) -> list[dict[str, Any]]:
+    """A message for each of the `open_calls`."""
+    return [
+        {"role": "tool", "tool_call_id": call.id, **({"name": call.name} if call.name else {}), "content": content}
+        for call in open_calls(messages)
+    ]
+
+
+def is_aside(message: Mapping[str, Any]) -> bool:
+    """Whether a message is an instruction or was injected by a hook: it does not show where a turn stands."""
+    role, metadata = message.get("role"), message.get("metadata")
+    if role == "user":
+        return isinstance(metadata, dict) and metadata.get("source") == "hook"
+    return role in ("system", "developer")
 
 
 def _kind(block: Mapping[str, Any]) -> Any:
