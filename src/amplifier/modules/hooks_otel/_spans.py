@@ -58,8 +58,8 @@ from ._options import OtelOptions
 
 logger = logging.getLogger("amplifier.modules.hooks-otel")
 
-_CHILD_SESSION = re.compile(r"-[0-9a-f]{16}_(.+)\Z")
-"""The ids that tool-task gives to child sessions end with the agent's name."""
+_BEFORE_AGENT = re.compile(r"-[0-9a-f]{16}_")
+"""The ids that tool-task gives to child sessions end with the agent's name, after that of the parent and this."""
 _LONGEST_MESSAGE = 500
 _T = TypeVar("_T")
 
@@ -107,8 +107,8 @@ class SessionSpans:
         self._turn: _OpenSpan | None = None
         self._calls: dict[str, _OpenSpan] = {}
         self._cause: str | None = None
-        found = _CHILD_SESSION.search(coordinator.session_id) if coordinator.parent_id else None
-        self._agent = options.agent_name if found is None else found[1]
+        *above, agent = _BEFORE_AGENT.split(coordinator.session_id)
+        self._agent = agent if coordinator.parent_id and above else options.agent_name
 
     def __repr__(self) -> str:
         return f"<SessionSpans of {self._coordinator.session_id!r}, {len(self._calls) + (self._turn is not None)} open>"
