@@ -137,7 +137,7 @@ def test_whatever_happened_to_a_file_what_is_read_from_it_was_written_in_this_or
             case "repeat":
                 image += image[at:]
     try:
-        found = scan(bytes(image), Path("messages.log"), "s").messages
+        found = scan(bytes(image), Path("messages.log"), "s").records
     except LogDamagedError:
         event("refused")
         return

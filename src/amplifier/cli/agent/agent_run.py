@@ -6,7 +6,8 @@ import json
 import shlex
 import signal
 import traceback
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,17 @@ from amplifier._json import visible_text
 from amplifier.cli.core.error_messages import error_message, exit_code_of
 from amplifier.cli.core.exit_codes import CommandError, Exit, OutputLostError
 from amplifier.cli.core.turn_record import Outcome, TurnRecord, as_json
+from amplifier.cli.sessions.conversation_text import text_of_message
 from amplifier.cli.sessions.home_folder import running_folder
 from amplifier.cli.sessions.running_commands import answer_task_requests
 from amplifier.cli.sessions.store import SessionRecord, SessionStore, now
+from amplifier.cli.sessions.turn_plan import plan_changes, read_turn_plan
 from amplifier.cli.terminal.display import Display, OutputFormat
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.log_output import LogNotices, install_log_handler
 from amplifier.cli.terminal.output import StandardStreams
 from amplifier.contracts import ApprovalSystem
-from amplifier.errors import MissingExtraError
+from amplifier.errors import MissingExtraError, NoUnfinishedTurnError
 from amplifier.errors import ModuleNotFoundError as UnknownModuleError
 from amplifier.kernel import AmplifierSession
 from amplifier.loading import ModuleLoader
@@ -34,6 +37,7 @@ from amplifier.plan import check_plan
 from .approvals import AllowEverything, AskAtTerminal, DenyEverything
 from .chat import Chat
 from .default_plan import AgentPlan, build_plan, with_recordings, with_storage_paths
+from .otel_export import export_traces, with_traces
 from .signals import SignalHandler, handled_signals
 from .terminal_agent import TerminalAgent
 
@@ -42,6 +46,9 @@ __all__ = ["RunRequest", "print_error_json", "run_agent"]
 _REFRESH_INTERVAL = 0.25
 """Seconds between two updates of the live lines."""
 
+_SECONDS_TO_DECIDE = 300.0
+"""For the question whether a turn goes on with another plan."""
+
 
 @attrs.frozen(kw_only=True)
 class RunRequest:
@@ -49,16 +56,21 @@ class RunRequest:
 
     Attributes:
         prompt: None for a chat.
+        goes_on: Go on with the turn that was cut off, before the chat if there is a terminal.
+        accept_plan_changes: Do so also with another plan than the turn began with.
         provider: As the user wrote it; None for the default one.
         resumed: The session to go on with; None for a new one.
         session_id: The id of the resumed or the new session.
         record: The file to record the answers of providers in.
         replay: The file to take their answers from.
+        otel: The collector to send traces and metrics to.
     """
 
     store: SessionStore
     session_id: str
     prompt: str | None = None
+    goes_on: bool = False
+    accept_plan_changes: bool = False
     provider: str | None = None
     model: str | None = None
     plan: Path | None = None
@@ -67,6 +79,7 @@ class RunRequest:
     resumed: SessionRecord | None = None
     record: Path | None = None
     replay: Path | None = None
+    otel: str | None = None
     yes: bool = False
     quiet: bool = False
     debug: bool = False
@@ -83,8 +96,13 @@ def run_agent(request: RunRequest) -> int:
     display = Display(streams, request.output_format, quiet=request.quiet)
     agent_run = _AgentRun(request, streams, display, install_log_handler(display, debug=request.debug))
     try:
-        with answer_task_requests(
-            running_folder(request.store.root.parent), request.session_id, request.backend, display
+        with (
+            answer_task_requests(
+                running_folder(request.store.root.parent), request.session_id, request.backend, display
+            ),
+            nullcontext()
+            if request.otel is None
+            else export_traces(request.otel, partial(display.notice, level="warning")),
         ):
             anyio.run(agent_run.run, backend=request.backend)
     except BrokenPipeError:
@@ -142,19 +160,22 @@ class _AgentRun:
         request = self._request
         available = {info.id for info in await ModuleLoader().discover()}
         agent_plan = build_plan(available, file=request.plan, provider=request.provider, model=request.model)
-        if request.record is not None or request.replay is not None:
-            agent_plan = with_recordings(agent_plan, record=request.record, replay=request.replay)
+        approval_system = self._approval_system()
+        if request.goes_on:
+            await self._check_plan_changes(agent_plan.plan, approval_system)
         session = AmplifierSession(
-            with_storage_paths(agent_plan.plan, sessions=request.store.root),
+            self._session_plan(agent_plan.plan),
             session_id=request.session_id,
-            approval_system=self._approval_system(),
+            approval_system=approval_system,
             display_system=self._display,
             is_resumed=request.resumed is not None,
         )
         self._log.hold()
         async with session:
             record = self._session_record(agent_plan)
-            agent = self._agent = TerminalAgent(session, request.store, record, self._display, self._signal_handler)
+            agent = self._agent = TerminalAgent(
+                session, request.store, record, agent_plan.plan, self._display, self._signal_handler
+            )
             agent.check_modules(self._log, wanted=None if request.plan is None else request.provider)
             self._log.show_held()
             for note in agent_plan.notes:
@@ -162,11 +183,73 @@ class _AgentRun:
             if request.plan is not None:
                 for warning in check_plan(agent_plan.plan)[1]:
                     self._display.notice(visible_text(f"{request.plan.name}: {warning}", multiline=False), "warning")
-            if request.prompt is None:
-                assert self._keyboard is not None
-                await Chat(agent, self._keyboard, self._streams.err).run()
-            else:
+            if request.prompt is not None:
                 self._outcome = await agent.run_turn(request.prompt)
+                return
+            chat = None
+            if self._keyboard is not None and self._streams.err.is_terminal and request.output_format == "text":
+                chat = Chat(agent, self._keyboard, self._streams.err)
+            if request.goes_on:
+                self._outcome = await self._go_on(agent)
+                if chat is not None:
+                    chat.show_outcome(self._outcome)
+                    self._outcome = None
+            if chat is not None:
+                await chat.run()
+
+    async def _check_plan_changes(self, plan: dict[str, Any], approval_system: ApprovalSystem) -> None:
+        """Let the user decide about going on with a turn whose plan has changed since.
+
+        Raises:
+            CommandError: The user does not want to, or cannot be asked.
+        """
+        request = self._request
+        changes = plan_changes(read_turn_plan(request.store.folder(request.session_id)), plan)
+        if not changes:
+            return
+        listed = visible_text("\n".join(["The plan has changed since the turn was cut off:", *changes]))
+        if request.accept_plan_changes:
+            self._display.notice(listed, "warning")
+            return
+        if not isinstance(approval_system, DenyEverything):
+            with anyio.move_on_after(_SECONDS_TO_DECIDE):
+                question = f"{listed}\nGo on with the turn?"
+                if (
+                    await approval_system.request_approval(question, ["Allow", "Deny"], _SECONDS_TO_DECIDE, "deny")
+                    == "Allow"
+                ):
+                    return
+        raise CommandError(
+            f"{listed}\nNothing was run. Go on all the same with --accept-plan-changes, or begin a new turn: "
+            f"amplifier session resume {request.session_id} PROMPT"
+        )
+
+    async def _go_on(self, agent: TerminalAgent) -> Outcome:
+        """Go on with the turn that was cut off; one that had ended by then only lacks its report."""
+        try:
+            return await agent.run_turn(None)
+        except NoUnfinishedTurnError:
+            messages = self._request.store.transcript(self._request.session_id).messages
+            answers = [
+                text_of_message(message, full=True) for message in messages if message.get("role") == "assistant"
+            ]
+            if not answers or messages[-1].get("role") != "assistant":
+                raise CommandError(
+                    "the process was killed before it had stored the prompt; give the prompt again: "
+                    f"amplifier session resume {self._request.session_id} PROMPT"
+                ) from None
+            self._display.notice("The turn had ended before its process was killed; this is its answer.")
+            self._display.end_turn(answers[-1])
+            return Outcome(status="success", response=answers[-1])
+
+    def _session_plan(self, plan: dict[str, Any]) -> dict[str, Any]:
+        """The plan with what belongs to this run alone: where files are kept, recordings, traces."""
+        request = self._request
+        if request.record is not None or request.replay is not None:
+            plan = with_recordings(plan, record=request.record, replay=request.replay)
+        if request.otel is not None:
+            plan = with_traces(plan)
+        return with_storage_paths(plan, sessions=request.store.root)
 
     def _approval_system(self) -> ApprovalSystem:
         if self._request.yes:

@@ -12,6 +12,7 @@ from amplifier._json import visible_text
 from amplifier._spelling import nearest
 from amplifier.cli.agent.terminal_agent import TerminalAgent
 from amplifier.cli.core.error_messages import error_message
+from amplifier.cli.core.turn_record import Outcome
 from amplifier.cli.sessions.home_folder import history_file
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.output import Output
@@ -140,7 +141,10 @@ class Chat:
     # ── answering ──
 
     async def _turn(self, prompt: str) -> None:
-        outcome = await self._agent.run_turn(prompt)
+        self.show_outcome(await self._agent.run_turn(prompt))
+
+    def show_outcome(self, outcome: Outcome) -> None:
+        """Report how a turn ended, and let the next one begin."""
         self._agent.session.coordinator.cancellation.reset()
         if outcome.status == "error":
             self._display.notice(outcome.error or "the turn failed", "error")

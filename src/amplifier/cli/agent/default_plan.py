@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -19,10 +19,12 @@ from amplifier.plan import expand_variables, merge_plans
 
 from .plan_files import read_plan_file
 
+if TYPE_CHECKING:
+    from amplifier.testing.cassettes import CassetteMode
+
 __all__ = ["AgentPlan", "build_plan", "with_recordings", "with_storage_paths"]
 
 OFFLINE_PROVIDER: Final = "provider-offline"
-REPLAY_PROVIDER: Final = "provider-replay"
 API_KEYS: Final = {"ANTHROPIC_API_KEY": "provider-anthropic", "OPENAI_API_KEY": "provider-openai"}
 """The first key that is set selects the provider."""
 
@@ -109,18 +111,15 @@ def with_storage_paths(plan: dict[str, Any], *, sessions: Path) -> dict[str, Any
     return filled
 
 
-def with_recordings(agent_plan: AgentPlan, *, record: Path | None, replay: Path | None) -> AgentPlan:
+def with_recordings(plan: dict[str, Any], *, record: Path | None, replay: Path | None) -> dict[str, Any]:
     """The plan of a run that records the answers of its providers, or takes them from a file.
 
     The working directory, which is part of the system prompt, is a placeholder in the file: a recording replays in another one.
     """
     from amplifier.testing.cassettes import Cassette  # noqa: PLC0415  # few runs record or replay
 
-    cassette = Cassette(
-        record or replay or "", mode="none" if record is None else "once", placeholders={"<directory>": str(Path.cwd())}
-    )
-    provider = agent_plan.provider if replay is None else REPLAY_PROVIDER
-    return attrs.evolve(agent_plan, plan=cassette.plan(agent_plan.plan), provider=provider)
+    mode: CassetteMode = "none" if record is None else "once"
+    return Cassette(record or replay or "", mode=mode, placeholders={"<directory>": str(Path.cwd())}).plan(plan)
 
 
 # ── the default plan ─────────────────────────────────────────────────────────────────────────────
@@ -143,7 +142,11 @@ def _default_plan(available: Collection[str], wanted: str | None, variables: Map
                 "source": BUILT_IN_SOURCE,
                 "config": {"system_prompt": SYSTEM_PROMPT.format(directory=Path.cwd())},
             },
-            "context": {"module": "context-persistent", "source": BUILT_IN_SOURCE},
+            "context": {
+                "module": "context-persistent",
+                "source": BUILT_IN_SOURCE,
+                "config": {"durable_turns": True},
+            },
         },
         "providers": [{"module": provider}],
         "tools": [

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import attrs
 
-from amplifier._json import redact_text
+from amplifier._json import redact_text, visible_text
 from amplifier.cli.core.error_messages import error_message
 from amplifier.cli.core.exit_codes import CommandError, OutputLostError
 from amplifier.cli.core.turn_record import Outcome, TurnRecord
 from amplifier.cli.sessions.store import RUNNING, SessionRecord, SessionStore, now
 from amplifier.cli.sessions.transcript import FILE_NAME
+from amplifier.cli.sessions.turn_plan import remove_turn_plan, write_turn_plan
 from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.log_output import LogNotices
-from amplifier.errors import AmplifierError, ExecutionCancelled
+from amplifier.errors import AmplifierError, ExecutionCancelled, NoUnfinishedTurnError
+from amplifier.events import TURN_RESUMED
 from amplifier.kernel import AmplifierSession, ModuleFailure
 
 from .default_plan import EVENTS_FILE, OFFLINE_PROVIDER
@@ -32,6 +35,7 @@ class TerminalAgent:
 
     Attributes:
         record: The session's metadata, as the store keeps it.
+        plan: The mount plan, as the user would write it.
         latest: What the latest turn did.
         tokens: Of all turns of this process.
     """
@@ -39,6 +43,7 @@ class TerminalAgent:
     session: AmplifierSession
     store: SessionStore
     record: SessionRecord
+    plan: dict[str, Any]
     display: Display
     signal_handler: SignalHandler
     latest: TurnRecord = attrs.field(factory=TurnRecord)
@@ -101,21 +106,25 @@ class TerminalAgent:
             return ""
         return ". To try things without a model: amplifier run -p offline"
 
-    async def run_turn(self, prompt: str) -> Outcome:
-        """Run one turn and show it.
+    async def run_turn(self, prompt: str | None) -> Outcome:
+        """Run one turn and show it; without a prompt, go on with the turn that was cut off.
 
         Raises:
             BrokenPipeError: The reader of the answer has gone.
             OutputLostError: The answer cannot be written.
+            NoUnfinishedTurnError: There is no turn to go on with.
         """
         self._start_turn(prompt)
         token = self.session.coordinator.cancellation
         response: str | None = None
         try:
             with self.signal_handler.during_turn(token):
-                async with self.session.stream(prompt) as events:
+                stream = self.session.stream_resumed_turn() if prompt is None else self.session.stream(prompt)
+                async with stream as events:
                     async for event in events:
                         self.latest.add(event)
+                        if event.name == TURN_RESUMED:
+                            self.display.notice(_resumed_message(event.data))
                         self.display.show(event, self.latest)
                 response = events.result
             was_stopped = self.session.status.status == "cancelled"
@@ -123,6 +132,9 @@ class TerminalAgent:
         except ExecutionCancelled as stopped:
             streamed = self.latest.unfinished or None
             outcome = Outcome(status="cancelled", response=streamed, error=error_message(stopped), exception=stopped)
+        except NoUnfinishedTurnError:
+            self._end_turn(Outcome(status="success"))
+            raise
         except (BrokenPipeError, OutputLostError):
             self._end_turn(Outcome(status="cancelled"))
             raise
@@ -139,17 +151,19 @@ class TerminalAgent:
             self._end_turn(outcome)
         return outcome
 
-    def _start_turn(self, prompt: str) -> None:
+    def _start_turn(self, prompt: str | None) -> None:
         self.latest = TurnRecord()
         self.turns += 1
-        title = self.record.title or redact_text(" ".join(prompt.split()))[:_TITLE_LENGTH] or None
+        title = self.record.title or redact_text(" ".join((prompt or "").split()))[:_TITLE_LENGTH] or None
         self.record = attrs.evolve(self.record, title=title, updated=now(), status=RUNNING)
         self.store.write(self.record)
+        write_turn_plan(self.store.folder(self.record.session_id), self.plan)
 
     def _end_turn(self, outcome: Outcome) -> None:
         self.tokens += self.latest.input_tokens + self.latest.output_tokens
         self.record = attrs.evolve(self.record, updated=now(), status=outcome.status)
         self.store.write(self.record)
+        remove_turn_plan(self.store.folder(self.record.session_id))
 
     def stopped_message(self) -> str:
         """Which parts of a stopped turn the next turn will know."""
@@ -161,6 +175,23 @@ class TerminalAgent:
         folder = self.store.folder(self.session.session_id)
         paths = {"transcript": folder / FILE_NAME, "events": folder / EVENTS_FILE}
         return {name: str(path) for name, path in paths.items() if path.exists()}
+
+
+def _resumed_message(data: Mapping[str, Any]) -> str:
+    """What became of the tool calls that were open when the turn was cut off."""
+    words = {
+        "kept": ("result kept", "results kept"),
+        "started": ("call started", "calls started"),
+        "repeated": ("call repeated", "calls repeated"),
+        "interrupted": ("call left interrupted", "calls left interrupted"),
+    }
+    parts = []
+    for outcome, (one, several) in words.items():
+        names = [str(call.get("tool_name")) for call in data.get("calls") or () if call.get("outcome") == outcome]
+        if names:
+            parts.append(f"{len(names)} {one if len(names) == 1 else several} ({', '.join(names)})")
+    details = ", ".join(parts) or "no tool call was open"
+    return visible_text(f"Going on with the turn that was cut off: {details}.", multiline=False)
 
 
 def _listed(failures: Sequence[ModuleFailure]) -> list[str]:

@@ -15,7 +15,7 @@ import click
 from amplifier.cli.agent.agent_run import RunRequest, print_error_json, run_agent
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.sessions.home_folder import require_writable
-from amplifier.cli.sessions.store import LAST, SessionRecord, SessionStore
+from amplifier.cli.sessions.store import INTERRUPTED, LAST, SessionRecord, SessionStore
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.plan import validate_session_id
 
@@ -67,6 +67,14 @@ def run_options(command: F) -> F:
                 type=click.Path(exists=True, dir_okay=False, path_type=Path),
                 metavar="FILE",
                 help="Take the model's answers from a file of --record; no model is asked.",
+            ),
+            click.option(
+                "--otel", metavar="URL", help="Send traces and metrics to an OpenTelemetry collector (OTLP over HTTP)."
+            ),
+            click.option(
+                "--accept-plan-changes",
+                is_flag=True,
+                help="Go on with a turn that was cut off, even if the plan is not the one it began with.",
             ),
             click.option("-y", "--yes", is_flag=True, help="Answer every question for permission with yes."),
             click.option("-q", "--quiet", is_flag=True, help="Show the answer, warnings and errors only."),
@@ -150,7 +158,9 @@ def _run_request(
     resumed = None if resume is None else _find_session(store, resume)
     directory: str | None = options.pop("directory")
     plan: Path | None = options.pop("plan")
-    text = _prompt(prompt, options["output_format"])
+    # A turn that was cut off goes on by itself; a prompt begins a new one, and only `-` reads it from standard input here.
+    goes_on = resumed is not None and resumed.status == INTERRUPTED and prompt is None
+    text = None if goes_on else _prompt(prompt, options["output_format"])
     if resumed is not None:
         if plan is None and resumed.plan is not None:
             plan = Path(resumed.plan)
@@ -166,12 +176,14 @@ def _run_request(
     require_writable(store.root)
     if resumed is not None and store.is_open(resumed.session_id):
         raise CommandError(
-            f"session {resumed.session_id!r} is open in another process; end that one first, or go on with a copy: "
+            f"session {resumed.session_id!r} is open in another process{store.holder(resumed.session_id)}; end that one first, "
+            "or go on with a copy: "
             f"amplifier session fork {resumed.session_id}"
         )
     return RunRequest(
         store=store,
         prompt=text,
+        goes_on=goes_on,
         plan=plan,
         resumed=resumed,
         session_id=_new_id(store, session_id) if resumed is None else resumed.session_id,

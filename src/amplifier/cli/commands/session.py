@@ -103,6 +103,9 @@ def show_session(session_id: str, full: bool, as_json: bool) -> None:
 def resume_session(global_options: GlobalOptions, /, session_id: str, prompt: str | None, **options: Any) -> int:
     """Go on with a session, the latest one if no ID is given: a chat, or one turn with PROMPT.
 
+    A turn whose process was killed goes on where it was: finished tool calls keep their results, and you are asked before a tool
+    call that was cut off is repeated, unless its tool declares whether that is safe. With PROMPT that turn is given up.
+
     It goes on with the provider, model, plan and directory it had, unless options change them.
     """
     reject_unquoted_prompt(prompt, session_id)

@@ -4,6 +4,8 @@
     ├── messages.log          the conversation, written by context-persistent
     ├── lock                  held while a session is open
     ├── events.jsonl          the events, written by hooks-logging
+    ├── steps.log             while a turn runs, or was cut off: its tool calls, written by context-persistent
+    ├── turn-plan.json        the same: the plan of that turn, see `turn_plan`
     └── metadata.json  0600   written here: for listings, and to resume with the same provider, plan and working directory
 
 A session whose metadata file is damaged or absent is listed and can be resumed.
@@ -40,6 +42,7 @@ LAST = "last"
 """The name for the session that was used last."""
 
 RUNNING = "running"
+INTERRUPTED = "interrupted"
 
 _CHILD = re.compile(r"(.+)-[0-9a-f]{16}_.+")
 
@@ -107,6 +110,14 @@ class SessionStore:
         except CommandError:
             return True
 
+    def holder(self, session_id: str) -> str:
+        """The process that has a session open, in words for the middle of a sentence; empty if it is not known."""
+        try:
+            held = json.loads((self.folder(session_id) / "lock").read_text(encoding="utf-8"))
+            return f" (process {int(held['pid'])})"
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
+
     # ── reading ──
 
     def records(self, *, with_children: bool = False) -> list[SessionRecord]:
@@ -141,7 +152,7 @@ class SessionStore:
         names = attrs.fields_dict(SessionRecord).keys() - {"session_id"}
         fields = {name: given[name] for name in names if isinstance(given.get(name), str)}
         if fields.get("status") == RUNNING and not self._may_be_open(folder):
-            fields["status"] = "interrupted"
+            fields["status"] = INTERRUPTED
         for file in (folder / FILE_NAME, folder):
             if "updated" in fields:
                 break
@@ -224,7 +235,10 @@ class SessionStore:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise CommandError(f"session {folder.name!r} is open in another process; end that one first") from None
+                who = self.holder(folder.name)
+                raise CommandError(
+                    f"session {folder.name!r} is open in another process{who}; end that one first"
+                ) from None
             yield
         finally:
             os.close(descriptor)

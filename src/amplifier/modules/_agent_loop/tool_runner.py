@@ -135,6 +135,19 @@ class ToolRunner:
             for attempt in attempts
         ]
 
+    async def known_result(self, call: ToolCall) -> ToolResult | None:
+        """The result of a call that an earlier turn left open, if a step wrapper has kept it; the call is not made."""
+        unknown = refusal("not known", "Interrupted")
+
+        async def admit() -> ToolResult:
+            return unknown
+
+        async def run() -> ToolResult:
+            return unknown
+
+        result = await self._steps.run(self._steps.of_tool(call, is_resumed=True), run, admit)
+        return result if isinstance(result, ToolResult) and result is not unknown else None
+
     async def _undisturbed(self, tool: str, run: Callable[..., Awaitable[None]], *args: Any) -> None:
         """One of several concurrent calls: a second native cancel must not cut its unwinding off."""
         if self._coordinator is None:

@@ -6,6 +6,7 @@ The assistant's message comes before its tool results; results follow in the ord
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -140,13 +141,24 @@ class Transcript:
         with self._contained:
             return await self._context.get_messages()
 
-    async def close_unanswered(self, stored: list[dict[str, Any]]) -> None:
+    async def close_unanswered(
+        self, stored: list[dict[str, Any]], known_result: Callable[[ToolCall], Awaitable[ToolResult | None]]
+    ) -> None:
         """Close what an earlier turn left without an answer.
 
         A turn that was stopped, a process that died and the iteration limit leave such an end. The next prompt would make
         two user messages in a row, which some services refuse.
+
+        Args:
+            stored: The whole conversation.
+            known_result: Returns the result of a call that has none in the conversation, if it is known elsewhere.
         """
+        calls = {call.id: call for call in open_calls(stored)}
         for message in closing_messages(stored):
+            if (found := calls.get(message.get("tool_call_id", ""))) is not None:
+                call = ToolCall(id=str(found.id), name=found.name or "", arguments=_input(found.arguments))
+                if (result := await known_result(call)) is not None:
+                    message = result_message(call, result)  # noqa: PLW2901
             await self.add(message)
 
     async def for_request(self, provider: Provider) -> list[dict[str, Any]]:

@@ -184,7 +184,7 @@ class Turn:
             return False
         stored = await self._transcript.stored()
         if not self.is_answered:
-            await self._transcript.close_unanswered(stored)
+            await self._transcript.close_unanswered(stored, self._runner.known_result)
             self.is_answered = True
         return not stored
 

@@ -1,13 +1,14 @@
 """context-persistent: as context-simple, and every message is on disk before `add_message` returns.
 
-`_context` is the module, `_message_log` the file it keeps, `_log_records` the lines of that file, `_options` the config.
+`_context` is the module, `_message_log` the files it keeps, `_log_records` the lines of these files, `_step_journal` what makes turns
+durable, `_options` the config.
 """
 
 from ._context import PersistentContext
-from ._errors import LogDamagedError, LogLockedError
+from ._errors import JournalError, LogDamagedError, LogLockedError
 from ._mount import mount
 from ._options import PersistentOptions
 
-__all__ = ["LogDamagedError", "LogLockedError", "PersistentContext", "PersistentOptions", "mount"]
+__all__ = ["JournalError", "LogDamagedError", "LogLockedError", "PersistentContext", "PersistentOptions", "mount"]
 
 __amplifier_module_type__ = "context"

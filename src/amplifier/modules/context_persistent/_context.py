@@ -8,7 +8,7 @@ call has happened completely or not at all.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, final
 
 import anyio
@@ -21,14 +21,17 @@ from .._chat_history import (
     Conversation,
     Statistics,
     checked_copy,
+    is_aside,
     messages_for_request,
     missing_results,
+    open_calls,
     require_role,
 )
 from .._shared.shielded import run_shielded
-from ._log_records import encode_message
+from ._log_records import STEPS, encode_message
 from ._message_log import MessageLog
 from ._options import PersistentOptions
+from ._step_journal import Place, StepJournal
 
 logger = logging.getLogger("amplifier.modules.context-persistent")
 
@@ -45,6 +48,9 @@ class PersistentContext:
         options: Where, and how much a request may hold.
         hooks: Where compactions are emitted.
         coordinator: Runs writes where the end of an event loop does not cut them off.
+
+    Attributes:
+        turn_number: Of the latest turn when the conversation was loaded.
     """
 
     def __init__(
@@ -58,6 +64,13 @@ class PersistentContext:
         self._writing = anyio.Lock()
         self._thread: anyio.CapacityLimiter | None = None
         self._was_loaded = False
+        self._left_open: set[Any] = set()
+        self._journal: StepJournal | None = None
+        if options.durable_turns:
+            self._journal = StepJournal(
+                options.folder, options.session_id, self._journal_change, self._next_place, self._answer_place
+            )
+        self.turn_number = 0
 
     def __repr__(self) -> str:
         state = "open" if self._log.is_open else "closed"
@@ -67,6 +80,8 @@ class PersistentContext:
 
     async def open(self) -> None:
         """Take the conversation and load it; tool calls that a crash left without a result get one that states it.
+
+        With ``durable_turns`` they stay open, for the turn to be resumed, until another message than a result is added.
 
         Raises:
             LogLockedError: Another session has it open.
@@ -86,11 +101,21 @@ class PersistentContext:
     def _load(self) -> tuple[Conversation, bool]:
         found = self._log.open()
         try:
-            # Provider and tools of the last session are gone, so these calls get no other result.
+            self.turn_number = sum(message["role"] == "user" and not is_aside(message) for message in found)
             notes = missing_results(found, INTERRUPTED)
-            if notes:
+            if self._journal is not None:
+                self._left_open = {call.id for call in open_calls(found)}
+                self._journal.open(self._left_open, Place(self._log.generation, _last_answer(found)))
+                self.turn_number = self._journal.turn_number() or self.turn_number
+                notes = []
+            elif notes:
+                # Provider and tools of the last session are gone, so these calls get no other result.
                 self._log.append([encode_message(note)[0] for note in notes])
+            if self._journal is None:
+                self._log.path.with_name(STEPS.file).unlink(missing_ok=True)  # no one keeps it up to date any more
         except BaseException:
+            if self._journal is not None:
+                self._journal.close(remove=False)
             self._log.close()
             raise
         return self._conversation_of([*found, *notes]), bool(found)
@@ -106,7 +131,25 @@ class PersistentContext:
 
     async def _close(self) -> None:
         async with self._writing:
+            if self._journal is not None:
+                self._journal.close(remove=not open_calls([entry.message for entry in self._conversation.entries]))
             self._log.close()
+
+    # ── the step journal ──
+
+    @property
+    def journal(self) -> StepJournal | None:
+        """The step wrapper that keeps turns durable, if that is configured."""
+        return self._journal
+
+    async def _journal_change(self, change: Callable[[], None]) -> None:
+        await self._change(change, lambda: None)
+
+    def _next_place(self) -> Place:
+        return Place(self._log.generation, len(self._conversation.entries))
+
+    def _answer_place(self) -> Place:
+        return Place(self._log.generation, _last_answer([entry.message for entry in self._conversation.entries]))
 
     # ── the contract ──
 
@@ -121,10 +164,25 @@ class PersistentContext:
         """
         require_role(message)
         line, kept = encode_message(message)
+        notes: list[dict[str, Any]] = []
+        if self._left_open:
+            notes = self._notes_before(message)
         await self._change(
-            lambda: self._log.append([line]),
-            lambda: self._conversation.append(kept),
+            lambda: self._log.append([*(encode_message(note)[0] for note in notes), line]),
+            lambda: self._append(notes, kept),
         )
+
+    def _notes_before(self, message: dict[str, Any]) -> list[dict[str, Any]]:
+        """Results for calls that were left open for the turn to be resumed, if with this message it cannot be any more."""
+        if message["role"] == "tool" or is_aside(message):
+            return []
+        return missing_results([entry.message for entry in self._conversation.entries], INTERRUPTED)
+
+    def _append(self, notes: list[dict[str, Any]], message: dict[str, Any]) -> None:
+        for each in (*notes, message):
+            self._conversation.append(each)
+        if message["role"] != "tool" and not is_aside(message):
+            self._left_open.clear()
 
     async def get_messages_for_request(
         self, token_budget: int | None = None, provider: Any | None = None
@@ -184,6 +242,7 @@ class PersistentContext:
         def in_memory() -> None:
             self._conversation.adopt(made[0])
             self._was_loaded = False
+            self._left_open.clear()
 
         await self._change(on_disk, in_memory)
 
@@ -208,3 +267,11 @@ class PersistentContext:
 
     async def _in_thread(self, fn: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(fn, limiter=self._thread)
+
+
+def _last_answer(messages: Sequence[dict[str, Any]]) -> int:
+    """The position of the latest message of the assistant; -1 if there is none."""
+    for position in range(len(messages) - 1, -1, -1):
+        if messages[position].get("role") == "assistant":
+            return position
+    return -1

@@ -35,13 +35,32 @@ class LogLockedError(AmplifierError):
 
     Attributes:
         path: The conversation's folder.
+        holder: The process that has it open, in words, where it is known.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, holder: str | None = None) -> None:
+        who = f" ({holder})" if holder else ""
         super().__init__(
-            f"{path}: another session has this conversation open; close that session first, or use another session id"
+            f"{path}: another session has this conversation open{who}; close that session first, or use another session id"
         )
         self.path = path
+        self.holder = holder
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.path,), self.__dict__)
+        return (type(self), (self.path, self.holder), self.__dict__)
+
+
+class JournalError(AmplifierError):
+    """The step journal could not be written, so the turn ended; the error of the system is the cause.
+
+    Attributes:
+        path: The journal.
+    """
+
+    def __init__(self, path: Path, message: str) -> None:
+        super().__init__(f"{path}: {message}")
+        self.path = path
+        self._message = message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.path, self._message), self.__dict__)

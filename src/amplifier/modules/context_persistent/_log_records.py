@@ -1,7 +1,7 @@
-r"""The lines of a conversation's file. Pure: bytes in, messages out, and back.
+r"""The lines of a conversation's files. Pure: bytes in, records out, and back.
 
 A line is ``<crc32 of the JSON, 8 hex digits> <compact JSON>\n``. The first one identifies the file; each of the others
-is one message. JSON text holds no raw newline, so a newline ends a line and nothing else.
+is one record: a message, or in the step journal what is known about a call. JSON text holds no raw newline, so a newline ends a line and nothing else.
 
 Only the last record can be half written, by a crash in the middle of an append that was never acknowledged: such a tail is
 left out. Anything else that does not check is damage, and damage is reported, never skipped: a wrong line with right ones
@@ -24,8 +24,30 @@ from amplifier.errors import ModelError
 
 from ._errors import LogDamagedError
 
-FORMAT: Final = "amplifier-context"
-VERSION: Final = 1
+
+@attrs.frozen(kw_only=True)
+class LogKind:
+    """One kind of file.
+
+    Attributes:
+        file: Its name.
+        format: How its first line names it.
+        version: Of the format.
+        what: The file, in words.
+        key: A text that every record has.
+    """
+
+    file: str
+    format: str
+    version: int
+    what: str
+    key: str
+
+
+CONVERSATION: Final = LogKind(
+    file="messages.log", format="amplifier-context", version=1, what="conversation file", key="role"
+)
+STEPS: Final = LogKind(file="steps.log", format="amplifier-steps", version=1, what="step journal", key="step")
 
 _LINE = re.compile(rb"([0-9a-f]{8}) (\{.*\})", re.DOTALL)
 _START = re.compile(rb"[0-9a-f]{8} \{")
@@ -39,20 +61,20 @@ class Scan:
 
     Attributes:
         generation: How often the conversation had been replaced.
-        messages: In order.
+        records: In order, without the first one.
         size: Bytes up to the end of the last record.
         torn: Bytes behind it, of a record that was never finished.
     """
 
     generation: int
-    messages: list[dict[str, Any]]
+    records: list[dict[str, Any]]
     size: int
     torn: int
 
 
-def encode_header(session_id: str, generation: int) -> bytes:
+def encode_header(session_id: str, generation: int, kind: LogKind = CONVERSATION) -> bytes:
     """The first line of a file."""
-    return _line({"format": FORMAT, "version": VERSION, "session_id": session_id, "generation": generation})
+    return _line({"format": kind.format, "version": kind.version, "session_id": session_id, "generation": generation})
 
 
 def encode_message(message: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
@@ -90,13 +112,14 @@ def _line(value: Mapping[str, Any]) -> bytes:
     return b"%08x %s\n" % (zlib.crc32(body), body)
 
 
-def scan(data: bytes, path: Path, session_id: str) -> Scan:
+def scan(data: bytes, path: Path, session_id: str, kind: LogKind = CONVERSATION) -> Scan:
     """Read a file.
 
     Args:
         data: All of it.
         path: Where it is, for errors.
         session_id: The session it must belong to.
+        kind: What it must be.
 
     Raises:
         LogDamagedError: It is not this session's file, or not as it was written.
@@ -108,16 +131,17 @@ def scan(data: bytes, path: Path, session_id: str) -> Scan:
         record = None if end < 0 else _decode(data[position:end])
         if record is None:
             if not records:
-                raise LogDamagedError(path, 1, "this is not the beginning of a conversation file")
+                raise LogDamagedError(path, 1, f"this is not the beginning of a {kind.what}")
             if (reason := _why_not_torn(data, position, end)) is not None:
                 raise LogDamagedError(path, len(records) + 1, reason)
             break
         records.append(record)
         position = end + 1
-    generation = _read_header(records, path, session_id)
-    for number, message in enumerate(records[1:], start=2):
-        if not isinstance(message.get("role"), str):
-            raise LogDamagedError(path, number, "the record is no message: it has no role")
+    generation = _read_header(records, path, session_id, kind)
+    for number, record in enumerate(records[1:], start=2):
+        if not isinstance(record.get(kind.key), str):
+            no = "no message" if kind is CONVERSATION else "none of this file"
+            raise LogDamagedError(path, number, f"the record is {no}: it has no {kind.key}")
     return Scan(generation, records[1:], position, len(data) - position)
 
 
@@ -152,13 +176,15 @@ def _why_not_torn(data: bytes, position: int, end: int) -> str | None:
     return None
 
 
-def _read_header(records: list[dict[str, Any]], path: Path, session_id: str) -> int:
+def _read_header(records: list[dict[str, Any]], path: Path, session_id: str, kind: LogKind) -> int:
     header = records[0] if records else {}
     version, generation, owner = header.get("version"), header.get("generation"), header.get("session_id")
-    if header.get("format") != FORMAT or not isinstance(generation, int):
-        raise LogDamagedError(path, 1, "this is not the beginning of a conversation file")
-    if version != VERSION:
-        raise LogDamagedError(path, 1, f"it is written in version {version!r} of the format, expected {VERSION}")
+    if header.get("format") != kind.format or not isinstance(generation, int):
+        raise LogDamagedError(path, 1, f"this is not the beginning of a {kind.what}")
+    if version != kind.version:
+        newer = " (a newer release wrote it)" if isinstance(version, int) and version > kind.version else ""
+        reason = f"it is written in version {version!r} of the format, expected {kind.version}{newer}"
+        raise LogDamagedError(path, 1, reason)
     if owner != session_id:
         # Some file systems take "Anna" and "anna" for one name.
         raise LogDamagedError(path, 1, f"it is the conversation of session {owner!r}, not of {session_id!r}")

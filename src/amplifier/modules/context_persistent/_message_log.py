@@ -1,4 +1,4 @@
-"""A conversation's file: append-only, on disk before a call returns, one writer.
+"""The files of a conversation: append-only, on disk before a call returns, one writer.
 
 All calls block; `_context` makes them in a worker thread, one at a time. Everything happens relative to the open
 folder, so that neither a change of directory nor a link put in the way leads elsewhere.
@@ -6,7 +6,8 @@ folder, so that neither a change of directory nor a link put in the way leads el
     <folder>/            0700
     ├── messages.log     0600   see `_log_records`
     ├── messages.log.new        a whole new conversation, until it takes the place of the old one
-    └── lock             0600   held (flock) as long as the file is open; stays behind, empty
+    ├── steps.log        0600   the step journal, while a turn may have to be resumed from it; see `_step_journal`
+    └── lock             0600   held (flock) as long as the conversation is open, and names the process; stays behind, empty
 
 Limits: file systems that lie about fsync are believed. Where the locks of two machines do not meet, as on some network file
 systems, two writers are noticed only when one finds the file longer than it left it.
@@ -14,8 +15,10 @@ systems, two writers are noticed only when one finds the file longer than it lef
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import socket
 import stat
 from collections.abc import Sequence
 from contextlib import suppress
@@ -25,7 +28,7 @@ from typing import Any
 from amplifier.errors import AmplifierError
 
 from ._errors import LogDamagedError, LogLockedError
-from ._log_records import encode_header, scan
+from ._log_records import CONVERSATION, LogKind, encode_header, scan
 
 try:
     import fcntl
@@ -34,32 +37,33 @@ except ImportError:  # not a POSIX system
 
 logger = logging.getLogger("amplifier.modules.context-persistent")
 
-_FILE = "messages.log"
-_NEW = "messages.log.new"
 _LOCK = "lock"
 
 
 class MessageLog:
-    """The file of one conversation.
+    """One file of a conversation.
 
     Args:
         folder: The conversation's own; made, readable for its owner only, if it does not exist.
         session_id: The session of the conversation.
+        kind: Which file. The conversation itself takes the lock; other files are opened while it is open.
 
     Attributes:
         path: The file.
-        generation: How often the conversation was replaced, over all sessions.
+        generation: How often the file was replaced, over all sessions.
     """
 
-    def __init__(self, folder: Path, session_id: str) -> None:
+    def __init__(self, folder: Path, session_id: str, kind: LogKind = CONVERSATION) -> None:
         self._folder_path = folder
         self._session_id = session_id
+        self._kind = kind
+        self._new = f"{kind.file}.new"
         self._folder: int | None = None
         self._lock: int | None = None
         self._file: int | None = None
         self._size = 0
         self._has_rest = False
-        self.path = folder / _FILE
+        self.path = folder / kind.file
         self.generation = 0
 
     @property
@@ -67,8 +71,13 @@ class MessageLog:
         """Whether it can be written to."""
         return self._file is not None
 
+    @property
+    def size(self) -> int:
+        """Its length in bytes."""
+        return self._size
+
     def open(self) -> list[dict[str, Any]]:
-        """Take the conversation for this writer and read it; what a crash left half written is cut off.
+        """Take the conversation for this writer and read the file; what a crash left half written is cut off.
 
         Raises:
             LogLockedError: Another session has it open.
@@ -77,9 +86,10 @@ class MessageLog:
         """
         try:
             self._folder = _open_folder(self._folder_path)
-            self._take_lock(self._folder)
+            if self._kind is CONVERSATION:
+                self._take_lock(self._folder)
             with suppress(FileNotFoundError):  # of a replacement that a crash cut short
-                os.unlink(_NEW, dir_fd=self._folder)
+                os.unlink(self._new, dir_fd=self._folder)
             return self._read(self._folder)
         except BaseException:
             self.close()
@@ -93,12 +103,15 @@ class MessageLog:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise LogLockedError(self._folder_path) from None
+            raise LogLockedError(self._folder_path, _holder_of(self._lock)) from None
+        with suppress(OSError):  # only for the message of whoever comes second
+            os.truncate(self._lock, 0)
+            os.pwrite(self._lock, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
 
     def _read(self, folder: int) -> list[dict[str, Any]]:
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
-            self._file = os.open(_FILE, flags, dir_fd=folder)
+            self._file = os.open(self._kind.file, flags, dir_fd=folder)
         except FileNotFoundError:
             self.replace(())
             return []
@@ -108,20 +121,25 @@ class MessageLog:
         if not data:
             self.replace(())
             return []
-        found = scan(data, self.path, self._session_id)
+        found = scan(data, self.path, self._session_id, self._kind)
         self._size, self.generation = found.size, found.generation
         if found.torn:
             logger.warning(
-                "%s: the last %d bytes are of a message that was never stored completely; cut off",
+                "%s: the last %d bytes are of a %s that was never stored completely; cut off",
                 self.path,
                 found.torn,
+                "message" if self._kind is CONVERSATION else "record",
             )
             self._has_rest = True
             self._cut_rest(self._file)
-        return found.messages
+        return found.records
 
-    def append(self, lines: Sequence[bytes]) -> None:
+    def append(self, lines: Sequence[bytes], *, sync: bool = True) -> None:
         """Put records at the end; on return they are on disk, and after an error they are not in the file.
+
+        Args:
+            lines: The records.
+            sync: Whether a loss of power must not undo it; the end of the process never does.
 
         Raises:
             LogDamagedError: Another process changed or removed the file.
@@ -133,7 +151,8 @@ class MessageLog:
         data = b"".join(lines)
         try:
             _write_all(file, data)
-            os.fsync(file)
+            if sync:
+                os.fsync(file)
         except BaseException:
             self._has_rest = True
             with suppress(OSError):  # tried again before the next append
@@ -150,17 +169,17 @@ class MessageLog:
         """
         if self._folder is None:
             self._require_open()
-        data = b"".join([encode_header(self._session_id, self.generation + 1), *lines])
+        data = b"".join([encode_header(self._session_id, self.generation + 1, self._kind), *lines])
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-        new = os.open(_NEW, flags, 0o600, dir_fd=self._folder)
+        new = os.open(self._new, flags, 0o600, dir_fd=self._folder)
         try:
             _write_all(new, data)
             os.fsync(new)
-            os.rename(_NEW, _FILE, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+            os.rename(self._new, self._kind.file, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         except BaseException:
             os.close(new)
             with suppress(OSError):
-                os.unlink(_NEW, dir_fd=self._folder)
+                os.unlink(self._new, dir_fd=self._folder)
             raise
         old, self._file = self._file, new
         self._size, self._has_rest = len(data), False
@@ -172,6 +191,9 @@ class MessageLog:
 
     def close(self) -> None:
         """Let go of the conversation; nothing is removed. May be called again."""
+        if self._lock is not None and self._file is not None:
+            with suppress(OSError):
+                os.truncate(self._lock, 0)
         for name in ("_file", "_lock", "_folder"):  # the lock after the file: the next writer finds it at rest
             held: int | None = getattr(self, name)
             setattr(self, name, None)
@@ -200,6 +222,15 @@ class MessageLog:
             raise LogDamagedError(
                 self.path, None, f"another process changed it while this session had it open: {found}"
             )
+
+
+def _holder_of(lock: int) -> str | None:
+    """Which process holds the lock, in words, if it can be read."""
+    try:
+        holder = json.loads(os.pread(lock, 1000, 0))
+        return f"process {int(holder['pid'])} on {str(holder['host'])[:100]!r}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _open_folder(folder: Path) -> int:

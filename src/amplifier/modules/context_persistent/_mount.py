@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from amplifier.contracts import Coordinator
+from amplifier.events import TOOL_ERROR, TOOL_POST
 
 from .._chat_history import announce_events
 from ._context import PersistentContext
@@ -23,7 +24,12 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     try:
         await context.open()
         await coordinator.mount("context", context)
+        coordinator.turn_number = context.turn_number
         announce_events(coordinator, "context-persistent")
+        if context.journal is not None:
+            coordinator.register_step_wrapper(context.journal)
+            for event in (TOOL_POST, TOOL_ERROR):
+                coordinator.hooks.register(event, context.journal.watch, name="context-persistent")
     except BaseException:
         await context.close()
         raise

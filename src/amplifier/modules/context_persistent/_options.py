@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import attrs
 
 from .._chat_history import ContextOptions
-from .._shared.configuration import choice, directory_name, option, read_options
+from .._shared.configuration import choice, directory_name, flag, option, read_options
 from .._shared.session_files import check_session_id, default_sessions_directory
 
 ResumePolicy: TypeAlias = Literal["keep_file", "replace"]
@@ -24,11 +24,14 @@ class PersistentOptions(ContextOptions):
         session_id: The session of the conversation.
         resume_policy: What `set_messages` does after the conversation was loaded from its file: ``"keep_file"`` ignores
             it, because the file is the fuller record; ``"replace"`` obeys.
+        durable_turns: Keep a journal of tool calls, so that a turn that a crash cuts off can be resumed where it was:
+            calls without a result stay open when the conversation is loaded, until the turn is resumed or the next begins.
     """
 
     folder: Path = option(directory_name, key="path", default=attrs.Factory(default_sessions_directory))
     session_id: str
     resume_policy: ResumePolicy = option(choice("keep_file", "replace"), default="keep_file")
+    durable_turns: bool = option(flag, default=False)
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
