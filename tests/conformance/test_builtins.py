@@ -19,6 +19,7 @@ CHECKED: dict[str, dict[str, Any]] = {
     "context-simple": {},
     "hooks-approval": {},
     "hooks-logging": {"config": {"path": "{directory}/events.jsonl"}},
+    "hooks-otel": {},
     "hooks-redaction": {},
     "loop-basic": {},
     "loop-events": {},

@@ -18,6 +18,7 @@ from amplifier.modules import (
     context_simple,
     hooks_approval,
     hooks_logging,
+    hooks_otel,
     hooks_redaction,
     loop_basic,
     loop_events,
@@ -70,6 +71,7 @@ from amplifier.modules._shared.configuration import (
 from amplifier.modules.context_persistent._options import PersistentOptions
 from amplifier.modules.hooks_approval._options import ApprovalOptions
 from amplifier.modules.hooks_logging._options import LogOptions
+from amplifier.modules.hooks_otel._options import OtelOptions
 from amplifier.modules.hooks_redaction._options import RedactionOptions
 from amplifier.modules.provider_anthropic._options import AnthropicOptions
 from amplifier.modules.provider_local._options import Options as LocalOptions
@@ -105,6 +107,7 @@ CASES: Mapping[str, Case] = {
     "context-simple": Case(context_simple, ContextOptions),
     "hooks-approval": Case(hooks_approval, ApprovalOptions),
     "hooks-logging": Case(hooks_logging, LogOptions),
+    "hooks-otel": Case(hooks_otel, OtelOptions),
     "hooks-redaction": Case(hooks_redaction, RedactionOptions),
     "loop-basic": Case(loop_basic, TurnOptions, ("loops",)),
     "loop-events": Case(loop_events, TurnOptions, ("loops",)),
