@@ -9,6 +9,12 @@ from amplifier.events import Event
 
 from ._markdown import joined, named, page, read_doc, table
 
+_IN_A_TRACE = (
+    "- `in a trace`: what the event becomes with [hooks-otel](modules/hooks-otel.md). `invoke_agent`, `chat` and `execute_tool`: part of "
+    "the span of a turn, a model call or a tool call. `event`: an event of the innermost open span. `session`: nothing but the session's "
+    "id, because it happens outside of turns. `none`: nothing, because there are too many of its kind."
+)
+
 
 def events_page() -> str:
     """Show the catalogue."""
@@ -20,7 +26,7 @@ def events_page() -> str:
         "Each name is a constant of `amplifier.events`, in capitals and with underscores: `TOOL_PRE` is `tool:pre`. "
         f"The kernel puts {', '.join(common)} into every payload, and {in_children}, the id of a tool call, into those of a session "
         "that runs inside that call of another session. Events marked † are terminal. The columns:",
-        "\n".join(named(columns)),
+        "\n".join([*named(columns), _IN_A_TRACE]),
         "## Canonical events",
         _event_table(events.ALL_EVENTS),
         "## Events of this kernel",
@@ -35,8 +41,8 @@ def _event_table(names: Iterable[str]) -> str:
         keys = ", ".join(f"`{key}`" for key in event.keys)
         verdict = ", ".join(event.verdict) or "ignored"
         mark = " †" if event.terminal else ""
-        rows.append((f"`{name}`{mark}", keys, event.emitted_by, verdict, event.summary))
-    return table(("name", "keys", "emitted_by", "verdict", "summary"), rows)
+        rows.append((f"`{name}`{mark}", keys, event.emitted_by, verdict, event.summary, events.TRACE_ROLES[name]))
+    return table(("name", "keys", "emitted_by", "verdict", "summary", "in a trace"), rows)
 
 
 def errors_page() -> str:

@@ -30,7 +30,8 @@
         │   └── NetworkError
         ├── LLMTimeoutError · StreamError
         ├── ContextLengthError · ContentFilterError · InvalidRequestError · NotFoundError
-        └── AbortError · ConfigurationError · InvalidToolCallError
+        ├── AbortError · ConfigurationError · InvalidToolCallError
+        └── ReplayMismatchError                   provider-replay has no recording for a request
     MisspellingWarning                            a UserWarning: an unknown name that is nearly a known one
 
 A message states what was found, what was expected and what to do; the same facts are in the error's fields.
@@ -74,6 +75,7 @@ __all__ = [
     "ProviderUnavailableError",
     "QuotaExceededError",
     "RateLimitError",
+    "ReplayMismatchError",
     "ResultError",
     "SessionBusyError",
     "SessionError",
@@ -507,6 +509,34 @@ class InvalidToolCallError(LLMError):
     def _shown_fields(self) -> list[str]:
         own = [f"{name}={value!r}" for name in ("tool_name", "raw_arguments") if (value := getattr(self, name))]
         return own + super()._shown_fields()
+
+
+class ReplayMismatchError(LLMError):
+    """provider-replay has no recording for the request; the message names the nearest one and the first difference.
+
+    Attributes:
+        path: Where the request differs from the nearest recording, such as ``$.messages[2].content``.
+        expected: What is recorded there.
+        found: What was asked.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        path: str | None = None,
+        expected: str | None = None,
+        found: str | None = None,
+        provider: str | None = None,
+        model: str | None = None,
+    ) -> None:
+        super().__init__(message, provider=provider, model=model)
+        self.path = path
+        self.expected = expected
+        self.found = found
+
+    def _shown_fields(self) -> list[str]:
+        return [*([f"path={self.path!r}"] if self.path else []), *super()._shown_fields()]
 
 
 # ── warnings ─────────────────────────────────────────────────────────────────────────────────────

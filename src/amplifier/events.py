@@ -68,15 +68,20 @@ __all__ = [
     "TOOL_ERROR",
     "TOOL_POST",
     "TOOL_PRE",
+    "TRACE_ROLES",
     "TURN_RESUMED",
     "USER_NOTIFICATION",
     "Emitter",
     "Event",
+    "TraceRole",
     "Verdict",
 ]
 
 Emitter = Literal["kernel", "orchestrator", "provider", "context", "module"]
 Verdict = Literal["deny", "ask_user", "inject_context", "modify"]
+TraceRole = Literal["invoke_agent", "chat", "execute_tool", "event", "session", "none"]
+"""What an event becomes in a trace: part of the span of a turn, a model call or a tool call; an event of the innermost open span;
+nothing but the session's id, because it happens between turns; or nothing, because there are too many of its kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,3 +417,25 @@ KERNEL_EVENTS: Final[list[str]] = [event.name for event in CATALOGUE.values() if
 
 TERMINAL_EVENTS: Final[frozenset[str]] = frozenset(event.name for event in CATALOGUE.values() if event.terminal)
 """What is always delivered: its dispatch is shielded and bounded, so that the record of a cancelled turn is complete."""
+
+TRACE_ROLES: Final[Mapping[str, TraceRole]] = MappingProxyType(
+    {
+        **dict.fromkeys((EXECUTION_START, EXECUTION_END, ORCHESTRATOR_COMPLETE), "invoke_agent"),
+        **dict.fromkeys((PROVIDER_REQUEST, PROVIDER_RESPONSE, LLM_REQUEST, LLM_RESPONSE), "chat"),
+        **dict.fromkeys((TOOL_PRE, TOOL_POST, TOOL_ERROR), "execute_tool"),
+        **dict.fromkeys((PROMPT_SUBMIT, PROMPT_COMPLETE, PLAN_START, PLAN_END, TURN_RESUMED), "event"),
+        **dict.fromkeys((PROVIDER_RESOLVE, PROVIDER_RETRY, PROVIDER_ERROR, PROVIDER_THROTTLE), "event"),
+        PROVIDER_TOOL_SEQUENCE_REPAIRED: "event",
+        **dict.fromkeys((CONTEXT_PRE_COMPACT, CONTEXT_POST_COMPACT, CONTEXT_COMPACTION, CONTEXT_INCLUDE), "event"),
+        **dict.fromkeys((USER_NOTIFICATION, ARTIFACT_WRITE, ARTIFACT_READ, POLICY_VIOLATION), "event"),
+        **dict.fromkeys((APPROVAL_REQUIRED, APPROVAL_GRANTED, APPROVAL_DENIED, CANCEL_REQUESTED), "event"),
+        **dict.fromkeys((MODULE_UNRESPONSIVE, MODULE_CRASHED, HOOK_TIMEOUT, HOOK_FAILED), "event"),
+        **dict.fromkeys((SESSION_START, SESSION_RESUME, SESSION_FORK, SESSION_END, SESSION_CONFIG), "session"),
+        **dict.fromkeys(
+            (MODULE_LOAD_FAILED, MODULE_ON_SESSION_READY_FAILED, CLEANUP_FAILED, CANCEL_COMPLETED), "session"
+        ),
+        **dict.fromkeys((CONTENT_BLOCK_START, CONTENT_BLOCK_DELTA, CONTENT_BLOCK_END), "none"),
+        **dict.fromkeys((THINKING_DELTA, THINKING_FINAL), "none"),
+    }
+)
+"""What every event of the catalogue becomes in a trace."""

@@ -1,6 +1,7 @@
 """What pytest loads in every environment this package is installed in; therefore it does next to nothing by itself.
 
-It turns the suites of `amplifier.conformance.suites` into tests, one for each clause and backend. The file imports pytest
+It turns the suites of `amplifier.conformance.suites` into tests, one for each clause and backend, and offers recorded answers
+of models to tests with the fixture ``amplifier_cassette``. The file imports pytest
 and nothing else at the top, so that suites which have nothing to do with agents do not pay for it. It sits at the outside
 edge of the package: nothing imports it.
 """
@@ -16,8 +17,10 @@ import pytest
 if TYPE_CHECKING:
     from amplifier.conformance import Report
     from amplifier.conformance.suites import Suite
+    from amplifier.testing import Cassette
 
 __all__ = [
+    "amplifier_cassette",
     "amplifier_module",
     "amplifier_report",
     "pytest_addoption",
@@ -31,12 +34,18 @@ _SUITES = "amplifier.conformance.suites"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare the ini option that names the module under test, and the option for published modules."""
+    """Declare the ini option that names the module under test, and the options."""
     parser.getgroup("amplifier").addoption(
         "--amplifier-compat",
         action="store_true",
         help="let `import amplifier_core` give this kernel; where the published one is installed too, use "
         "`-p amplifier.compat.pytest` instead",
+    )
+    parser.getgroup("amplifier").addoption(
+        "--amplifier-cassettes",
+        choices=["none", "once", "new"],
+        help="what amplifier_cassette may record: none (the default), once (what has no file yet), or new (every request that "
+        "is not recorded)",
     )
     parser.addini(
         "amplifier_module",
@@ -58,9 +67,50 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the marker that ties a test to clauses of a module contract."""
+    """Declare the markers: which clauses a test checks, and where its recorded answers are."""
     config.addinivalue_line(
         "markers", "amplifier_clause(*ids): the clauses of a module contract that this test checks, for example T3"
+    )
+    config.addinivalue_line(
+        "markers",
+        "amplifier_cassette(file=None, *, mode='none', placeholders=None, ignore=()): the file of amplifier_cassette, "
+        "relative to the test's folder, and how it records; --amplifier-cassettes takes precedence over mode",
+    )
+
+
+@pytest.fixture
+def amplifier_cassette(request: pytest.FixtureRequest) -> Cassette:
+    """Recorded answers for the sessions of this test: ``AmplifierSession(amplifier_cassette.plan(plan))``.
+
+    The file is ``cassettes/FILE/TEST.jsonl`` beside the test, unless the marker of this name gives another. The names of event
+    loops are left out of it, so that a test records on one and replays on both.
+    """
+    from amplifier.testing import Cassette  # noqa: PLC0415 — paid for by those who ask
+
+    given = {"mode": "none"}
+    folder, name = request.path.parent, _without_backend(request.node.name)
+    path = folder / "cassettes" / request.path.stem / f"{name}.jsonl"
+    if (marker := request.node.get_closest_marker("amplifier_cassette")) is not None:
+        given |= marker.kwargs
+        file = given.pop("file", None) or (marker.args[0] if marker.args else None)
+        path = path if file is None else folder / file
+    if (chosen := request.config.getoption("--amplifier-cassettes")) is not None:
+        given["mode"] = chosen
+    try:
+        cassette = Cassette(path, **given)  # type: ignore[arg-type]  # a marker's keywords; Cassette checks the mode
+    except (TypeError, ValueError) as error:
+        pytest.fail(f"amplifier_cassette: {error}", pytrace=False)
+    if not cassette.asks_providers and not cassette.path.exists():
+        pytest.fail(f"{path} is not recorded; record it: pytest --amplifier-cassettes once", pytrace=False)
+    return cassette
+
+
+def _without_backend(name: str) -> str:
+    """A test's name as the name of a file: ``test_x[trio-a/b]`` is ``test_x-a_b``."""
+    test, _, parameters = name.removesuffix("]").partition("[")
+    kept = [part for part in parameters.split("-") if part and part not in ("asyncio", "trio")]
+    return "".join(
+        character if character.isalnum() or character in "._-" else "_" for character in "-".join([test, *kept])
     )
 
 

@@ -7,7 +7,19 @@ import sys
 
 import pytest
 
-UNWANTED = ["click", "httpx", "hypothesis", "prompt_toolkit", "pydantic", "pytest", "rich", "trio", "unittest", "yaml"]
+UNWANTED = [
+    "click",
+    "httpx",
+    "hypothesis",
+    "opentelemetry",
+    "prompt_toolkit",
+    "pydantic",
+    "pytest",
+    "rich",
+    "trio",
+    "unittest",
+    "yaml",
+]
 
 
 def loaded_after(statement: str) -> set[str]:

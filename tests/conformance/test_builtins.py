@@ -19,6 +19,7 @@ CHECKED: dict[str, dict[str, Any]] = {
     "context-simple": {},
     "hooks-approval": {},
     "hooks-logging": {"config": {"path": "{directory}/events.jsonl"}},
+    "hooks-otel": {},
     "hooks-redaction": {},
     "loop-basic": {},
     "loop-events": {},
@@ -31,6 +32,7 @@ CHECKED: dict[str, dict[str, Any]] = {
     "provider-openai-compatible": {
         "config": {**SERVICE, "base_url": "{service}/auto/v1", "default_model": "test-model"}
     },
+    "provider-replay": {"config": {"cassette": "{directory}/answers.jsonl", "mode": "once"}},
     "tool-bash": {},
     "tool-filesystem": {},
     "tool-search": {},
@@ -42,8 +44,8 @@ CHECKED: dict[str, dict[str, Any]] = {
 ONE_OF_EACH_TYPE = {"context-simple", "hooks-approval", "loop-basic", "provider-mock", "tool-todo"}
 """What `make test` checks; `make test-slow` checks the others."""
 BACKENDS = ("asyncio", "trio")
-DECLINES = {"provider-local"}
-"""Modules that mount nothing without a model file of some hundred megabytes; only their mount is examined."""
+DECLINES = {"provider-local", "provider-replay"}
+"""Modules that mount nothing without a model file of some hundred megabytes, or a recording; only their mount is examined."""
 
 
 def examined(module_id: str, seed: int) -> Report:

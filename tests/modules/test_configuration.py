@@ -18,6 +18,7 @@ from amplifier.modules import (
     context_simple,
     hooks_approval,
     hooks_logging,
+    hooks_otel,
     hooks_redaction,
     loop_basic,
     loop_events,
@@ -28,6 +29,7 @@ from amplifier.modules import (
     provider_offline,
     provider_openai,
     provider_openai_compatible,
+    provider_replay,
     tool_bash,
     tool_filesystem,
     tool_search,
@@ -69,10 +71,12 @@ from amplifier.modules._shared.configuration import (
 from amplifier.modules.context_persistent._options import PersistentOptions
 from amplifier.modules.hooks_approval._options import ApprovalOptions
 from amplifier.modules.hooks_logging._options import LogOptions
+from amplifier.modules.hooks_otel._options import OtelOptions
 from amplifier.modules.hooks_redaction._options import RedactionOptions
 from amplifier.modules.provider_anthropic._options import AnthropicOptions
 from amplifier.modules.provider_local._options import Options as LocalOptions
 from amplifier.modules.provider_offline._mount import OfflineOptions
+from amplifier.modules.provider_replay._options import ReplayOptions
 from amplifier.modules.tool_bash._options import BashOptions
 from amplifier.modules.tool_filesystem._options import FilesystemOptions
 from amplifier.modules.tool_search._options import SearchOptions
@@ -103,6 +107,7 @@ CASES: Mapping[str, Case] = {
     "context-simple": Case(context_simple, ContextOptions),
     "hooks-approval": Case(hooks_approval, ApprovalOptions),
     "hooks-logging": Case(hooks_logging, LogOptions),
+    "hooks-otel": Case(hooks_otel, OtelOptions),
     "hooks-redaction": Case(hooks_redaction, RedactionOptions),
     "loop-basic": Case(loop_basic, TurnOptions, ("loops",)),
     "loop-events": Case(loop_events, TurnOptions, ("loops",)),
@@ -117,6 +122,7 @@ CASES: Mapping[str, Case] = {
         provider_openai_compatible._Options,
         ("provider-openai-compatible", "provider-anthropic"),
     ),
+    "provider-replay": Case(provider_replay, ReplayOptions),
     "tool-bash": Case(tool_bash, BashOptions),
     "tool-filesystem": Case(tool_filesystem, FilesystemOptions),
     "tool-search": Case(tool_search, SearchOptions),

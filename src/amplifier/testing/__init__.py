@@ -6,6 +6,7 @@
     MockTool · MockProvider · MockContextManager · ScriptedOrchestrator · MockApprovalSystem · MockDisplaySystem
                          fakes that keep the contracts; those with a script fail on steps too many and on steps unused
     EventRecorder        remembers events
+    Cassette             a file with recorded answers of a model; the pytest fixture amplifier_cassette makes one for a test
     wait_for             looks until something is true
 
 Virtual time is in `amplifier.testing.virtual_time`. Importing this package imports neither pytest nor
@@ -16,6 +17,7 @@ from amplifier.testing._waiting import wait_for
 from amplifier.testing.cancel_sweep.cancel_at import CancelledAt, cancel_at
 from amplifier.testing.cancel_sweep.report import SweepReport, Violation
 from amplifier.testing.cancel_sweep.sweep import LOOP_END_MODES, MODES, World, cancel_everywhere
+from amplifier.testing.cassettes import Cassette, CassetteMode
 from amplifier.testing.doubles.approvals import MockApprovalSystem
 from amplifier.testing.doubles.contexts import MockContextManager
 from amplifier.testing.doubles.coordinator import MockCoordinator, TestCoordinator, create_test_coordinator
@@ -29,6 +31,8 @@ __all__ = [
     "LOOP_END_MODES",
     "MODES",
     "CancelledAt",
+    "Cassette",
+    "CassetteMode",
     "Delayed",
     "EventRecorder",
     "MockApprovalSystem",

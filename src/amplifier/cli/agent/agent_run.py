@@ -6,7 +6,8 @@ import json
 import shlex
 import signal
 import traceback
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ from amplifier.plan import check_plan
 
 from .approvals import AllowEverything, AskAtTerminal, DenyEverything
 from .chat import Chat
-from .default_plan import AgentPlan, build_plan, with_storage_paths
+from .default_plan import AgentPlan, build_plan, with_recordings, with_storage_paths
+from .otel_export import export_traces, with_traces
 from .signals import SignalHandler, handled_signals
 from .terminal_agent import TerminalAgent
 
@@ -59,6 +61,9 @@ class RunRequest:
         provider: As the user wrote it; None for the default one.
         resumed: The session to go on with; None for a new one.
         session_id: The id of the resumed or the new session.
+        record: The file to record the answers of providers in.
+        replay: The file to take their answers from.
+        otel: The collector to send traces and metrics to.
     """
 
     store: SessionStore
@@ -72,6 +77,9 @@ class RunRequest:
     backend: str = "asyncio"
     output_format: OutputFormat = "text"
     resumed: SessionRecord | None = None
+    record: Path | None = None
+    replay: Path | None = None
+    otel: str | None = None
     yes: bool = False
     quiet: bool = False
     debug: bool = False
@@ -88,8 +96,13 @@ def run_agent(request: RunRequest) -> int:
     display = Display(streams, request.output_format, quiet=request.quiet)
     agent_run = _AgentRun(request, streams, display, install_log_handler(display, debug=request.debug))
     try:
-        with answer_task_requests(
-            running_folder(request.store.root.parent), request.session_id, request.backend, display
+        with (
+            answer_task_requests(
+                running_folder(request.store.root.parent), request.session_id, request.backend, display
+            ),
+            nullcontext()
+            if request.otel is None
+            else export_traces(request.otel, partial(display.notice, level="warning")),
         ):
             anyio.run(agent_run.run, backend=request.backend)
     except BrokenPipeError:
@@ -151,7 +164,7 @@ class _AgentRun:
         if request.goes_on:
             await self._check_plan_changes(agent_plan.plan, approval_system)
         session = AmplifierSession(
-            with_storage_paths(agent_plan.plan, sessions=request.store.root),
+            self._session_plan(agent_plan.plan),
             session_id=request.session_id,
             approval_system=approval_system,
             display_system=self._display,
@@ -229,6 +242,15 @@ class _AgentRun:
             self._display.notice("The turn had ended before its process was killed; this is its answer.")
             self._display.end_turn(answers[-1])
             return Outcome(status="success", response=answers[-1])
+
+    def _session_plan(self, plan: dict[str, Any]) -> dict[str, Any]:
+        """The plan with what belongs to this run alone: where files are kept, recordings, traces."""
+        request = self._request
+        if request.record is not None or request.replay is not None:
+            plan = with_recordings(plan, record=request.record, replay=request.replay)
+        if request.otel is not None:
+            plan = with_traces(plan)
+        return with_storage_paths(plan, sessions=request.store.root)
 
     def _approval_system(self) -> ApprovalSystem:
         if self._request.yes:
@@ -316,6 +338,8 @@ class _AgentRun:
             calls = f"{len(turn.tools)} tool call{'' if len(turn.tools) == 1 else 's'}, {turn.seconds:.1f} s"
             tokens = f", {agent.tokens} tokens" if agent.tokens else ""
             self._display.notice(f"session {request.session_id} ({calls}{tokens})")
+            if request.record is not None and request.record.exists():
+                files["recording"] = str(request.record)
             for name, path in files.items():
                 self._display.notice(f"{name} {path}")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -19,7 +19,10 @@ from amplifier.plan import expand_variables, merge_plans
 
 from .plan_files import read_plan_file
 
-__all__ = ["AgentPlan", "build_plan", "with_storage_paths"]
+if TYPE_CHECKING:
+    from amplifier.testing.cassettes import CassetteMode
+
+__all__ = ["AgentPlan", "build_plan", "with_recordings", "with_storage_paths"]
 
 OFFLINE_PROVIDER: Final = "provider-offline"
 API_KEYS: Final = {"ANTHROPIC_API_KEY": "provider-anthropic", "OPENAI_API_KEY": "provider-openai"}
@@ -106,6 +109,17 @@ def with_storage_paths(plan: dict[str, Any], *, sessions: Path) -> dict[str, Any
             _with_default(entry, "hooks-logging", "path", events, unless=("session_log_template",)) for entry in hooks
         ]
     return filled
+
+
+def with_recordings(plan: dict[str, Any], *, record: Path | None, replay: Path | None) -> dict[str, Any]:
+    """The plan of a run that records the answers of its providers, or takes them from a file.
+
+    The working directory, which is part of the system prompt, is a placeholder in the file: a recording replays in another one.
+    """
+    from amplifier.testing.cassettes import Cassette  # noqa: PLC0415  # few runs record or replay
+
+    mode: CassetteMode = "none" if record is None else "once"
+    return Cassette(record or replay or "", mode=mode, placeholders={"<directory>": str(Path.cwd())}).plan(plan)
 
 
 # ── the default plan ─────────────────────────────────────────────────────────────────────────────

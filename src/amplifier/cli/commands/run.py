@@ -57,6 +57,21 @@ def run_options(command: F) -> F:
                 help="json prints one object at the end; json-trace adds every tool call.",
             ),
             click.option(
+                "--record",
+                type=click.Path(dir_okay=False, path_type=Path),
+                metavar="FILE",
+                help="Record the model's answers in a new file.",
+            ),
+            click.option(
+                "--replay",
+                type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                metavar="FILE",
+                help="Take the model's answers from a file of --record; no model is asked.",
+            ),
+            click.option(
+                "--otel", metavar="URL", help="Send traces and metrics to an OpenTelemetry collector (OTLP over HTTP)."
+            ),
+            click.option(
                 "--accept-plan-changes",
                 is_flag=True,
                 help="Go on with a turn that was cut off, even if the plan is not the one it began with.",
@@ -138,6 +153,7 @@ def start_run(
 def _run_request(
     global_options: GlobalOptions, prompt: str | None, resume: str | None, session_id: str | None, /, **options: Any
 ) -> RunRequest:
+    options |= _recordings(options)
     store = open_store()
     resumed = None if resume is None else _find_session(store, resume)
     directory: str | None = options.pop("directory")
@@ -174,6 +190,18 @@ def _run_request(
         debug=global_options.debug,
         **options,
     )
+
+
+def _recordings(options: dict[str, Any]) -> dict[str, Path | None]:
+    """The files of --record and --replay, before the directory changes."""
+    record, replay = options["record"], options["replay"]
+    if record is not None and replay is not None:
+        raise click.UsageError("--record asks the model, --replay asks no model; give one of them")
+    if replay is not None and options["provider"] is not None:
+        raise click.UsageError("--replay answers for the recorded providers; leave out -p")
+    if record is not None and record.exists():
+        raise CommandError(f"{record} exists; remove it to record again, or replay it: amplifier run --replay {record}")
+    return {name: None if path is None else path.absolute() for name, path in (("record", record), ("replay", replay))}
 
 
 def _prompt(given: str | None, output_format: str) -> str | None:

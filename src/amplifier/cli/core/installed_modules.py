@@ -33,6 +33,7 @@ BUILT_IN_SOURCE: Final = "builtin"
 """The source that pins a built-in module, where another distribution may provide the id as well."""
 
 REQUIRED_PACKAGES: Final[Mapping[str, tuple[str, str]]] = {
+    "hooks-otel": ("opentelemetry", "otel"),
     "provider-anthropic": ("anthropic", "anthropic"),
     "provider-openai": ("openai", "openai"),
     "provider-openai-compatible": ("openai", "openai"),

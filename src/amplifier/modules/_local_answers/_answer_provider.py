@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, ClassVar
 
@@ -48,12 +48,14 @@ class Answer:
         pieces: The pieces of each block, by its index; a block without an entry is split at words.
         pause: Seconds before each piece.
         error: Raised after the last piece, in place of the response, for a stream that breaks off.
+        chunks: The stream without the response, if it was recorded; None to make it from the response.
     """
 
     response: ChatResponse
     pieces: dict[int, list[str]] = attrs.field(factory=dict)
     pause: float = 0.0
     error: LLMError | None = None
+    chunks: Sequence[StreamChunk] | None = None
 
 
 class LocalAnswerProvider(ABC):
@@ -64,9 +66,9 @@ class LocalAnswerProvider(ABC):
         raw: Whether events carry the whole request and response.
     """
 
-    _name: ClassVar[str]
+    _name: str
     _title: ClassVar[str]
-    _model: ClassVar[str]
+    _model: str
     _context_window: ClassVar[int] = 200_000
     _max_output_tokens: ClassVar[int] = 8_192
     _capabilities: ClassVar[tuple[str, ...]] = ("tools", "streaming")
@@ -160,7 +162,7 @@ class LocalAnswerProvider(ABC):
         about = {"provider": self._name, "model": model}
         try:
             answer = await self._answer(request)
-            for chunk in _chunks_of(answer):
+            for chunk in _chunks_of(answer) if answer.chunks is None else answer.chunks:
                 if chunk.kind == "block_delta":
                     # A checkpoint even without a pause: a long answer must be cancellable between two words.
                     await (anyio.sleep(answer.pause) if answer.pause else anyio.lowlevel.checkpoint())

@@ -1,0 +1,80 @@
+"""Recorded answers of models in tests: the plan of a session that records or replays.
+
+The pytest fixture ``amplifier_cassette`` makes a `Cassette` for each test; `amplifier.modules.provider_replay` does the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+from amplifier.plan import merge_plans
+
+CassetteMode: TypeAlias = Literal["none", "once", "new"]
+"""``none`` only replays; ``once`` records if the file is missing, else replays; ``new`` replays what is recorded and records the rest."""
+
+_MODULE = "provider-replay"
+
+
+class Cassette:
+    """A file with recorded answers.
+
+    Args:
+        path: The file.
+        mode: What may be recorded.
+        placeholders: Names, each with the text that it stands for in the file: ``{"<directory>": str(tmp_path)}``.
+        ignore: Regular expressions; what they match in a request is not compared.
+
+    Raises:
+        ValueError: There is no such mode.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        mode: CassetteMode = "none",
+        placeholders: Mapping[str, str] | None = None,
+        ignore: Sequence[str] = (),
+    ) -> None:
+        if mode not in get_args(CassetteMode):
+            raise ValueError(f"expected one of {', '.join(map(repr, get_args(CassetteMode)))} as mode, got {mode!r}")
+        self.path = Path(path).absolute()
+        self.mode = mode
+        self.placeholders = dict(placeholders or {})
+        self.ignore = list(ignore)
+
+    def __repr__(self) -> str:
+        state = "recorded" if self.path.exists() else "not recorded"
+        return f"<Cassette {str(self.path)!r}, mode {self.mode}, {state}>"
+
+    @property
+    def asks_providers(self) -> bool:
+        """Whether the providers of the plan may be asked; if not, the plan needs neither them nor their keys."""
+        return self.mode == "new" or (self.mode == "once" and not self.path.exists())
+
+    def plan(self, plan: Mapping[str, Any]) -> dict[str, Any]:
+        """The plan of a session that records or replays.
+
+        Without `asks_providers` the providers of the plan are left out, and those of its agents as well.
+
+        Args:
+            plan: A mount plan; it is not changed.
+        """
+        made = merge_plans(plan, {})
+        agents = made.get("agents")
+        own = [agent for agent in agents.values() if isinstance(agent, dict)] if isinstance(agents, dict) else []
+        for part in (made, *(agent for agent in own if "providers" in agent)):
+            given = part.get("providers")
+            kept = list(given) if self.asks_providers and isinstance(given, list) else []
+            part["providers"] = [*kept, self._entry()]
+        return made
+
+    def _entry(self) -> dict[str, Any]:
+        config: dict[str, Any] = {"cassette": str(self.path), "mode": self.mode}
+        if self.placeholders:
+            config["placeholders"] = dict(self.placeholders)
+        if self.ignore:
+            config["ignore"] = list(self.ignore)
+        return {"module": _MODULE, "source": "builtin", "config": config}

@@ -1,0 +1,394 @@
+"""provider-replay: sessions recorded against a real HTTP server and replayed, on both backends, after the server is gone."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from amplifier import AmplifierSession
+from amplifier.errors import PlanError, RateLimitError, ReplayMismatchError, StreamError
+from amplifier.models import ChatRequest, Message, StreamChunk
+from amplifier.modules import provider_replay
+from amplifier.testing import Cassette, EventRecorder, TestCoordinator
+from tests.modules.providers.scripted_http_server import CLOSE, EVENT_STREAM, ScriptedHttpServer
+from tests.modules.providers.services import KEY, SERVICES, ServiceCase, arguments
+
+TWO_TASKS = [(name, "task", arguments(agent="helper", instruction="count")) for name in ("c1", "c2")]
+SWAPPED = {'"one "': '"two "', '"two "': '"one "', "one sheep": "two sheep", "two sheep": "one sheep"}
+REPLAYS = 5
+
+
+def plan_for(
+    service: ServiceCase, url: str, *, loop: str = "loop-streaming", key: str = KEY, **more: Any
+) -> dict[str, Any]:
+    config = {"api_key": key, "base_url": url + service.prefix, "max_retries": 0, **service.config}
+    return {
+        "session": {
+            "orchestrator": {"module": loop, "config": {"system_prompt": "Be brief.", "initial_delay": 0}},
+            "context": "context-simple",
+        },
+        "providers": [{"module": service.provider_id(), "config": config}],
+        "tools": ["tool-todo", "tool-task"],
+        "agents": {"helper": {"description": "Helps.", "instruction": "You help."}},
+        **more,
+    }
+
+
+async def run_turns(plan: dict[str, Any], *prompts: str) -> tuple[list[str], list[tuple[str, Any]]]:
+    """The answers to some prompts, and the pieces of all streams of the main session."""
+    recorder = EventRecorder()
+    async with AmplifierSession(plan) as session:
+        recorder.listen(session.coordinator.hooks)
+        answers = [await session.execute(prompt) for prompt in prompts]
+    pieces = [(data["block_type"], data["delta"]) for name, data in recorder.events if name == "content_block:delta"]
+    return answers, pieces
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def record_a_family(service: ServiceCase, server: ScriptedHttpServer) -> None:
+    """Script a turn with a retry, a tool call and two parallel agents whose requests are equal and whose answers differ."""
+    server.answers(
+        service.error(429, "slow down", retry_after="0.01"),
+        service.answer(["I ", "look."], [("t1", "todo", arguments(action="list"))], ["hm ", "hm"]),
+        service.answer(["Two agents."], TWO_TASKS),
+        service.answer(["one ", "sheep"]),
+        service.answer(["two ", "sheep"]),
+        service.answer(["All ", "counted."]),
+    )
+
+
+@pytest.mark.parametrize("recorded_on", ["asyncio", "trio"])
+async def test_a_family_of_sessions_replays_on_both_backends_without_a_server(service, server, tmp_path, recorded_on):
+    record_a_family(service, server)
+    path = tmp_path / "family.jsonl"
+    plan = plan_for(service, server.url)
+    recorded = await anyio.to_thread.run_sync(
+        lambda: anyio.run(run_turns, Cassette(path, mode="once").plan(plan), "count the sheep", backend=recorded_on)
+    )
+    assert recorded[0] == ["All counted."]
+    server.close()
+    asked = len(server.requests)
+    for _ in range(REPLAYS):
+        assert await run_turns(Cassette(path).plan(plan), "count the sheep") == recorded
+    assert len(server.requests) == asked
+
+
+@pytest.mark.slow
+async def test_a_hundred_replays_are_equal(service, server, tmp_path):
+    record_a_family(service, server)
+    path = tmp_path / "family.jsonl"
+    plan = plan_for(service, server.url)
+    recorded = await run_turns(Cassette(path, mode="once").plan(plan), "count the sheep")
+    server.close()
+    for _ in range(100):
+        assert await run_turns(Cassette(path).plan(plan), "count the sheep") == recorded
+
+
+@pytest.mark.parametrize("loop", ["loop-basic", "loop-events"])
+async def test_a_recording_serves_loops_that_stream_and_loops_that_do_not(service, server, tmp_path, loop):
+    server.answers(service.answer(["Hel", "lo."]))
+    path = tmp_path / "a.jsonl"
+    await run_turns(Cassette(path, mode="once").plan(plan_for(service, server.url)), "hello")
+    server.close()
+    assert (await run_turns(Cassette(path).plan(plan_for(service, server.url, loop=loop)), "hello"))[0] == ["Hello."]
+
+
+async def test_the_same_request_gets_its_answers_in_order_and_not_more_often_than_recorded(server, tmp_path):
+    service = SERVICES["anthropic"]
+    server.answers(*(service.error(400, f"refusal {number}") for number in (1, 2)))
+    path = tmp_path / "a.jsonl"
+
+    async def messages(plan: dict[str, Any], times: int) -> list[str]:
+        found = []
+        async with AmplifierSession(plan) as session:
+            for _ in range(times):
+                with pytest.raises(Exception, match=r"refusal|no recording") as caught:
+                    await session.execute("hello")
+                found.append(str(caught.value))
+                await session.coordinator.get("context").clear()
+        return found
+
+    recorded = await messages(Cassette(path, mode="once").plan(plan_for(service, server.url)), 2)
+    replayed = await messages(Cassette(path).plan(plan_for(service, server.url)), 3)
+    assert replayed[:2] == recorded
+    assert "refusal 1" in recorded[0]
+    assert "refusal 2" in recorded[1]
+    assert "it was made 3 times, and recorded 2 times" in replayed[2]
+
+
+async def test_an_error_keeps_its_type_and_fields_and_waits_only_if_asked_to(service, server, tmp_path):
+    server.answers(service.error(429, "slow down", retry_after="30"))
+    path = tmp_path / "a.jsonl"
+    plan = plan_for(service, server.url)
+    plan["session"]["orchestrator"]["config"]["max_retries"] = 0
+
+    async def error_of(plan: dict[str, Any]) -> RateLimitError:
+        with pytest.raises(RateLimitError) as caught:
+            await run_turns(plan, "hello")
+        return caught.value
+
+    recorded = await error_of(Cassette(path, mode="once").plan(plan))
+    replayed = await error_of(Cassette(path).plan(plan))
+    assert (replayed.status_code, replayed.retryable, str(replayed)) == (429, True, str(recorded))
+    assert (recorded.retry_after, replayed.retry_after) == (30, None)
+    waiting = Cassette(path).plan(plan)
+    waiting["providers"][-1]["config"]["waits"] = True
+    assert (await error_of(waiting)).retry_after == 30
+
+
+async def test_a_stream_that_breaks_off_replays_its_pieces_and_then_the_error(server, tmp_path):
+    service = SERVICES["anthropic"]
+    server.answers([EVENT_STREAM, *service.pieces(["Hel", "lo."])[:5], CLOSE])
+    path = tmp_path / "a.jsonl"
+    plan = plan_for(service, server.url)
+    plan["session"]["orchestrator"]["config"]["max_retries"] = 0
+
+    async def pieces_and_error(plan: dict[str, Any]) -> tuple[list[str], str]:
+        recorder = EventRecorder()
+        async with AmplifierSession(plan) as session:
+            recorder.listen(session.coordinator.hooks)
+            with pytest.raises(StreamError) as caught:
+                await session.execute("hello")
+        return [data["delta"] for name, data in recorder.events if name == "content_block:delta"], str(caught.value)
+
+    recorded = await pieces_and_error(Cassette(path, mode="once").plan(plan))
+    assert recorded[0] == ["Hel", "lo."]
+    server.close()
+    assert await pieces_and_error(Cassette(path).plan(plan)) == recorded
+
+
+async def test_an_answer_that_was_cut_off_is_not_recorded(server, tmp_path):
+    service = SERVICES["openai-chat"]
+    server.answers([EVENT_STREAM, *service.pieces(["Hel", "lo."])[:3], "stall"], service.answer(["Done."]))
+    path = tmp_path / "a.jsonl"
+    async with AmplifierSession(Cassette(path, mode="once").plan(plan_for(service, server.url))) as session:
+        async with session.stream("hello") as events:
+            async for event in events:
+                if type(event).__name__ == "TextDelta":
+                    break
+        assert await session.execute("again") == "Done."
+    contents = [line["response"]["content"] for line in lines_of(path) if "response" in line]
+    assert contents == [[{"type": "text", "text": "Done."}]]
+    assert sum("request" in line for line in lines_of(path)) == 1
+
+
+# ── mismatches ───────────────────────────────────────────────────────────────────────────────────
+
+
+async def mismatch_of(plan: dict[str, Any], *prompts: str) -> ReplayMismatchError:
+    with pytest.raises(ReplayMismatchError) as caught:
+        await run_turns(plan, *prompts)
+    return caught.value
+
+
+async def test_a_mismatch_names_the_nearest_recording_and_the_first_difference(server, tmp_path):
+    service = SERVICES["openai-chat"]
+    server.answers(service.answer(["Hi."]), service.answer(["Fine."]))
+    path = tmp_path / "talk.jsonl"
+    plan = plan_for(service, server.url)
+    await run_turns(Cassette(path, mode="once").plan(plan), "hello", "how are you?")
+    error = await mismatch_of(Cassette(path).plan(plan), "hello", "how are they?")
+    assert (error.path, error.expected, error.found) == ("$.messages[3].content", "'how are you?'", "'how are they?'")
+    for words in (
+        "talk.jsonl has no recording",
+        "of main to provider 'openai'",
+        "the nearest is request 2",
+        "differs at $.messages[3].content: expected 'how are you?', found 'how are they?'",
+        "record again",
+    ):
+        assert words in str(error)
+    assert error.retryable is False
+
+
+async def test_a_provider_without_recordings_is_never_asked(server, tmp_path):
+    service = SERVICES["openai-chat"]
+    server.answers(service.answer(["Hi."]))
+    path = tmp_path / "a.jsonl"
+    await run_turns(Cassette(path, mode="once").plan(plan_for(service, server.url)), "hello")
+    other = plan_for(SERVICES["anthropic"], server.url)
+    other["providers"].append(Cassette(path).plan({})["providers"][0])
+    asked = len(server.requests)
+    assert "recorded providers: 'openai'" in str(await mismatch_of(other, "hello"))
+    assert len(server.requests) == asked
+
+
+async def test_mode_new_asks_only_for_what_is_not_recorded(server, tmp_path):
+    service = SERVICES["openai-chat"]
+    server.answers(service.answer(["Hi."]), service.answer(["Fine."]), service.error(500, "must not be asked"))
+    path = tmp_path / "a.jsonl"
+    plan = plan_for(service, server.url)
+    await run_turns(Cassette(path, mode="new").plan(plan), "hello")
+    before = path.read_text().splitlines()
+    assert (await run_turns(Cassette(path, mode="new").plan(plan), "hello", "how are you?"))[0] == ["Hi.", "Fine."]
+    assert len(server.requests) == 2
+    assert path.read_text().splitlines()[: len(before)] == before
+    server.close()
+    assert (await run_turns(Cassette(path).plan(plan), "hello", "how are you?"))[0] == ["Hi.", "Fine."]
+
+
+async def test_a_file_that_is_not_changed_is_not_written(server, tmp_path):
+    service = SERVICES["openai-chat"]
+    server.answers(service.answer(["Hi."]))
+    path = tmp_path / "a.jsonl"
+    plan = plan_for(service, server.url)
+    await run_turns(Cassette(path, mode="new").plan(plan), "hello")
+    written = path.stat()
+    await run_turns(Cassette(path, mode="new").plan(plan), "hello")
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (written.st_ino, written.st_mtime_ns)
+
+
+async def test_a_change_of_the_directory_does_not_matter_with_a_placeholder(server, tmp_path):
+    service = SERVICES["anthropic"]
+    path = tmp_path / "a.jsonl"
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "note.txt").write_text("a note", encoding="utf-8")
+    where = str(tmp_path / "here" / "note.txt")
+    middle = len(where) // 2
+    server.answers(
+        service.answer(
+            ["I read ", where[:middle], where[middle:], "."], [("r1", "read_file", arguments(file_path=where))]
+        ),
+        service.answer(["Read."]),
+    )
+
+    def plan_in(folder: str, **more: Any) -> dict[str, Any]:
+        cassette = Cassette(path, placeholders={"<here>": str(tmp_path / folder)}, **more)
+        tools = [{"module": "tool-filesystem", "config": {"allowed_paths": [str(tmp_path / folder)]}}]
+        return cassette.plan(plan_for(service, server.url, tools=tools))
+
+    await run_turns(plan_in("here", mode="once"), f"read {where}")
+    assert str(tmp_path / "here") not in path.read_text()
+    server.close()
+    answers, pieces = await run_turns(plan_in("there"), f"read {tmp_path / 'there' / 'note.txt'}")
+    assert answers == ["Read."]
+    assert f"I read {tmp_path / 'there' / 'note.txt'}." in "".join(text for kind, text in pieces if kind == "text")
+
+
+# ── the file ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_no_secret_reaches_the_file_not_even_in_pieces(service, server, tmp_path, monkeypatch):
+    key, variable = "an-unusual-key-without-a-shape", "value-of-a-variable-0"
+    monkeypatch.setenv("OTHER_SERVICE_TOKEN", variable)
+    shaped = "ghp_abcdefghijklmnopqrstuvwxyz0123456789"
+    server.answers(
+        service.error(429, f"key {key} is used too often"),
+        service.answer(
+            ["It is ", shaped[:10], shaped[10:], ".", key[:9], key[9:]],
+            [("t1", "todo", arguments(action="list", password="hunter2hunter2"))],
+        ),
+        service.answer(["Done."]),
+    )
+    path = tmp_path / "a.jsonl"
+    plan = plan_for(service, server.url, key=key)
+    prompt = f"remember {variable} and {shaped}"
+    recorded = await run_turns(Cassette(path, mode="once").plan(plan), prompt)
+    text = path.read_text(encoding="utf-8")
+    streamed = "".join(line.get("text", "") for line in lines_of(path) if line.get("chunk") == "block_delta")
+    for secret in (key, variable, shaped, shaped[10:], key[9:], "hunter2", "Authorization", "x-api-key"):
+        assert secret not in text, secret
+        assert secret not in streamed, secret
+    server.close()
+    monkeypatch.delenv("OTHER_SERVICE_TOKEN")
+    del plan["providers"]
+    assert (await run_turns(Cassette(path).plan(plan), prompt.replace(variable, "[REDACTED]")))[0] == recorded[0]
+
+
+async def test_the_file_is_for_its_owner_only_and_nothing_else_is_left(server, tmp_path):
+    service = SERVICES["openai-chat"]
+    server.answers(service.answer(["Hi."]))
+    path = tmp_path / "deep" / "down" / "a.jsonl"
+    await run_turns(Cassette(path, mode="once").plan(plan_for(service, server.url)), "hello")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [entry.name for entry in path.parent.iterdir()] == ["a.jsonl"]
+
+
+async def test_two_recordings_of_one_run_are_the_same_file(server, tmp_path):
+    service = SERVICES["openai-chat"]
+    texts = []
+    for path in (tmp_path / "1.jsonl", tmp_path / "2.jsonl"):
+        record_a_family(service, server)
+        await run_turns(Cassette(path, mode="once").plan(plan_for(service, server.url)), "count the sheep")
+        text = path.read_text(encoding="utf-8")
+        if text.index("one sheep") > text.index("two sheep"):  # which agent asked first is up to the scheduler
+            text = re.sub("|".join(SWAPPED), lambda found: SWAPPED[found[0]], text)
+        texts.append([re.sub(r'"[0-9a-f]{12}"', "<digest>", line) for line in text.splitlines()])
+    assert texts[0] == texts[1]
+    assert sum(line.startswith('{"request"') for line in texts[0]) == 6
+
+
+async def test_a_message_is_written_once_however_many_requests_have_it(server, tmp_path):
+    service = SERVICES["openai-chat"]
+    server.answers(*(service.answer([f"Answer {number}."]) for number in range(5)))
+    path = tmp_path / "a.jsonl"
+    prompts = [f"question {number}" for number in range(5)]
+    await run_turns(Cassette(path, mode="once").plan(plan_for(service, server.url)), *prompts)
+    lines = lines_of(path)
+    contents = [line["value"]["content"] for line in lines if "message" in line]
+    assert contents.count("question 0") == 1
+    assert sum("tool" in line and "value" in line for line in lines) == 2
+    assert len([line for line in lines if "request" in line][-1]["messages"]) == 10
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "line 1"),
+        ("{}\n", 'line 1: expected {"cassette": 1}'),
+        ('{"cassette": 2}\n', 'line 1: expected {"cassette": 1}'),
+        ('{"cassette": 1}\n{"what": 1}\n', "line 2: expected one of provider, message"),
+        ('{"cassette": 1}\n[]\n', "line 2: expected one of provider, message"),
+        ('{"cassette": 1}\n{"response": {"content": []}}\n', "line 2: expected a request before the answer"),
+        (
+            '{"cassette": 1}\n{"request": "main", "provider": "x", "messages": ["a"], "tools": [], "settings": {}}\n',
+            "line 2: no member 'a'",
+        ),
+        ("\x00\xff", "line 1"),
+    ],
+)
+async def test_a_file_that_is_no_cassette_is_refused_with_its_line(tmp_path, content, words):
+    path = tmp_path / "a.jsonl"
+    path.write_text(content, encoding="latin-1")
+    with pytest.raises(PlanError) as caught:
+        await _mount_alone(path)
+    assert words in str(caught.value) or "cannot be read" in str(caught.value)
+    assert "$.cassette" in str(caught.value)
+
+
+async def test_a_missing_file_is_an_error_that_gives_the_remedy(tmp_path):
+    with pytest.raises(PlanError, match=r"does not exist; record it with mode 'once'"):
+        await _mount_alone(tmp_path / "none.jsonl")
+
+
+async def _mount_alone(path: Path) -> None:
+    await provider_replay.mount(TestCoordinator(), {"cassette": str(path)})
+
+
+async def test_the_session_state_and_the_providers_are_as_before_when_the_session_is_closed(server, tmp_path):
+    service = SERVICES["openai-chat"]
+    server.answers(service.answer(["Hi."]))
+    session = AmplifierSession(Cassette(tmp_path / "a.jsonl", mode="once").plan(plan_for(service, server.url)))
+    async with session:
+        provider: Any = session.coordinator.get("providers", "openai")
+        assert "Recording" in repr(provider)
+        async with provider.stream(_request("hello")) as chunks:
+            kinds = [chunk.kind async for chunk in chunks]
+        assert kinds[-1] == "response"
+        assert isinstance(provider.get_info().id, str)
+        bare = [chunk async for chunk in provider.stream(_request("again"))]
+        assert isinstance(bare[-1], StreamChunk)
+    assert sum("request" in line for line in lines_of(tmp_path / "a.jsonl")) == 2
+
+
+def _request(text: str) -> Any:
+    return ChatRequest(messages=[Message(role="user", content=text)])

@@ -1,0 +1,181 @@
+"""The parts of provider-replay: which requests are equal, what is written of them, and differences in words."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amplifier._json import redact_secrets
+from amplifier.models import ChatRequest, Message, TextBlock, ToolCallBlock, ToolResultBlock, ToolSpec, to_dict
+from amplifier.modules.provider_replay._difference import Difference, first_difference
+from amplifier.modules.provider_replay._request import canonical_request, digest
+from amplifier.modules.provider_replay._scrubbing import Scrubber
+
+SECRET = "ghp_abcdefghijklmnopqrstuvwxyz0123456789"
+
+
+def canonical(request: ChatRequest, *ignore: str, placeholders: dict[str, str] | None = None) -> dict[str, Any]:
+    return canonical_request(request, Scrubber(placeholders or {}, {}), tuple(map(re.compile, ignore)))
+
+
+def conversation(first: str, second: str, *, text: str = "hello", **more: Any) -> ChatRequest:
+    return ChatRequest(
+        messages=[
+            Message(role="user", content=text),
+            Message(
+                role="assistant",
+                content=[
+                    ToolCallBlock(id=first, name="look", input={"id": "kept"}),
+                    ToolCallBlock(id=second, name="look", input={}),
+                ],
+            ),
+            Message(role="tool", content="saw", tool_call_id=first),
+            Message(role="user", content=[ToolResultBlock(tool_call_id=second, output="saw")]),
+        ],
+        **more,
+    )
+
+
+def test_requests_that_differ_in_the_ids_of_calls_are_equal():
+    one, other = canonical(conversation("a", "b")), canonical(conversation("x", "y"))
+    assert one == other
+    assert one["messages"][2]["tool_call_id"] == "call-1"
+    assert one["messages"][3]["content"][0]["tool_call_id"] == "call-2"
+    assert one["messages"][1]["content"][0]["input"] == {"id": "kept"}
+
+
+def test_requests_whose_results_belong_to_other_calls_differ():
+    swapped = conversation("a", "b")
+    swapped.messages[2].tool_call_id = "b"
+    assert canonical(swapped) != canonical(conversation("a", "b"))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: str(uuid.uuid4()),
+        lambda: uuid.uuid4().hex,
+        lambda: f"20261116-{uuid.uuid4().hex[:6]}-{uuid.uuid4().hex[:16]}_explorer",
+    ],
+    ids=["uuid", "hex", "child session"],
+)
+def test_random_ids_in_texts_are_numbered(make):
+    def text() -> str:
+        one, other = make(), make()
+        return f'first "{one}", then {other}, then {one} again'
+
+    one, other = (canonical(conversation("a", "b", text=text())) for _ in range(2))
+    assert one == other
+    assert one["messages"][0]["content"] == 'first "<id 1>", then <id 2>, then <id 1> again'
+
+
+def test_hashes_are_compared():
+    texts = ["a" * 40, "b" * 40, "a" * 64, "b" * 64, "deadbeef", "cafebabe"]
+    assert len({digest(canonical(conversation("a", "b", text=text))) for text in texts}) == len(texts)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"temperature": 0.5}, {"model": "other"}, {"tools": [ToolSpec(name="t", parameters={})]}, {"stop": ["x"]}],
+    ids=lambda change: next(iter(change)),
+)
+def test_what_the_model_sees_is_compared(change):
+    assert canonical(conversation("a", "b", **change)) != canonical(conversation("a", "b"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"stream": True}, {"timeout": 5.0}, {"metadata": {"user": "x"}}, {"conversation_id": "x"}],
+    ids=lambda change: next(iter(change)),
+)
+def test_what_the_model_does_not_see_is_not_compared(change):
+    assert canonical(conversation("a", "b", **change)) == canonical(conversation("a", "b"))
+
+
+def test_ignored_parts_are_not_compared():
+    one, other = (conversation("a", "b", text=f"it took {number} ms") for number in (5, 70))
+    assert canonical(one) != canonical(other)
+    assert canonical(one, r"took \d+ ms") == canonical(other, r"took \d+ ms")
+
+
+def test_the_request_is_not_changed():
+    request = conversation("a", "b", text=f"{SECRET} {uuid.uuid4()}")
+    before = to_dict(request)
+    canonical(request, "a")
+    assert to_dict(request) == before
+
+
+def test_a_replayed_answer_leads_to_the_request_that_was_recorded():
+    # The recorded answer has lost its secret, so the next request of the replay has lost it, too.
+    answer = {"type": "text", "text": f"the token is {SECRET}; password=hunter2-hunter2"}
+    recorded = ChatRequest(messages=[Message(role="assistant", content=[TextBlock(text=answer["text"])])])
+    replayed = ChatRequest(
+        messages=[Message(role="assistant", content=[TextBlock(text=redact_secrets(answer)["text"])])]
+    )
+    assert canonical(recorded) == canonical(replayed)
+
+
+# ── pieces ───────────────────────────────────────────────────────────────────────────────────────
+
+PIECES = st.lists(st.sampled_from(["a ", "b", " it is ", SECRET[:7], SECRET[7:], SECRET, "/home/me", "/ho", "me"]))
+
+
+@given(PIECES)
+def test_pieces_joined_are_the_scrubbed_text(pieces):
+    scrubber = Scrubber({"<home>": "/home/me"}, {})
+    written = scrubber.scrub_pieces(pieces)
+    assert "".join(written) == scrubber.scrub("".join(pieces))
+    assert len(written) <= max(1, len(pieces))
+
+
+def test_pieces_away_from_a_secret_stay_as_they_were():
+    pieces = ["It ", "is ", SECRET[:9], SECRET[9:], " as ", "you ", "know"]
+    assert Scrubber({}, {}).scrub_pieces(pieces) == ["It ", "is ", "[REDACTED]", " as ", "you ", "know"]
+
+
+def test_a_placeholder_is_restored():
+    scrubber = Scrubber({"<home>": "/home/me", "<work>": "/home/me/work"}, {})
+    value = {"path": "/home/me/work/a", "other": ["/home/me/b", 5, None]}
+    written = scrubber.scrub(value)
+    assert written == {"path": "<work>/a", "other": ["<home>/b", 5, None]}
+    assert scrubber.restore(written) == value
+
+
+def test_values_under_sensitive_names_of_the_plan_are_removed_everywhere(monkeypatch):
+    monkeypatch.setenv("PWD", "/some/directory")
+    plan = {"providers": [{"module": "provider-x", "config": {"api_key": "plain-words", "model": "plain-model"}}]}
+    text = Scrubber({}, plan).scrub("plain-words of plain-model in /some/directory")
+    assert text == "[REDACTED] of plain-model in /some/directory"
+
+
+# ── differences ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("recorded", "asked", "expected"),
+    [
+        ({"a": 1}, {"a": 1}, None),
+        ({"a": 1, "b": 2}, {"a": 1, "b": 3}, Difference("$.b", "2", "3")),
+        ({"a": [1, 2]}, {"a": [1, 2, 3]}, Difference("$.a[2]", "nothing", "3")),
+        ({"a": [1, {"b": "x"}, 3]}, {"a": [1, {"b": "y"}]}, Difference("$.a[1].b", "'x'", "'y'")),
+        ({"a": [1, 2]}, {"a": [1]}, Difference("$.a[1]", "2", "nothing")),
+        ({"a": 1}, {}, Difference("$.a", "1", "nothing")),
+        ({}, {"a": None}, Difference("$.a", "nothing", "None")),
+        ({"a": True}, {"a": 1}, Difference("$.a", "True", "1")),
+        ({"a": "x"}, {"a": ["x"]}, Difference("$.a", "'x'", "['x']")),
+    ],
+)
+def test_the_first_difference_is_found(recorded, asked, expected):
+    assert first_difference(recorded, asked) == expected
+
+
+def test_long_texts_are_cut_to_their_first_difference():
+    found = first_difference({"a": "x" * 500 + "old" + "y" * 500}, {"a": "x" * 500 + "new" + "y" * 500})
+    assert found is not None
+    assert found.expected == f"…'{'x' * 40}old{'y' * 37}'…"
+    assert found.found == f"…'{'x' * 40}new{'y' * 37}'…"
