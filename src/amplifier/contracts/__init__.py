@@ -1,6 +1,6 @@
 """What a module must be and what it may expect: Protocols with numbered clauses."""
 
-from ._approval import ApprovalProvider, ApprovalSystem
+from ._approval import ApprovalProvider, ApprovalSystem, UserInput
 from ._catalogue import COMMON_CLAUSES, CONTRACTS, Contract, clauses_for
 from ._clause import Clause, Level
 from ._containment import contained_failure
@@ -47,6 +47,7 @@ __all__ = [
     "SimpleMount",
     "StructuredMount",
     "Tool",
+    "UserInput",
     "clauses_for",
     "contained_failure",
     "tool_schema",
