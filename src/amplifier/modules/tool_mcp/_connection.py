@@ -370,7 +370,8 @@ class Connection:
         if isinstance(error, ValidationError):
             first = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(map(str, first["loc"]))
-            return self._shown(f"{error.error_count()} problems, the first at {place}: {first['msg']}")
+            more = f" (and {error.error_count() - 1} more problems)" if error.error_count() > 1 else ""
+            return self._shown(f"invalid value at {place}: {first['msg']}{more}")
         return self._shown(f"{type(error).__name__}: {error}")
 
     def _shown(self, message: str) -> str:

@@ -144,7 +144,7 @@ def _start(options: ServerOptions, directory: Path) -> subprocess.Popen[bytes]:
             start_new_session=True,  # Ctrl-C must not reach the server: the session ends it
         )
     except FileNotFoundError as error:
-        if error.filename == str(directory):
+        if str(error.filename) == str(directory):
             raise ToolFailure(
                 "ServerUnavailable",
                 f"server {options.name!r}: its working directory {shown(str(directory))!r} does not exist",

@@ -65,7 +65,7 @@ class Server:
                 "roots",
                 "sample",
                 "elicit",
-                "logs",
+                "sample_later",
             ):
                 self.tools[name] = {"description": f"Does {name}.", "inputSchema": {"type": "object"}}
             self.tools["erase"] = {
@@ -184,6 +184,8 @@ class Server:
         elif name == "sample":
             message = {"role": "user", "content": {"type": "text", "text": "What is six times seven?"}}
             return json.dumps(self.ask("sampling/createMessage", {"messages": [message], "maxTokens": 50}))
+        elif name == "sample_later":
+            threading.Timer(0.2, self._run, ("sample", {}, None, stop)).start()
         elif name == "elicit":
             return json.dumps(self.ask("elicitation/create", given))
         elif name == "upper":
