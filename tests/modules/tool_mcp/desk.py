@@ -12,7 +12,7 @@ import attrs
 
 from amplifier import AmplifierSession, ModuleLoader
 from amplifier.contracts import Coordinator
-from amplifier.models import ChatResponse, TextBlock, ToolCallBlock, ToolResult, Usage
+from amplifier.models import ChatResponse, TextBlock, ToolCallBlock, Usage
 from amplifier.modules import context_simple, loop_basic, tool_mcp
 from amplifier.testing import EventRecorder, MockProvider
 
@@ -44,9 +44,8 @@ class Desk:
     def tools(self) -> dict[str, Any]:
         return self.session.coordinator.get("tools")
 
-    async def call(self, tool: str, **given: Any) -> ToolResult:
-        result: ToolResult = await self.tools[tool].execute(given)
-        return result
+    async def call(self, tool: str, **given: Any) -> Any:
+        return await self.tools[tool].execute(given)
 
     def status(self, server: str) -> dict[str, Any]:
         listed = self.session.coordinator.get_capability("mcp.status")()

@@ -4,7 +4,7 @@
     _server_process       starts the process of a server and ends its process group
     _stdio_transport      messages over the standard streams of that process
     _http_transport       messages over streamable HTTP, with headers and OAuth
-    _token_storage        OAuth tokens in files that only their owner can read
+    _oauth                logs in to remote servers; tokens in files that only their owner can read
     _connection           one server: opened, watched, opened again after a crash
     _server_offer         what a server offers: its tools, resources and prompts
     _requests_from_server roots, sampling and elicitation
@@ -13,7 +13,7 @@
     _tool_mounting        which tools a session mounts, and under which names
     _mount                opens all servers side by side and shares them with child sessions
 
-Only `_mount` may be imported without the extra ``mcp``; it imports the SDK in a worker thread.
+`_mount` and `_options` do not need the extra ``mcp``; `_mount` imports the rest in a worker thread.
 """
 
 from ._mount import mount, on_session_ready

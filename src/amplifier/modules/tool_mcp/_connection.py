@@ -57,8 +57,8 @@ class Transport(Protocol):
         ...
 
     @property
-    def garbage(self) -> str | None:
-        """What the server sent instead of a message."""
+    def hint(self) -> str:
+        """What the server did instead of answering, as an addition to a message; may be empty."""
         ...
 
     @property
@@ -74,6 +74,7 @@ class _Attempt:
     client: Client | None = None
     failure: ToolFailure | None = None
     transport: Transport | None = None
+    reason: str = ""
     settled: anyio.Event = attrs.field(factory=anyio.Event)
     lost: anyio.Event = attrs.field(factory=anyio.Event)
     over: anyio.Event = attrs.field(factory=anyio.Event)
@@ -185,12 +186,11 @@ class Connection:
                 if attempt.client is None:
                     attempt.failure = self._failure_from(error, attempt)
                 else:
-                    logger.info("server %r: closing failed: %s", self.options.name, self._words(error))
+                    attempt.reason = f" ({self._words(error)})"
             finally:
                 attempt.client = None
         if scope.cancelled_caught and not attempt.settled.is_set():
-            seen = "" if attempt.transport is None else attempt.transport.garbage
-            hint = f"; it printed {seen}, which is no message" if seen else ""
+            hint = "" if attempt.transport is None else attempt.transport.hint
             attempt.failure = ToolFailure(
                 "ServerUnavailable",
                 f"server {self.options.name!r} did not answer within {self.options.open_timeout:g} s{hint}; set open_timeout "
@@ -355,12 +355,13 @@ class Connection:
             error = error.exceptions[0]
         if isinstance(error, ToolFailure):
             return error
-        name = self.options.name
-        if isinstance(error, MCPError) and error.code == CONNECTION_CLOSED and attempt.transport is not None:
-            seen = attempt.transport.garbage
-            hint = f"; it printed {seen}, which is no message" if seen else ""
-            return ToolFailure("ServerUnavailable", f"server {name!r} {_ended(attempt)} before it answered{hint}")
-        return ToolFailure("ServerUnavailable", f"server {name!r} cannot be used: {self._words(error)}")
+        about = f"server {self.options.name!r}"
+        hint = "" if attempt.transport is None else attempt.transport.hint
+        if isinstance(error, MCPError) and error.code == CONNECTION_CLOSED:
+            return ToolFailure("ServerUnavailable", f"{about} {_ended(attempt)} before it answered{hint}")
+        if self.options.url is not None:
+            about += f" at {self.options.address}"
+        return ToolFailure("ServerUnavailable", f"{about} cannot be used: {self._words(error)}{hint}")
 
     def _words(self, error: BaseException) -> str:
         while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
@@ -404,7 +405,7 @@ class Connection:
 
 
 def _ended(attempt: _Attempt) -> str:
-    return "was not started" if attempt.transport is None else attempt.transport.how_it_ended()
+    return "was not started" if attempt.transport is None else f"{attempt.transport.how_it_ended()}{attempt.reason}"
 
 
 @contextmanager

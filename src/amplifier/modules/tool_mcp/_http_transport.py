@@ -25,6 +25,7 @@ class HttpTransport:
 
     Attributes:
         garbage: Always None: the SDK reports what is no message as an error of the request.
+        pid: Always None.
     """
 
     pid = None
@@ -37,10 +38,27 @@ class HttpTransport:
         self._max_bytes = max_bytes
         self._on_lost = on_lost
         self._auth = auth
+        self._refusal: str | None = None
 
     def how_it_ended(self) -> str:
         """Why the connection was lost, for messages."""
-        return "closed the connection"
+        return self._refusal or "closed the connection"
+
+    @property
+    def hint(self) -> str:
+        """What the server answered last instead of a result, as an addition to a message."""
+        return "" if self._refusal is None else f"; it {self._refusal}"
+
+    async def _note_refusal(self, response: httpx2.Response) -> None:
+        status = response.status_code
+        self._refusal = None
+        if status >= 400:
+            advice = {
+                401: "check the headers in the plan, or set oauth: true",
+                403: "the credentials in the plan are not enough",
+                404: "is the path of the url right?",
+            }.get(status)
+            self._refusal = f"answered HTTP {status} {response.reason_phrase}" + (f"; {advice}" if advice else "")
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Any]:
@@ -49,7 +67,12 @@ class HttpTransport:
         # A call may take as long as its own deadline allows, so reading has none.
         timeout = httpx2.Timeout(_CONNECTING, read=None)
         async with (
-            httpx2.AsyncClient(headers=dict(self._options.headers), timeout=timeout, auth=self._auth) as client,
+            httpx2.AsyncClient(
+                headers=dict(self._options.headers),
+                timeout=timeout,
+                auth=self._auth,
+                event_hooks={"response": [self._note_refusal]},
+            ) as client,
             streamable_http_client(
                 self._options.url, http_client=client, max_sse_event_size=self._max_bytes
             ) as streams,

@@ -140,10 +140,11 @@ class _Parts:
     """Everything that needs the SDK."""
 
     def __init__(self) -> None:
-        from . import _connection, _http_transport, _stdio_transport, _tool_mounting  # noqa: PLC0415 - they import the SDK
+        from . import _connection, _http_transport, _oauth, _stdio_transport, _tool_mounting  # noqa: PLC0415 - they import the SDK
 
         self._connection = _connection
         self._http = _http_transport
+        self._oauth = _oauth
         self._stdio = _stdio_transport
         self.new_mounting = _tool_mounting.ToolMounting
         self.listening = _connection.listening
@@ -152,7 +153,10 @@ class _Parts:
         def make_transport(on_lost: Callable[[], None]) -> Transport:
             transport: Transport
             if server.url is not None:
-                transport = self._http.HttpTransport(server, max_bytes=options.max_message_bytes, on_lost=on_lost)
+                auth = self._oauth.new_auth(server, coordinator)
+                transport = self._http.HttpTransport(
+                    server, max_bytes=options.max_message_bytes, on_lost=on_lost, auth=auth
+                )
                 return transport
             transport = self._stdio.StdioTransport(
                 server,

@@ -187,6 +187,11 @@ class ServerOptions:
         return f"{self.name}_" if self.prefix is None else self.prefix
 
     @property
+    def address(self) -> str:
+        """The url without its query, which may hold secrets."""
+        return (self.url or "").partition("?")[0]
+
+    @property
     def secrets(self) -> tuple[str, ...]:
         """Texts that must appear in no message, longest first."""
         held = [*self.env.values(), *self.headers.values()]
@@ -239,6 +244,12 @@ def _read_server(name: str, value: Any) -> ServerOptions:
                 name,
                 index,
             )
+    if server.url is not None and redact_text(server.url) != server.url:
+        logger.warning(
+            "%s: $.servers.%s.url looks as if it held a secret, which logs of HTTP requests would keep; put it in headers",
+            MODULE,
+            name,
+        )
     return server
 
 

@@ -79,6 +79,11 @@ class StdioTransport:
         """The id of the process, once it was started."""
         return None if self._process is None else self._process.pid
 
+    @property
+    def hint(self) -> str:
+        """What the server printed instead of messages, as an addition to a message."""
+        return "" if self.garbage is None else f"; it printed {self.garbage}, which is no message"
+
     def how_it_ended(self) -> str:
         """Why the connection was lost, for messages."""
         if self.loss is not None or self._process is None:
