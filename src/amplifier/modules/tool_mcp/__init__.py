@@ -17,7 +17,8 @@
 """
 
 from ._mount import mount, on_session_ready
+from ._options import read_mcp_options
 
-__all__ = ["mount", "on_session_ready"]
+__all__ = ["mount", "on_session_ready", "read_mcp_options"]
 
 __amplifier_module_type__ = "tool"
