@@ -7,7 +7,20 @@ import sys
 
 import pytest
 
-UNWANTED = ["click", "httpx", "hypothesis", "prompt_toolkit", "pydantic", "pytest", "rich", "trio", "unittest", "yaml"]
+UNWANTED = [
+    "click",
+    "httpx",
+    "httpx2",
+    "hypothesis",
+    "mcp",
+    "prompt_toolkit",
+    "pydantic",
+    "pytest",
+    "rich",
+    "trio",
+    "unittest",
+    "yaml",
+]
 
 
 def loaded_after(statement: str) -> set[str]:
