@@ -69,9 +69,9 @@ def _import_parts() -> Callable[..., AbstractAsyncContextManager[Server[Any]]]:
 
 
 async def _serve_stdio(server: Server[Any]) -> None:
-    from mcp.server.stdio import stdio_server  # noqa: PLC0415 - an extra, imported already
+    from ._stdio import open_standard_streams  # noqa: PLC0415 - it imports the SDK, an extra
 
-    async with stdio_server() as (received, to_send):
+    async with open_standard_streams() as (received, to_send):
         await server.run(received, to_send, server.create_initialization_options())
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -21,14 +20,14 @@ from mcp_types import jsonrpc_message_adapter
 
 from amplifier.contracts import Coordinator
 
+from .._shared.message_lines import LineSplitter, LineTooLong, read_chunk, write_all
 from .._shared.shielded import run_shielded
-from .._tool_base import ToolFailure, shown
+from .._tool_base import shown
 from ._options import ServerOptions
 from ._server_process import ServerProcess
 
 logger = logging.getLogger("amplifier.modules.tool-mcp")
 
-_CHUNK = 1 << 18
 _WAITING_MESSAGES = 1024
 """Messages that may wait for a server that does not read; sending one then neither blocks nor delays a cancelled call."""
 _LAST_WORDS = 0.2
@@ -115,17 +114,17 @@ class StdioTransport:
 
     async def _read(self, process: ServerProcess, inbox: Inbox, group: anyio.abc.TaskGroup) -> None:
         group.start_soon(self._watch, process)
-        lines = _Lines(self._max_bytes)
+        lines = LineSplitter(self._max_bytes)
         try:
-            while chunk := await _read_from(process.stdout):
+            while chunk := await read_chunk(process.stdout):
                 for line in lines.feed(chunk):
                     message = self._parse(line)
                     if message is not None:
                         await inbox.send(message)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             return  # the client is leaving
-        except ToolFailure as failure:
-            self.loss = str(failure)
+        except LineTooLong:
+            self.loss = f"sent a message of more than {self._max_bytes} bytes; raise max_message_bytes"
         self._lose(inbox)
 
     def _parse(self, line: bytes) -> SessionMessage | None:
@@ -157,7 +156,7 @@ class StdioTransport:
         process.kill()
 
     async def _read_stderr(self, process: ServerProcess) -> None:
-        while data := await _read_from(process.stderr):
+        while data := await read_chunk(process.stderr):
             process.note_stderr(data)
             logger.debug(
                 "server %r: %s",
@@ -173,8 +172,7 @@ class StdioTransport:
         async for message in to_send:
             text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
             try:
-                for part in _parts(text.encode("utf-8") + b"\n"):
-                    await _write_to(process.stdin, part)
+                await write_all(process.stdin, text.encode("utf-8") + b"\n")
             except OSError as error:
                 if error.errno != errno.EPIPE:
                     self.loss = f"cannot be written to: {error.strerror or error}"
@@ -184,57 +182,3 @@ class StdioTransport:
     def _lose(self, inbox: Inbox) -> None:
         inbox.close()
         self._on_lost()
-
-
-class _Lines:
-    """Splits a stream into lines in linear time: the pieces of a line are joined once, at its end."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._pieces: list[bytes] = []
-        self._size = 0
-
-    def feed(self, chunk: bytes) -> list[bytes]:
-        """Take the next bytes and return the lines that end in them.
-
-        Raises:
-            ToolFailure: A line is too long.
-        """
-        first, *others = chunk.split(b"\n")
-        self._pieces.append(first)
-        self._size += len(first)
-        if self._size > self._max_bytes:
-            raise ToolFailure(
-                "ServerFailed", f"sent a message of more than {self._max_bytes} bytes; raise max_message_bytes"
-            )
-        if not others:
-            return []
-        *whole, rest = others
-        lines = [b"".join(self._pieces), *whole]
-        self._pieces, self._size = [rest], len(rest)
-        return lines
-
-
-def _parts(data: bytes) -> Iterator[memoryview]:
-    view = memoryview(data)
-    for start in range(0, len(view), _CHUNK):
-        yield view[start : start + _CHUNK]
-
-
-async def _read_from(descriptor: int) -> bytes:
-    while True:
-        await anyio.wait_readable(descriptor)
-        try:
-            return os.read(descriptor, _CHUNK)
-        except BlockingIOError:
-            continue
-
-
-async def _write_to(descriptor: int, data: memoryview) -> None:
-    while data:
-        await anyio.wait_writable(descriptor)
-        try:
-            written = os.write(descriptor, data)
-        except BlockingIOError:
-            continue
-        data = data[written:]
