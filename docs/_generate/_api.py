@@ -50,6 +50,7 @@ API_PAGES = {
     "amplifier.conformance.page": "conformance-page",
     "amplifier.event_payloads": "event-payloads",
     "amplifier.observability": "observability",
+    "amplifier.mcp": "mcp",
     "amplifier.compat": "compat",
 }
 """Page by module; `amplifier.errors` and `amplifier.events` have pages of their own."""

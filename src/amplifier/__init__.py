@@ -11,6 +11,7 @@ Layout, to be read top to bottom; an import may only point down:
     testing                  doubles, virtual time, cancellation at every suspension
     modules                  built-in loops, contexts, providers, tools and hooks
     observability            what every task of a process is doing
+    mcp                      an agent as an MCP server
     kernel                   the mechanism: session, coordinator, hooks, cancellation
     loading · plan           from module id to mount function · from dict to mount plan
     contracts                what a module must be and what it may expect

@@ -16,7 +16,13 @@ from tests._support.tree import ROOT
 
 FOLDER = ROOT / ".node"
 
-PACKAGES = {"@copilotkit/aimock": "1.43.0", "pyright": "1.1.414"}
+PACKAGES = {
+    "@copilotkit/aimock": "1.43.0",
+    "@modelcontextprotocol/server-everything": "2026.8.31",
+    "@modelcontextprotocol/server-filesystem": "2026.8.31",
+    "@modelcontextprotocol/server-memory": "2026.8.31",
+    "pyright": "1.1.414",
+}
 """Exact versions; the output of one of them is part of the tests."""
 
 _PATIENCE = 300.0

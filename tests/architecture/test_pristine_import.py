@@ -10,8 +10,10 @@ import pytest
 UNWANTED = [
     "click",
     "httpx",
-    "hypothesis",
     "opentelemetry",
+    "httpx2",
+    "hypothesis",
+    "mcp",
     "prompt_toolkit",
     "pydantic",
     "pytest",

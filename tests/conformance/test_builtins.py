@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -10,9 +11,11 @@ import anyio
 import pytest
 
 from amplifier.conformance import Report, check_module
+from tests._support.tree import TESTS
 
 THOROUGH = bool(os.environ.get("THOROUGH_CONFORMANCE"))
 SEEDS = (0, 1, 2) if THOROUGH else (0,)
+SMALL_SERVER = str(TESTS / "modules" / "tool_mcp" / "small_server.py")
 SERVICE = {"api_key": "a-key-that-opens-nothing", "base_url": "{service}/auto", "max_retries": 0}
 CHECKED: dict[str, dict[str, Any]] = {
     "context-persistent": {"config": {"path": "{directory}/sessions"}},
@@ -35,12 +38,13 @@ CHECKED: dict[str, dict[str, Any]] = {
     "provider-replay": {"config": {"cassette": "{directory}/answers.jsonl", "mode": "once"}},
     "tool-bash": {},
     "tool-filesystem": {},
+    "tool-mcp": {"config": {"servers": {"small": {"command": sys.executable, "args": ["-SE", SMALL_SERVER]}}}},
     "tool-search": {},
     "tool-task": {"plan": {"agents": {"helper": {"description": "Helps."}}}},
     "tool-todo": {},
     "tool-web": {},
 }
-"""Every module and its options: a fake service for providers that need one, an agent for tool-task."""
+"""Every module and its options: a fake service for providers that need one, an agent for tool-task, a server for tool-mcp."""
 ONE_OF_EACH_TYPE = {"context-simple", "hooks-approval", "loop-basic", "provider-mock", "tool-todo"}
 """What `make test` checks; `make test-slow` checks the others."""
 BACKENDS = ("asyncio", "trio")

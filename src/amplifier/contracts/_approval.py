@@ -6,7 +6,7 @@ Published approval hooks call an `ApprovalProvider`, which gets the whole reques
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from amplifier.models import ApprovalDefault, ApprovalRequest, ApprovalResponse
 
@@ -48,5 +48,26 @@ class ApprovalSystem(Protocol):
 
         Raises:
             ApprovalTimeoutError: The system stopped waiting; the kernel applies the default.
+        """
+        ...
+
+
+@runtime_checkable
+class UserInput(Protocol):
+    """Asks the user for values, not only for permission; an `ApprovalSystem` may be this as well.
+
+    Modules that need values (an MCP server that asks for a form) look for it on the session's approval system.
+    """
+
+    async def request_input(self, prompt: str, schema: dict[str, Any], timeout: float) -> dict[str, Any] | None:
+        """Ask, wait, and return the values.
+
+        Args:
+            prompt: The question.
+            schema: A JSON Schema of an object whose properties are texts, numbers, booleans or enumerations.
+            timeout: How many seconds the caller will wait.
+
+        Returns:
+            Values that fit the schema; None if the user declines.
         """
         ...

@@ -5,6 +5,8 @@ The kernel keeps the time limit of a question and cancels the question when the 
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 import anyio
 import attrs
 
@@ -21,6 +23,8 @@ _ALLOWING = ("allow once", "allow", "allow always")
 """What counts as yes for the kernel, the narrowest first."""
 
 _DENY = "Deny"
+_LEFT_OUT: Final = object()
+"""An empty line for a value that is not required."""
 
 
 @attrs.frozen
@@ -97,8 +101,55 @@ class AskAtTerminal:
                 return chosen
             self._terminal.line(f"  Please answer with one of: {', '.join(keys)}")
 
-    async def _read(self) -> str | None:
-        """What was typed, in lower case; None at the end of input or after Ctrl-C, which also stops the turn."""
+    async def request_input(self, prompt: str, schema: dict[str, Any], timeout: float) -> dict[str, Any] | None:
+        """Ask for one value after the other. Ctrl-C and the end of input decline."""
+        async with self._one_at_a_time:
+            self._display.pause()
+            try:
+                terminal = self._terminal
+                terminal.line(terminal.styled("Input needed (Ctrl-C declines)", "yellow"))
+                for line in visible_text(prompt).splitlines():
+                    terminal.line(f"  {terminal.glyph('│', '|')} {line}")
+                self._keyboard.discard_input()
+                values: dict[str, Any] = {}
+                for name, about in (schema.get("properties") or {}).items():
+                    is_required = name in (schema.get("required") or ())
+                    value = await self._ask_for_value(name, about, is_required=is_required)
+                    if value is None:
+                        self._display.notice("declined: no answer")
+                        return None
+                    if value is not _LEFT_OUT:
+                        values[name] = value
+                return values
+            finally:
+                self._display.resume()
+
+    async def _ask_for_value(self, name: str, about: dict[str, Any], *, is_required: bool) -> Any:
+        """A value that fits; `_LEFT_OUT` for an empty line where none is needed, None if the user declines."""
+        words = visible_text(str(about.get("title") or name), multiline=False)
+        if about.get("description"):
+            words += f" ({visible_text(str(about['description']), multiline=False)})"
+        if about.get("enum"):
+            words += f" [{'/'.join(visible_text(str(each), multiline=False) for each in about['enum'])}]"
+        elif about.get("type") == "boolean":
+            words += " [yes/no]"
+        while True:
+            self._terminal.write(f"  {words}: ")
+            text = await self._read(lower=False)
+            if text is None:
+                self._terminal.write("\n")
+                return None
+            if not text and "default" in about:
+                return about["default"]
+            if not text and not is_required:
+                return _LEFT_OUT
+            value = _as_value(text, about)
+            if value is not None:
+                return value
+            self._terminal.line(f"  Please give {_expected(about)}.")
+
+    async def _read(self, *, lower: bool = True) -> str | None:
+        """What was typed, in lower case if wanted so; None at the end of input or after Ctrl-C, which also stops the turn."""
         answer: str | None = None
         with anyio.CancelScope() as scope:
 
@@ -109,8 +160,32 @@ class AskAtTerminal:
 
             with self._signal_handler.redirect_interrupts(interrupted):
                 line = await self._keyboard.read_line()
-                answer = None if line is None else line.strip().lower()
+                answer = None if line is None else line.strip()
+                if answer is not None and lower:
+                    answer = answer.lower()
         return answer
+
+
+def _as_value(text: str, about: dict[str, Any]) -> Any:
+    """The value that a line means, or None if it does not fit."""
+    kind = about.get("type")
+    if about.get("enum"):
+        return next((each for each in about["enum"] if str(each) == text), None)
+    if kind == "boolean":
+        return {"yes": True, "y": True, "true": True, "no": False, "n": False, "false": False}.get(text.lower())
+    if kind in ("integer", "number"):
+        try:
+            return int(text) if kind == "integer" else float(text)
+        except ValueError:
+            return None
+    return text or None
+
+
+def _expected(about: dict[str, Any]) -> str:
+    if about.get("enum"):
+        return f"one of {', '.join(map(str, about['enum']))}"
+    kinds = {"boolean": "yes or no", "integer": "a whole number", "number": "a number"}
+    return kinds.get(str(about.get("type")), "a text")
 
 
 def _in_one_line(prompt: str) -> str:

@@ -25,6 +25,7 @@ _COMMANDS = {
     "session": "session:session",
     "module": "module:module",
     "plan": "plan:plan",
+    "mcp": "mcp:mcp",
     "doctor": "doctor:doctor",
     "completion": "completion:completion",
 }

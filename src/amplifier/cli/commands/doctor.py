@@ -9,16 +9,19 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import anyio
 import attrs
 import click
 
+from amplifier._json import visible_text
 from amplifier.cli.agent.default_plan import API_KEYS, DEFAULT_TOOLS, OFFLINE_PROVIDER, build_plan
+from amplifier.cli.agent.mcp_servers import open_servers, read_servers
 from amplifier.cli.core.error_messages import error_message
 from amplifier.cli.core.exit_codes import Exit
 from amplifier.cli.core.installed_modules import REQUIRED_PACKAGES, installed_modules, missing_package
@@ -29,7 +32,7 @@ from amplifier.loading import ModuleLoader
 from amplifier.models import to_json
 
 from .app import SECOND_NAME
-from .shared_options import complete_running, debug_option, json_option
+from .shared_options import PLAN_FILE, complete_running, debug_option, json_option
 
 __all__ = ["doctor"]
 
@@ -67,9 +70,10 @@ class Finding:
     shell_complete=complete_running,
     help="Show what every task of a running command waits for: by its process id, its session id, or `last`.",
 )
+@click.option("--plan", "plan", type=PLAN_FILE, metavar="FILE", help="Also start the MCP servers of this mount plan.")
 @json_option
 @debug_option
-def doctor(wanted: str | None, as_json: bool) -> int:
+def doctor(wanted: str | None, plan: Path | None, as_json: bool) -> int:
     """Check Python, backends, extras, modules, keys, the command itself, the state folder, the terminal and what is running.
 
     The exit code is 0 when `amplifier run` can work and 1 when it cannot. Keys are never shown.
@@ -82,7 +86,10 @@ def doctor(wanted: str | None, as_json: bool) -> int:
         tree = request_tasks(folder, find_running(folder, wanted))
         click.echo(to_json(tree) if as_json else str(tree))
         return Exit.OK
-    findings = [finding for check in _CHECKS for finding in _findings(check)]
+    checks: list[Callable[[], Iterator[Finding]]] = list(_CHECKS)
+    if plan is not None:
+        checks.append(partial(_check_servers, plan))
+    findings = [finding for check in checks for finding in _findings(check)]
     failed = any(finding.verdict == "problem" for finding in findings)
     if as_json:
         shown = {"ok": not failed, "findings": [attrs.asdict(finding) for finding in findings]}
@@ -98,7 +105,8 @@ def _findings(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
     try:
         yield from check()
     except Exception as error:  # noqa: BLE001  # a check that cannot be made is a finding like any other
-        yield Finding(check.__name__.removeprefix("_check_"), "problem", error_message(error))
+        name = getattr(check, "__name__", "_check_mcp").removeprefix("_check_")
+        yield Finding(name, "problem", error_message(error))
 
 
 def _check_python() -> Iterator[Finding]:
@@ -220,6 +228,19 @@ def _check_running() -> Iterator[Finding]:
     for each in running_commands(running_folder(find_home())):
         text = f"session {each.session_id} since {each.started}, on {each.backend}; amplifier doctor --tasks {each.pid}"
         yield Finding("running", "ok", text)
+
+
+def _check_servers(plan: Path) -> Iterator[Finding]:
+    async def look() -> list[dict[str, Any]]:
+        async with open_servers(read_servers(plan)) as opened:
+            return opened.status()
+
+    for each in anyio.run(look):
+        if each["error"] is None:
+            text = f"{each['server']} is ready after {each['seconds']:.1f} s with {len(each['tools'])} tools"
+            yield Finding("mcp", "ok", text)
+        else:
+            yield Finding("mcp", "problem", visible_text(each["error"]))
 
 
 def _version(distribution: str) -> str:

@@ -38,6 +38,7 @@ REQUIRED_PACKAGES: Final[Mapping[str, tuple[str, str]]] = {
     "provider-openai": ("openai", "openai"),
     "provider-openai-compatible": ("openai", "openai"),
     "provider-local": ("xllamacpp", "local"),
+    "tool-mcp": ("mcp", "mcp"),
     "tool-web": ("truststore", "web"),
 }
 """Built-in modules that need a package of an extra: the package's import name, and the extra."""

@@ -56,7 +56,7 @@ class ApprovalHook:
         name = tool if isinstance(tool, str) and tool else "(unnamed)"
         given = data.get("tool_input")
         if isinstance(given, Mapping) and tool == name:
-            decision = self._decide(Call(name, given, self._base()))
+            decision = self._decide(Call(name, given, self._base(), is_read_only=self._is_read_only(name)))
         else:
             decision = _Decision("ask", "the call has an unexpected form")
         if decision.action == "ask":
@@ -93,6 +93,11 @@ class ApprovalHook:
         if call.command is not None and call.command.doubt is not None:
             return f"no rule can judge this command: {call.command.doubt}"
         return f"no rule is about this call of {one_line(call.tool, 80)}"
+
+    def _is_read_only(self, name: str) -> bool:
+        """What the tool states; tools of MCP servers pass on what their server states. It only matters to rules of the plan."""
+        annotations = getattr(self._coordinator.get("tools", name), "annotations", None)
+        return isinstance(annotations, Mapping) and annotations.get("readOnlyHint") is True
 
     def _policy_asks(self, tool: str) -> bool:
         """Whether another module requires approval: by a capability, or by a set in the session's state."""

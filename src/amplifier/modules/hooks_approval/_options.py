@@ -87,6 +87,7 @@ _RULE_MEMBERS: Mapping[str, Kind] = {
     "path": optional(text),
     "host": optional(text),
     "input": mapping,
+    "read_only": optional(flag),
     "action": Kind("'allow', 'ask' or 'deny'", _is_action, _ACTIONS.__getitem__),
     "reason": optional(text),
     "description": optional(text),
@@ -112,6 +113,7 @@ def _read_rule(value: Any) -> Rule:
         path=given.get("path"),
         host=given.get("host"),
         given=given.get("input", {}),
+        read_only=given.get("read_only"),
         reason=given.get("reason") or given.get("description"),
     )
 

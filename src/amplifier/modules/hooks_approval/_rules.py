@@ -27,12 +27,14 @@ class Call:
         tool: The tool's name.
         given: Its input.
         base: The directory that relative paths refer to.
+        is_read_only: Whether the tool states that it changes nothing, in its ``annotations``.
     """
 
-    def __init__(self, tool: str, given: Mapping[str, Any], base: str = "/") -> None:
+    def __init__(self, tool: str, given: Mapping[str, Any], base: str = "/", *, is_read_only: bool = False) -> None:
         self.tool = tool
         self.given = given
         self.base = base
+        self.is_read_only = is_read_only
 
     @cached_property
     def command(self) -> Command | None:
@@ -57,6 +59,7 @@ class Rule:
         path: A pattern for the path in the input.
         host: A pattern for the host of the URL in the input.
         given: Members of the input with their required values.
+        read_only: Only tools that state that they change nothing (True), or only all others (False); None for both.
         reason: The reason, for the user and the model.
     """
 
@@ -66,6 +69,7 @@ class Rule:
     path: str | None = None
     host: str | None = None
     given: Mapping[str, Any] = attrs.field(factory=dict)
+    read_only: bool | None = None
     reason: str | None = None
 
     def applies(self, call: Call) -> bool:
@@ -73,6 +77,8 @@ class Rule:
         if not any(matching.word_matches(pattern, call.tool) for pattern in self.tools):
             return False
         if any(key not in call.given or not _same(call.given[key], value) for key, value in self.given.items()):
+            return False
+        if self.read_only is not None and self.read_only != call.is_read_only:
             return False
         judge = self._certainly if self.action == "allow" else self._possibly
         return judge(call)
@@ -113,6 +119,7 @@ class Rule:
             about.append(f"command {' '.join(self.command)!r}")
         about += [f"{name} {value!r}" for name, value in (("path", self.path), ("host", self.host)) if value]
         about += [f"{key} {value!r}" for key, value in self.given.items()]
+        about += [] if self.read_only is None else [f"read_only {str(self.read_only).lower()}"]
         return f"rule for {', '.join(about)}"
 
 

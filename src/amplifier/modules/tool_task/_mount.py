@@ -40,7 +40,8 @@ class TaskOptions:
     max_response_chars: int = option(whole_number(1), default=100_000)
     timeout: float | None = option(no_limit_or_seconds, default=1800.0)
     inherit_capabilities: tuple[str, ...] = option(
-        texts(), default=("session.working_dir", "mention_resolver", "mention_deduplicator", "session.spawn")
+        texts(),
+        default=("session.working_dir", "mention_resolver", "mention_deduplicator", "session.spawn", "mcp.servers"),
     )
 
 

@@ -1,0 +1,137 @@
+"""The MCP servers that a file names, and a session that has nothing but them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from amplifier._spelling import suggestion
+from amplifier.cli.core.exit_codes import CommandError, Exit
+from amplifier.kernel import AmplifierSession
+from amplifier.plan import expand_variables
+
+from .plan_files import read_plan_file
+
+__all__ = ["OpenServers", "open_servers", "read_servers", "servers_of"]
+
+_MODULE = "tool-mcp"
+_ENV_VARIABLE = re.compile(r"\$\{env:(\w+)\}")
+_INPUT_VARIABLE = re.compile(r"\$\{input:([\w-]+)\}")
+
+
+def read_servers(file: Path) -> dict[str, Any]:
+    """The configuration of tool-mcp in a mount plan, or in a file of another host, with its variables filled in.
+
+    Raises:
+        CommandError: The file names no servers.
+        PlanError: A variable is not set.
+    """
+    content = read_plan_file(file)
+    servers = servers_of(content)
+    if servers is not None:
+        return expand_variables({"servers": servers}, os.environ)
+    entries = content.get("tools") if isinstance(content, Mapping) else None
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, Mapping) and entry.get("module") == _MODULE:
+            return expand_variables(dict(entry.get("config") or {}), os.environ)
+    raise CommandError(
+        f"{file}: there are no MCP servers in it; expected a plan with the module {_MODULE}, or an object mcpServers"
+    )
+
+
+def servers_of(content: Any) -> dict[str, Any] | None:
+    """The servers in a file of another host, with variables in the form of plans; None if it is no such file."""
+    if not isinstance(content, Mapping):
+        return None
+    servers = content.get("mcpServers")
+    if servers is None and "session" not in content and "tools" not in content:
+        servers = content.get("servers")  # of VS Code
+    return _with_variables_of_plans(dict(servers)) if isinstance(servers, Mapping) else None
+
+
+def _with_variables_of_plans(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _with_variables_of_plans(member) for key, member in value.items()}
+    if isinstance(value, list):
+        return [_with_variables_of_plans(member) for member in value]
+    if isinstance(value, str):
+        value = _ENV_VARIABLE.sub(r"${\1}", value)
+        return _INPUT_VARIABLE.sub(lambda found: f"${{{found[1].replace('-', '_').upper()}}}", value)
+    return value
+
+
+@attrs.frozen
+class OpenServers:
+    """Opened servers.
+
+    Attributes:
+        session: The session that has them.
+    """
+
+    session: AmplifierSession
+
+    def status(self) -> list[dict[str, Any]]:
+        """What is known about each server."""
+        describe = self.session.coordinator.get_capability("mcp.status")
+        listed: list[dict[str, Any]] = describe() if callable(describe) else []
+        return listed
+
+    def tools(self, server: str) -> list[Any]:
+        """The mounted tools of a server."""
+        tools = self.session.coordinator.get("tools").values()
+        return [tool for tool in tools if getattr(tool, "server", None) == server]
+
+
+@asynccontextmanager
+async def open_servers(
+    config: dict[str, Any], only: tuple[str, ...] = (), *, login: Any = None, **changes: Any
+) -> AsyncIterator[OpenServers]:
+    """Open servers as a session would.
+
+    Args:
+        config: The configuration of tool-mcp.
+        only: Names of the servers to open; all, if there are none.
+        login: Shows the user where to log in.
+        changes: Options that every server gets.
+
+    Raises:
+        CommandError: There is no server of that name.
+        PlanError: The configuration is wrong.
+    """
+    key = "servers" if "servers" in config else "mcpServers"
+    servers = config.get(key) or {}
+    for name in only:
+        if name not in servers:
+            known = ", ".join(servers) or "none"
+            raise CommandError(f"there is no server {name!r}{suggestion(name, servers)} The servers are: {known}")
+    wanted = {name: {**server, **changes} for name, server in servers.items() if not only or name in only}
+    plan = {
+        "session": {"orchestrator": "loop-basic", "context": "context-simple", "strict": True},
+        "providers": ["provider-mock"],
+        "tools": [{"module": _MODULE, "config": {**config, key: wanted}}],
+    }
+    session = AmplifierSession(plan)
+    if login is not None:
+        session.coordinator.register_capability("mcp.login", login)
+    try:
+        await session.__aenter__()
+    except ExceptionGroup as group:
+        raise CommandError("\n".join(str(error) for error in group.exceptions), exit_code=Exit.USAGE) from group
+    async with _leaving(session):
+        yield OpenServers(session)
+
+
+@asynccontextmanager
+async def _leaving(session: AmplifierSession) -> AsyncIterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        await session.__aexit__(type(error), error, error.__traceback__)
+        raise
+    await session.__aexit__(None, None, None)

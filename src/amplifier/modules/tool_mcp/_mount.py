@@ -1,0 +1,179 @@
+"""Opens all servers side by side, mounts their tools, and shares the servers with child sessions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+import attrs
+
+from amplifier.contracts import Coordinator
+from amplifier.errors import MissingExtraError, ModuleLoadError
+
+from .._shared.session_files import working_directory
+from ._options import MODULE, McpOptions, ServerOptions, read_mcp_options
+
+if TYPE_CHECKING:
+    from ._connection import Connection, Transport
+
+logger = logging.getLogger("amplifier.modules.tool-mcp")
+
+SERVERS = "mcp.servers"
+"""The capability with the connections that child sessions share."""
+STATUS = "mcp.status"
+"""The capability with a function that describes every server."""
+_EVENTS = (
+    "mcp:server_connected",
+    "mcp:server_failed",
+    "mcp:tools_changed",
+    "mcp:progress",
+    "mcp:sampling",
+    "mcp:elicitation",
+)
+
+
+@asynccontextmanager
+async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> AsyncIterator[None]:
+    """Open the servers of the plan and mount their tools; a server that fails is named, and the others work.
+
+    Args:
+        coordinator: The session's.
+        config: See the module's reference page for the keys.
+
+    Raises:
+        PlanError: The config is wrong.
+        MissingExtraError: The MCP SDK is not installed.
+        ModuleLoadError: A server with ``required: true`` failed.
+    """
+    options = await anyio.to_thread.run_sync(read_mcp_options, config)
+    if not options.servers:
+        logger.info("%s: the plan names no servers", MODULE)
+        yield
+        return
+    parts = await anyio.to_thread.run_sync(_import_parts)
+    shared: dict[str, Connection] = (coordinator.get_capability(SERVERS) or {}) if options.share else {}
+    own = {
+        server.name: parts.new_connection(server, options, coordinator)
+        for server in options.servers
+        if not _is_shared(server, shared)
+    }
+    connections = {server.name: own.get(server.name) or shared[server.name] for server in options.servers}
+    tools = parts.new_mounting(coordinator, options)
+    async with anyio.create_task_group() as group:
+        for connection in own.values():
+            group.start_soon(connection.run, name=f"MCP server {connection.options.name}")
+        try:
+            async with anyio.create_task_group() as opening:
+                for connection in own.values():
+                    opening.start_soon(connection.open)
+            _check_required(own)
+            with ExitStack() as listening:
+                for connection in connections.values():
+                    await tools.update(connection)
+                    listening.enter_context(parts.listening(connection, tools.update))
+                if options.share and not shared:
+                    coordinator.register_capability(SERVERS, dict(own))
+                coordinator.register_capability(STATUS, partial(_status, connections, tools.names))
+                coordinator.register_contributor("observability.events", MODULE, lambda: list(_EVENTS))
+                yield
+        finally:
+            for connection in own.values():
+                connection.close()
+
+
+async def on_session_ready(coordinator: Coordinator) -> None:
+    """Emit how the servers were opened, now that every hook listens."""
+    status = coordinator.get_capability(STATUS)
+    for server in status() if callable(status) else ():
+        if server["error"] is not None:
+            details = {"server": server["server"], "error": server["error"], "error_type": server["error_type"]}
+            await coordinator.hooks.emit("mcp:server_failed", details)
+        else:
+            about = {key: server[key] for key in ("server", "seconds", "starts", "protocol", "tools")}
+            await coordinator.hooks.emit("mcp:server_connected", about)
+
+
+def _is_shared(server: ServerOptions, shared: dict[str, Connection]) -> bool:
+    """Whether the parent has this server: started in the same way, whatever a child calls and hides of its tools."""
+    held = shared.get(server.name)
+    if held is None:
+        return False
+    as_the_child = attrs.evolve(held.options, kind=None, prefix=server.prefix, allow=server.allow, deny=server.deny)
+    return as_the_child == server
+
+
+def _check_required(connections: dict[str, Connection]) -> None:
+    missing = [each for each in connections.values() if each.options.is_required and each.failure is not None]
+    if missing:
+        problems = "; ".join(str(each.failure) for each in missing)
+        raise ModuleLoadError(f"a required MCP server failed: {problems}", module_id=MODULE)
+
+
+def _status(connections: dict[str, Connection], names: Callable[[str], list[str]]) -> list[dict[str, Any]]:
+    return [_describe(connection, names(name)) for name, connection in connections.items()]
+
+
+def _describe(connection: Connection, tools: list[str]) -> dict[str, Any]:
+    offer, failure = connection.offer, connection.failure
+    return {
+        "server": connection.options.name,
+        "kind": connection.options.kind,
+        "state": connection.state,
+        "error": None if failure is None else str(failure),
+        "error_type": None if failure is None else failure.kind,
+        "server_info": None if offer is None else offer.server,
+        "protocol": None if offer is None else offer.protocol,
+        "seconds": round(connection.seconds, 3),
+        "starts": connection.starts,
+        "tools": tools,
+        "pid": connection.pid,
+    }
+
+
+class _Parts:
+    """Everything that needs the SDK."""
+
+    def __init__(self) -> None:
+        from . import _connection, _http_transport, _oauth, _stdio_transport, _tool_mounting  # noqa: PLC0415 - they import the SDK
+
+        self._connection = _connection
+        self._http = _http_transport
+        self._oauth = _oauth
+        self._stdio = _stdio_transport
+        self.new_mounting = _tool_mounting.ToolMounting
+        self.listening = _connection.listening
+
+    def new_connection(self, server: ServerOptions, options: McpOptions, coordinator: Coordinator) -> Connection:
+        def make_transport(on_lost: Callable[[], None]) -> Transport:
+            transport: Transport
+            if server.url is not None:
+                auth = self._oauth.new_auth(server, coordinator)
+                transport = self._http.HttpTransport(
+                    server, max_bytes=options.max_message_bytes, on_lost=on_lost, auth=auth
+                )
+                return transport
+            transport = self._stdio.StdioTransport(
+                server,
+                working_directory(coordinator, Path.cwd()),
+                max_bytes=options.max_message_bytes,
+                coordinator=coordinator,
+                on_lost=on_lost,
+            )
+            return transport
+
+        connection: Connection = self._connection.Connection(server, coordinator, make_transport)
+        return connection
+
+
+def _import_parts() -> _Parts:
+    """Import the SDK, which takes about a second; blocks."""
+    try:
+        return _Parts()
+    except ImportError as error:
+        raise MissingExtraError(MODULE, extra="mcp", missing=error.name) from error

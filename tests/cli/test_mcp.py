@@ -1,0 +1,148 @@
+"""`amplifier mcp`: what servers offer, a call by hand, the servers of other hosts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from amplifier.cli import main
+from amplifier.cli.agent.mcp_servers import read_servers, servers_of
+from amplifier.modules.tool_mcp import read_mcp_options
+from tests._support.tree import TESTS
+
+SMALL = str(TESTS / "modules" / "tool_mcp" / "small_server.py")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    """A file of another host with a server that works and one that does not."""
+    servers = {
+        "small": {"command": sys.executable, "args": ["-SE", SMALL, "--all"]},
+        "gone": {"command": "no-such-program-anywhere"},
+    }
+    path = tmp_path / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": servers}))
+    return str(path)
+
+
+def test_list_shows_the_tools_and_the_servers_that_fail(file, backend, capsys):
+    assert main(["mcp", "list", "--plan", file, "--backend", backend]) == 1
+    printed = capsys.readouterr()
+    assert "small\tsmall_echo\tread-only\tReturn the text.\n" in printed.out
+    assert "small\tsmall_erase\tdestructive\tErase it.\n" in printed.out
+    assert printed.err.count("'no-such-program-anywhere' was not found") == 1
+
+
+def test_list_as_json_has_schemas_and_annotations(file, capsys):
+    assert main(["mcp", "list", "small", "--plan", file, "--json"]) == 0
+    (server,) = json.loads(capsys.readouterr().out)
+    echo = server["tools"][0]
+    assert (echo["name"], echo["annotations"]) == ("small_echo", {"readOnlyHint": True})
+    assert echo["input_schema"]["required"] == ["text"]
+
+
+def test_test_prints_timings(file, capsys):
+    assert main(["mcp", "test", "small", "--plan", file]) == 0
+    printed = capsys.readouterr()
+    assert "small: small 1, protocol 2025-11-25, 15 tools, ready in" in printed.out
+    assert "opened and closed in" in printed.err
+
+
+@pytest.mark.parametrize("words", [["text=a b"], ['{"text": "a b"}']])
+def test_call_prints_the_result_and_its_time(file, words, backend, capsys):
+    assert main(["mcp", "call", "small", "upper", *words, "--plan", file, "--backend", backend]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == "A B\n"
+    assert printed.err.endswith(" s\n")
+
+
+def test_call_takes_the_name_in_the_plan_as_well_and_prints_json(file, capsys):
+    assert main(["mcp", "call", "small", "small_echo", "text=7", "--plan", file, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["output"] == 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["call", "smal", "echo"], 2, "there is no server 'smal'; did you mean 'small'? The servers are: small, gone"),
+        (["call", "small", "ecko"], 2, "server 'small' has no tool 'ecko'; did you mean 'echo'? It has: big,"),
+        (["call", "small", "echo", "text"], 2, "'text' is no argument; expected NAME=VALUE, or one JSON object"),
+        (["call", "small", "echo", "{bad"], 2, "the arguments are not valid JSON"),
+        (["call", "small", "upper"], 1, "KeyError: 'text'"),
+        (["call", "gone", "echo"], 1, "the command 'no-such-program-anywhere' was not found"),
+        (["login", "gone"], 1, "was not found"),
+    ],
+)
+def test_a_wrong_call_gets_one_clear_message(file, arguments, code, words, capsys):
+    assert main(["mcp", *arguments, "--plan", file]) == code
+    error = capsys.readouterr().err
+    assert words in error
+    assert len(error.splitlines()) == 1
+
+
+def test_a_file_without_servers_is_refused(tmp_path, capsys):
+    path = tmp_path / "plan.yaml"
+    path.write_text("session: {orchestrator: loop-basic, context: context-simple}\n")
+    assert main(["mcp", "list", "--plan", str(path)]) == 2
+    assert "there are no MCP servers in it; expected a plan with the module tool-mcp" in capsys.readouterr().err
+
+
+def test_a_wrong_server_in_a_file_is_a_problem_with_its_path(tmp_path, capsys):
+    path = tmp_path / "mcp.json"
+    path.write_text('{"mcpServers": {"x": {"command": "a", "url": "http://b"}}}')
+    assert main(["mcp", "list", "--plan", str(path)]) == 2
+    assert (
+        "$.servers.x: expected command (a program to start) or url (a remote server), got both"
+        in capsys.readouterr().err
+    )
+
+
+def test_import_prints_a_section_of_a_plan(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("GITHUB_KEY", "value")
+    given: dict[str, Any] = {
+        "fs": {"command": "npx", "args": ["-y", "server-fs", "${env:HOME}"], "env": {"API_KEY": "abcdef1234567890"}},
+        "web": {
+            "type": "http",
+            "url": "https://example.org/mcp",
+            "headers": {"Authorization": "Bearer ${input:github-key}"},
+        },
+    }
+    path = tmp_path / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": given}))
+    assert main(["mcp", "import", str(path)]) == 0
+    printed = capsys.readouterr()
+    (entry,) = yaml.safe_load(printed.out)["tools"]
+    assert entry["module"] == "tool-mcp"
+    assert entry["config"]["servers"]["fs"]["args"][2] == "${HOME}"
+    assert entry["config"]["servers"]["web"]["headers"] == {"Authorization": "Bearer ${GITHUB_KEY}"}
+    assert printed.err == "note: fs.env.API_KEY is a secret in plain text; use ${NAME} instead\n"
+    plan = tmp_path / "plan.json"
+    assert main(["mcp", "import", str(path), "--format", "json"]) == 0
+    plan.write_text(capsys.readouterr().out)
+    assert [server.name for server in read_mcp_options(read_servers(plan)).servers] == ["fs", "web"]
+
+
+def test_import_of_a_wrong_file_is_refused(tmp_path, capsys):
+    path = tmp_path / "mcp.json"
+    path.write_text("[1]")
+    assert main(["mcp", "import", str(path)]) == 2
+    assert "there is no object mcpServers in it" in capsys.readouterr().err
+
+
+def test_the_file_of_vs_code_is_read():
+    assert servers_of({"inputs": [], "servers": {"x": {"command": "a"}}}) == {"x": {"command": "a"}}
+    assert servers_of({"session": {}, "servers": {}}) is None
+
+
+def test_the_doctor_knows_the_servers_of_a_plan(file, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / "home"))
+    assert main(["doctor", "--plan", file, "--json"]) == 1
+    findings = [each for each in json.loads(capsys.readouterr().out)["findings"] if each["subject"] == "mcp"]
+    assert [each["verdict"] for each in findings] == ["ok", "problem"]
+    assert "small is ready after" in findings[0]["text"]
+    assert "no-such-program-anywhere" in findings[1]["text"]
