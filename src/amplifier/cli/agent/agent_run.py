@@ -14,6 +14,7 @@ import anyio
 import attrs
 
 from amplifier._json import visible_text
+from amplifier.cli.core.backend import require_backend
 from amplifier.cli.core.error_messages import error_message, exit_code_of
 from amplifier.cli.core.exit_codes import CommandError, Exit, OutputLostError
 from amplifier.cli.core.turn_record import Outcome, TurnRecord, as_json
@@ -25,7 +26,6 @@ from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.log_output import LogNotices, install_log_handler
 from amplifier.cli.terminal.output import StandardStreams
 from amplifier.contracts import ApprovalSystem
-from amplifier.errors import MissingExtraError
 from amplifier.errors import ModuleNotFoundError as UnknownModuleError
 from amplifier.kernel import AmplifierSession
 from amplifier.loading import ModuleLoader
@@ -70,11 +70,7 @@ class RunRequest:
 
 def run_agent(request: RunRequest) -> int:
     """Run an agent, report the result and return the exit code."""
-    if request.backend == "trio":
-        try:
-            import trio  # noqa: F401, PLC0415  # belongs to an extra
-        except ModuleNotFoundError as error:
-            raise MissingExtraError("--backend trio", extra="trio", missing="trio") from error
+    require_backend(request.backend)
     streams = StandardStreams()
     display = Display(streams, request.output_format, quiet=request.quiet)
     agent_run = _AgentRun(request, streams, display, install_log_handler(display, debug=request.debug))

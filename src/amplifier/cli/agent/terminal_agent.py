@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import attrs
 
 from amplifier._json import redact_text
@@ -14,16 +12,16 @@ from amplifier.cli.sessions.store import RUNNING, SessionRecord, SessionStore, n
 from amplifier.cli.sessions.transcript import FILE_NAME
 from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.log_output import LogNotices
-from amplifier.errors import AmplifierError, ExecutionCancelled
-from amplifier.kernel import AmplifierSession, ModuleFailure
+from amplifier.errors import ExecutionCancelled
+from amplifier.kernel import AmplifierSession
 
 from .default_plan import EVENTS_FILE, OFFLINE_PROVIDER
+from .module_failures import check_failures, failure_reason, list_failures
 from .signals import SignalHandler
 
 __all__ = ["TerminalAgent"]
 
 _TITLE_LENGTH = 80
-_REMEDY = "Correct the plan or take them out of it; with `strict: false` in its section `session` it runs without them."
 
 
 @attrs.define
@@ -60,18 +58,11 @@ class TerminalAgent:
         failures = self.session.failures
         if not self.session.coordinator.get("providers"):
             others = [failure for failure in failures if failure.module_type != "provider"]
-            raise CommandError("\n".join([self._no_provider_message(log), *_listed(others)]))
+            raise CommandError("\n".join([self._no_provider_message(log), *list_failures(others)]))
         if wanted is not None and (reason := self._declined_reason(wanted, log)) is not None:
             raise CommandError(f"{self.record.provider} declined: {reason}{self._advice()}")
-        settings = self.session.config.get("session")
-        if isinstance(settings, dict) and settings.get("strict") is False:
-            for failure in failures:
-                self.display.notice(f"{failure.module_id} is not available: {_reason(failure.error)}", "warning")
-        elif failures:
-            counted = "1 module" if len(failures) == 1 else f"{len(failures)} modules"
-            raise CommandError(
-                "\n".join([f"{counted} of the plan cannot be used, so nothing was begun:", *_listed(failures), _REMEDY])
-            )
+        for warning in check_failures(self.session):
+            self.display.notice(warning, "warning")
 
     def _declined_reason(self, wanted: str, log: LogNotices) -> str | None:
         """The reason that a provider which is not mounted logged; None if it is mounted, or if that cannot be decided.
@@ -88,7 +79,7 @@ class TerminalAgent:
     def _no_provider_message(self, log: LogNotices) -> str:
         blamed = [failure for failure in self.session.failures if failure.module_type == "provider"]
         if blamed:
-            reasons = "; ".join(f"{failure.module_id}: {_reason(failure.error)}" for failure in blamed)
+            reasons = "; ".join(f"{failure.module_id}: {failure_reason(failure.error)}" for failure in blamed)
             return f"no provider could be mounted: {reasons}{self._advice()}"
         provider = self.record.provider
         if provider is None:
@@ -161,12 +152,3 @@ class TerminalAgent:
         folder = self.store.folder(self.session.session_id)
         paths = {"transcript": folder / FILE_NAME, "events": folder / EVENTS_FILE}
         return {name: str(path) for name, path in paths.items() if path.exists()}
-
-
-def _listed(failures: Sequence[ModuleFailure]) -> list[str]:
-    return [f"  {failure.module_id}: {_reason(failure.error)}" for failure in failures]
-
-
-def _reason(error: BaseException) -> str:
-    """Why a module failed; an `AmplifierError` that caused the error explains it better."""
-    return error_message(error.__cause__ if isinstance(error.__cause__, AmplifierError) else error)

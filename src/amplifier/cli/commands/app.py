@@ -23,6 +23,7 @@ SECOND_NAME: Final = "amplifier-kernel"
 _COMMANDS = {
     "run": "run:run",
     "session": "session:session",
+    "acp": "acp:acp",
     "module": "module:module",
     "plan": "plan:plan",
     "doctor": "doctor:doctor",

@@ -14,6 +14,7 @@ from amplifier.cli.sessions.store import SessionStore
 
 __all__ = [
     "GlobalOptions",
+    "agent_options",
     "complete_provider",
     "complete_running",
     "complete_session",
@@ -80,3 +81,26 @@ def complete_provider(_context: click.Context, _parameter: click.Parameter, inco
 
 
 PLAN_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+def agent_options(command: F) -> F:
+    """Add the options that choose an agent: provider, model, plan and backend."""
+    for option in reversed(
+        [
+            click.option(
+                "-p",
+                "--provider",
+                metavar="NAME",
+                shell_complete=complete_provider,
+                help="Who answers, e.g. anthropic.",
+            ),
+            click.option("-m", "--model", metavar="NAME", help="The model to ask; else the provider's own choice."),
+            click.option("--plan", type=PLAN_FILE, metavar="FILE", help="A mount plan (YAML, TOML, JSON) of your own."),
+            click.option(
+                "--backend", type=click.Choice(["asyncio", "trio"]), default="asyncio", help="The event loop to run on."
+            ),
+            debug_option,
+        ]
+    ):
+        command = option(command)
+    return command
