@@ -15,7 +15,7 @@ from amplifier.cli.terminal.display import Display
 from amplifier.contracts import ApprovalSystem
 from amplifier.kernel import AmplifierSession
 from amplifier.loading import ModuleLoader
-from amplifier.plan import check_plan, merge_plans
+from amplifier.plan import check_plan
 
 from .default_plan import AgentPlan, build_plan, with_storage_paths
 from .module_failures import check_failures
@@ -168,7 +168,10 @@ def _with_servers(plan: dict[str, Any], servers: dict[str, dict[str, Any]]) -> d
             config = spec.get("config") or {}
             own = config.get("servers", config.get("mcpServers", {}))
             rest = {key: value for key, value in config.items() if key not in ("servers", "mcpServers")}
-            tools[index] = {**spec, "config": {**rest, "servers": merge_plans(servers, own)}}
+            tools[index] = {
+                **spec,
+                "config": {**rest, "servers": {**servers, **(own if isinstance(own, dict) else {})}},
+            }
             break
     else:
         tools.append({"module": _MCP, "config": {"servers": servers}})
