@@ -115,6 +115,18 @@ class ServedSessions:
         )
         return session
 
+    def make_temporary(self, directory: Path, approvals: ApprovalSystem) -> AmplifierSession:
+        """A session that keeps nothing on disk: its context is in memory, and its events are not logged."""
+        plan = self._agent_plan(directory).plan
+        settings, hooks = plan.get("session"), plan.get("hooks")
+        if isinstance(settings, dict) and _module_of(settings.get("context")) == "context-persistent":
+            plan = {**plan, "session": {**settings, "context": "context-simple"}}
+        if isinstance(hooks, list):
+            plan = {**plan, "hooks": [entry for entry in hooks if _module_of(entry) != "hooks-logging"]}
+        session = AmplifierSession(plan, approval_system=approvals, display_system=self.display)
+        session.coordinator.register_capability("session.working_dir", str(directory))
+        return session
+
     def check(self, session: AmplifierSession) -> None:
         """Refuse a session without a provider, or with modules that could not be mounted.
 
@@ -124,7 +136,8 @@ class ServedSessions:
         for warning in check_failures(session):
             self.display.notice(warning, "warning")
         if not session.coordinator.get("providers"):
-            named = self.records[session.session_id].provider or "the plan's provider"
+            record = self.records.get(session.session_id)
+            named = (None if record is None else record.provider) or self.provider or "the plan's provider"
             raise CommandError(
                 f"{named} is not available; `amplifier doctor` shows which keys and packages are missing"
             )
@@ -176,3 +189,7 @@ def _with_servers(plan: dict[str, Any], servers: dict[str, dict[str, Any]]) -> d
     else:
         tools.append({"module": _MCP, "config": {"servers": servers}})
     return {**plan, "tools": tools}
+
+
+def _module_of(entry: Any) -> Any:
+    return entry.get("module") if isinstance(entry, dict) else entry

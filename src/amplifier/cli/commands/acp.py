@@ -9,12 +9,13 @@ import click
 
 from amplifier.cli.sessions.home_folder import require_writable
 
-from .shared_options import GlobalOptions, agent_options, open_store
+from .shared_options import GlobalOptions, agent_options, open_store, plan_option
 
 __all__ = ["acp"]
 
 
 @click.command()
+@plan_option
 @agent_options
 @click.pass_obj
 def acp(global_options: GlobalOptions, /, backend: str, plan: Path | None, **options: Any) -> int:

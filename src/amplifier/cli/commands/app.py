@@ -24,6 +24,7 @@ _COMMANDS = {
     "run": "run:run",
     "session": "session:session",
     "acp": "acp:acp",
+    "serve": "serve:serve",
     "module": "module:module",
     "plan": "plan:plan",
     "doctor": "doctor:doctor",

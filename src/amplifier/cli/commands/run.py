@@ -19,7 +19,7 @@ from amplifier.cli.sessions.store import LAST, SessionRecord, SessionStore
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.plan import validate_session_id
 
-from .shared_options import GlobalOptions, agent_options, complete_session, open_store
+from .shared_options import GlobalOptions, agent_options, complete_session, open_store, plan_option
 
 __all__ = ["PROMPT_SETTINGS", "reject_unquoted_prompt", "run", "run_options", "start_run"]
 
@@ -35,6 +35,7 @@ def run_options(command: F) -> F:
     """Add the options of commands that run an agent."""
     for option in reversed(
         [
+            plan_option,
             agent_options,
             click.option(
                 "-C", "--directory", type=click.Path(exists=True, file_okay=False), help="Work in this directory."

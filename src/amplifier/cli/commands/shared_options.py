@@ -13,6 +13,7 @@ from amplifier.cli.sessions.home_folder import find_home, running_folder, sessio
 from amplifier.cli.sessions.store import SessionStore
 
 __all__ = [
+    "PLAN_FILE",
     "GlobalOptions",
     "agent_options",
     "complete_provider",
@@ -21,6 +22,7 @@ __all__ = [
     "debug_option",
     "json_option",
     "open_store",
+    "plan_option",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -84,7 +86,7 @@ PLAN_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 def agent_options(command: F) -> F:
-    """Add the options that choose an agent: provider, model, plan and backend."""
+    """Add the options that choose an agent: provider, model and backend."""
     for option in reversed(
         [
             click.option(
@@ -95,7 +97,6 @@ def agent_options(command: F) -> F:
                 help="Who answers, e.g. anthropic.",
             ),
             click.option("-m", "--model", metavar="NAME", help="The model to ask; else the provider's own choice."),
-            click.option("--plan", type=PLAN_FILE, metavar="FILE", help="A mount plan (YAML, TOML, JSON) of your own."),
             click.option(
                 "--backend", type=click.Choice(["asyncio", "trio"]), default="asyncio", help="The event loop to run on."
             ),
@@ -104,3 +105,10 @@ def agent_options(command: F) -> F:
     ):
         command = option(command)
     return command
+
+
+def plan_option(command: F) -> F:
+    """Add ``--plan``."""
+    return click.option("--plan", type=PLAN_FILE, metavar="FILE", help="A mount plan (YAML, TOML, JSON) of your own.")(
+        command
+    )
