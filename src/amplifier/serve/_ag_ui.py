@@ -14,7 +14,7 @@ from amplifier.events import PROVIDER_RESPONSE
 from amplifier.models import ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
 
 from ._agents import Agents
-from ._event_stream import EventStream, LongResponse, event
+from ._event_stream import ClientLeft, EventStream, LongResponse, event
 from ._history import split_conversation
 from ._limits import read_json
 from ._problems import Problem, problem_of
@@ -79,6 +79,8 @@ class _Run:
                 "totalTokens": self._text.input_tokens + self._text.output_tokens,
             }
             await self._send("RUN_FINISHED", **self._ids, outcome={"type": "success"}, usage=[usage])
+        except ClientLeft:
+            raise
         except Exception as error:  # a turn runs third-party code
             if not self._stream.has_begun:
                 raise

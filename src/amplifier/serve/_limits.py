@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import attrs
 import orjson
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from ._problems import Problem
 
@@ -59,16 +59,19 @@ async def read_json(request: Request, limits: Limits) -> dict[str, Any]:
     if declared.isdecimal() and int(declared[:20]) > limits.body_bytes:
         raise too_large
     body = bytearray()
+    is_complete = False
     try:
         with anyio.fail_after(limits.body_seconds):
-            async for piece in request.stream():
-                body += piece
+            while not is_complete:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise Problem(400, "the client left before it had sent the body", code="client_left")
+                body += message.get("body", b"")
+                is_complete = not message.get("more_body", False)
                 if len(body) > limits.body_bytes:
                     raise too_large
     except TimeoutError:
         raise Problem(408, f"the body did not arrive within {limits.body_seconds:g} s", code="body_too_slow") from None
-    except ClientDisconnect:
-        raise Problem(400, "the client left before it had sent the body", code="client_left") from None
     try:
         value = orjson.loads(bytes(body))
     except ValueError as error:

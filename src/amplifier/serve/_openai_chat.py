@@ -14,7 +14,7 @@ from starlette.routing import Route
 from amplifier.models import ThinkingDelta, TurnEvent
 
 from ._agents import Agents
-from ._event_stream import EventStream, LongResponse, event
+from ._event_stream import ClientLeft, EventStream, LongResponse, event
 from ._history import split_conversation
 from ._limits import read_json
 from ._problems import Problem, problem_of
@@ -93,6 +93,8 @@ class _Completion:
         try:
             result = await agents.run_once(self._asked.history, self._asked.prompt, self._show)
             await self._piece(content=self._text.rest(result))
+        except ClientLeft:
+            raise
         except Exception as error:  # a turn runs third-party code
             if not self._stream.has_begun:
                 raise
