@@ -20,6 +20,8 @@ IMPORT = "import"
 def make_finding(fault: Fault, job: Job, *, module_type: str | None, check: str, backend: str | None) -> Finding:
     """Complete a fault by what follows from its clause, its check and the job."""
     clause = all_clauses()[fault.clause]
+    location = fault.location or source_location(job.target, module_type or "tool", clause, fault.cancelled_at)
+    file = None if location is None else job.target.path_of(location)
     return Finding(
         clause=clause.id,
         level=clause.level,
@@ -28,8 +30,9 @@ def make_finding(fault: Fault, job: Job, *, module_type: str | None, check: str,
         backend=backend,
         input=fault.input,
         cancelled_at=fault.cancelled_at,
-        location=fault.location or source_location(job.target, module_type or "tool", clause, fault.cancelled_at),
-        hint=clause.hint,
+        location=location,
+        file=None if file is None else str(file),
+        hint=fault.hint or clause.hint,
         reproduce=_command(job, check, backend, fault.input),
     )
 

@@ -48,6 +48,7 @@ def make_report(results: Results, profile: str) -> Report:
         clauses=outcomes,
         limitations=[f"declares that it does not run on {name}" for name in BACKENDS if name not in results.backends],
         notes=notes,
+        selected=job.only if job.replay is None else [job.replay.rpartition(":")[0]],
     )
 
 
