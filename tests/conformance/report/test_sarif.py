@@ -98,8 +98,8 @@ def test_a_fingerprint_survives_moved_lines_and_another_message_and_tells_findin
 
 
 def test_one_cause_of_two_clauses_is_a_result_for_each_rule(repository, validator):
-    same = {"what": "it raised"}
-    run = run_of(report(found_in(repository / "x.py", **same), found_in(repository / "x.py", "T6", **same)), validator)
+    one, other = (found_in(repository / "x.py", clause, what="it raised") for clause in ("T5", "T6"))
+    run = run_of(report(one, other), validator)
     assert [result["ruleId"] for result in run["results"]] == ["T5", "T6"]
 
 

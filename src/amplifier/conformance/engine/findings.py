@@ -15,6 +15,7 @@ from .job import Job, replay_token
 
 IMPORT = "import"
 """The name of the step before all checks."""
+IMPORT_HINT = "Let importing the module succeed and end at once; leave work that may fail or take long to mount."
 
 
 def make_finding(fault: Fault, job: Job, *, module_type: str | None, check: str, backend: str | None) -> Finding:

@@ -97,13 +97,22 @@ def _of_replacement(target: Target, error: BaseException) -> str:
 
 def _of_delay(target: Target, around: list[tuple[Path, _Block]]) -> str | None:
     for file, block in around:
-        if isinstance(block, ast.With | ast.AsyncWith) and (call := _shielding(block)) is not None:
-            return (
-                f"`{ast.unparse(call)}` at {target.location_at(file, call.lineno)} keeps the cancellation out for as long as "
-                "the await takes. Shield only short cleanup, and give the shield a deadline: "
-                "`anyio.move_on_after(0.5, shield=True)`."
-            )
+        for scope in _scopes_of(block):
+            if (call := _shielding(scope)) is not None:
+                return (
+                    f"`{ast.unparse(call)}` at {target.location_at(file, call.lineno)} keeps the cancellation out while its body "
+                    "waits. Shield only short cleanup, with a deadline below one second: "
+                    "`anyio.move_on_after(0.5, shield=True)`."
+                )
     return None
+
+
+def _scopes_of(block: _Block) -> list[ast.With | ast.AsyncWith]:
+    """The with statements that an await in the body is left through: the block itself, or those of its cleanup."""
+    if isinstance(block, ast.With | ast.AsyncWith):
+        return [block]
+    cleanup = [*(statement for handler in block.handlers for statement in handler.body), *block.finalbody]
+    return [node for node in _own_nodes(cleanup) if isinstance(node, ast.With | ast.AsyncWith)]
 
 
 # ── the code around an await ─────────────────────────────────────────────────────────────────────
