@@ -34,7 +34,7 @@ def cancellation_hint(target: Target, clause: str, cancelled_at: str | None, err
     if clause == "A8":
         return _of_delay(target, around)
     if isinstance(error, BaseExceptionGroup):
-        return _of_group(target, around)
+        return _of_group(target, around or _all_blocks(target))
     if error is not None:
         return _of_replacement(target, error)
     return _of_swallowing(target, around or _all_blocks(target))
@@ -68,8 +68,8 @@ def _of_swallowing(target: Target, blocks: list[tuple[Path, _Block]]) -> str | N
     return None
 
 
-def _of_group(target: Target, around: list[tuple[Path, _Block]]) -> str:
-    for file, block in around:
+def _of_group(target: Target, blocks: list[tuple[Path, _Block]]) -> str:
+    for file, block in blocks:
         if isinstance(block, ast.TryStar) and (star := _catching(block)) is not None:
             return (
                 f"`{_head(star, star=True)}` at {target.location_at(file, star.lineno)} turns the cancellation into a group, also "
