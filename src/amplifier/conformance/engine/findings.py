@@ -8,7 +8,7 @@ from typing import Any
 
 from amplifier.conformance.harness.check_registry import CHECKS, all_clauses
 from amplifier.conformance.harness.mounted_module import Fault
-from amplifier.conformance.report.model import Finding
+from amplifier.conformance.report.outcome import Finding
 from amplifier.conformance.report.source_location import source_location
 
 from .job import Job, replay_token

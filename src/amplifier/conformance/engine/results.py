@@ -10,7 +10,7 @@ import attrs
 
 from amplifier.conformance.harness.coverage import StepCoverage
 from amplifier.conformance.harness.mounted_module import Fault
-from amplifier.conformance.report.model import Finding
+from amplifier.conformance.report.outcome import Finding
 from amplifier.conformance.target.locate import BACKENDS
 
 from .coverage import Coverage

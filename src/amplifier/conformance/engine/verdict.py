@@ -7,7 +7,8 @@ import attrs
 from amplifier.conformance.harness.check_registry import CHECKS
 from amplifier.conformance.harness.coverage import DECLINED
 from amplifier.conformance.harness.mounted_module import Fault
-from amplifier.conformance.report.model import ClauseOutcome, Finding, Report, Verdict
+from amplifier.conformance.report.model import Report, Verdict
+from amplifier.conformance.report.outcome import ClauseOutcome, Finding
 from amplifier.conformance.target.locate import BACKENDS
 from amplifier.conformance.target.missing_package import missing_package_hint
 from amplifier.contracts import Clause, clauses_for

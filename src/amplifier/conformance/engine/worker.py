@@ -21,7 +21,7 @@ from amplifier.conformance.checks import all_checks as _all_checks  # noqa: F401
 from amplifier.conformance.harness.cpu_clock import cpu_wait
 from amplifier.conformance.harness.mounted_module import Fault
 from amplifier.conformance.harness.resources.snapshot import mark_descendants
-from amplifier.conformance.report.model import Finding
+from amplifier.conformance.report.outcome import Finding
 from amplifier.conformance.target.load import load
 from amplifier.conformance.target.missing_package import missing_package_hint
 from amplifier.loading._alias_advice import advise_on_alias

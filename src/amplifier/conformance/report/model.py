@@ -15,8 +15,6 @@ from .causes import Cause, causes_of
 from .outcome import ClauseOutcome, Finding
 from .text import Paint, cause_lines, clause_lines, id_ranges, no_paint, paragraph
 
-__all__ = ["FORMAT", "ClauseOutcome", "Finding", "Report", "Verdict"]
-
 Verdict = Literal["conforms", "violations", "unchecked"]
 
 FORMAT = 1
