@@ -16,7 +16,12 @@ from tests._support.tree import ROOT
 
 FOLDER = ROOT / ".node"
 
-PACKAGES = {"@ag-ui/client": "1.0.0", "@copilotkit/aimock": "1.43.0", "pyright": "1.1.414"}
+PACKAGES = {
+    "@ag-ui/client": "1.0.0",
+    "@copilotkit/aimock": "1.43.0",
+    "@microsoft/jest-sarif": "1.0.0-beta.0",
+    "pyright": "1.1.414",
+}
 """Exact versions; the output of one of them is part of the tests."""
 
 _PATIENCE = 300.0
