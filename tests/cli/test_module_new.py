@@ -13,6 +13,7 @@ import pytest
 import amplifier
 from amplifier import AmplifierSession
 from amplifier.cli import main
+from amplifier.cli.commands.module_validate import validate
 from amplifier.conformance import Report, check_module
 from amplifier.contracts import CONTRACTS
 
@@ -78,6 +79,17 @@ def test_readme_of_a_new_module_names_the_ways_to_install_the_kernel(tmp_path):
     readme = (tmp_path / "amplifier-module-tool-words" / "README.md").read_text()
     assert "pip install -e '../amplifier[testing,cli]'" in readme
     assert f"amplifier-{amplifier.__version__}-py3-none-any.whl" in readme
+    assert "amplifier[testing,cli] @ git+https://" in readme
+
+
+def test_readme_of_a_new_module_shows_the_report_and_its_outputs_for_ci(tmp_path):
+    assert main(["module", "new", "words", "--type", "tool", "--into", str(tmp_path)]) == 0
+    readme = (tmp_path / "amplifier-module-tool-words" / "README.md").read_text()
+    known = {option for parameter in validate.params for option in parameter.opts}
+    shown = {
+        word for line in readme.splitlines() if "module validate" in line for word in line.split() if word[0] == "-"
+    }
+    assert {"--github", "--junit", "--sarif", "--html"} <= shown <= known
 
 
 def denial_plan(loop: str, tool: str, hook: str) -> dict[str, Any]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from amplifier.cli import main
+from tests._support.terminal import open_terminal
 
 
 @pytest.mark.parametrize("package", ["hypothesis", "jsonschema_rs", "trio"])
@@ -41,6 +45,9 @@ def test_static_checks_need_no_extra(capsys, monkeypatch):
         (["--replay", "tool.answers_listed_inputs:asyncio"], "is not what a report printed behind --replay"),
         (["--replay", "tool.nothing:asyncio:bnVsbA"], "there is no check 'tool.nothing'"),
         (["--html", "no/such/folder/report.html"], "there is no folder 'no/such/folder'; make it first"),
+        (["--junit", "no/such/folder/j.xml"], "--junit 'no/such/folder/j.xml': there is no folder 'no/such/folder'"),
+        (["--sarif", "no/such/folder/s.json"], "--sarif 'no/such/folder/s.json': there is no folder 'no/such/folder'"),
+        (["--html", "x", "--sarif", "./x"], "--html and --sarif name the same file 'x'; give each its own"),
     ],
 )
 def test_invalid_options_are_rejected_before_running(arguments, message, capsys):
@@ -67,19 +74,109 @@ def test_options_that_do_not_apply_to_the_module_are_rejected(arguments, message
 
 def test_unchecked_clauses_are_not_reported_as_kept(capsys):
     assert main(["module", "validate", "provider-mock", "--type", "tool", "--only", "T5"]) == 2
-    printed = capsys.readouterr().out
-    assert "T5\tnot examined" in printed
-    assert "provider-mock (tool): unchecked; 0 of 38 clauses kept, 38 not examined, 0 violations" in printed
-    assert "note: on asyncio and trio mount gave nothing that can be used as a tool" in printed
+    first, *others, last = capsys.readouterr().out.splitlines()
+    assert first == "provider-mock (tool): unchecked; too little of it could be examined"
+    assert "not examined: A1 to A23, T1 to T15; only T5 was asked for" in others
+    assert last.startswith("0 of 38 clauses kept, 38 not examined, 0 violations, 0 recommendations (")
+    assert any(
+        line.startswith("note: on asyncio and trio mount gave nothing that can be used as a tool") for line in others
+    )
 
 
 def test_a_part_of_the_contract_can_be_checked(capsys):
     assert main(["module", "validate", "tool-todo", "--only", "A2", "--static"]) == 0
-    assert "A2\tkept" in capsys.readouterr().out
+    assert "  kept " not in capsys.readouterr().out
+    assert main(["module", "validate", "tool-todo", "--only", "A2", "--static", "-v"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in shown if line.startswith("  kept ")] == [["kept", "A2"]]
+    assert sum(line.startswith("  not examined ") for line in shown) == 36
 
 
 def test_one_finding_is_counted_as_one(tmp_path, capsys):
     file = tmp_path / "tool_mute.py"
     file.write_text('__amplifier_module_type__ = "tool"\n\n\ndef mount(coordinator, config):\n    pass\n')
     assert main(["module", "validate", str(file), "--static"]) == 1
-    assert ", 1 violation, 0 recommendations, " in capsys.readouterr().out
+    assert ", 1 violation, 0 recommendations (" in capsys.readouterr().out
+
+
+MUTE = '__amplifier_module_type__ = "tool"\n\n\ndef mount(coordinator, config):\n    pass\n'
+
+
+def test_every_output_at_once_gives_the_exit_code_of_the_verdict(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
+    Path("tool_mute.py").write_text(MUTE)
+    files = ["--html", "r.html", "--junit", "r.xml", "--sarif", "r.sarif"]
+    assert main(["module", "validate", "tool_mute.py", "--static", "--github", *files]) == 1
+    begin, *shown, end, annotation = capsys.readouterr().out.splitlines()
+    assert begin.startswith("::stop-commands::")
+    assert end == f"::{begin.removeprefix('::stop-commands::')}::"
+    assert shown[0] == "tool-mute (tool): violations; it breaks 1 required clause"
+    assert annotation.startswith(
+        "::error file=tool_mute.py,line=4,title=A3::mount is a plain function; expected async def"
+    )
+    assert "<title>tool-mute: violations</title>" in Path("r.html").read_text()
+    assert ElementTree.parse("r.xml").getroot().get("failures") == "1"
+    (result,) = json.loads(Path("r.sarif").read_text())["runs"][0]["results"]
+    assert result["ruleId"] == "A3"
+
+
+def test_annotations_leave_json_alone_on_standard_output(tmp_path, capsys):
+    (tmp_path / "tool_mute.py").write_text(MUTE)
+    assert main(["module", "validate", str(tmp_path / "tool_mute.py"), "--static", "--github", "--json"]) == 1
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["verdict"] == "violations"
+    assert printed.err.startswith("::error ")
+
+
+def test_a_file_that_cannot_be_written_is_reported_after_the_report(tmp_path, capsys):
+    (tmp_path / "tool_mute.py").write_text(MUTE)
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    assert main(["module", "validate", str(tmp_path / "tool_mute.py"), "--static", "--junit", str(loop)]) == 2
+    printed = capsys.readouterr()
+    assert "A3" in printed.out
+    assert f"--junit {str(loop)!r} cannot be written" in printed.err
+
+
+def test_a_finding_elsewhere_is_shown_with_its_whole_path(tmp_path, monkeypatch, capsys):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "tool_mute.py").write_text(MUTE)
+    assert main(["module", "validate", "../tool_mute.py", "--static"]) == 1
+    assert f"    look at: {tmp_path / 'tool_mute.py'}:4\n" in capsys.readouterr().out
+
+
+def test_progress_is_shown_at_a_terminal_and_removed_before_the_report(tmp_path):
+    with open_terminal(
+        "module",
+        "validate",
+        "tool-todo",
+        "--only",
+        "T1",
+        "--backend",
+        "trio",
+        home=tmp_path,
+        cwd=tmp_path,
+        size=(24, 60),
+    ) as terminal:
+        terminal.expect("0/1 on trio: is a tool (T1")
+        terminal.expect("tool-todo (tool): conforms")
+        assert terminal.end() == 0
+        assert terminal.is_as_before()
+    erased, report = terminal.screen.rfind("\x1b[2K"), terminal.screen.find("tool-todo (tool):")
+    assert 0 <= erased < report
+    assert all(len(line) <= 60 for line in terminal.text[terminal.text.find("tool-todo (tool):") :].splitlines())
+
+
+def test_no_progress_in_a_pipe_or_with_json(tmp_path):
+    words = ["module", "validate", "tool-todo", "--only", "A2", "--static"]
+    out = (tmp_path / "out").open("w")
+    # Standard error is still the terminal.
+    with out, open_terminal(*words, home=tmp_path, cwd=tmp_path, stdout=out) as terminal:
+        assert terminal.end() == 0
+    assert terminal.screen == ""
+    with open_terminal(*words, "--json", home=tmp_path, cwd=tmp_path) as terminal:
+        assert terminal.end() == 0
+    assert json.loads(terminal.text)["verdict"] == "conforms"
+    assert "\x1b" not in terminal.screen

@@ -1,6 +1,7 @@
 """The conformance kit: checks modules against the clauses of the contracts; strategies and pytest suites for authors."""
 
 from amplifier.conformance.engine.controller import check_module
-from amplifier.conformance.report.model import ClauseOutcome, Finding, Report
+from amplifier.conformance.report.model import Report
+from amplifier.conformance.report.outcome import ClauseOutcome, Finding
 
 __all__ = ["ClauseOutcome", "Finding", "Report", "check_module"]

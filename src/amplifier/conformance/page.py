@@ -1,63 +1,94 @@
-"""A report as one self-contained HTML page."""
+"""A report as one self-contained HTML page, without scripts."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+from collections.abc import Iterable
 from html import escape
 
 from amplifier._json import visible_text
-from amplifier.conformance.report.model import STATUS_WORDS, ClauseOutcome, Finding, Report, details
+from amplifier.conformance.report.causes import Cause
+from amplifier.conformance.report.model import Report
+from amplifier.conformance.report.outcome import STATUS_WORDS, ClauseOutcome
+from amplifier.conformance.report.text import details
 
 __all__ = ["write_page"]
 
 _STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #1c1e21; overflow-wrap: anywhere; }
-h1, h2 { line-height: 1.25; } h2 { font-size: 1.15rem; }
-table { border-collapse: collapse; width: 100%; } td, th { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #ddd; }
-td:not(:last-child), th { white-space: nowrap; vertical-align: top; }
-.kept { color: #17693b; } .broken { color: #a4161a; font-weight: 600; } .not_checked, .not_applicable { color: #666; }
-article { border-left: 4px solid #a4161a; padding: .2rem 1rem; margin: 1rem 0; background: #fbf6f6; }
-article.recommended { border-color: #b08900; background: #fbf9f0; } code { white-space: pre-wrap; }
-@media (max-width: 40rem) { body { margin: 1rem auto; } dd { margin-left: 0; } thead { display: none; }
-  tr { display: block; padding: .4rem 0; border-bottom: 1px solid #ddd; } td { display: inline-block; border: 0; padding: 0 .6rem 0 0; }
-  td:last-child { display: block; } }
-@media (prefers-color-scheme: dark) { body { background: #16181c; color: #e6e6e6; } article { background: #241a1a; }
-  article.recommended { background: #242014; } td, th, tr { border-color: #333; } .kept { color: #6cc491; } .broken { color: #f28b82; } }
+:root { color-scheme: light dark; --ink: #1c1e21; --paper: #fff; --line: #ddd; --soft: #666;
+  --good: #17693b; --bad: #a4161a; --fair: #7a5c00; --bad-paper: #fbf6f6; --fair-paper: #fbf9f0; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e6e6; --paper: #16181c; --line: #333; --soft: #999;
+  --good: #6cc491; --bad: #f28b82; --fair: #e0b84c; --bad-paper: #241a1a; --fair-paper: #242014; } }
+body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: var(--ink);
+  background: var(--paper); overflow-wrap: anywhere; }
+h1 { font-size: 1.4rem; line-height: 1.25; } h2 { font-size: 1.15rem; line-height: 1.25; } h3 { font-size: 1rem; margin: .4rem 0; }
+.badge { display: inline-flex; font-weight: 600; border-radius: .3rem; overflow: hidden; color: #fff; }
+.badge span { padding: .15rem .6rem; background: #444; } .badge .conforms { background: #17693b; }
+.badge .violations { background: #a4161a; } .badge .unchecked { background: #7a5c00; }
+article { border-left: 4px solid var(--bad); padding: .2rem 1rem; margin: 1rem 0; background: var(--bad-paper); }
+article.recommended { border-color: var(--fair); background: var(--fair-paper); }
+dl { margin: .4rem 0; } dt { color: var(--soft); font-size: .85rem; } dd { margin: 0 0 .4rem; }
+code { white-space: pre-wrap; font-size: .9rem; }
+ul { padding-left: 1.2rem; } li { margin: .2rem 0; } .status { font-weight: 600; }
+.kept { color: var(--good); } .broken { color: var(--bad); } .recommended .status { color: var(--fair); }
+.not_checked, .not_applicable, footer { color: var(--soft); } summary { cursor: pointer; }
 """
+_STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+_POLICY = f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; form-action 'none'"
+"""The page loads nothing and runs nothing; only its own style sheet applies."""
+_LONGEST_INPUT = 2000
 
 
 def write_page(report: Report) -> str:
-    """The report as HTML."""
-    findings = [*report.violations, *report.recommendations]
-    remarks = [*(f"Limitation: {text}" for text in report.limitations), *(f"Note: {text}" for text in report.notes)]
-    title = f"{report.module}: {report.verdict}"
+    """The report as HTML: the verdict, the findings, what was not examined, the counts, the clauses."""
+    broken = [outcome for outcome in report.clauses if outcome.status == "broken"]
+    others = [outcome for outcome in report.clauses if outcome.status != "broken"]
     return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>{_text(title)}</title><style>{_STYLE}</style></head><body>
-<h1>{_text(title)}</h1>
-<p>{_text(report.type)} from {_text(report.source)}; {_text(report.counts)}; profile {_text(report.profile)},
-seed {report.seed}, on {_text(", ".join(report.backends) or "nothing: it was only read")}, {report.seconds:.1f} s.</p>
-{"".join(f"<p>{_text(remark)}</p>" for remark in remarks)}
-{"".join(map(_finding, findings))}
-<table><thead><tr><th>Clause</th><th>Status</th><th>Level</th><th>Promise</th></tr></thead><tbody>
-{"".join(map(_row, report.clauses))}</tbody></table>
+<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="referrer" content="no-referrer">
+<title>{_text(f"{report.module}: {report.verdict}")}</title><style>{_STYLE}</style></head><body>
+<header><h1>{_text(report.module)}</h1>
+<p class="badge"><span>{_text(report.type)}</span><span class="{report.verdict}">{report.verdict}</span></p>
+<p>{_text(report.summary)}</p></header>
+{_section("Findings", "".join(map(_finding, report.causes)))}
+{_section("Not examined, and other limits", _list(report.limits))}
+<section><h2>Clauses</h2><p>{_text(report.counts)}</p>{_clauses(broken)}
+<details><summary>The other clauses</summary>{_clauses(others)}</details></section>
+<footer><p>{_text(report.source)}; {_text(report.run)}</p></footer>
 </body></html>
 """
 
 
-def _row(outcome: ClauseOutcome) -> str:
-    status = STATUS_WORDS[outcome.status]
-    cells = f"<td>{_text(outcome.id)}</td><td class={outcome.status}>{status}</td><td>{outcome.level}</td>"
-    return f"<tr>{cells}<td>{_text(outcome.text)}</td></tr>\n"
+def _section(title: str, content: str) -> str:
+    return f"<section><h2>{title}</h2>{content}</section>" if content else ""
 
 
-def _finding(found: Finding) -> str:
-    facts = {**({"on": found.backend} if found.backend else {}), **details(found, 2000)}
-    lines = "".join(
-        f"<dt>{label.capitalize()}</dt><dd><code>{_text(text)}</code></dd>" for label, text in facts.items()
+def _list(texts: Iterable[str]) -> str:
+    items = "".join(f"<li>{_text(text)}</li>" for text in texts)
+    return f"<ul>{items}</ul>" if items else ""
+
+
+def _clauses(outcomes: Iterable[ClauseOutcome]) -> str:
+    items = "".join(map(_clause, outcomes))
+    return f"<ul>{items}</ul>" if items else ""
+
+
+def _clause(outcome: ClauseOutcome) -> str:
+    status = f'<span class="status {outcome.status}">{STATUS_WORDS[outcome.status]}</span>'
+    rank = "" if outcome.level == "required" else " (recommended)"
+    return f'<li class="{outcome.level}">{status} {_text(outcome.id)}{rank}: {_text(outcome.text)}</li>\n'
+
+
+def _finding(cause: Cause) -> str:
+    level = "required" if cause.is_required else "recommended"
+    facts = "".join(
+        f"<dt>{label.capitalize()}</dt><dd><code>{_text(text)}</code></dd>"
+        for label, text in details(cause, _LONGEST_INPUT).items()
     )
-    return (
-        f"<article class={found.level}><h2>{_text(found.clause)}: {_text(found.what)}</h2><dl>{lines}</dl></article>\n"
-    )
+    rank = "" if cause.is_required else " (recommended)"
+    head = f"{', '.join(cause.clauses)}{rank}: {cause.first.what}"
+    return f'<article class="{level}"><h3>{_text(head)}</h3><dl>{facts}</dl></article>\n'
 
 
 def _text(value: str) -> str:

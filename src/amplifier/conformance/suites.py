@@ -26,7 +26,10 @@ import attrs
 from amplifier._spelling import did_you_mean, nearest
 from amplifier.conformance.engine.controller import check_module
 from amplifier.conformance.engine.selection import InvalidSelection, reject_unknown, require_packages
-from amplifier.conformance.report.model import ClauseOutcome, Finding, Report, described
+from amplifier.conformance.report.causes import causes_of
+from amplifier.conformance.report.model import Report
+from amplifier.conformance.report.outcome import ClauseOutcome, Finding
+from amplifier.conformance.report.text import cause_lines
 from amplifier.conformance.target.locate import find_target, is_path
 from amplifier.contracts import clauses_for
 from amplifier.errors import AmplifierError
@@ -125,8 +128,8 @@ def was_examined(outcome: ClauseOutcome, backend: str) -> bool:
 
 
 def described_as_text(findings: Sequence[Finding]) -> str:
-    """Findings as one text."""
-    return "\n".join(line for found in findings for line in described(found))
+    """Findings as one text, those of one cause together."""
+    return "\n".join(line for cause in causes_of(findings) for line in cause_lines(cause))
 
 
 class Conformance:

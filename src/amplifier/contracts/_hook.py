@@ -83,7 +83,8 @@ CLAUSES: tuple[Clause, ...] = (
         "A modify carries the whole new payload, as JSON.",
         law="L7",
         source="contract clarifications: hooks",
-        hint="Return a copy of the whole payload with your changes as data.",
+        hint="Return a copy of the whole payload with your changes as data, made of dicts, lists, strings, numbers, booleans and "
+        "None.",
     ),
     required(
         "H6",
@@ -104,7 +105,6 @@ CLAUSES: tuple[Clause, ...] = (
         "Handlers are async.",
         source="contract clarifications: hooks",
         hint="Declare handlers with async def.",
-        look_at=("mount",),
     ),
     recommended(
         "H9",
@@ -141,7 +141,6 @@ CLAUSES: tuple[Clause, ...] = (
         "A denial carries a reason, a question carries a prompt.",
         source="recommendation of this project",
         hint="Set reason on a deny and approval_prompt on an ask_user.",
-        look_at=("mount",),
     ),
     recommended(
         "H14",

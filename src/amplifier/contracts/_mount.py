@@ -37,8 +37,8 @@ CLAUSES: tuple[Clause, ...] = (
         "A1",
         "The package declares an entry point of the group 'amplifier.modules', and it can be imported.",
         source="module contracts, Required",
-        hint='Add [project.entry-points."amplifier.modules"] with your-module-id = "your_package:mount" to '
-        "pyproject.toml.",
+        hint='Write your-module-id = "your_package:mount" under [project.entry-points."amplifier.modules"] in pyproject.toml, '
+        "and let every file of the package be valid Python.",
     ),
     required(
         "A2",
@@ -81,7 +81,8 @@ CLAUSES: tuple[Clause, ...] = (
         "Cancellation leaves every call as cancellation: not swallowed, not turned into another error.",
         law="L2",
         source="contract clarifications: every module",
-        hint="Catch Exception, not BaseException; where you catch cancellation to tidy up, raise it again.",
+        hint="Let cancellation pass: catch Exception rather than BaseException, raise it again where you tidy up, and raise no "
+        "other error in its place.",
     ),
     required(
         "A8",
@@ -134,8 +135,8 @@ CLAUSES: tuple[Clause, ...] = (
         "After cleanup no task, thread, process, open or temporary file or handler remains.",
         law="L1",
         source="contract clarifications: every module",
-        hint="Close in cleanup what mount and later calls opened; own tasks through coordinator.start_soon or a "
-        "structured mount.",
+        hint="End in cleanup what mount and later calls began: close files, stop threads and processes, delete temporary files, "
+        "unregister handlers; own tasks through coordinator.start_soon or a structured mount.",
         look_at=("cleanup", "close", "aclose"),
     ),
     required(
@@ -157,7 +158,7 @@ CLAUSES: tuple[Clause, ...] = (
         "No call blocks the event loop for more than 100 ms.",
         law="L3",
         source="contract clarifications: every module",
-        hint="Move blocking work to anyio.to_thread.run_sync, and waiting to anyio.sleep.",
+        hint="Move blocking work to anyio.to_thread.run_sync, wait with anyio.sleep, and let every loop end.",
     ),
     required(
         "A18",
@@ -177,7 +178,7 @@ CLAUSES: tuple[Clause, ...] = (
         "A20",
         "The module declares its type as __amplifier_module_type__.",
         source="recommendation of this project",
-        hint='Add __amplifier_module_type__ = "tool", or whatever it is, beside mount.',
+        hint='Set __amplifier_module_type__ beside mount to the type of the module, such as "tool" or "hook".',
         look_at=("mount",),
     ),
     recommended(

@@ -70,7 +70,8 @@ CLAUSES: tuple[Clause, ...] = (
         "O3",
         "execute returns the text of the answer, a str.",
         source="orchestrator contract, Required",
-        hint="Return the text of the answer; an empty string if there is none.",
+        hint="Return the text of the last answer of this turn, without thinking, an empty string if there is none; a failing tool "
+        "does not end the turn.",
     ),
     required(
         "O4",
@@ -83,14 +84,14 @@ CLAUSES: tuple[Clause, ...] = (
         "execution:end is emitted on every way out, with status completed, cancelled or error.",
         law="L5",
         source="contract clarifications: orchestrators",
-        hint="Emit execution:end in a finally block, shielded, with the status of the way out.",
+        hint="Emit execution:end once, last, in a finally block, shielded, with the status of the way out.",
     ),
     required(
         "O6",
         "orchestrator:complete is emitted on every way out.",
         law="L5",
         source="contract clarifications: orchestrators",
-        hint="Emit orchestrator:complete in a finally block, shielded.",
+        hint="Emit orchestrator:complete once, in a finally block, shielded.",
     ),
     required(
         "O7",
@@ -102,13 +103,14 @@ CLAUSES: tuple[Clause, ...] = (
         "O8",
         "Every tool run has a tool:pre before it, and a tool:post after it if the tool returned; both name the tool.",
         source="orchestrator contract, Required",
-        hint="Emit tool:pre before and tool:post after every call of execute of a tool.",
+        hint="Emit tool:pre before and tool:post after every call of execute of a tool, with tool_name and tool_call_id of that "
+        "call, tool:post with its result.",
     ),
     required(
         "O9",
         "The prompt is stored before the model is asked.",
         source="orchestrator contract, Required",
-        hint="Store the user's message before the first model call.",
+        hint="Store the user's message once, before the first model call.",
     ),
     required(
         "O10",
@@ -185,7 +187,7 @@ CLAUSES: tuple[Clause, ...] = (
         "After a deny at provider:request, or at prompt:submit if it is emitted, the model is not asked.",
         law="L7",
         source="orchestrator contract, Required",
-        hint="Look at the verdicts of provider:request and prompt:submit, and do not call the provider on deny.",
+        hint="Look at the verdicts of provider:request and prompt:submit; on deny end the turn without calling the provider.",
     ),
     required(
         "O21",
@@ -199,7 +201,7 @@ CLAUSES: tuple[Clause, ...] = (
         "After a graceful stop running tools finish, and no model call and no tool is started.",
         law="L2",
         source="L2",
-        hint="Look at coordinator.cancellation.is_graceful before each model call and each tool.",
+        hint="Look at coordinator.cancellation.is_graceful before each model call and each tool, and let running tools finish.",
     ),
     required(
         "O23",

@@ -81,7 +81,7 @@ CLAUSES: tuple[Clause, ...] = (
         "P4",
         "complete returns a ChatResponse.",
         source="provider contract, Required",
-        hint="Return a ChatResponse on every path that does not raise.",
+        hint="Answer every valid request with a ChatResponse whose content is a list of blocks; raise only when the call fails.",
     ),
     required(
         "P5",
@@ -128,7 +128,8 @@ CLAUSES: tuple[Clause, ...] = (
         "P11",
         "Each call emits llm:response.",
         source="contract clarifications: providers",
-        hint='Emit "llm:response" with usage={"input_tokens": ..., "output_tokens": ...} through coordinator.hooks.',
+        hint='Emit "llm:response" once for each call, with usage={"input_tokens": ..., "output_tokens": ...}, through '
+        "coordinator.hooks.",
     ),
     required(
         "P12",
@@ -186,7 +187,8 @@ CLAUSES: tuple[Clause, ...] = (
         "A failed call raises an LLMError whose fields state whether a retry may help.",
         law="L9",
         source="recommendation of this project",
-        hint="Translate the service's errors into the LLMError family, with retryable and retry_after.",
+        hint="Translate the service's errors into the LLMError family, with retryable and retry_after; return no response for a "
+        "failed call.",
     ),
     recommended(
         "P20",

@@ -61,7 +61,7 @@ CLAUSES: tuple[Clause, ...] = (
         "R1",
         "The resolver has resolve(module_id, hint) or an async async_resolve(module_id, hint).",
         source="module source contract, Protocol",
-        hint="Give the resolver resolve(module_id, hint=None), or async_resolve.",
+        hint="Give the resolver a plain resolve(module_id, hint=None), or an async async_resolve(module_id, hint=None).",
     ),
     required(
         "R2",
@@ -87,7 +87,7 @@ CLAUSES: tuple[Clause, ...] = (
         "Trouble with the filesystem leaves as OSError.",
         law="L9",
         source="L9",
-        hint="Let OSError pass.",
+        hint="Let OSError pass; a directory that cannot be read is not a module that cannot be found.",
     ),
     required(
         "R6",

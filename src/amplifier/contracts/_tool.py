@@ -147,21 +147,23 @@ CLAUSES: tuple[Clause, ...] = (
         "Any JSON object given to execute gets a ToolResult back, however wrong its keys and values.",
         law="L4",
         source="tool contract, Required",
-        hint="Read every key with .get and test what you got before you use it; return a ToolResult on every path.",
+        hint="Read every key with .get and test what you got before you use it; return a ToolResult on every path, and put a "
+        "deadline on what may never end.",
     ),
     required(
         "T6",
         "A failure is returned as success=False with an error, not raised.",
         law="L4",
         source="tool contract, Required",
-        hint='Return ToolResult(success=False, error={"message": "..."}) instead of raising or of success=True.',
+        hint='Return ToolResult(success=False, error={"message": "..."}) instead of raising; success is True or False, and only '
+        "a failure has an error.",
     ),
     required(
         "T7",
         "A schema, if get_schema() or input_schema gives one, is a valid JSON Schema of an object and stays "
         "the same for the life of the tool.",
         source="contract clarifications: tools",
-        hint='Return a dict with "type": "object", and try it with a JSON Schema validator.',
+        hint='Return the same dict every time, with "type": "object", and try it with a JSON Schema validator.',
         look_at=("get_schema", "input_schema"),
     ),
     required(
@@ -186,7 +188,8 @@ CLAUSES: tuple[Clause, ...] = (
         "does not change once it is given.",
         law="L8",
         source="contract clarifications: tools",
-        hint="Keep what belongs to one call in local variables, not on the tool.",
+        hint="Keep what belongs to one call in local variables, not on the tool; guard what spans an await with anyio.Lock, and "
+        "return copies of what later calls change.",
     ),
     recommended(
         "T11",

@@ -15,6 +15,7 @@ import anyio
 import attrs
 
 from amplifier._json import visible_text
+from amplifier.cli.core.backend import require_backend
 from amplifier.cli.core.error_messages import error_message, exit_code_of
 from amplifier.cli.core.exit_codes import CommandError, Exit, OutputLostError
 from amplifier.cli.core.turn_record import Outcome, TurnRecord, as_json
@@ -87,11 +88,7 @@ class RunRequest:
 
 def run_agent(request: RunRequest) -> int:
     """Run an agent, report the result and return the exit code."""
-    if request.backend == "trio":
-        try:
-            import trio  # noqa: F401, PLC0415  # belongs to an extra
-        except ModuleNotFoundError as error:
-            raise MissingExtraError("--backend trio", extra="trio", missing="trio") from error
+    require_backend(request.backend)
     streams = StandardStreams()
     display = Display(streams, request.output_format, quiet=request.quiet)
     agent_run = _AgentRun(request, streams, display, install_log_handler(display, debug=request.debug))

@@ -72,6 +72,7 @@ def build_plan(
     provider: str | None = None,
     model: str | None = None,
     environment: Mapping[str, str] | None = None,
+    directory: Path | None = None,
 ) -> AgentPlan:
     """Build the plan of a run.
 
@@ -81,6 +82,7 @@ def build_plan(
         provider: The provider the user wants, by module id or without its ``provider-``.
         model: The model the user wants.
         environment: Variables; those of the process if absent.
+        directory: Where the agent works; the working directory of the process if absent.
 
     Raises:
         CommandError: The file cannot be read, or there is no such provider.
@@ -88,7 +90,7 @@ def build_plan(
     """
     variables = os.environ if environment is None else environment
     if file is None:
-        built = _default_plan(available, provider, variables)
+        built = _default_plan(available, provider, variables, directory or Path.cwd())
     else:
         built = _plan_from_file(file, available, provider, variables)
     return built if model is None else attrs.evolve(built, plan=_with_model(built.plan, model))
@@ -125,7 +127,9 @@ def with_recordings(plan: dict[str, Any], *, record: Path | None, replay: Path |
 # ── the default plan ─────────────────────────────────────────────────────────────────────────────
 
 
-def _default_plan(available: Collection[str], wanted: str | None, variables: Mapping[str, str]) -> AgentPlan:
+def _default_plan(
+    available: Collection[str], wanted: str | None, variables: Mapping[str, str], directory: Path
+) -> AgentPlan:
     provider, notes = _choose_provider(available, wanted, variables)
     tools = [module_id for module_id in DEFAULT_TOOLS if module_id in available and missing_package(module_id) is None]
     # Modules that this command relies on are pinned: for the system prompt, the files of a session, the gates and the agents.
@@ -140,7 +144,7 @@ def _default_plan(available: Collection[str], wanted: str | None, variables: Map
             "orchestrator": {
                 "module": "loop-streaming",
                 "source": BUILT_IN_SOURCE,
-                "config": {"system_prompt": SYSTEM_PROMPT.format(directory=Path.cwd())},
+                "config": {"system_prompt": SYSTEM_PROMPT.format(directory=directory)},
             },
             "context": {
                 "module": "context-persistent",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -16,17 +16,17 @@ from amplifier.cli.sessions.transcript import FILE_NAME
 from amplifier.cli.sessions.turn_plan import remove_turn_plan, write_turn_plan
 from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.log_output import LogNotices
-from amplifier.errors import AmplifierError, ExecutionCancelled, NoUnfinishedTurnError
+from amplifier.errors import ExecutionCancelled, NoUnfinishedTurnError
 from amplifier.events import TURN_RESUMED
-from amplifier.kernel import AmplifierSession, ModuleFailure
+from amplifier.kernel import AmplifierSession
 
 from .default_plan import EVENTS_FILE, OFFLINE_PROVIDER
+from .module_failures import check_failures, failure_reason, list_failures
 from .signals import SignalHandler
 
 __all__ = ["TerminalAgent"]
 
 _TITLE_LENGTH = 80
-_REMEDY = "Correct the plan or take them out of it; with `strict: false` in its section `session` it runs without them."
 
 
 @attrs.define
@@ -65,18 +65,11 @@ class TerminalAgent:
         failures = self.session.failures
         if not self.session.coordinator.get("providers"):
             others = [failure for failure in failures if failure.module_type != "provider"]
-            raise CommandError("\n".join([self._no_provider_message(log), *_listed(others)]))
+            raise CommandError("\n".join([self._no_provider_message(log), *list_failures(others)]))
         if wanted is not None and (reason := self._declined_reason(wanted, log)) is not None:
             raise CommandError(f"{self.record.provider} declined: {reason}{self._advice()}")
-        settings = self.session.config.get("session")
-        if isinstance(settings, dict) and settings.get("strict") is False:
-            for failure in failures:
-                self.display.notice(f"{failure.module_id} is not available: {_reason(failure.error)}", "warning")
-        elif failures:
-            counted = "1 module" if len(failures) == 1 else f"{len(failures)} modules"
-            raise CommandError(
-                "\n".join([f"{counted} of the plan cannot be used, so nothing was begun:", *_listed(failures), _REMEDY])
-            )
+        for warning in check_failures(self.session):
+            self.display.notice(warning, "warning")
 
     def _declined_reason(self, wanted: str, log: LogNotices) -> str | None:
         """The reason that a provider which is not mounted logged; None if it is mounted, or if that cannot be decided.
@@ -93,7 +86,7 @@ class TerminalAgent:
     def _no_provider_message(self, log: LogNotices) -> str:
         blamed = [failure for failure in self.session.failures if failure.module_type == "provider"]
         if blamed:
-            reasons = "; ".join(f"{failure.module_id}: {_reason(failure.error)}" for failure in blamed)
+            reasons = "; ".join(f"{failure.module_id}: {failure_reason(failure.error)}" for failure in blamed)
             return f"no provider could be mounted: {reasons}{self._advice()}"
         provider = self.record.provider
         if provider is None:
@@ -191,12 +184,3 @@ def _resumed_message(data: Mapping[str, Any]) -> str:
         if names:
             parts.append(f"{len(names)} {one if len(names) == 1 else several} ({', '.join(names)})")
     return visible_text(f"Tool calls that were cut off: {', '.join(parts) or 'none'}.", multiline=False)
-
-
-def _listed(failures: Sequence[ModuleFailure]) -> list[str]:
-    return [f"  {failure.module_id}: {_reason(failure.error)}" for failure in failures]
-
-
-def _reason(error: BaseException) -> str:
-    """Why a module failed; an `AmplifierError` that caused the error explains it better."""
-    return error_message(error.__cause__ if isinstance(error.__cause__, AmplifierError) else error)

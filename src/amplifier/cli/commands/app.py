@@ -23,6 +23,8 @@ SECOND_NAME: Final = "amplifier-kernel"
 _COMMANDS = {
     "run": "run:run",
     "session": "session:session",
+    "acp": "acp:acp",
+    "serve": "serve:serve",
     "module": "module:module",
     "plan": "plan:plan",
     "mcp": "mcp:mcp",

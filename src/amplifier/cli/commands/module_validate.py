@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,17 +17,16 @@ import click
 
 from amplifier._json import visible_text
 from amplifier.cli.core.exit_codes import CommandError, Exit
-from amplifier.cli.terminal.tables import print_table
+from amplifier.cli.terminal.output import Output, StandardStreams
 from amplifier.conformance import Report, check_module
-from amplifier.conformance.suites import described_as_text
 from amplifier.models import to_json
 
 from .shared_options import debug_option, json_option
 
 __all__ = ["validate"]
 
-_MARKS = {"kept": "kept", "broken": "BROKEN", "not_applicable": "-", "not_checked": "not examined"}
 _EXITS = {"conforms": Exit.OK, "violations": Exit.FAILED, "unchecked": Exit.USAGE}
+_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command("validate")
@@ -42,7 +40,11 @@ _EXITS = {"conforms": Exit.OK, "violations": Exit.FAILED, "unchecked": Exit.USAG
 @click.option("--seed", type=int, default=0, show_default=True, help="The same seed gives the same result.")
 @click.option("--only", multiple=True, metavar="CLAUSE", help="Only this clause or check; may be given again.")
 @click.option("--replay", metavar="TOKEN", help="Reproduce one finding, by the token from its report.")
-@click.option("--html", "page", type=click.Path(dir_okay=False, path_type=Path), help="Write the report as a page.")
+@click.option("-v", "--verbose", is_flag=True, help="List kept and unexamined clauses, too.")
+@click.option("--html", type=_FILE, help="Write the report as a page.")
+@click.option("--junit", type=_FILE, help="Write it as JUnit XML: a test for each clause.")
+@click.option("--sarif", type=_FILE, help="Write it as SARIF 2.1.0, for code scanning services.")
+@click.option("--github", is_flag=True, help="Print annotations for GitHub Actions, too.")
 @json_option
 @debug_option
 def validate(
@@ -56,12 +58,18 @@ def validate(
     seed: int,
     only: tuple[str, ...],
     replay: str | None,
-    page: Path | None,
+    verbose: bool,
+    html: Path | None,
+    junit: Path | None,
+    sarif: Path | None,
+    github: bool,
     as_json: bool,
 ) -> int:
     """Check a module against its contract: a folder, a file, an installed id, or a package.
 
     Everything but --static runs the module, in a process of its own with a home of its own.
+
+    Exit codes: 0 it conforms, 1 it breaks a required clause, 2 it could not be checked.
     """
     check = functools.partial(
         check_module,
@@ -76,18 +84,23 @@ def validate(
         only=only,
         replay=replay,
     )
-    if page is not None and not page.parent.is_dir():  # before minutes are spent
-        raise CommandError(f"--html {str(page)!r}: there is no folder {str(page.parent)!r}; make it first")
-    with _progress(quiet=as_json) as progress:
+    files = {"html": html, "junit": junit, "sarif": sarif}
+    wanted = {name: file for name, file in files.items() if file is not None}
+    _reject_unwritable(wanted)
+    streams = StandardStreams()
+    with _progress(streams, quiet=as_json) as progress:
         report = anyio.run(functools.partial(check, progress=progress))
-    if page is not None:
-        from amplifier.conformance.page import write_page  # noqa: PLC0415 — for those who want one
-
-        page.write_text(write_page(report), encoding="utf-8")
     if as_json:
-        click.echo(to_json(report))
+        streams.out.line(to_json(report))
     else:
-        _show(report)
+        _show(report, streams.out, verbose=verbose, github=github)
+    if github:
+        from amplifier.conformance.report.github import github_annotations  # noqa: PLC0415 — for those who want them
+
+        for line in github_annotations(report):
+            (streams.err if as_json else streams.out).line(line)  # JSON stays alone on standard output
+    for name, file in wanted.items():
+        _write(name, file, report)
     return _EXITS[report.verdict]
 
 
@@ -103,29 +116,68 @@ def _read_object(option: str, text: str | None) -> dict[str, Any]:
     return value
 
 
+def _reject_unwritable(files: dict[str, Path]) -> None:
+    """Reject files that cannot be written, before minutes are spent."""
+    seen: dict[Path, str] = {}
+    for name, file in files.items():
+        if not file.parent.is_dir():
+            raise CommandError(f"--{name} {str(file)!r}: there is no folder {str(file.parent)!r}; make it first")
+        other = seen.setdefault(file.absolute(), name)
+        if other != name:
+            raise CommandError(f"--{other} and --{name} name the same file {str(file)!r}; give each its own")
+
+
+def _write(name: str, file: Path, report: Report) -> None:
+    if name == "html":
+        from amplifier.conformance.page import write_page as write  # noqa: PLC0415 — for those who want one
+    elif name == "junit":
+        from amplifier.conformance.report.junit import write_junit as write  # noqa: PLC0415 — as above
+    else:
+        from amplifier.conformance.report.sarif import write_sarif as write  # noqa: PLC0415 — as above
+    try:
+        file.write_text(write(report), encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"--{name} {str(file)!r} cannot be written: {error.strerror}") from error
+
+
 @contextmanager
-def _progress(*, quiet: bool) -> Iterator[Callable[[str, int, int], None] | None]:
-    """Show on the terminal what is being checked."""
-    if quiet or not sys.stderr.isatty():
+def _progress(streams: StandardStreams, *, quiet: bool) -> Iterator[Callable[[str, int, int], None] | None]:
+    """Show at a terminal what is being checked and for how long; it is gone when the block is left."""
+    if quiet or not streams.share_a_terminal or not streams.err.can_move_cursor:
         yield None
         return
     from rich.console import Console  # noqa: PLC0415 — only for a terminal
-    from rich.status import Status  # noqa: PLC0415
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+    from rich.table import Column  # noqa: PLC0415
 
-    with Status("starting", console=Console(stderr=True)) as status:
+    # Without markup, as the text may hold brackets; one line at any width, or it could not be removed.
+    text = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
+    columns = (SpinnerColumn(), TimeElapsedColumn(), text)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task("starting", total=None)
 
         def update(step: str, done: int, total: int) -> None:
-            status.update(f"{done}/{total} {visible_text(step, multiline=False)}")
+            shown.update(task, description=f"{done}/{total} {_described_step(step)}", refresh=True)
 
         yield update
 
 
-def _show(report: Report) -> None:
-    rows = [[each.id, _MARKS[each.status], each.level, each.text] for each in report.clauses]
-    print_table(["clause", "status", "level", "promise"], rows)
-    for found in [*report.violations, *report.recommendations]:
-        click.echo(f"\n{visible_text(described_as_text([found]))}")
-    for text in [*(f"limitation: {each}" for each in report.limitations), *(f"note: {each}" for each in report.notes)]:
-        click.echo(visible_text(text))
-    result = f"{report.module} ({report.type}): {report.verdict}; {report.counts}"
-    click.echo(visible_text(f"\n{result}, {report.seconds:.1f} s, seed {report.seed}"))
+def _described_step(step: str) -> str:
+    from amplifier.conformance.harness.check_registry import CHECKS  # noqa: PLC0415 — only for a terminal
+
+    name, _, backend = step.partition(":")
+    if name not in CHECKS:
+        return f"{visible_text(step, multiline=False)} the module"
+    clauses = CHECKS[name].clauses
+    shown = ", ".join(clauses[:4]) + (", …" if len(clauses) > 4 else "")
+    return f"on {backend}: {name.partition('.')[2].replace('_', ' ')} ({shown})"
+
+
+def _show(report: Report, out: Output, *, verbose: bool, github: bool) -> None:
+    lines = report.lines(verbose=verbose, width=out.width() if out.is_terminal else None, paint=out.styled)
+    if github:
+        from amplifier.conformance.report.github import without_commands  # noqa: PLC0415 — for those who want them
+
+        lines = without_commands(lines)
+    for line in lines:
+        out.line(line)

@@ -19,7 +19,7 @@ from amplifier.cli.sessions.store import INTERRUPTED, LAST, SessionRecord, Sessi
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.plan import validate_session_id
 
-from .shared_options import PLAN_FILE, GlobalOptions, complete_provider, complete_session, debug_option, open_store
+from .shared_options import GlobalOptions, agent_options, complete_session, open_store, plan_option
 
 __all__ = ["PROMPT_SETTINGS", "reject_unquoted_prompt", "run", "run_options", "start_run"]
 
@@ -35,20 +35,10 @@ def run_options(command: F) -> F:
     """Add the options of commands that run an agent."""
     for option in reversed(
         [
-            click.option(
-                "-p",
-                "--provider",
-                metavar="NAME",
-                shell_complete=complete_provider,
-                help="Who answers, e.g. anthropic.",
-            ),
-            click.option("-m", "--model", metavar="NAME", help="The model to ask; else the provider's own choice."),
-            click.option("--plan", type=PLAN_FILE, metavar="FILE", help="A mount plan (YAML, TOML, JSON) of your own."),
+            plan_option,
+            agent_options,
             click.option(
                 "-C", "--directory", type=click.Path(exists=True, file_okay=False), help="Work in this directory."
-            ),
-            click.option(
-                "--backend", type=click.Choice(["asyncio", "trio"]), default="asyncio", help="The event loop to run on."
             ),
             click.option(
                 "--output-format",
@@ -78,7 +68,6 @@ def run_options(command: F) -> F:
             ),
             click.option("-y", "--yes", is_flag=True, help="Answer every question for permission with yes."),
             click.option("-q", "--quiet", is_flag=True, help="Show the answer, warnings and errors only."),
-            debug_option,
         ]
     ):
         command = option(command)

@@ -13,13 +13,16 @@ from amplifier.cli.sessions.home_folder import find_home, running_folder, sessio
 from amplifier.cli.sessions.store import SessionStore
 
 __all__ = [
+    "PLAN_FILE",
     "GlobalOptions",
+    "agent_options",
     "complete_provider",
     "complete_running",
     "complete_session",
     "debug_option",
     "json_option",
     "open_store",
+    "plan_option",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -80,3 +83,32 @@ def complete_provider(_context: click.Context, _parameter: click.Parameter, inco
 
 
 PLAN_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+def agent_options(command: F) -> F:
+    """Add the options that choose an agent: provider, model and backend."""
+    for option in reversed(
+        [
+            click.option(
+                "-p",
+                "--provider",
+                metavar="NAME",
+                shell_complete=complete_provider,
+                help="Who answers, e.g. anthropic.",
+            ),
+            click.option("-m", "--model", metavar="NAME", help="The model to ask; else the provider's own choice."),
+            click.option(
+                "--backend", type=click.Choice(["asyncio", "trio"]), default="asyncio", help="The event loop to run on."
+            ),
+            debug_option,
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def plan_option(command: F) -> F:
+    """Add ``--plan``."""
+    return click.option("--plan", type=PLAN_FILE, metavar="FILE", help="A mount plan (YAML, TOML, JSON) of your own.")(
+        command
+    )

@@ -8,18 +8,21 @@ from typing import Any
 
 from amplifier.conformance.harness.check_registry import CHECKS, all_clauses
 from amplifier.conformance.harness.mounted_module import Fault
-from amplifier.conformance.report.model import Finding
+from amplifier.conformance.report.outcome import Finding
 from amplifier.conformance.report.source_location import source_location
 
 from .job import Job, replay_token
 
 IMPORT = "import"
 """The name of the step before all checks."""
+IMPORT_HINT = "Let importing the module succeed and end at once; leave work that may fail or take long to mount."
 
 
 def make_finding(fault: Fault, job: Job, *, module_type: str | None, check: str, backend: str | None) -> Finding:
     """Complete a fault by what follows from its clause, its check and the job."""
     clause = all_clauses()[fault.clause]
+    location = fault.location or source_location(job.target, module_type or "tool", clause, fault.cancelled_at)
+    file = None if location is None else job.target.path_of(location)
     return Finding(
         clause=clause.id,
         level=clause.level,
@@ -28,8 +31,9 @@ def make_finding(fault: Fault, job: Job, *, module_type: str | None, check: str,
         backend=backend,
         input=fault.input,
         cancelled_at=fault.cancelled_at,
-        location=fault.location or source_location(job.target, module_type or "tool", clause, fault.cancelled_at),
-        hint=clause.hint,
+        location=location,
+        file=None if file is None else str(file),
+        hint=fault.hint or clause.hint,
         reproduce=_command(job, check, backend, fault.input),
     )
 

@@ -10,11 +10,11 @@ import attrs
 
 from amplifier.conformance.harness.coverage import StepCoverage
 from amplifier.conformance.harness.mounted_module import Fault
-from amplifier.conformance.report.model import Finding
+from amplifier.conformance.report.outcome import Finding
 from amplifier.conformance.target.locate import BACKENDS
 
 from .coverage import Coverage
-from .findings import IMPORT, make_finding
+from .findings import IMPORT, IMPORT_HINT, make_finding
 from .job import Job
 from .worker_process import ABANDONED, WorkerExit
 
@@ -87,7 +87,8 @@ class Results:
         step = self.current_step
         self.finished_steps.append(step)
         if step == IMPORT:
-            self.add_fault(Fault(clause="A1", what="importing it never ended, or ended the process"), IMPORT)
+            what = "importing it never ended, or ended the process"
+            self.add_fault(Fault(clause="A1", what=what, hint=IMPORT_HINT), IMPORT)
             return
         self.notes.append(f"the check {step} could not be completed: its process was ended")
         if ended.returncode != ABANDONED:
@@ -97,4 +98,9 @@ class Results:
                 f"it ended or stopped the process that ran it ({how}); a module must do neither. {ended.stderr[-300:]}"
             )
             check, _, backend = step.partition(":")
-            self.add_fault(Fault(clause="A17", what=what.strip()), check, backend)
+            hint = (
+                None
+                if killed
+                else "Let no call end the process: no os._exit, sys.exit or signal, and no crash of an extension."
+            )
+            self.add_fault(Fault(clause="A17", what=what.strip(), hint=hint), check, backend)

@@ -15,7 +15,7 @@ from amplifier.conformance.harness.coverage import StepCoverage
 from amplifier.conformance.harness.guess_config import find_working_config
 from amplifier.conformance.harness.mounted_module import CheckContext, Fault, MountFailed
 from amplifier.conformance.harness.typical_use import schema_of
-from amplifier.conformance.report.model import Finding
+from amplifier.conformance.report.outcome import Finding
 from amplifier.conformance.target.load import LoadedTarget
 from amplifier.conformance.target.source_literals import choices_in, inputs_in, texts_in
 from amplifier.errors import MissingExtraError

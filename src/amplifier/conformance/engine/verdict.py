@@ -7,8 +7,10 @@ import attrs
 from amplifier.conformance.harness.check_registry import CHECKS
 from amplifier.conformance.harness.coverage import DECLINED
 from amplifier.conformance.harness.mounted_module import Fault
-from amplifier.conformance.report.model import ClauseOutcome, Finding, Report, Verdict
+from amplifier.conformance.report.model import Report, Verdict
+from amplifier.conformance.report.outcome import ClauseOutcome, Finding
 from amplifier.conformance.target.locate import BACKENDS
+from amplifier.conformance.target.missing_package import missing_package_hint
 from amplifier.contracts import Clause, clauses_for
 from amplifier.errors import ModuleLoadError
 
@@ -36,7 +38,8 @@ def make_report(results: Results, profile: str) -> Report:
     notes = [*results.notes, *_unexamined(results, outcomes, profile)]
     if verdict == "unchecked" and profile != "static":
         for backend, reason in results.unmounted.items():
-            notes.append(f"it could not be mounted on {backend}: {reason}; give the configuration it needs")
+            advice = missing_package_hint(target, reason) or "give the configuration it needs"
+            notes.append(f"it could not be mounted on {backend}: {reason}; {advice}")
     return Report(
         module=target.module_id,
         type=results.module_type,
@@ -48,6 +51,7 @@ def make_report(results: Results, profile: str) -> Report:
         clauses=outcomes,
         limitations=[f"declares that it does not run on {name}" for name in BACKENDS if name not in results.backends],
         notes=notes,
+        selected=job.only if job.replay is None else [job.replay.rpartition(":")[0]],
     )
 
 

@@ -21,12 +21,13 @@ from amplifier.conformance.checks import all_checks as _all_checks  # noqa: F401
 from amplifier.conformance.harness.cpu_clock import cpu_wait
 from amplifier.conformance.harness.mounted_module import Fault
 from amplifier.conformance.harness.resources.snapshot import mark_descendants
-from amplifier.conformance.report.model import Finding
+from amplifier.conformance.report.outcome import Finding
 from amplifier.conformance.target.load import load
+from amplifier.conformance.target.missing_package import missing_package_hint
 from amplifier.loading._alias_advice import advise_on_alias
 from amplifier.models import from_json
 
-from .findings import IMPORT, make_finding
+from .findings import IMPORT, IMPORT_HINT, make_finding
 from .job import Job
 from .step_runner import Emit, Runner
 from .worker_process import ABANDONED
@@ -58,11 +59,9 @@ def main() -> int:
     try:
         loaded = load(job.target, job.config, job.plan)
     except BaseException as error:  # noqa: BLE001 — third-party code: importing may raise anything, exit included
-        fault = Fault(
-            clause="A1",
-            what=advise_on_alias(f"it cannot be imported: {type(error).__name__}: {error}", error),
-            location=job.target.location_of(error),
-        )
+        what = advise_on_alias(f"it cannot be imported: {type(error).__name__}: {error}", error)
+        hint = missing_package_hint(job.target, what) or IMPORT_HINT
+        fault = Fault(clause="A1", what=what, location=job.target.location_of(error), hint=hint)
         finding = make_finding(fault, job, module_type=job.target.module_type, check=IMPORT, backend=None)
         emit({"finding": attrs.asdict(finding)})
     else:

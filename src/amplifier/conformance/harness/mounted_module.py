@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import signal
 import threading
-import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
@@ -20,6 +19,7 @@ import attrs
 
 from amplifier.conformance.harness.calls.outcome import CALL_SECONDS, Outcome, call_with_deadline
 from amplifier.conformance.harness.resources.private_directories import fill_placeholders, private_directories
+from amplifier.conformance.report.cancellation_advice import cancellation_hint
 from amplifier.conformance.target.load import LoadedTarget
 from amplifier.contracts import CONTRACTS, clauses_for
 from amplifier.kernel import AmplifierSession
@@ -43,13 +43,18 @@ _hanging_cleanups: set[str] = set()
 
 @attrs.frozen(kw_only=True)
 class Fault:
-    """A broken clause as a check found it; the controller makes a `Finding` of it."""
+    """A broken clause as a check found it; the controller makes a `Finding` of it.
+
+    Attributes:
+        hint: How to fix it, where what was seen allows better advice than that of the clause.
+    """
 
     clause: str
     what: str
     input: Any = None
     cancelled_at: str | None = None
     location: str | None = None
+    hint: str | None = None
 
 
 class MountFailed(Exception):
@@ -308,12 +313,16 @@ class CheckContext:
         cancelled_at: str | None = None,
         location: str | None = None,
         error: BaseException | None = None,
+        hint: str | None = None,
     ) -> None:
         """Report a broken clause; an error that the module raised gives the location."""
+        cancelled_at = cancelled_at or None
+        if clause in ("A7", "A8") and hint is None:
+            hint = cancellation_hint(self.loaded.target, clause, cancelled_at, error)
         if location is None and error is not None:
             location = self.location_of(error)
         self.faults.append(
-            Fault(clause=clause, what=what, input=given, cancelled_at=cancelled_at or None, location=location)
+            Fault(clause=clause, what=what, input=given, cancelled_at=cancelled_at, location=location, hint=hint)
         )
 
     def expect(self, condition: object, clause: str, what: str, **details: Any) -> bool:
@@ -328,17 +337,13 @@ class CheckContext:
 
     def location_of(self, error: BaseException) -> str | None:
         """The innermost line of the module in a traceback."""
-        location = None
-        for frame, line in traceback.walk_tb(error.__traceback__):
-            if self.loaded.target.owns(frame.f_code.co_filename):
-                location = f"{Path(frame.f_code.co_filename).name}:{line}"
-        return location
+        return self.loaded.target.location_of(error)
 
     def line_of(self, frame: FrameType | None) -> str | None:
         """The innermost line of the module on a call stack."""
         while frame is not None:
             if self.loaded.target.owns(frame.f_code.co_filename):
-                return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+                return self.loaded.target.location_at(frame.f_code.co_filename, frame.f_lineno)
             frame = frame.f_back
         return None
 

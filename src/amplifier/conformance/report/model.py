@@ -5,65 +5,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
-from attrs import Factory, define, frozen
+from attrs import Factory, define
 
-Status = Literal["kept", "broken", "not_applicable", "not_checked"]
+from amplifier._json import visible_text
+
+from .causes import Cause, causes_of
+from .outcome import ClauseOutcome, Finding
+from .text import Paint, cause_lines, clause_lines, id_ranges, no_paint, paragraph
+
 Verdict = Literal["conforms", "violations", "unchecked"]
 
 FORMAT = 1
 """Version of the JSON form; a change that readers would notice gets another number."""
-
-
-@frozen(kw_only=True)
-class Finding:
-    """One broken promise, with everything an author needs to reproduce and to fix it.
-
-    Attributes:
-        clause: The id of the clause.
-        level: ``required`` or ``recommended``.
-        what: What happened, against what was promised.
-        check: The check that saw it.
-        backend: Where; None when nothing was run.
-        input: The smallest input that shows it, as JSON values; None if there is none.
-        cancelled_at: The await at which the call was cancelled, ``file:line function``.
-        location: Where in the module to look, ``file:line``.
-        hint: How to fix it.
-        reproduce: The command that reproduces exactly this finding.
-    """
-
-    clause: str
-    level: str
-    what: str
-    check: str
-    backend: str | None = None
-    input: Any = None
-    cancelled_at: str | None = None
-    location: str | None = None
-    hint: str = ""
-    reproduce: str = ""
-
-
-@frozen(kw_only=True)
-class ClauseOutcome:
-    """What became of one clause.
-
-    Attributes:
-        status: ``kept`` as far as was examined; ``broken``; ``not_applicable`` to this module; ``not_checked`` when it
-            was not examined, and the notes of the report state why.
-        how: How it was examined.
-        backends: Where; empty when that took no running.
-    """
-
-    id: str
-    level: str
-    text: str
-    law: str | None
-    status: Status
-    how: list[str] = Factory(list)
-    backends: list[str] = Factory(list)
-    findings: list[Finding] = Factory(list)
 
 
 @define(kw_only=True)
@@ -80,6 +35,7 @@ class Report:
         clauses: Every clause that a module of this type is bound by.
         limitations: What the module itself declares not to do.
         notes: What limits this result.
+        selected: The clauses and checks that the caller restricted the examination to; empty for all.
         seconds: How long it took.
     """
 
@@ -93,6 +49,7 @@ class Report:
     clauses: list[ClauseOutcome] = Factory(list)
     limitations: list[str] = Factory(list)
     notes: list[str] = Factory(list)
+    selected: list[str] = Factory(list)
     seconds: float = 0.0
     format: int = FORMAT
 
@@ -107,22 +64,94 @@ class Report:
         return [found for found in self._findings() if found.level != "required"]
 
     @property
+    def causes(self) -> list[Cause]:
+        """All findings, those of one cause together, violations first."""
+        return causes_of(self._findings())
+
+    @property
     def ok(self) -> bool:
         """Whether the module conforms."""
         return self.verdict == "conforms"
 
     @property
+    def summary(self) -> str:
+        """The verdict on the module in one line."""
+        required, recommended = self._broken("required"), self._broken("recommended")
+        parts = [f"it breaks {_counted(len(required), 'required clause')}"] if required else []
+        parts += [_counted(len(recommended), "recommendation")] if recommended else []
+        if self.verdict == "unchecked":
+            parts.insert(0, "too little of it could be examined")
+        return "; ".join([f"{self.module} ({self.type}): {self.verdict}", *parts])
+
+    @property
     def counts(self) -> str:
-        """How many clauses are kept, how many were not examined, and how much was found, in words."""
+        """How many clauses are kept, how many were not examined, and how many causes were found, in words."""
         kept = sum(outcome.status == "kept" for outcome in self.clauses)
-        missed = sum(outcome.status == "not_checked" for outcome in self.clauses)
+        missed = len(self.unexamined)
         parts = [f"{kept} of {len(self.clauses)} clauses kept", *([f"{missed} not examined"] if missed else [])]
-        for found, noun in ((self.violations, "violation"), (self.recommendations, "recommendation")):
-            parts.append(f"{len(found)} {noun}" if len(found) == 1 else f"{len(found)} {noun}s")
+        required = sum(cause.is_required for cause in self.causes)
+        parts += [_counted(required, "violation"), _counted(len(self.causes) - required, "recommendation")]
         return ", ".join(parts)
+
+    @property
+    def run(self) -> str:
+        """How the module was examined, in words."""
+        where = " and ".join(self.backends)
+        profile = "only read" if self.profile == "static" else f"{self.profile} on {where or 'no backend'}"
+        return f"{profile}, seed {self.seed}, {self.seconds:.1f} s"
+
+    @property
+    def unexamined(self) -> list[str]:
+        """The ids of the clauses that were not examined."""
+        return [outcome.id for outcome in self.clauses if outcome.status == "not_checked"]
+
+    @property
+    def limits(self) -> list[str]:
+        """What was not examined and why, and whatever else limits the result, as sentences."""
+        sentences = []
+        if self.unexamined:
+            because = ""
+            if self.selected:
+                because = f"; only {', '.join(self.selected)} was asked for"
+            elif self.profile == "static":
+                because = "; --static runs nothing of the module"
+            sentences.append(f"not examined: {id_ranges(self.unexamined)}{because}")
+        return [
+            *sentences,
+            *(f"limitation: {text}" for text in self.limitations),
+            *(f"note: {text}" for text in self.notes),
+        ]
+
+    def lines(self, *, verbose: bool = False, width: int | None = None, paint: Paint = no_paint) -> list[str]:
+        """The report as text: the verdict, the broken clauses, the findings, what was not examined, the counts.
+
+        Args:
+            verbose: List kept and unexamined clauses, too.
+            width: Wrap lines that are longer; commands to copy are not wrapped.
+            paint: Colours words.
+        """
+        colour: Literal["red", "green", "yellow"] = "yellow"
+        if self.verdict != "unchecked":
+            colour = "green" if self.ok else "red"
+        first, *more = paragraph(visible_text(self.summary), width=width, hanging="  ")
+        lines = [first.replace(self.verdict, paint(self.verdict, colour), 1), *more]
+        lines += _section(clause_lines(self._broken(), width=width, paint=paint))
+        for cause in self.causes:
+            lines += _section(cause_lines(cause, width=width, paint=paint))
+        limits = [line for text in self.limits for line in paragraph(visible_text(text), width=width, hanging="  ")]
+        lines += _section(limits)
+        if verbose:
+            others = [outcome for outcome in self.clauses if outcome.status != "broken"]
+            lines += _section(clause_lines(others, width=width, paint=paint))
+        return [*lines, "", *paragraph(f"{self.counts} ({self.run})", width=width, hanging="  ")]
 
     def _findings(self) -> list[Finding]:
         return [found for outcome in self.clauses for found in outcome.findings]
+
+    def _broken(self, level: str | None = None) -> list[ClauseOutcome]:
+        broken = [outcome for outcome in self.clauses if outcome.status == "broken"]
+        wanted = sorted(broken, key=lambda outcome: outcome.level != "required")
+        return [outcome for outcome in wanted if level in (None, outcome.level)]
 
     def raise_if_broken(self) -> None:
         """Do nothing if the module conforms.
@@ -134,45 +163,12 @@ class Report:
             raise AssertionError(str(self))
 
     def __str__(self) -> str:
-        run = f"{self.profile}, seed {self.seed}, {self.seconds:.1f} s"
-        lines = [
-            f"{self.module} ({self.type}, {self.source}): {self.verdict}",
-            f"  {self.counts} ({run})",
-        ]
-        for found in [*self.violations, *self.recommendations]:
-            lines += ["", *described(found)]
-        lines += [f"  limitation: {text}" for text in self.limitations]
-        lines += [f"  note: {text}" for text in self.notes]
-        return "\n".join(lines)
+        return "\n".join(self.lines())
 
 
-STATUS_WORDS: dict[Status, str] = {
-    "kept": "kept",
-    "broken": "broken",
-    "not_applicable": "not applicable",
-    "not_checked": "not examined",
-}
-"""The words for each status in texts for people."""
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def described(found: Finding) -> list[str]:
-    """A finding in lines of text."""
-    rank = "" if found.level == "required" else " (recommended)"
-    lines = [f"  {found.clause}{rank}: {found.what}"]
-    lines += [f"    on {found.backend}"] if found.backend else []
-    return lines + [f"    {label}: {text}" for label, text in details(found, 300).items()]
-
-
-def details(found: Finding, longest_input: int) -> dict[str, str]:
-    """What is known about a finding besides its clause, what happened and where, as texts by their labels."""
-    given = None if found.input is None else repr(found.input)
-    if given is not None and len(given) > longest_input:
-        given = f"{given[: longest_input - 40]}… ({len(given)} characters)"
-    texts = {
-        "input": given,
-        "cancelled at": found.cancelled_at,
-        "look at": found.location,
-        "fix": found.hint,
-        "reproduce": found.reproduce,
-    }
-    return {label: text for label, text in texts.items() if text}
+def _section(lines: list[str]) -> list[str]:
+    return ["", *lines] if lines else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path, PurePath
 
 from amplifier.conformance.target.locate import Target, parsed
 from amplifier.contracts import Clause
@@ -19,9 +20,10 @@ _MAIN_FUNCTIONS: dict[str, tuple[str, ...]] = {
 
 
 def source_location(subject: Target, module_type: str, clause: Clause, cancelled_at: str | None) -> str | None:
-    """The line to look at, ``file:line``: where the call was cancelled, else the function that keeps the promise."""
-    if cancelled_at is not None and ".py:" in cancelled_at:
-        return cancelled_at.partition(" ")[0].rpartition("/")[2]
+    """The line to look at, ``file:line``: the await of the module that was cancelled, else the function that keeps the promise."""
+    at = None if cancelled_at is None else line_in_module(subject, cancelled_at)
+    if at is not None:
+        return subject.location_at(*at)
     for name in (*clause.look_at, *_MAIN_FUNCTIONS[module_type], "mount"):
         if name == "mount":
             mount = subject.definition(subject.attribute)
@@ -33,10 +35,22 @@ def source_location(subject: Target, module_type: str, clause: Clause, cancelled
     return None
 
 
+def line_in_module(subject: Target, spot: str) -> tuple[Path, int] | None:
+    """The file and the line of a spot such as ``folder/file.py:12 function``; None if that is no file of the module."""
+    name, _, line = spot.partition(" ")[0].rpartition(":")
+    if not line.isdigit():
+        return None
+    ends = PurePath(name).parts[-2:]
+    named = [file for file in subject.sources() if file.name == ends[-1]]
+    exact = [file for file in named if file.parts[-2:] == ends]
+    file = next(iter(exact or named), None)
+    return None if file is None else (file, int(line))
+
+
 def _function_named(subject: Target, name: str) -> str | None:
     for file in subject.sources():
         tree = parsed(file)
         for node in ast.walk(tree) if tree is not None else ():
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name:
-                return f"{file.name}:{node.lineno}"
+                return subject.location_at(file, node.lineno)
     return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import importlib.machinery
 import os
+import re
 import sys
 import tomllib
 import traceback
@@ -31,15 +32,20 @@ _PREFIXES = ("amplifier_module_", "amplifier-module-")
 
 @attrs.frozen(kw_only=True)
 class Definition:
-    """A function or assignment found in a syntax tree."""
+    """A function or assignment found in a syntax tree.
+
+    Attributes:
+        folder: The folder that its location is relative to.
+    """
 
     node: ast.AST
     file: Path
+    folder: Path
 
     @property
     def location(self) -> str:
         """``file:line``."""
-        return f"{self.file.name}:{getattr(self.node, 'lineno', 1)}"
+        return f"{_relative(self.file, self.folder)}:{getattr(self.node, 'lineno', 1)}"
 
 
 @attrs.frozen(kw_only=True)
@@ -87,8 +93,23 @@ class Target:
         location = None
         for frame, line in traceback.walk_tb(error.__traceback__):
             if self.owns(frame.f_code.co_filename):
-                location = f"{Path(frame.f_code.co_filename).name}:{line}"
+                location = self.location_at(frame.f_code.co_filename, line)
         return location
+
+    def location_at(self, filename: str | Path, line: int) -> str:
+        """A line of one of the module's files, ``file:line``; the file is relative to the module's folder."""
+        return f"{_relative(Path(filename), self.folder)}:{line}"
+
+    def path_of(self, location: str) -> Path | None:
+        """The file of a location, of the module itself or its pyproject.toml; None if there is no such file."""
+        name = re.sub(r":\d+$", "", location)
+        if self.project is not None and name == self.project.name:
+            return self.project
+        file = self.folder / name
+        if file.is_file():
+            return file
+        same = [each for each in self.sources() if each.name == name]
+        return same[0] if len(same) == 1 else None
 
     def sources(self) -> list[Path]:
         """The module's Python files."""
@@ -96,7 +117,7 @@ class Target:
 
     def definition(self, name: str) -> Definition | None:
         """Where a module-level name is defined, followed through relative imports; None if that cannot be read."""
-        return _find_definition(name, self.file, set())
+        return _find_definition(name, self.file, self.folder, set())
 
     def constant(self, name: str) -> Any:
         """The constant assigned to a module-level name; None if there is none."""
@@ -253,7 +274,9 @@ def _package_in(folder: Path) -> Path | None:
         preferred = [each for each in packages if each.parent.name.startswith(_PREFIXES)]
         if preferred or packages:
             return (preferred or packages)[0]
-    singles = [each for each in sorted(folder.glob("*.py")) if _find_definition("mount", each, set()) is not None]
+    singles = [
+        each for each in sorted(folder.glob("*.py")) if _find_definition("mount", each, folder, set()) is not None
+    ]
     return singles[0] if len(singles) == 1 else None
 
 
@@ -263,6 +286,10 @@ def _file_of(base: Path, import_name: str) -> Path | None:
         if candidate.is_file():
             return candidate.resolve()
     return None
+
+
+def _relative(file: Path, folder: Path) -> str:
+    return file.relative_to(folder).as_posix() if folder in file.parents else file.name
 
 
 def _id_from(name: str) -> str:
@@ -282,23 +309,23 @@ def parsed(file: Path) -> ast.Module | None:
         return None
 
 
-def _find_definition(name: str, file: Path, seen: set[tuple[Path, str]]) -> Definition | None:
+def _find_definition(name: str, file: Path, folder: Path, seen: set[tuple[Path, str]]) -> Definition | None:
     tree = parsed(file)
     if tree is None or (file, name) in seen:
         return None
     seen.add((file, name))
     for node in _module_level(tree.body):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and node.name == name:
-            return Definition(node=node, file=file)
+            return Definition(node=node, file=file, folder=folder)
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-                return Definition(node=node, file=file)
+                return Definition(node=node, file=file, folder=folder)
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 if (alias.asname or alias.name) == name:
                     source = _imported_file(node, file)
-                    return None if source is None else _find_definition(alias.name, source, seen)
+                    return None if source is None else _find_definition(alias.name, source, folder, seen)
     return None
 
 

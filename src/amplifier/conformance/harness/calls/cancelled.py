@@ -152,7 +152,7 @@ async def _cancel_repeatedly(ctx: CheckContext, variant: _Variant, k: int, nativ
             with ctx.alarm(what=f"{operation.name}, cancelled by {how},"):
                 try:
                     trial = await cancel_at(k, operation.run, mounted, native=native)
-                except Exception as error:  # noqa: BLE001 — foreign code: this is what is being looked for
+                except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 — foreign code: this is what is being looked for
                     worked = where and variant.usual.returned
                     if worked and (await mounted.call(operation.run, mounted)).kind == "raised":
                         break  # the cancellation before this one broke it

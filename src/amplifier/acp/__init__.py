@@ -1,0 +1,18 @@
+"""The Agent Client Protocol: an editor starts the agent as a program and talks to it over standard input and output.
+
+_messages          JSON-RPC messages and errors
+_connection        one client: reading, writing, requests in both directions
+_standard_streams  standard input and output, taken for the protocol
+_params            the parameters of requests
+_agent             the methods of the protocol
+_updates           events of a turn as notifications
+_tool_calls        how tool calls are shown
+_permission        asks the person at the editor
+_host              what the application provides
+"""
+
+from ._agent import serve
+from ._host import SessionHost, StoredSession
+from ._standard_streams import StandardStreams, taken_standard_streams
+
+__all__ = ["SessionHost", "StandardStreams", "StoredSession", "serve", "taken_standard_streams"]

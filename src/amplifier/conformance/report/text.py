@@ -1,0 +1,110 @@
+"""The sections of a report as lines of text, for a terminal or a file. Every text of the module is made inert."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from typing import Literal
+
+from amplifier._json import visible_text
+
+from .causes import Cause
+from .outcome import ClauseOutcome
+from .paths import shown_location
+
+Colour = Literal["red", "green", "yellow", "dim", "bold"]
+Paint = Callable[[str, Colour], str]
+"""Colours a text, or leaves it as it is."""
+
+_INDENT = "  "
+_NARROWEST = 40
+_LONGEST_INPUT = 300
+
+
+def no_paint(text: str, _colour: Colour) -> str:
+    """Leave a text as it is."""
+    return text
+
+
+def clause_lines(outcomes: Iterable[ClauseOutcome], *, width: int | None, paint: Paint = no_paint) -> list[str]:
+    """One line for each clause: what became of it, its id and its promise, cut to the width."""
+    lines = []
+    for outcome in outcomes:
+        status, colour = _status(outcome)
+        promise = visible_text(outcome.text, multiline=False)
+        head = f"{_INDENT}{status:<13}{outcome.id:<4}"
+        if width is not None and len(head) + len(promise) > width:
+            promise = f"{promise[: max(width - len(head) - 1, 1)]}…"
+        lines.append(f"{_INDENT}{paint(f'{status:<13}', colour)}{outcome.id:<4}{promise}")
+    return lines
+
+
+def _status(outcome: ClauseOutcome) -> tuple[str, Colour]:
+    if outcome.status == "broken":
+        return ("broken", "red") if outcome.level == "required" else ("recommended", "yellow")
+    if outcome.status == "kept":
+        return "kept", "green"
+    return "not examined", "dim"
+
+
+def cause_lines(cause: Cause, *, width: int | None = None, paint: Paint = no_paint) -> list[str]:
+    """A cause and what is known about it."""
+    rank = "" if cause.is_required else " (recommended)"
+    head = f"{', '.join(cause.clauses)}{rank}"
+    what = paragraph(f"{head}: {visible_text(cause.first.what)}", width=width, indent=_INDENT, hanging=_INDENT * 2)
+    lines = [what[0].replace(head, paint(head, "red" if cause.is_required else "yellow"), 1), *what[1:]]
+    for label, text in details(cause, _LONGEST_INPUT).items():
+        # A command stays on one line, so that it can be copied.
+        room = None if label == "reproduce" else width
+        entry = f"{label}: {visible_text(text)}"
+        first, *more = paragraph(entry, width=room, indent=_INDENT * 2, hanging=_INDENT * 3)
+        lines += [first.replace(f"{label}:", paint(f"{label}:", "bold"), 1), *more]
+    return lines
+
+
+def details(cause: Cause, longest_input: int) -> dict[str, str]:
+    """What is known about a cause besides its clauses and what happened, as texts by their labels."""
+    first = cause.first
+    given = None if first.input is None else repr(first.input)
+    if given is not None and len(given) > longest_input:
+        given = f"{given[: longest_input - 40]}… ({len(given)} characters)"
+    texts = {
+        "input": given,
+        "on": ", ".join(cause.backends),
+        "cancelled at": first.cancelled_at,
+        "look at": shown_location(first),
+        "fix": " ".join(cause.hints),
+        "found by": ", ".join(cause.checks) if len(cause.checks) > 1 else "",
+        "reproduce": first.reproduce,
+    }
+    return {label: text for label, text in texts.items() if text}
+
+
+def paragraph(text: str, *, width: int | None, indent: str = "", hanging: str = "") -> list[str]:
+    """A text in lines that are no wider than the width; every line but the first gets the hanging indent."""
+    lines: list[str] = []
+    for line in text.splitlines() or [""]:
+        start = hanging if lines else indent
+        if width is None:
+            lines.append(f"{start}{line}")
+            continue
+        lines += textwrap.wrap(
+            line,
+            max(width, _NARROWEST),
+            initial_indent=start,
+            subsequent_indent=hanging,
+            break_on_hyphens=False,
+        )
+    return lines
+
+
+def id_ranges(ids: Sequence[str]) -> str:
+    """Clause ids in few words: ``A1 to A3, T5``."""
+    numbered = [(found[1], int(found[2])) for each in ids if (found := re.fullmatch(r"([A-Z]+)(\d+)", each))]
+    parts = []
+    for _, members in groupby(enumerate(numbered), key=lambda pair: (pair[1][0], pair[1][1] - pair[0])):
+        run = [f"{letter}{number}" for _, (letter, number) in members]
+        parts += run if len(run) < 3 else [f"{run[0]} to {run[-1]}"]
+    return ", ".join(parts)

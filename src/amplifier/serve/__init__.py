@@ -1,0 +1,23 @@
+"""An agent behind HTTP: OpenAI's chat completions, AG-UI, a session API and a chat page, as one ASGI application.
+
+    _application    puts everything together; the one to call
+    _guard          host, origin and token of every request
+    _limits         sizes, numbers and times; reading of bodies
+    _turns          how many turns run, and how they end at shutdown
+    _agents         makes and checks sessions
+    _openai_chat    /v1/chat/completions, /v1/models
+    _ag_ui          /ag-ui
+    session_api     /api/sessions
+    _page           /, with the files in chat_page
+    _servers        uvicorn on asyncio, hypercorn on trio
+
+Needs the packages of the extra ``serve``.
+"""
+
+from ._agents import SessionFactory, SessionRequest
+from ._application import Application, application
+from ._limits import Limits
+from ._servers import run_server
+from .session_api import SessionStorage
+
+__all__ = ["Application", "Limits", "SessionFactory", "SessionRequest", "SessionStorage", "application", "run_server"]

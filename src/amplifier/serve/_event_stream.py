@@ -1,0 +1,112 @@
+"""Responses that take as long as a turn: server-sent events, and the end of the turn when the client leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import orjson
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from ._problems import problem_of
+
+__all__ = ["ClientLeft", "EventStream", "LongResponse", "event"]
+
+_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),  # a proxy that collected the events would hold them back
+]
+
+
+class ClientLeft(Exception):
+    """The client does not take what is sent."""
+
+
+def event(data: Any, *, name: str | None = None, event_id: int | None = None) -> bytes:
+    """One server-sent event with JSON, which has no line breaks."""
+    text = data.encode() if isinstance(data, str) else orjson.dumps(data, default=str)
+    head = "" if event_id is None else f"id: {event_id}\n"
+    head += "" if name is None else f"event: {name}\n"
+    return head.encode() + b"data: " + text + b"\n\n"
+
+
+class EventStream:
+    """Sends events; the response begins with the first one, so that an error before it has a status of its own."""
+
+    def __init__(self, send: Send, seconds: float) -> None:
+        self._send = send
+        self._seconds = seconds
+        self.has_begun = False
+
+    async def begin(self) -> None:
+        """Send the head of the response, once."""
+        if not self.has_begun:
+            self.has_begun = True
+            await self._bounded({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
+
+    async def write(self, data: bytes) -> None:
+        """Send events; waits while the client is slow.
+
+        Raises:
+            ClientLeft: It did not take them in time, or has closed the connection.
+        """
+        await self.begin()
+        await self._bounded({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self) -> None:
+        """End the response."""
+        await self.begin()
+        await self._bounded({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _bounded(self, message: dict[str, Any]) -> None:
+        try:
+            with anyio.fail_after(self._seconds):
+                await self._send(message)
+        except (TimeoutError, OSError):
+            raise ClientLeft from None
+
+
+class LongResponse(Response):
+    """Runs work for as long as the client stays; a client that leaves cancels it.
+
+    Args:
+        work: Gets the stream to write to, or returns a response if it has written nothing.
+        seconds: For the client to take one event.
+    """
+
+    def __init__(self, work: Callable[[EventStream], Awaitable[Response | None]], seconds: float) -> None:
+        super().__init__()
+        self._work = work
+        self._seconds = seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the work beside a task that waits for the client to leave."""
+        stream = EventStream(send, self._seconds)
+        answer: Response | None = None
+        has_left = False
+        async with anyio.create_task_group() as group:
+
+            async def watch() -> None:
+                nonlocal has_left
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+                has_left = True
+                group.cancel_scope.cancel()
+
+            group.start_soon(watch)
+            try:
+                answer = await self._work(stream)
+            except ClientLeft:
+                has_left = True
+            except Exception as error:  # noqa: BLE001  # here, because the group would wrap it; a session runs third-party code
+                answer = problem_of(error).response()
+            group.cancel_scope.cancel()
+        if has_left:
+            return
+        if stream.has_begun:
+            await stream.end()
+        elif answer is not None:
+            await answer(scope, receive, send)

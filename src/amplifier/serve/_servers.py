@@ -1,0 +1,82 @@
+"""Runs the application on a socket: uvicorn on asyncio, hypercorn on trio; both end when an event is set."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import anyio
+
+from amplifier.contracts._containment import running_asyncio_loop
+
+from ._application import Application
+
+__all__ = ["run_server"]
+
+
+async def run_server(app: Application, listening: socket.socket, stop: anyio.Event) -> None:
+    """Serve until ``stop`` is set; then let turns end within their time, close the connections and the sessions.
+
+    Args:
+        app: The application.
+        listening: A socket that is bound.
+        stop: Ends the server.
+    """
+    closing = anyio.Event()
+
+    async def shut_down() -> None:
+        await stop.wait()
+        await app.shut_down()
+        closing.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(shut_down)
+        if running_asyncio_loop() is None:
+            await _run_hypercorn(app, listening, closing)
+        else:
+            await _run_uvicorn(app, listening, closing)
+        group.cancel_scope.cancel()
+
+
+async def _run_uvicorn(app: Application, listening: socket.socket, closing: anyio.Event) -> None:
+    import uvicorn  # noqa: PLC0415  # only on asyncio
+
+    class Server(uvicorn.Server):
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield  # the command handles signals, on both backends alike
+
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        lifespan="on",
+        timeout_graceful_shutdown=1,
+        server_header=False,
+        ws="none",
+    )
+    server = Server(config)
+
+    async def watch() -> None:
+        await closing.wait()
+        server.should_exit = True
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(watch)
+        await server.serve(sockets=[listening])
+        group.cancel_scope.cancel()
+
+
+async def _run_hypercorn(app: Application, listening: socket.socket, closing: anyio.Event) -> None:
+    import hypercorn.trio  # noqa: PLC0415  # only on trio
+    from hypercorn.config import Config  # noqa: PLC0415
+
+    config = Config()
+    config.bind = [f"fd://{listening.detach()}"]
+    config.accesslog = None
+    config.loglevel = "WARNING"
+    config.include_server_header = False
+    config.graceful_timeout = 1.0
+    config.startup_timeout = config.shutdown_timeout = 60.0
+    await hypercorn.trio.serve(app, config, shutdown_trigger=closing.wait)  # type: ignore[arg-type]

@@ -1,0 +1,47 @@
+"""Sessions for editors and clients over HTTP: the plan with the client's MCP servers, the working directory, the records."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from amplifier.cli.agent.served_sessions import ServedSessions
+from amplifier.cli.sessions.store import SessionStore
+from amplifier.cli.terminal.display import Display
+from amplifier.cli.terminal.output import StandardStreams
+
+SERVERS = {"files": {"command": "serve"}, "web": {"url": "https://example.org"}}
+
+
+def made(home, workdir, plan, tools):
+    content = json.loads(Path(plan).read_text())
+    (workdir / "plan.json").write_text(json.dumps({**content, "tools": tools}))
+    sessions = ServedSessions(
+        store=SessionStore(home / "sessions"),
+        display=Display(StandardStreams(), "text", quiet=True),
+        available=frozenset({"tool-mcp"}),
+        plan=workdir / "plan.json",
+    )
+    assert sessions.has_mcp
+    return sessions.make("one", workdir, SERVERS, None, is_resumed=False)
+
+
+def test_servers_of_the_client_are_added_as_the_module_tool_mcp(home, workdir, plan):
+    session = made(home, workdir, plan, ["tool-todo"])
+    assert session.config["tools"] == ["tool-todo", {"module": "tool-mcp", "config": {"servers": SERVERS}}]
+    assert session.coordinator.get_capability("session.working_dir") == str(workdir)
+
+
+@pytest.mark.parametrize("key", ["servers", "mcpServers"])
+def test_servers_of_the_plan_win_over_those_of_the_client(key, home, workdir, plan):
+    own = {"files": {"command": "mine"}}
+    session = made(home, workdir, plan, [{"module": "tool-mcp", "config": {key: own, "share": False}}])
+    (entry,) = session.config["tools"]
+    assert entry["config"] == {"servers": {**SERVERS, **own}, "share": False}
+
+
+def test_plan_that_names_the_module_only_gets_the_servers(home, workdir, plan):
+    (entry,) = made(home, workdir, plan, ["tool-mcp"]).config["tools"]
+    assert entry == {"module": "tool-mcp", "config": {"servers": SERVERS}}

@@ -1,0 +1,105 @@
+"""The report as text: the order of its sections, one entry for each cause, its width, inert texts."""
+
+from __future__ import annotations
+
+from amplifier.conformance.report.text import id_ranges
+from tests.conformance.report.reports import HOSTILE, finding, report
+
+WORST = finding("T5", what="execute raised KeyError: 'text'", input={"text": 1}, location="x.py:7")
+
+
+def test_sections_come_in_order_and_kept_clauses_are_left_out():
+    mild = finding("T13", level="recommended", what="it prints")
+    shown = report(mild, WORST, missed=("T8", "T9", "T10"), notes=["mount declined"]).lines()
+    assert shown == [
+        "tool-x (tool): violations; it breaks 1 required clause; 1 recommendation",
+        "",
+        "  broken       T5  Any JSON object given to execute gets a ToolResult back, however wrong its keys and values.",
+        "  recommended  T13 What the tool has to report goes to the logging module; nothing is printed.",
+        "",
+        "  T5: execute raised KeyError: 'text'",
+        "    input: {'text': 1}",
+        "    on: asyncio",
+        "    look at: x.py:7",
+        "    fix: fix T5",
+        "    reproduce: amplifier module validate x --only T5",
+        "",
+        "  T13 (recommended): it prints",
+        "    on: asyncio",
+        "    fix: fix T13",
+        "    reproduce: amplifier module validate x --only T13",
+        "",
+        "not examined: T8 to T10",
+        "note: mount declined",
+        "",
+        "32 of 37 clauses kept, 3 not examined, 1 violation, 1 recommendation (quick on asyncio and trio, seed 0, 1.2 s)",
+    ]
+
+
+def test_verbose_lists_every_other_clause_with_its_status():
+    shown = report(WORST, missed=("T8",)).lines(verbose=True)
+    assert sum(line.startswith("  kept ") for line in shown) == 35
+    assert [line for line in shown if line.startswith("  not examined ")] == [
+        f"  not examined T8  {next(each.text for each in report().clauses if each.id == 'T8')}"
+    ]
+
+
+def test_a_module_without_findings_gets_a_verdict_and_its_counts():
+    shown = report().lines()
+    assert shown[0] == "tool-x (tool): conforms"
+    assert shown[1:2] == [""]
+    assert len(shown) == 3
+
+
+def test_the_reason_for_unexamined_clauses_is_given():
+    assert "not examined: T8; only T5 was asked for" in report(missed=("T8",), selected=["T5"]).lines()
+    assert "not examined: T8; --static runs nothing of the module" in report(missed=("T8",), profile="static").lines()
+
+
+def test_findings_of_one_cause_are_shown_once_and_name_all_checks_backends_and_clauses():
+    same = {"what": "execute raised KeyError: 'text'", "location": "x.py:7"}
+    shown = report(
+        finding("T5", **same, check="tool.one", backend="asyncio, trio"),
+        finding("T5", **same, check="tool.two", backend="trio"),
+        finding("T6", **same, check="tool.three", backend="asyncio"),
+        finding("T6", what="another", location="x.py:7"),
+    )
+    entries = [line for line in shown.lines() if "KeyError" in line]
+    assert entries == ["  T5, T6: execute raised KeyError: 'text'"]
+    text = str(shown)
+    assert "    on: asyncio, trio\n" in text
+    assert "    found by: tool.one, tool.two, tool.three\n" in text
+    assert "    fix: fix T5 fix T6\n" in text
+    assert "2 violations, 0 recommendations" in text
+
+
+def test_lines_fit_the_width_but_commands_can_be_copied():
+    long = finding(what="word " * 60, location="x.py:7", hint="word " * 60, reproduce=f"amplifier {'x' * 100}")
+    for width in (80, 60, 40):
+        shown = report(long, notes=["note " * 40]).lines(width=width, verbose=True)
+        too_long = [line for line in shown if len(line) > width]
+        assert too_long == [f"    reproduce: amplifier {'x' * 100}"]
+
+
+def test_no_text_of_the_module_reaches_the_terminal_as_it_is_or_starts_a_line():
+    found = finding(what=HOSTILE, input=HOSTILE, hint=HOSTILE, location=f"{HOSTILE}.py:7", reproduce=HOSTILE)
+    for width in (None, 80):
+        text = "\n".join(report(found, module=HOSTILE, notes=[HOSTILE], limitations=[HOSTILE]).lines(width=width))
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+        assert not any(line.startswith("::") for line in text.splitlines())
+
+
+def test_colours_do_not_change_the_text():
+    found = report(WORST, missed=("T8",))
+    painted = found.lines(verbose=True, width=80, paint=lambda text, colour: f"<{colour}>{text}</>")
+    plain = "\n".join(painted)
+    for colour in ("red", "green", "yellow", "dim", "bold"):
+        plain = plain.replace(f"<{colour}>", "")
+    assert plain.replace("</>", "") == "\n".join(found.lines(verbose=True, width=80))
+    assert painted[0] == "tool-x (tool): <red>violations</>; it breaks 1 required clause"
+
+
+def test_ids_are_joined_into_ranges():
+    assert id_ranges(["A1", "A2", "A3", "A5", "T1", "T2"]) == "A1 to A3, A5, T1, T2"
+    assert id_ranges([]) == ""

@@ -1,0 +1,69 @@
+"""`amplifier serve` as a process, on either backend, with the scripted agent."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import attrs
+
+from tests._support.terminal import command, environment
+
+PATIENCE = 60.0
+"""Seconds after which something that should have happened has not; only a failing test waits that long."""
+
+
+@attrs.define
+class Server:
+    process: subprocess.Popen[str]
+    address: str
+    token: str
+    log: Path
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE)
+
+
+@contextmanager
+def running(backend: str, plan: str | Path, home: Path, cwd: Path, *options: str) -> Iterator[Server]:
+    """Start the server; at the end it is stopped, and has to end by itself without a traceback."""
+    log = home.parent / "server.log"
+    arguments = command("serve", str(plan), "--backend", backend, "--port", "0", *options)
+    with (
+        log.open("a") as errors,
+        subprocess.Popen(
+            arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=environment(home),
+            cwd=cwd,
+        ) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            lines = [process.stdout.readline() for _ in range(4)]
+            address = re.search(r"Serving on (\S+)", lines[0])
+            assert address is not None, log.read_text()
+            server = Server(process, address[1], lines[3].removeprefix("Token: ").strip(), log)
+            yield server
+            if process.poll() is None:
+                assert server.stop() == 0
+            assert "Traceback" not in log.read_text(), log.read_text()
+        finally:
+            if process.poll() is None:
+                process.kill()
