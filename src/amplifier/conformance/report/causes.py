@@ -52,10 +52,21 @@ class Cause:
 
 def causes_of(findings: Iterable[Finding]) -> list[Cause]:
     """The causes of findings: violations first, then broken recommendations, otherwise in the order of the findings."""
-    groups: dict[tuple[object, ...], list[Finding]] = {}
+    groups: list[list[Finding]] = []
     for found in sorted(findings, key=lambda each: each.level != "required"):
-        groups.setdefault((found.what, found.file, found.location), []).append(found)
-    return [Cause(tuple(group)) for group in groups.values()]
+        group = next((group for group in groups if any(_have_one_cause(found, other) for other in group)), None)
+        if group is None:
+            groups.append([found])
+        else:
+            group.append(found)
+    return [Cause(tuple(group)) for group in groups]
+
+
+def _have_one_cause(one: Finding, other: Finding) -> bool:
+    """Whether the same thing was seen at the same place, or by the same check, which sees it once for several clauses."""
+    if one.what != other.what:
+        return False
+    return (one.file, one.location) == (other.file, other.location) or one.check == other.check
 
 
 def _unique(texts: Iterable[str]) -> list[str]:
