@@ -87,7 +87,7 @@ def _finding(cause: Cause) -> str:
         for label, text in details(cause, _LONGEST_INPUT).items()
     )
     rank = "" if cause.is_required else " (recommended)"
-    head = f"{', '.join(cause.clauses)}{rank}: {cause.first.what}"
+    head = f"{', '.join(cause.clauses)}{rank}: {cause.shown.what}"
     return f'<article class="{level}"><h3>{_text(head)}</h3><dl>{facts}</dl></article>\n'
 
 

@@ -73,6 +73,35 @@ def test_findings_of_one_cause_are_shown_once_and_name_all_checks_backends_and_c
     assert "2 violations, 0 recommendations" in text
 
 
+def test_what_one_check_sees_for_two_clauses_is_one_cause_wherever_they_point():
+    shown = report(
+        finding("A14", what="a handler remains", check="every_module.cleans_up", location="x.py:9"),
+        finding(
+            "T13", what="a handler remains", check="every_module.cleans_up", location="x.py:3", level="recommended"
+        ),
+        finding("T5", what="a handler remains", check="tool.other", location="x.py:20"),
+    )
+    assert [cause.clauses for cause in shown.causes] == [["A14", "T13"], ["T5"]]
+    assert shown.counts == "34 of 37 clauses kept, 2 violations, 1 recommendation"
+
+
+def test_the_smallest_input_of_a_cause_is_shown_with_its_command():
+    same = {"what": "it raised", "location": "x.py:7"}
+    shown = report(
+        finding("T5", **same, check="tool.one", input={"text": "long"}, reproduce="one"),
+        finding("T5", **same, check="tool.two", input={}, reproduce="two"),
+        finding("T5", **same, check="tool.three", input=None, reproduce="three"),
+        finding("T13", **same, check="tool.four", input=0, reproduce="four", level="recommended"),
+    )
+    assert "    input: {}\n    on: asyncio\n    look at: x.py:7\n" in str(shown)
+    assert "    reproduce: two\n" in str(shown)
+
+
+def test_clauses_of_a_module_that_cannot_be_imported_are_not_examined_for_that_reason():
+    shown = report(finding("A1", check="import", backend=None), missed=("T8",))
+    assert "not examined: T8; the module could not be imported" in shown.lines()
+
+
 def test_lines_fit_the_width_but_commands_can_be_copied():
     long = finding(what="word " * 60, location="x.py:7", hint="word " * 60, reproduce=f"amplifier {'x' * 100}")
     for width in (80, 60, 40):

@@ -11,7 +11,7 @@ from .outcome import Finding
 
 @frozen
 class Cause:
-    """One fault, with every finding that shows it; the first one gives the input and the command.
+    """One fault, with every finding that shows it.
 
     Attributes:
         findings: At least one; those against required clauses first.
@@ -20,14 +20,17 @@ class Cause:
     findings: tuple[Finding, ...]
 
     @property
-    def first(self) -> Finding:
-        """The finding to show."""
-        return self.findings[0]
+    def shown(self) -> Finding:
+        """The finding that gives the input and the command: the one of highest rank with the smallest input."""
+        return min(
+            self.findings,
+            key=lambda found: (found.level != "required", found.input is None, len(repr(found.input))),
+        )
 
     @property
     def is_required(self) -> bool:
         """Whether it breaks a required clause."""
-        return self.first.level == "required"
+        return self.findings[0].level == "required"
 
     @property
     def clauses(self) -> list[str]:
@@ -52,10 +55,22 @@ class Cause:
 
 def causes_of(findings: Iterable[Finding]) -> list[Cause]:
     """The causes of findings: violations first, then broken recommendations, otherwise in the order of the findings."""
-    groups: dict[tuple[object, ...], list[Finding]] = {}
+    groups: list[list[Finding]] = []
     for found in sorted(findings, key=lambda each: each.level != "required"):
-        groups.setdefault((found.what, found.file, found.location), []).append(found)
-    return [Cause(tuple(group)) for group in groups.values()]
+        group = next((group for group in groups if any(_have_one_cause(found, other) for other in group)), None)
+        if group is None:
+            groups.append([found])
+        else:
+            group.append(found)
+    return [Cause(tuple(group)) for group in groups]
+
+
+def _have_one_cause(one: Finding, other: Finding) -> bool:
+    """Whether the same thing was seen at the same place, or by the same check, which sees it once for several clauses."""
+    if one.what != other.what:
+        return False
+    same_place = (one.file, one.location) == (other.file, other.location)
+    return same_place or (one.check == other.check and one.clause != other.clause)
 
 
 def _unique(texts: Iterable[str]) -> list[str]:

@@ -31,7 +31,7 @@ def without_commands(lines: Sequence[str]) -> list[str]:
 
 
 def _annotation(cause: Cause) -> str:
-    found = cause.first
+    found = cause.shown
     path = None if found.file is None else repository_path(found.file)
     properties = {} if path is None else {"file": path}
     if path is not None and found.line is not None:

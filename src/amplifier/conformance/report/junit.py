@@ -45,7 +45,7 @@ def _case(report: Report, outcome: ClauseOutcome) -> ElementTree.Element:
     case = _test_case(report, f"{outcome.id} {outcome.text}")
     causes = causes_of(outcome.findings)
     if causes:
-        first = causes[0].first
+        first = causes[0].shown
         path = None if first.file is None else repository_path(first.file)
         if path is not None:
             case.set("file", _text(path))

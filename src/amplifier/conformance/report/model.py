@@ -85,12 +85,12 @@ class Report:
 
     @property
     def counts(self) -> str:
-        """How many clauses are kept, how many were not examined, and how many causes were found, in words."""
+        """How many clauses are kept, how many were not examined, how many required and recommended ones are broken, in words."""
         kept = sum(outcome.status == "kept" for outcome in self.clauses)
         missed = len(self.unexamined)
         parts = [f"{kept} of {len(self.clauses)} clauses kept", *([f"{missed} not examined"] if missed else [])]
-        required = sum(cause.is_required for cause in self.causes)
-        parts += [_counted(required, "violation"), _counted(len(self.causes) - required, "recommendation")]
+        parts.append(_counted(len(self._broken("required")), "violation"))
+        parts.append(_counted(len(self._broken("recommended")), "recommendation"))
         return ", ".join(parts)
 
     @property
@@ -111,7 +111,9 @@ class Report:
         sentences = []
         if self.unexamined:
             because = ""
-            if self.selected:
+            if any(found.check == "import" for found in self._findings()):
+                because = "; the module could not be imported"
+            elif self.selected:
                 because = f"; only {', '.join(self.selected)} was asked for"
             elif self.profile == "static":
                 because = "; --static runs nothing of the module"

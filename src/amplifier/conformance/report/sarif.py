@@ -87,7 +87,7 @@ def _results(report: Report, rules: list[str]) -> list[dict[str, Any]]:
 
 def _message(cause: Cause) -> str:
     facts = [f"{label}: {text}" for label, text in details(cause, _LONGEST_INPUT).items() if label != "look at"]
-    return _text("\n".join([cause.first.what, *facts]))
+    return _text("\n".join([cause.shown.what, *facts]))
 
 
 def _location(file: str, path: str | None, line: int | None) -> dict[str, Any]:

@@ -24,7 +24,8 @@ def source_location(subject: Target, module_type: str, clause: Clause, cancelled
     at = None if cancelled_at is None else line_in_module(subject, cancelled_at)
     if at is not None:
         return subject.location_at(*at)
-    for name in (*clause.look_at, *_MAIN_FUNCTIONS[module_type], "mount"):
+    handlers = _registered_handlers(subject) if module_type == "hook" else []
+    for name in (*clause.look_at, *handlers, *_MAIN_FUNCTIONS[module_type], "mount"):
         if name == "mount":
             mount = subject.definition(subject.attribute)
             found = None if mount is None else mount.location
@@ -45,6 +46,18 @@ def line_in_module(subject: Target, spot: str) -> tuple[Path, int] | None:
     exact = [file for file in named if file.parts[-2:] == ends]
     file = next(iter(exact or named), None)
     return None if file is None else (file, int(line))
+
+
+def _registered_handlers(subject: Target) -> list[str]:
+    """The names of the functions that the source registers as handlers, in order."""
+    names = []
+    for file in subject.sources():
+        tree = parsed(file)
+        for node in ast.walk(tree) if tree is not None else ():
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "register":
+                given = [*node.args[1:2], *(word.value for word in node.keywords if word.arg == "handler")]
+                names += [getattr(each, "attr", None) or getattr(each, "id", "") for each in given]
+    return [name for name in names if name]
 
 
 def _function_named(subject: Target, name: str) -> str | None:

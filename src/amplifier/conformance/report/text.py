@@ -53,7 +53,7 @@ def cause_lines(cause: Cause, *, width: int | None = None, paint: Paint = no_pai
     """A cause and what is known about it."""
     rank = "" if cause.is_required else " (recommended)"
     head = f"{', '.join(cause.clauses)}{rank}"
-    what = paragraph(f"{head}: {visible_text(cause.first.what)}", width=width, indent=_INDENT, hanging=_INDENT * 2)
+    what = paragraph(f"{head}: {visible_text(cause.shown.what)}", width=width, indent=_INDENT, hanging=_INDENT * 2)
     lines = [what[0].replace(head, paint(head, "red" if cause.is_required else "yellow"), 1), *what[1:]]
     for label, text in details(cause, _LONGEST_INPUT).items():
         # A command stays on one line, so that it can be copied.
@@ -66,7 +66,7 @@ def cause_lines(cause: Cause, *, width: int | None = None, paint: Paint = no_pai
 
 def details(cause: Cause, longest_input: int) -> dict[str, str]:
     """What is known about a cause besides its clauses and what happened, as texts by their labels."""
-    first = cause.first
+    first = cause.shown
     given = None if first.input is None else repr(first.input)
     if given is not None and len(given) > longest_input:
         given = f"{given[: longest_input - 40]}… ({len(given)} characters)"
