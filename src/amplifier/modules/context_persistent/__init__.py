@@ -4,10 +4,10 @@
 """
 
 from ._context import PersistentContext
-from ._errors import LogDamagedError, LogLockedError
+from ._errors import LogDamagedError, LogLockedError, UnsafeFolderError
 from ._mount import mount
 from ._options import PersistentOptions
 
-__all__ = ["LogDamagedError", "LogLockedError", "PersistentContext", "PersistentOptions", "mount"]
+__all__ = ["LogDamagedError", "LogLockedError", "PersistentContext", "PersistentOptions", "UnsafeFolderError", "mount"]
 
 __amplifier_module_type__ = "context"
