@@ -18,6 +18,7 @@ import anyio
 import attrs
 import click
 
+from amplifier._json import visible_text
 from amplifier.cli.agent.default_plan import API_KEYS, DEFAULT_TOOLS, OFFLINE_PROVIDER, build_plan
 from amplifier.cli.core.error_messages import error_message
 from amplifier.cli.core.exit_codes import Exit
@@ -90,7 +91,7 @@ def doctor(wanted: str | None, as_json: bool) -> int:
     else:
         for finding in findings:
             mark = click.style(_MARKS[finding.verdict], fg=_COLOURS[finding.verdict])
-            click.echo(f"{mark} {finding.subject:10} {finding.text}")
+            click.echo(f"{mark} {finding.subject:10} {visible_text(finding.text, multiline=False)}")
     return Exit.FAILED if failed else Exit.OK
 
 
