@@ -22,7 +22,12 @@ _NAMESPACES = (
     "--unshare-cgroup-try",
 )
 _NO_PRIVILEGES = ("--cap-drop", "ALL")
-_SYSTEM = ("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc")
+_SYSTEM = (
+    *("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"),
+    # Root stays root outside of its namespace for these files, without any capability: core_pattern runs programs there.
+    *("--ro-bind-try", "/proc/sys", "/proc/sys", "--ro-bind-try", "/proc/sysrq-trigger", "/proc/sysrq-trigger"),
+    *("--ro-bind-try", "/proc/fs", "/proc/fs", "--ro-bind-try", "/proc/driver", "/proc/driver"),
+)
 _NO_MORE_NAMESPACES = ("--disable-userns",)
 """Known to bubblewrap since 0.8."""
 

@@ -14,6 +14,12 @@ from ._options import BashOptions
 # Where other users, other programs and services keep what is theirs.
 _HIDDEN = ("/home", "/root", "/run", "/tmp", "/var/tmp", "/var/lib/docker", "/boot", "/lost+found")
 _HIDDEN_FILES = ("/etc/shadow", "/etc/gshadow", "/etc/shadow-", "/etc/gshadow-", "/etc/sudoers", "/etc/ssh")
+# Programs that people install into their home folder; no credentials among them.
+_TOOLS_OF_HOME = (
+    *(".pyenv", ".rbenv", ".nvm", ".volta", ".asdf", ".sdkman", ".rustup", ".cargo/bin", ".bun/bin", ".deno/bin", "go/bin"),
+    *(".local/bin", ".local/lib", ".local/share/uv", ".local/share/mise", ".local/share/pnpm", ".linuxbrew"),
+    *("miniconda3", "anaconda3", "miniforge3"),
+)
 # Inside of a working directory that is a home folder.
 _SECRETS_OF_HOME = (
     *(
@@ -85,7 +91,7 @@ def find_places(options: BashOptions, workspace: str, temporary: str | None) -> 
         for path in sorted({*secrets, *asked, *state})
         if os.path.lexists(path) and any(_is_below(path, folder) for folder in writable)
     ]
-    readable = [_real(path) for path in options.readable]
+    readable = [_real(path) for path in (*options.readable, *(f"{home}/{name}" for name in _TOOLS_OF_HOME))]
     readable += [folder for folder in os.environ.get("PATH", "").split(os.pathsep) if folder.startswith("/")]
     if options.network:
         readable.append(_real("/etc/resolv.conf"))  # often a link into /run
