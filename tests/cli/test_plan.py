@@ -268,3 +268,48 @@ def test_a_contested_id_is_a_problem_until_one_is_pinned(tmp_path, capsys, monke
     assert code == 1
     assert "claimed by entry point tool-todo of acme 1.0" in captured
     assert checked(tmp_path, capsys, {"module": "tool-todo", "source": {"distribution": "evil"}})[0] == 0
+
+
+def _laughs(first: str, again: str) -> str:
+    """Nine levels, each of which has the one before it nine times: a few hundred bytes stand for 387 million values."""
+    lines = [f"l0: &l0 {first}"]
+    lines += [f"l{level}: &l{level} " + again.format(", ".join([f"*l{level - 1}"] * 9)) for level in range(1, 10)]
+    return "\n".join(lines) + "\n"
+
+
+BOMBS = {
+    "lists": _laughs("[x, x]", "[{}]"),
+    "merge keys": _laughs("{a: x}", "{{<<: [{}]}}"),
+    "a long text": "text: &text " + "x" * 10_000 + "\nmany: [" + ", ".join(["*text"] * 1000) + "]\n",
+}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["plan", "check"], ["plan", "show"], ["run", "hello", "--plan"]],
+    ids=lambda words: words[0] + words[1][:5],
+)
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_aliases_that_expand_to_gigabytes_are_refused(arguments, bomb, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / "home"))
+    file = tmp_path / "plan.yaml"
+    file.write_text(GOOD_FILES["plan.yaml"] + BOMBS[bomb])
+    assert main([*arguments, str(file)]) == (1 if arguments == ["plan", "check"] else 2)
+    assert "with its aliases expanded it has more than 1,000,000 characters" in capsys.readouterr().err
+
+
+def test_an_alias_inside_of_its_own_anchor_is_refused(tmp_path, capsys):
+    file = tmp_path / "plan.yaml"
+    file.write_text("session: &a {orchestrator: *a}\n")
+    assert main(["plan", "check", str(file)]) == 1
+    assert "the alias in line 1 refers to a node that contains it" in capsys.readouterr().err
+
+
+def test_aliases_within_reason_work(tmp_path, capsys):
+    file = tmp_path / "plan.yaml"
+    loop = "{module: loop-basic, config: &common {max_iterations: 3}}"
+    file.write_text(
+        f"session:\n  orchestrator: {loop}\n  context: {{module: context-simple}}\nagents: {{a: *common}}\n"
+    )
+    assert main(["plan", "show", str(file)]) == 0
+    assert json.loads(capsys.readouterr().out)["agents"] == {"a": {"max_iterations": 3}}

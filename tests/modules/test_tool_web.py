@@ -351,7 +351,30 @@ async def test_compressed_bodies_are_read(site, encoding, body):
     pages, port = site
     pages.serve("/", body, Content_Encoding=encoding)
     desk = await opened(port)
-    assert (await desk.get("web_fetch", url=f"http://127.0.0.1:{port}/"))["content"] in ("fine", "fi")
+    assert (await desk.get("web_fetch", url=f"http://127.0.0.1:{port}/"))["content"] == "fine"
+
+
+@pytest.mark.parametrize("size", [1, 7, 100_000])
+def test_every_member_of_a_gzip_body_is_read_however_it_is_cut(size):
+    members = b"".join(gzip.compress(b"%d " % number) for number in range(100))
+    body = Body("gzip", 10_000)
+    for start in range(0, len(members), size):
+        body.add(members[start : start + size])
+    assert body.data == b"".join(b"%d " % number for number in range(100))
+
+
+def test_padding_after_the_last_member_is_ignored():
+    body = Body("gzip", 10_000)
+    body.add(gzip.compress(b"fine") + bytes(512))
+    body.add(bytes(10))
+    assert body.data == b"fine"
+
+
+def test_members_together_stay_within_the_limit():
+    body = Body("gzip", 1000)
+    body.add(gzip.compress(bytes(600)) * 1000)
+    assert len(body.data) == 1000
+    assert body.is_full
 
 
 @pytest.mark.parametrize(

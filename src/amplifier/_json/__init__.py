@@ -3,7 +3,9 @@
 It imports the standard library and `amplifier.errors`, nothing else.
 """
 
-from ._redact import REDACTED, SENSITIVE_KEYS, redact_secrets, redact_text
+from ._redact import redact_secrets
+from ._secret_names import SENSITIVE_KEYS
+from ._secret_shapes import REDACTED, redact_text
 from ._text import canonical_dumps, sanitize_text, truncate_values, visible_text
 from ._walk import (
     CIRCULAR,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import signal
-import traceback
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ import attrs
 
 from amplifier._json import visible_text
 from amplifier.cli.core.backend import require_backend
-from amplifier.cli.core.error_messages import error_message, exit_code_of
+from amplifier.cli.core.error_messages import error_message, exit_code_of, traceback_text
 from amplifier.cli.core.exit_codes import CommandError, Exit, OutputLostError
 from amplifier.cli.core.turn_record import Outcome, TurnRecord, as_json
 from amplifier.cli.sessions.conversation_text import text_of_message
@@ -319,7 +318,7 @@ class _AgentRun:
             # A context that keeps nothing on disk ends with this process, and the conversation with it.
             self._display.notice(agent.stopped_message() if "transcript" in files else "Stopped.", "warning")
         if request.debug and outcome.exception is not None:
-            self._streams.err.line("".join(traceback.format_exception(outcome.exception)))
+            self._streams.err.line(traceback_text(outcome.exception))
         if request.output_format != "text":
             shown = as_json(
                 outcome,

@@ -14,6 +14,10 @@ from amplifier.errors import MissingExtraError
 __all__ = ["PlanFileError", "UnknownFormat", "read_plan_file"]
 
 
+_MOST_EXPANDED = 1_000_000
+"""Aliases let a few hundred bytes stand for gigabytes. Real plans have some thousand characters."""
+
+
 class PlanFileError(CommandError):
     """The file cannot be read or parsed; the message has the reason."""
 
@@ -47,10 +51,50 @@ def _parse_yaml(text: str) -> Any:
         import yaml  # noqa: PLC0415  # belongs to an extra; plans in TOML and JSON do without
     except ModuleNotFoundError as error:
         raise MissingExtraError("reading YAML plans", extra="cli", missing="pyyaml") from error
+    loader = yaml.SafeLoader(text)
     try:
-        return yaml.safe_load(text)
+        root = loader.get_single_node()
+        if root is None:
+            return None
+        # Before anything is built from it: merge keys (<<) already copy what they refer to.
+        _expanded_size(root, {})
+        return loader.construct_document(root)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
+    finally:
+        loader.dispose()
+
+
+def _expanded_size(node: Any, known: dict[int, int | None]) -> int:
+    """The characters and nodes below a YAML node after every alias is replaced by what it refers to.
+
+    Args:
+        node: As PyYAML composes it; an alias is the same object as its anchor.
+        known: Sizes by id, so that the time is linear in the text; None for a node that is being measured.
+
+    Raises:
+        ValueError: The size exceeds the limit, or an alias refers to a node that contains it.
+    """
+    size = known.get(id(node), 0)
+    if size is None:
+        raise ValueError(f"the alias in line {node.start_mark.line + 1} refers to a node that contains it")
+    if size:
+        return size
+    if isinstance(node.value, str):
+        size = 1 + len(node.value)
+    else:
+        known[id(node)] = None
+        size = 1
+        for child in node.value:  # of a mapping: pairs
+            for part in child if isinstance(child, tuple) else (child,):
+                size += _expanded_size(part, known)
+    if size > _MOST_EXPANDED:
+        raise ValueError(
+            f"line {node.start_mark.line + 1}: with its aliases expanded it has more than {_MOST_EXPANDED:,} characters; "
+            f"write the plan without aliases (*name), or with fewer"
+        )
+    known[id(node)] = size
+    return size
 
 
 _PARSERS: dict[str, Callable[[str], Any]] = {

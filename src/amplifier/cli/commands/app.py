@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -83,7 +82,11 @@ def run(arguments: Sequence[str] | None) -> int:
 
 
 def _report_error(error: Exception, *, debug: bool) -> int:
-    from amplifier.cli.core.error_messages import error_message, exit_code_of  # noqa: PLC0415  # only needed after a failure
+    from amplifier.cli.core.error_messages import (  # noqa: PLC0415  # only needed after a failure
+        error_message,
+        exit_code_of,
+        traceback_text,
+    )
     from amplifier.cli.terminal.output import StandardStreams  # noqa: PLC0415  # the same
 
     code = exit_code_of(error)
@@ -95,6 +98,7 @@ def _report_error(error: Exception, *, debug: bool) -> int:
     except (OSError, ValueError):  # the interpreter would try again at exit, and report it
         StandardStreams.discard_stdout()
     if debug:
-        traceback.print_exception(error)
-    print(f"amplifier: {error_message(error)}", file=sys.stderr)
+        print(traceback_text(error), file=sys.stderr)
+    message = error_message(error).replace("\n", "\n  ")  # as in a notice: only our own lines begin at the margin
+    print(f"amplifier: {message}", file=sys.stderr)
     return code

@@ -97,7 +97,7 @@ def doctor(wanted: str | None, plan: Path | None, as_json: bool) -> int:
     else:
         for finding in findings:
             mark = click.style(_MARKS[finding.verdict], fg=_COLOURS[finding.verdict])
-            click.echo(f"{mark} {finding.subject:10} {finding.text}")
+            click.echo(f"{mark} {finding.subject:10} {visible_text(finding.text, multiline=False)}")
     return Exit.FAILED if failed else Exit.OK
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from amplifier._json import redact_secrets
+from amplifier._json import redact_secrets, visible_text
 from amplifier.cli.agent.default_plan import build_plan
 from amplifier.cli.agent.plan_files import PlanFileError, UnknownFormat, read_plan_file
 from amplifier.cli.core.exit_codes import CommandError, Exit
@@ -51,14 +51,19 @@ def check(context: click.Context, file: Path) -> None:
     problems, warnings = check_plan(content)
     problems = [*malformed, *problems, *missing_modules(content)]
     for path, problem in problems:
-        click.echo(f"{file}: {path}: {problem}")
+        _show_line(f"{file}: {path}: {problem}")
     for warning in warnings:
-        click.echo(f"{file}: warning: {warning}", err=True)
+        _show_line(f"{file}: warning: {warning}", err=True)
     for note in unset:
-        click.echo(f"{file}: note: {note}", err=True)
+        _show_line(f"{file}: note: {note}", err=True)
     if problems or warnings:
         context.exit(Exit.FAILED)
     click.echo(f"{file}: ok")
+
+
+def _show_line(text: str, *, err: bool = False) -> None:
+    """Print a line about a plan, whose keys and values may contain anything."""
+    click.echo(visible_text(text, multiline=False), err=err)
 
 
 def _expanded(content: Any) -> tuple[Any, list[Problem], list[str]]:
@@ -91,8 +96,11 @@ def show(file: Path | None, provider: str | None, model: str | None) -> None:
     """
     made = build_plan(installed_ids(), file=file, provider=provider, model=model)
     for note in made.notes:
-        click.echo(note, err=True)
-    click.echo(json.dumps(redact_secrets(made.plan), indent=2, ensure_ascii=False))
+        _show_line(note, err=True)
+    shown = json.dumps(redact_secrets(made.plan), indent=2, ensure_ascii=False)
+    if visible_text(shown) != shown:  # JSON has an escape of its own for what a terminal would obey or hide
+        shown = json.dumps(json.loads(shown), indent=2)
+    click.echo(shown)
 
 
 @plan.command()

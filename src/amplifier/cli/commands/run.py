@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
+from amplifier._json import visible_text
 from amplifier.cli.agent.agent_run import RunRequest, print_error_json, run_agent
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.sessions.home_folder import require_writable
@@ -253,6 +254,7 @@ def _change_directory(directory: str | None, resumed: SessionRecord | None) -> N
     if directory is None and recorded is not None and recorded != here:
         if not Path(recorded).is_dir():
             raise CommandError(f"the session was begun in {recorded}, which is not there any more; give -C DIRECTORY")
-        print(f"Working in {recorded}, where this session was begun.", file=sys.stderr)
+        shown = visible_text(recorded, multiline=False)
+        print(f"Working in {shown}, where this session was begun.", file=sys.stderr)
     if directory or recorded:
         os.chdir(directory or recorded or ".")

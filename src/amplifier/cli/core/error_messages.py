@@ -6,6 +6,8 @@ The text of third-party errors may carry credentials and escape sequences, so ev
 from __future__ import annotations
 
 import errno
+import textwrap
+import traceback
 
 from amplifier._json import redact_text, visible_text
 from amplifier._spelling import did_you_mean
@@ -22,7 +24,7 @@ from amplifier.loading._alias_advice import advise_on_alias
 from .exit_codes import CommandError, Exit
 from .installed_modules import resembles_module
 
-__all__ = ["error_message", "exit_code_of"]
+__all__ = ["error_message", "exit_code_of", "traceback_text"]
 
 _CLOSED_BY_READER = frozenset({errno.EPIPE, errno.ESHUTDOWN})
 
@@ -30,6 +32,12 @@ _CLOSED_BY_READER = frozenset({errno.EPIPE, errno.ESHUTDOWN})
 def error_message(error: BaseException) -> str:
     """What went wrong and what to do, as text that is safe to show; no traceback."""
     return visible_text(redact_text(advise_on_alias(_raw_message(error), error)))
+
+
+def traceback_text(error: BaseException) -> str:
+    """The traceback as text that is safe to show, indented: no line of an exception's text looks like a line of ours."""
+    text = visible_text(redact_text("".join(traceback.format_exception(error))))
+    return textwrap.indent(text.rstrip("\n"), "    ")
 
 
 def exit_code_of(error: BaseException) -> int:

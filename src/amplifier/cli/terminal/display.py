@@ -128,7 +128,9 @@ class Display:
         """Show a line that is not part of the answer; the text may come from any source."""
         if self._quiet and level == "info":
             return
-        self.line(self._err.styled(visible_text(redact_text(text)), _NOTICE_STYLES.get(level, "dim")))
+        # Indented, so that a newline in foreign text does not begin a line that looks like one of ours.
+        shown = visible_text(redact_text(text)).replace("\n", "\n  ")
+        self.line(self._err.styled(shown, _NOTICE_STYLES.get(level, "dim")))
 
     def show_message(self, message: str, level: str, source: str = "hook") -> None:
         """Show a hook's message to the user: the session's display system."""
@@ -173,7 +175,7 @@ class Display:
             return
         glyphs, colour = (("✓", "ok"), "green") if use.success else (("✗", "failed"), "red")
         mark = self._err.styled(self._err.glyph(*glyphs), colour)
-        text = summary(use) if self._err.can_move_cursor else use.tool
+        text = summary(use) if self._err.can_move_cursor else visible_text(use.tool, multiline=False)
         failure = "" if use.success else f": {_failure(use)}"
         took = self._err.styled(f"({use.seconds:.1f} s)", "dim")
         self.line(f"{mark} {self._cut(f'{text}{failure}', 12)} {took}")

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import logging
 import sys
+import textwrap
 
 from amplifier._json import redact_text, visible_text
 
 from .display import Display
 
-__all__ = ["LogNotices", "install_log_handler"]
+__all__ = ["LogNotices", "SafeFormatter", "install_log_handler"]
 
 _SESSION_LOGGER = "amplifier.session"
 """Its warnings are about failed modules and problems of the plan, which the commands report themselves."""
+
+
+class SafeFormatter(logging.Formatter):
+    """Formats a record as one line and an indented traceback, so that no text in it controls the terminal or forges a line."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # named by the standard library
+        """The line of a record."""
+        return visible_text(redact_text(super().formatMessage(record)), multiline=False)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, and below it the traceback and the stack."""
+        line, newline, rest = super().format(record).partition("\n")
+        return line + newline + textwrap.indent(visible_text(redact_text(rest)), "    ")
 
 
 class LogNotices(logging.Handler):
@@ -62,7 +76,7 @@ def install_log_handler(display: Display, *, debug: bool) -> LogNotices:
     root.handlers[:] = [lines]
     if debug:
         full = logging.StreamHandler(sys.stderr)
-        full.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+        full.setFormatter(SafeFormatter("%(levelname)s %(name)s: %(message)s"))
         logging.getLogger("amplifier").setLevel(logging.DEBUG)
         root.handlers[:] = [full]
     return lines

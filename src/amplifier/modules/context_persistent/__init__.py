@@ -5,10 +5,18 @@ durable, `_options` the config.
 """
 
 from ._context import PersistentContext
-from ._errors import JournalError, LogDamagedError, LogLockedError
+from ._errors import JournalError, LogDamagedError, LogLockedError, UnsafeFolderError
 from ._mount import mount
 from ._options import PersistentOptions
 
-__all__ = ["JournalError", "LogDamagedError", "LogLockedError", "PersistentContext", "PersistentOptions", "mount"]
+__all__ = [
+    "JournalError",
+    "LogDamagedError",
+    "LogLockedError",
+    "PersistentContext",
+    "PersistentOptions",
+    "UnsafeFolderError",
+    "mount",
+]
 
 __amplifier_module_type__ = "context"

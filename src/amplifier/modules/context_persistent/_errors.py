@@ -64,3 +64,25 @@ class JournalError(AmplifierError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.path, self._message), self.__dict__)
+
+
+class UnsafeFolderError(AmplifierError):
+    """Another user can read or change the conversation, and this process cannot or should not take that right away.
+
+    Attributes:
+        path: The folder or file.
+        reason: What is wrong with it.
+        fix: A command that repairs it.
+    """
+
+    def __init__(self, path: Path, reason: str, fix: str) -> None:
+        super().__init__(
+            f"{path}: {reason}; the conversation was not opened, because another user could have written it: "
+            f"use another folder or session id, or, if you trust what is in it, run: {fix}"
+        )
+        self.path = path
+        self.reason = reason
+        self.fix = fix
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.path, self.reason, self.fix), self.__dict__)

@@ -27,7 +27,7 @@ from typing import Any
 
 from amplifier.errors import AmplifierError
 
-from ._errors import LogDamagedError, LogLockedError
+from ._errors import LogDamagedError, LogLockedError, UnsafeFolderError
 from ._log_records import CONVERSATION, LogKind, encode_header, scan
 
 try:
@@ -82,6 +82,7 @@ class MessageLog:
         Raises:
             LogLockedError: Another session has it open.
             LogDamagedError: The file is not as it was written.
+            UnsafeFolderError: The folder or the file belongs to another user.
             OSError: The system refuses.
         """
         try:
@@ -117,6 +118,7 @@ class MessageLog:
             return []
         if not stat.S_ISREG(os.fstat(self._file).st_mode):
             raise LogDamagedError(self.path, None, "it is not a regular file")
+        _refuse_foreign(self._file, self.path)
         data = _read_all(self._file)
         if not data:
             self.replace(())
@@ -243,7 +245,47 @@ def _open_folder(folder: Path) -> int:
     for path in reversed(missing):
         path.mkdir(0o700, exist_ok=True)  # another session may have been faster
         _sync_folder(path.parent)
-    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        _make_private(descriptor, folder)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _make_private(descriptor: int, folder: Path) -> None:
+    """Take away what other users may do in a folder.
+
+    Raises:
+        UnsafeFolderError: Other users could have put files there, or could replace the folder.
+    """
+    _refuse_foreign(descriptor, folder)
+    above = folder.parent.stat()
+    if above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX:
+        raise UnsafeFolderError(
+            folder.parent,
+            f"every user may rename what is in it (mode {_mode(above):04o})",
+            f"chmod o-w {folder.parent}",
+        )
+    found = os.fstat(descriptor)
+    if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        os.fchmod(descriptor, 0o700)
+        logger.warning(
+            "%s was open to other users (mode %04o); it is now accessible to its owner only", folder, _mode(found)
+        )
+
+
+def _refuse_foreign(descriptor: int, path: Path) -> None:
+    owner = os.fstat(descriptor).st_uid
+    if owner != os.geteuid():
+        raise UnsafeFolderError(
+            path, f"it belongs to the user with id {owner}, not to {os.geteuid()}", f"chown {os.geteuid()} {path}"
+        )
+
+
+def _mode(found: os.stat_result) -> int:
+    return stat.S_IMODE(found.st_mode)
 
 
 def _sync_folder(path: Path) -> None:

@@ -10,16 +10,17 @@ import contextlib
 import errno
 import logging
 import signal
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import attrs
 
 from .._tool_base import Stop, ToolFailure
 from ._capture import Capture
 from ._output_reader import OutputReader
-from ._process_tree import ProcessTree, has_ended
+from ._process_tree import ProcessTree
+from ._started_shell import StartedShell, start
 
 logger = logging.getLogger("amplifier.modules.tools")
 
@@ -32,6 +33,8 @@ _KILLING = 2.0
 _MOST_GRACE_WHEN_CANCELLED = 0.3
 """A cancelled call has to end within one second, killing included."""
 _LOOK, _SHORT_LOOK = 0.02, 0.002
+_COUNTING = 0.25
+"""Seconds between two counts of its processes."""
 
 
 @attrs.frozen(kw_only=True)
@@ -57,6 +60,8 @@ class Command:
         directory: Where it runs.
         environment: All it gets to see.
         mark: In the environment, unique to this command.
+        confinement: What the supervisor applies to it; None for no supervisor.
+        max_processes: More than these at a time end it; None for no limit.
         max_bytes: Kept of each of its two streams.
         grace: Seconds between asking its processes to end and killing them.
         stop: Ends it early.
@@ -69,6 +74,8 @@ class Command:
         directory: str,
         environment: Mapping[str, str],
         mark: str,
+        confinement: Mapping[str, Any] | None,
+        max_processes: int | None,
         max_bytes: int,
         grace: float,
         stop: Stop,
@@ -77,6 +84,8 @@ class Command:
         self._directory = directory
         self._environment = environment
         self._mark = mark
+        self._confinement = confinement
+        self._max_processes = max_processes
         self._grace = grace
         self._stop = stop
         self._captures = (Capture(max_bytes), Capture(max_bytes))
@@ -89,38 +98,51 @@ class Command:
             ToolFailure: It could not be started.
         """
         self._stop.check()
-        process = self._started()
-        tree = ProcessTree(process, self._mark)
-        in_time, left = False, 0
+        shell = self._started()
+        tree = ProcessTree(shell.process, self._mark, group=shell.group)
+        in_time, left, too_many = False, 0, False
+        most = self._max_processes
+
+        next_count = time.monotonic() + _COUNTING
+
+        def is_over() -> bool:
+            nonlocal too_many, next_count
+            if (
+                most is not None and time.monotonic() >= next_count
+            ):  # not at every piece of output: it takes milliseconds
+                next_count = time.monotonic() + _COUNTING
+                too_many = len(tree.members()) > most
+            return too_many or shell.has_ended()
+
         try:
-            with contextlib.closing(OutputReader(process, self._captures, self._stop)) as reader:
-                reader.read_until(seconds, lambda: has_ended(process))
-                in_time = has_ended(process)
+            with contextlib.closing(OutputReader(shell.process, shell.end, self._captures, self._stop)) as reader:
+                reader.read_until(seconds, is_over, look=None if most is None else _COUNTING)
+                if too_many:  # at once: every moment it starts more
+                    raise ToolFailure(
+                        "TooManyProcesses", f"more than {most} processes at a time; all of them were ended"
+                    )
+                in_time = shell.has_ended()
                 if in_time:
                     reader.read_until(_LINGER, lambda: reader.is_at_end)
                     reader.read_until(_LAST_OUTPUT, lambda: not tree.members(), look=_SHORT_LOOK)
                 left = self._end(tree, reader)
         finally:
-            self._kill(tree, process)
+            self._kill(tree, shell)
         self._stop.check()
         return Outcome(
-            returncode=process.returncode if in_time else None,
+            returncode=shell.returncode if in_time else None,
             stdout=self._captures[0],
             stderr=self._captures[1],
             left_running=left if in_time else 0,
         )
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _started(self) -> StartedShell:
         try:
-            return subprocess.Popen(
+            return start(
                 self._arguments,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                cwd=self._directory,
-                env=self._environment,
-                start_new_session=True,
+                directory=self._directory,
+                environment=self._environment,
+                confinement=self._confinement,
             )
         except OSError as error:
             if error.errno == errno.E2BIG:
@@ -143,7 +165,7 @@ class Command:
             reader.read_until(_LAST_OUTPUT, lambda: reader.is_at_end, obey_stop=False)
         return found
 
-    def _kill(self, tree: ProcessTree, process: subprocess.Popen[bytes]) -> None:
+    def _kill(self, tree: ProcessTree, shell: StartedShell) -> None:
         """Kill what is left, and wait until it is gone."""
         give_up = time.monotonic() + _KILLING
         while left := tree.send(signal.SIGKILL):
@@ -151,5 +173,4 @@ class Command:
                 logger.warning("tool bash: processes %s do not end although they were killed", left[:20])
                 break
             time.sleep(_SHORT_LOOK)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_KILLING)
+        shell.close()

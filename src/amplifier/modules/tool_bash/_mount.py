@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import shutil
 import sys
@@ -17,10 +18,17 @@ from amplifier.errors import ModuleLoadError
 from .._shared.configuration import read_options
 from .._shared.session_files import working_directory
 from .._tool_base import Workers, poll_until
+from ._confinement import choose_sandbox
+from ._hidden_environment import hide_environment
 from ._options import BashOptions
 from ._tool import BashTool
 
+logger = logging.getLogger("amplifier.modules.tools")
+
 _MODULE = "tool-bash"
+
+SANDBOX = "bash.sandbox"
+"""The capability by which others learn how commands are confined: an object with `kind` and `network`."""
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
@@ -32,24 +40,31 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
 
     Raises:
         PlanError: The config is wrong.
-        ModuleLoadError: There is no shell, or the system has no process groups.
+        ModuleLoadError: There is no shell, the system has no process groups, or the sandbox of the plan does not work.
     """
     if sys.platform == "win32":
         raise ModuleLoadError(f"{_MODULE} needs a system with process groups", module_id=_MODULE)
     options, shell, start = await anyio.to_thread.run_sync(_read, config)
+    first = working_directory(coordinator, start) if options.working_dir is None else start / options.working_dir
+    sandbox, warning = await anyio.to_thread.run_sync(choose_sandbox, options, str(first))
+    if warning is not None:
+        logger.warning("%s: %s", _MODULE, warning)
 
     def directory() -> Path:
         return working_directory(coordinator, start) if options.working_dir is None else start / options.working_dir
 
     # Time is kept by the command itself, which then still has an answer to give; waiting for a free thread has no limit.
     workers = Workers(threads=options.max_parallel, timeout=math.inf)
-    tool = BashTool(options, shell, directory, workers)
+    tool = BashTool(options, shell, directory, workers, sandbox)
 
     async def end_commands() -> None:
         # Only a command that runs outside of any turn can be left: a turn's commands ended with it.
         await poll_until(lambda: not tool.stop_all())
 
     coordinator.register_cleanup(end_commands)
+    if sandbox.kind == "off":
+        coordinator.register_cleanup(hide_environment())
+    coordinator.register_capability(SANDBOX, {"kind": sandbox.kind, "network": sandbox.network})
     await coordinator.mount("tools", tool)
 
 

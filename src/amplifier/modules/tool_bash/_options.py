@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import attrs
 
@@ -13,7 +13,9 @@ from amplifier.errors import PlanError
 
 from .._shared.configuration import (
     Kind,
+    choice,
     existing_directory,
+    flag,
     list_of,
     mapping_of_secrets,
     option,
@@ -30,6 +32,11 @@ def _is_name(value: Any) -> bool:
     return isinstance(value, str) and _NAME.fullmatch(value) is not None
 
 
+SandboxChoice: TypeAlias = Literal["auto", "bwrap", "landlock", "off"]
+
+_paths = list_of(
+    "absolute paths, or paths that begin with ~", lambda value: isinstance(value, str) and value.startswith(("/", "~/"))
+)
 _shell = Kind(
     "the absolute path of a shell",
     lambda value: isinstance(value, str) and Path(value).is_absolute() and Path(value).is_file(),
@@ -53,6 +60,14 @@ class BashOptions:
         kill_grace: Seconds between asking processes to end and killing them.
         env: Variables for every command.
         pass_env: Names of variables of this process that commands may see, in addition to the usual ones.
+        sandbox: How commands are confined; ``"auto"`` is the best that works here, ``"off"`` if nothing does.
+        network: Whether commands in a sandbox reach the network.
+        writable: Folders that commands in a sandbox may write to, in addition to the working directory.
+        readable: Files and folders in hidden places, such as the home folder, that commands in a sandbox may read.
+        hidden: Further files and folders that commands in a sandbox do not see.
+        max_memory_mb: Memory that one process in a sandbox can have, in MiB.
+        max_processes: Processes that a command in a sandbox can have at a time.
+        max_file_mb: The largest file that a process in a sandbox can write, in MiB.
     """
 
     working_dir: Path | None = option(existing_directory, default=None)
@@ -66,6 +81,14 @@ class BashOptions:
     kill_grace: float = option(seconds, default=1.0)
     env: Mapping[str, str] = option(_variables, default=attrs.Factory(dict))
     pass_env: tuple[str, ...] = option(list_of("names of environment variables", _is_name), default=())
+    sandbox: SandboxChoice = option(choice(*get_args(SandboxChoice)), default="auto", restricts=True)
+    network: bool = option(flag, default=False, restricts=True)
+    writable: tuple[str, ...] = option(_paths, default=(), restricts=True)
+    readable: tuple[str, ...] = option(_paths, default=(), restricts=True)
+    hidden: tuple[str, ...] = option(_paths, default=(), restricts=True)
+    max_memory_mb: int = option(whole_number(64), default=4096, restricts=True)
+    max_processes: int = option(whole_number(8), default=512, restricts=True)
+    max_file_mb: int = option(whole_number(1), default=4096, restricts=True)
 
     def __attrs_post_init__(self) -> None:
         if self.timeout is not None and self.timeout > self.max_timeout:

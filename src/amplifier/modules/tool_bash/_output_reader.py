@@ -22,11 +22,14 @@ class OutputReader:
 
     Args:
         process: With pipes for both its streams.
+        end: Becomes readable when the command has ended, which makes polling unnecessary; None if there is no such descriptor.
         captures: What is kept of them.
         stop: Wakes the reader.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], captures: tuple[Capture, Capture], stop: Stop) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], end: int | None, captures: tuple[Capture, Capture], stop: Stop
+    ) -> None:
         assert process.stdout is not None  # the command is started with pipes for both
         assert process.stderr is not None
         self._pipes = (process.stdout, process.stderr)
@@ -40,11 +43,9 @@ class OutputReader:
         self._wakeup_read, self._wakeup_write = os.pipe()
         self._is_open = True
         self._selector.register(self._wakeup_read, selectors.EVENT_READ)
-        # A descriptor that becomes readable when the process ends makes polling unnecessary.
-        self._end: int | None = None
-        with contextlib.suppress(AttributeError, OSError):
-            self._end = os.pidfd_open(process.pid)
-            self._selector.register(self._end, selectors.EVENT_READ)
+        self._end = end
+        if end is not None:
+            self._selector.register(end, selectors.EVENT_READ)
         stop.add(self._wake)
 
     @property
@@ -97,8 +98,7 @@ class OutputReader:
         with self._lock:
             self._is_open = False
         self._selector.close()
-        for descriptor in (self._wakeup_read, self._wakeup_write, self._end):
-            if descriptor is not None:
-                os.close(descriptor)
+        for descriptor in (self._wakeup_read, self._wakeup_write):
+            os.close(descriptor)
         for pipe in self._pipes:
             pipe.close()

@@ -1,9 +1,9 @@
 """Every process that one command started, and how to end them all.
 
 A command leads a session and process group of its own, which one signal reaches. Some processes leave it (``setsid``, a
-double fork, a daemon). On Linux they are found in ``/proc``: by the session, by descent from what is known already, and by
-a mark in the environment that all of them inherit. Elsewhere only the group is known. What clears its environment *and*
-leaves the session *and* loses its parent before the next look is not found.
+double fork, a daemon). On Linux they are found in ``/proc``: by descent from the supervisor, which adopts what loses its
+parent, by the session, and by a mark in the environment that all of them inherit, in case a command has killed its
+supervisor. Elsewhere only the group is known.
 
 Blocking; runs in a worker thread.
 """
@@ -87,24 +87,29 @@ class ProcessTree:
     """The processes of one command.
 
     Args:
-        shell: Leads the session. On Linux it is not reaped while this is in use, so that its id stays its own.
+        process: Our child: the shell, or its supervisor. On Linux it is not reaped while this is in use, so that its id
+            stays its own.
         mark: In the environment of all of them.
+        group: The process group of a shell below a supervisor, which itself is not part of the command; else the shell's own.
         has_proc: Whether to look into ``/proc``.
     """
 
-    def __init__(self, shell: subprocess.Popen[bytes], mark: str, *, has_proc: bool = HAS_PROC) -> None:
-        self._shell = shell
-        self._leader = shell.pid
+    def __init__(
+        self, process: subprocess.Popen[bytes], mark: str, *, group: int | None = None, has_proc: bool = HAS_PROC
+    ) -> None:
+        self._process = process
+        self._leader = process.pid if group is None else group
+        self._supervisor = process.pid if self._leader != process.pid else None
         self._mark = mark.encode()
         self._has_proc = has_proc
         self._known: set[Process] = set()
-        first = look_at(shell.pid) if has_proc else None
+        first = look_at(process.pid) if has_proc else None
         self._since = 0 if first is None else first.started
 
     def members(self) -> list[int]:
         """Ids of those that are alive. Without ``/proc`` it is the group's alone, for as long as it has members."""
         if not self._has_proc:
-            self._shell.poll()  # a zombie shell would count as a member
+            self._process.poll()  # a zombie shell would count as a member
             return [self._leader] if _send_to_group(self._leader, 0) else []
         seen = {process.pid: process for process in self._younger()}
         # As they are now: a process may have left the group since the last look.
@@ -139,7 +144,11 @@ class ProcessTree:
                     yield process
 
     def _is_member(self, process: Process) -> bool:
+        if process.pid == self._supervisor:
+            return False
         if process in self._known or self._leader in (process.pid, process.group, process.session):
+            return True
+        if process.parent == self._supervisor:  # it lost its own parent
             return True
         if not process.is_alive:
             return False

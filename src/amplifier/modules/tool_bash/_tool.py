@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import uuid
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from amplifier.models import ToolResult
 
 from .._tool_base import BuiltinTool, Stop, Stopped, ToolFailure, Workers, shown
 from ._command import Command, Outcome
+from ._confinement import Confined, Sandbox
 from ._environment import clean_environment
 from ._options import DEFAULT_TIMEOUT, BashOptions
 
@@ -24,6 +26,7 @@ class BashTool(BuiltinTool):
         shell: With which program.
         directory: Where; asked for every command.
         workers: The module's threads.
+        sandbox: How its commands are confined.
     """
 
     _name = "bash"
@@ -53,13 +56,22 @@ class BashTool(BuiltinTool):
         "additionalProperties": False,
     }
 
-    def __init__(self, options: BashOptions, shell: str, directory: Callable[[], Path], workers: Workers) -> None:
+    def __init__(
+        self, options: BashOptions, shell: str, directory: Callable[[], Path], workers: Workers, sandbox: Sandbox
+    ) -> None:
         # Without -- a command that begins with a dash would be taken for an option.
         quiet = ("--noprofile", "--norc") if Path(shell).name == "bash" else ()
         self._shell = (shell, *quiet, "-c", "--")
         self._options = options
         self._directory = directory
         self._workers = workers
+        self._sandbox = sandbox
+        if sandbox.kind != "off":
+            network = "the network is reachable" if sandbox.network else "there is no network"
+            self._description += (
+                f" Commands run in a sandbox: only the working directory can be changed, {network}, the user's home folder "
+                "is hidden, and temporary files do not last."
+            )
         self._running: set[Stop] = set()
 
     async def _run(self, values: dict[str, Any]) -> ToolResult:
@@ -72,23 +84,37 @@ class BashTool(BuiltinTool):
             )
         except Stopped:  # by `stop_all`; a cancelled call does not get here
             raise ToolFailure("Cancelled", "ended, because the session is being closed") from None
-        return _result(outcome, seconds)
+        return _result(*outcome, seconds)
 
-    def _run_command(self, command: str, directory: str, seconds: float, stop: Stop) -> Outcome:
+    def _run_command(self, command: str, directory: str, seconds: float, stop: Stop) -> tuple[Outcome, Confined]:
         mark = uuid.uuid4().hex
         self._running.add(stop)
         try:
-            return Command(
-                [*self._shell, command],
-                directory=directory,
-                environment=clean_environment(self._options.pass_env, self._options.env, mark),
-                mark=mark,
-                max_bytes=self._options.max_output_bytes,
-                grace=self._options.kill_grace,
-                stop=stop,
-            ).run(seconds)
+            with self._sandbox.temporary_folder() as temporary:
+                confined = self._confined(command, directory, temporary)
+                environment = clean_environment(self._options.pass_env, self._options.env, mark)
+                if temporary is not None:
+                    environment["TMPDIR"] = temporary
+                runner = Command(
+                    confined.arguments,
+                    directory=directory,
+                    environment=environment,
+                    mark=mark,
+                    confinement=confined.supervision,
+                    max_processes=None if confined.explanation is None else self._options.max_processes,
+                    max_bytes=self._options.max_output_bytes,
+                    grace=self._options.kill_grace,
+                    stop=stop,
+                )
+                return runner.run(seconds), confined
         finally:
             self._running.discard(stop)
+
+    def _confined(self, command: str, directory: str, temporary: str | None) -> Confined:
+        try:
+            return self._sandbox.confine([*self._shell, command], directory, temporary)
+        except ValueError as error:
+            raise ToolFailure("Sandbox", str(error)) from None
 
     def stop_all(self) -> bool:
         """Ask every running command to end; whether there was any."""
@@ -98,7 +124,13 @@ class BashTool(BuiltinTool):
         return bool(running)
 
 
-def _result(outcome: Outcome, seconds: float) -> ToolResult:
+_DENIED = re.compile(
+    r"Permission denied|Read-only file system|Operation not permitted|Network is unreachable|[Nn]ame resolution"
+    r"|Could not resolve host|Name or service not known|File size limit|Cannot allocate memory|MemoryError"
+)
+
+
+def _result(outcome: Outcome, confined: Confined, seconds: float) -> ToolResult:
     streams = {"stdout": outcome.stdout, "stderr": outcome.stderr}
     output: dict[str, Any] = {name: capture.text() for name, capture in streams.items()}
     output["returncode"] = outcome.returncode
@@ -115,6 +147,10 @@ def _result(outcome: Outcome, seconds: float) -> ToolResult:
         error = {"message": f"ended by {_signal_name(-outcome.returncode)}", "type": "Signal"}
     else:
         error = {"message": f"exit code {outcome.returncode}", "type": "ExitCode"}
+    if confined.explanation is not None and _DENIED.search(f"{output['stderr']}{output['stdout']}"):
+        # For the model, which can do it another way, and for the user, who can change the plan.
+        output["sandbox"] = confined.explanation
+        error["message"] += f" ({confined.explanation})"
     return ToolResult(success=False, output=output, error=error)
 
 

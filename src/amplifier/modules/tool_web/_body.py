@@ -14,6 +14,7 @@ _PIECE = 1 << 16
 _WINDOWS: Final = {"gzip": 47, "x-gzip": 47, "deflate": 47}
 """The accepted encodings, and zlib's number for "detect gzip or zlib"."""
 _RAW_DEFLATE = -15
+_GZIP_MAGIC = b"\x1f"
 
 # Other codecs Python knows are no encodings of web pages, and some take quadratic time.
 _ENCODINGS: Final = re.compile(
@@ -65,7 +66,9 @@ class Body:
         if self._inflater is None:
             yield received
             return
-        while received and not self._inflater.eof:
+        while received:
+            if self._inflater.eof and not self._begin_next_member(received):
+                return
             try:
                 piece = self._inflater.decompress(received, _PIECE)
             except zlib.error as error:
@@ -74,8 +77,18 @@ class Body:
                 # Half the world means this by deflate.
                 self._name, self._inflater = "raw", zlib.decompressobj(_RAW_DEFLATE)
                 continue
-            received = self._inflater.unconsumed_tail
+            received = self._inflater.unused_data if self._inflater.eof else self._inflater.unconsumed_tail
             yield piece
+
+    def _begin_next_member(self, received: bytes) -> bool:
+        """Go on with the next member of a gzip body (RFC 1952, 2.2); whether there is one.
+
+        What follows the last member without being one is padding, which every decoder ignores.
+        """
+        if self._name not in ("gzip", "x-gzip") or received[:1] != _GZIP_MAGIC:
+            return False
+        self._inflater = zlib.decompressobj(_WINDOWS[self._name])
+        return True
 
     def text(self, content_type: str) -> str:
         """The body as text; bytes that are none are replaced."""

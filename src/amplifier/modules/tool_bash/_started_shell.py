@@ -1,0 +1,216 @@
+"""A command that was started: directly, or below the supervisor, which sees every process that the command starts.
+
+Blocking; runs in a worker thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import marshal
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from . import _process_tree
+
+logger = logging.getLogger("amplifier.modules.tools")
+
+_SUPERVISOR = str(Path(__file__).with_name("_supervisor.py"))
+_PROBING = 30.0
+_LAST_WAIT = 12.0
+"""Longer than the supervisor itself takes to give up."""
+
+
+class StartedShell(Protocol):
+    """A running command.
+
+    Attributes:
+        process: Our child: the shell, or the supervisor above it.
+        group: The process group of the shell.
+        end: A descriptor that becomes readable when the shell ends; None if the system has none.
+        returncode: The shell's, negative for a signal; None while it runs.
+    """
+
+    process: subprocess.Popen[bytes]
+    group: int
+    end: int | None
+    returncode: int | None
+
+    def has_ended(self) -> bool:
+        """Whether the shell has ended."""
+        ...
+
+    def close(self) -> None:
+        """Reap the process; nothing of the command may be running any more."""
+        ...
+
+
+class DirectShell:
+    """A shell that is our child."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.group = process.pid
+        self.end: int | None = None
+        with contextlib.suppress(AttributeError, OSError):
+            self.end = os.pidfd_open(process.pid)
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit code, once it is reaped."""
+        return self.process.returncode
+
+    def has_ended(self) -> bool:
+        """Whether it has ended; it is left unreaped where that can be asked for, see `ProcessTree`."""
+        return _process_tree.has_ended(self.process)
+
+    def close(self) -> None:
+        """Reap it."""
+        if self.end is not None:
+            os.close(self.end)
+            self.end = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(_LAST_WAIT)
+
+
+class SupervisedShell:
+    """A shell that is a child of the supervisor.
+
+    Args:
+        process: The supervisor.
+        status: The pipe on which it reports.
+        control: The pipe whose end makes it end everything.
+
+    Raises:
+        OSError: The command could not be started.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], status: int, control: int) -> None:
+        self.process = process
+        self.end: int | None = status
+        self._control: int | None = control
+        self._lines = b""
+        self.returncode: int | None = None
+        word, *rest = self._next_line().split(" ", 2)
+        if word == "pid":
+            self.group = int(rest[0])
+            return
+        with process:  # closes its pipes
+            self.close()
+        number, text = (
+            (int(rest[0]), rest[1]) if word == "error" else (0, "the supervisor of the command did not start")
+        )
+        raise OSError(number, text)
+
+    def _next_line(self) -> str:
+        """The supervisor's next line; empty if it has ended."""
+        assert self.end is not None
+        while b"\n" not in self._lines:
+            data = os.read(self.end, 4096)
+            if not data:
+                return ""
+            self._lines += data
+        line, _, self._lines = self._lines.partition(b"\n")
+        return line.decode()
+
+    def has_ended(self) -> bool:
+        """Whether the shell has ended."""
+        if self.returncode is None and self.end is not None and (self._lines or _is_readable(self.end)):
+            word, _, rest = self._next_line().partition(" ")
+            if word == "error":
+                raise OSError(int(rest.partition(" ")[0]), rest.partition(" ")[2])
+            self.returncode = int(rest) if word == "status" else -9  # a command that kills the supervisor ends itself
+        return self.returncode is not None
+
+    def close(self) -> None:
+        """Let the supervisor end what is left, and reap it."""
+        if self._control is None:
+            return
+        os.close(self._control)
+        self._control = None
+        try:
+            self.process.wait(_LAST_WAIT)
+        except subprocess.TimeoutExpired:
+            logger.warning("tool bash: the supervisor %d does not end, and is killed", self.process.pid)
+            self.process.kill()
+            self.process.wait()
+        if self.end is not None:
+            os.close(self.end)
+            self.end = None
+
+
+def _is_readable(descriptor: int) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def start(
+    arguments: Sequence[str], *, directory: str, environment: Mapping[str, str], confinement: Mapping[str, Any] | None
+) -> StartedShell:
+    """Start a command with pipes for its output.
+
+    Args:
+        arguments: The program, by its absolute path, and its arguments.
+        directory: Where it runs.
+        environment: All it gets to see.
+        confinement: What the supervisor applies before the program starts; None for no supervisor.
+
+    Raises:
+        OSError: It could not be started.
+    """
+    options: dict[str, Any] = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "bufsize": 0,
+        "cwd": directory,
+        "env": environment,
+        "start_new_session": True,
+    }
+    if confinement is None:
+        return DirectShell(subprocess.Popen(arguments, **options))
+    status, status_of_supervisor = os.pipe()
+    control_of_supervisor, control = os.pipe()
+    ours, theirs = (status, control), (status_of_supervisor, control_of_supervisor)
+    specification = marshal.dumps(dict(confinement)).hex()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", _SUPERVISOR, *map(str, theirs), specification, *arguments],
+            pass_fds=theirs,
+            **options,
+        )
+    except BaseException:
+        for descriptor in ours:
+            os.close(descriptor)
+        raise
+    finally:
+        for descriptor in theirs:
+            os.close(descriptor)
+    return SupervisedShell(process, status, control)
+
+
+@functools.cache
+def can_supervise() -> bool:
+    """Whether the supervisor works here: on Linux, with an interpreter that can start a second one."""
+    if not sys.platform.startswith("linux") or not sys.executable or getattr(sys, "frozen", False):
+        return False
+    try:
+        shell = start(["/bin/sh", "-c", "exit 7"], directory="/", environment={"PATH": os.defpath}, confinement={})
+    except OSError:
+        return False
+    with shell.process:  # closes its pipes
+        try:
+            if shell.end is not None:
+                select.select([shell.end], [], [], _PROBING)
+            return shell.has_ended() and shell.returncode == 7
+        except OSError:
+            return False
+        finally:
+            shell.close()
