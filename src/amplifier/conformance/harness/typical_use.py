@@ -68,13 +68,16 @@ async def run_typical_operations(mounted: MountedModule) -> None:
 
 _MOST_CALLS = 10
 """Of all tools of a module together: each call is cancelled at each of its suspensions, several times."""
+_MOST_COSTLY_CALLS = 3
+"""The same for a module that starts processes."""
 
 
 def _tool_exercises(mounted: MountedModule) -> list[Operation]:
     found = []
     target = mounted.loaded.target
     words, choices = inputs_in(target), choices_in(target)
-    most = max(2, _MOST_CALLS // max(len(mounted.instances), 1))
+    most = _MOST_COSTLY_CALLS if mounted.loaded.starts_processes else _MOST_CALLS
+    most = max(2, most // max(len(mounted.instances), 1))
     for name, tool in mounted.instances.items():
         for sample in sample_inputs(schema_of(tool), CANARY, words=words, choices=choices)[:most]:
             given = {"tool": name, "input": sample}

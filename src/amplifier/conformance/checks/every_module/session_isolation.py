@@ -11,13 +11,12 @@ from typing import Any
 import attrs
 
 from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.cpu_clock import unstalled_time
 from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
 from amplifier.conformance.harness.typical_use import typical_operations
 from amplifier.conformance.target.load import load_anew
 
-_ROUNDS = ((0.03, 12), (0.3, 3))
-"""A round shorter than so many seconds is run so many times, as shared counters may show late; a slow one runs once."""
+_ROUNDS = 12
+"""How often the calls are made, as shared counters may show late; once by a module that starts processes."""
 
 
 @check("A16", kind="hygiene")
@@ -33,11 +32,8 @@ async def _compare_sessions(ctx: CheckContext, config: dict[str, Any]) -> None:
     loaded = attrs.evolve(ctx.loaded, config=config)
     fresh = attrs.evolve(ctx.fresh(), loaded=load_anew(loaded))
     async with fresh.mount() as first:
-        started = unstalled_time()
-        alone = await _results(first, 1)
-        seconds = unstalled_time() - started
-        rounds = next((count for most, count in _ROUNDS if seconds < most), 1)
-        alone += await _results(first, rounds - 1)
+        rounds = 1 if loaded.starts_processes else _ROUNDS
+        alone = await _results(first, rounds)
         async with fresh.mount(neighbour=first) as second:
             beside = await _results(second, rounds, first)
     if alone == beside:

@@ -11,7 +11,7 @@ import attrs
 from amplifier.conformance.harness.calls.outcome import binding_error
 from amplifier.conformance.harness.calls.series import CallSeries
 from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
-from amplifier.conformance.harness.time_budget import Budget
+from amplifier.conformance.harness.work_budget import Budget
 from amplifier.conformance.inputs.hook_payloads import NEUTRAL
 from amplifier.conformance.inputs.json_schema import fingerprint, json_problem
 from amplifier.models import HookResult
@@ -22,7 +22,7 @@ Event = tuple[str, dict[str, Any]]
 class EventSeries(CallSeries):
     """Events for all handlers of one module."""
 
-    def __init__(self, ctx: CheckContext, budget: Budget, *, is_drawn: bool = False) -> None:
+    def __init__(self, ctx: CheckContext, budget: Budget | None = None, *, is_drawn: bool = False) -> None:
         super().__init__(ctx, budget, is_drawn=is_drawn)
         self._kept: list[tuple[Any, str, Any]] = []
 

@@ -34,6 +34,11 @@ def service_address() -> str:
     return f"http://127.0.0.1:{int(process.stdout.readline())}"
 
 
+def server_ids() -> set[int]:
+    """The process ids of the servers that were started."""
+    return {process.pid for process in _kept}
+
+
 def received_requests() -> list[dict[str, Any]]:
     """The requests since the last call of this function, each with its path and body."""
     with urllib.request.urlopen(f"{service_address()}/seen", timeout=_SECONDS) as answer:
