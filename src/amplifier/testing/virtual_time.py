@@ -156,6 +156,10 @@ class _JumpingSelector(selectors.BaseSelector):
             return self._real.select(None)
         return self._wait_for_timer(loop, timeout)
 
+    def poll(self) -> list[tuple[selectors.SelectorKey, int]]:
+        """What is ready now."""
+        return self._real.select(0)
+
     def _wait_for_timer(self, loop: VirtualTimeLoop, timeout: float) -> list[tuple[selectors.SelectorKey, int]]:
         """Let real work go first, in real time; jump over whatever is left once the loop is alone."""
         started = time.monotonic()

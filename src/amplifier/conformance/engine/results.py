@@ -16,7 +16,7 @@ from amplifier.conformance.target.locate import BACKENDS
 from .coverage import Coverage
 from .findings import IMPORT, make_finding
 from .job import Job
-from .worker_process import ABANDONED, WorkerExit
+from .worker_process import ABANDONED, TOO_SLOW, WorkerExit
 
 Progress = Callable[[str, int, int], None]
 """Called with the name of a step, how many are done, and how many there are."""
@@ -119,12 +119,13 @@ class Results:
         """Skip the step in which the worker ended, and blame the module unless the worker has done so already."""
         step = run.current_step
         run.finished.append(step)
-        run.given_up.append(step)
+        if ended.returncode != TOO_SLOW:
+            run.given_up.append(step)
         if step == IMPORT:
             self.add_fault(Fault(clause="A1", what="importing it never ended, or ended the process"), IMPORT)
             return
         self.coverage.failed.setdefault(step, f"the check {step} could not be completed: its process was ended")
-        if ended.returncode != ABANDONED:
+        if ended.returncode not in (ABANDONED, TOO_SLOW):
             killed = ended.returncode in (None, -signal.SIGKILL)
             how = "it stopped responding" if killed else f"exit code {ended.returncode}"
             what = (

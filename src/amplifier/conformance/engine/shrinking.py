@@ -21,7 +21,7 @@ from amplifier.conformance.harness.work_budget import Budget
 
 Play = Callable[[Any], list[Fault]]
 
-CALLS = 6_000
+CALLS = 4_000
 """The calls of the module in all cases of the quick profile; only one that starts processes reaches it."""
 SHRINKING = 150
 """Cases tried at most in making one smaller."""

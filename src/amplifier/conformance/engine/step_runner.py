@@ -12,7 +12,7 @@ import attrs
 
 from amplifier.conformance.harness.check_registry import Check, checks_for
 from amplifier.conformance.harness.coverage import StepCoverage
-from amplifier.conformance.harness.cpu_clock import skipped, unstalled_time
+from amplifier.conformance.harness.cpu_clock import machine_load, skipped, unstalled_time
 from amplifier.conformance.harness.guess_config import find_working_config
 from amplifier.conformance.harness.mounted_module import CheckContext, Fault, MountFailed
 from amplifier.conformance.harness.resources.observers import started_processes
@@ -113,7 +113,7 @@ class Runner:
                 raise
             except BaseException as error:  # noqa: BLE001 — a check that fails itself shows nothing about the module
                 self._emit({"failed": f"{type(error).__name__}: {error}", "step": step.name})
-            seconds = unstalled_time() - skipped() - started
+            seconds = (unstalled_time() - skipped() - started) / machine_load()
             self._emit({"done": step.name, "coverage": attrs.asdict(self._coverage), "seconds": seconds})
 
     def _finding(self, step: Step, fault: Fault) -> Finding:

@@ -19,7 +19,7 @@ import attrs
 
 from amplifier.conformance.checks import all_checks as _all_checks  # noqa: F401 — importing the checks registers them
 from amplifier.conformance.harness.calls.outcome import remember_hang
-from amplifier.conformance.harness.cpu_clock import cpu_wait, skipped
+from amplifier.conformance.harness.cpu_clock import cpu_wait, machine_load, skipped
 from amplifier.conformance.harness.mounted_module import Fault
 from amplifier.conformance.harness.resources.snapshot import mark_descendants
 from amplifier.conformance.harness.virtual_clock import KIT_THREAD, let_time_jump
@@ -31,7 +31,7 @@ from amplifier.models import from_json
 from .findings import IMPORT, make_finding
 from .job import Job
 from .step_runner import Emit, Runner
-from .worker_process import ABANDONED
+from .worker_process import ABANDONED, TOO_SLOW
 
 _ALIVE_INTERVAL = 1.0
 _STEP_SECONDS = {"quick": 25.0, "thorough": 400.0}
@@ -96,11 +96,16 @@ def _watch(runner: Runner, emit: Emit, job: Job, main_thread: int) -> None:
         emit({"alive": runner.step})
         if runner.step != step:
             step, started = runner.step, now()
-        most = min(_STEP_SECONDS[job.profile], job.seconds - (started - begun))
-        if step and now() - started > most:
-            emit({"failed": f"it took more than {most:.0f} s", "step": step})
-            emit({"done": step, "coverage": {}, "seconds": now() - started})
-            os._exit(ABANDONED)
+        load = machine_load()
+        if step and now() - started > _STEP_SECONDS[job.profile] * load:
+            why = f"it took more than {_STEP_SECONDS[job.profile]:g} s"
+        elif step and now() - begun > job.seconds * load:
+            why = "the examination took too long"
+        else:
+            continue
+        emit({"failed": why, "step": step})
+        emit({"done": step, "coverage": {}, "seconds": (now() - started) / load})
+        os._exit(TOO_SLOW)
 
 
 def _take_over_stdout() -> Any:

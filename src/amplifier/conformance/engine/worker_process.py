@@ -25,6 +25,8 @@ SILENCE_SECONDS = 60.0
 """After that long without a message the worker counts as dead."""
 ABANDONED = 3
 """The exit code of a worker after a call of the module that could not be stopped."""
+TOO_SLOW = 4
+"""The exit code of a worker that took longer than it may."""
 _MAX_LINE_BYTES = 50_000_000
 _MIN_FREE_BYTES = 500_000_000
 

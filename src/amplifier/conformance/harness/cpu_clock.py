@@ -6,6 +6,7 @@ process `time.monotonic` includes the seconds that virtual time has skipped (see
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from threading import get_native_id
@@ -49,6 +50,14 @@ def slowdown() -> float:
     passed = time.monotonic() - skipped() - _STARTED
     worked = passed - (cpu_wait(get_native_id()) - _WAITED)
     return min(max(passed / max(worked, 0.01), 1.0), _MAX_SLOWDOWN)
+
+
+def machine_load() -> float:
+    """How many times longer other processes may take than on an idle machine; limits on waiting for them are multiplied by it."""
+    try:
+        return min(max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), _MAX_SLOWDOWN)
+    except OSError:
+        return 1.0
 
 
 def process_cpu_wait() -> float:

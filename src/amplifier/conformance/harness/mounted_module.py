@@ -36,7 +36,7 @@ from amplifier.testing import (
 )
 
 from .coverage import StepCoverage
-from .cpu_clock import skipped, slowdown, unstalled_time
+from .cpu_clock import machine_load, skipped, slowdown, unstalled_time
 from .resolver_sources import install_samples, resolver_of
 from .virtual_clock import when_stuck
 from .work_count import count_mount
@@ -167,8 +167,8 @@ class MountedModule:
             return (isinstance(value, list) and value[:1] == [True]) or (
                 isinstance(value, ToolResult) and value.success is True
             )
-        if kind == "provider":  # a typical operation returns the blocks
-            return isinstance(value, (ChatResponse, list))
+        if kind == "provider":
+            return isinstance(value, ChatResponse)
         return isinstance(value, (Path, dict)) if kind == "resolver" else True
 
     @property
@@ -402,7 +402,7 @@ class CheckContext:
             abort(Fault(clause=clause, what=f"{what} had not ended {seconds:g} s later", input=self.case))
 
         def ring(signum: int, frame: FrameType | None) -> None:
-            left = seconds - (unstalled_time() - skipped() - started)
+            left = seconds * machine_load() - (unstalled_time() - skipped() - started)
             if left > 0:  # the thread waited for a CPU meanwhile
                 signal.setitimer(signal.ITIMER_REAL, max(left, 0.5))
                 return
@@ -413,7 +413,7 @@ class CheckContext:
             abort(Fault(clause="A17", what=blocked, input=self.case, location=line))
 
         previous = signal.signal(signal.SIGALRM, ring)
-        left, _ = signal.setitimer(signal.ITIMER_REAL, seconds * slowdown())
+        left, _ = signal.setitimer(signal.ITIMER_REAL, seconds * max(slowdown(), machine_load()))
         try:
             with when_stuck(stop):
                 yield

@@ -12,6 +12,7 @@ from typing import Any
 
 import attrs
 
+from amplifier.conformance.harness.calls.outcome import Outcome
 from amplifier.conformance.harness.resources.private_directories import CANARY
 from amplifier.conformance.harness.resources.snapshot import files_below
 from amplifier.conformance.inputs.hook_payloads import ordinary_payload, reaching_payloads
@@ -68,7 +69,7 @@ async def run_typical_operations(mounted: MountedModule) -> None:
 
 _MOST_CALLS = 10
 """Of all tools of a module together: each call is cancelled at each of its suspensions, several times."""
-_MOST_COSTLY_CALLS = 3
+_MOST_COSTLY_CALLS = 2
 """The same for a module that starts processes."""
 
 
@@ -111,7 +112,9 @@ def plain_request() -> ChatRequest:
 
 def _provider_exercises(mounted: MountedModule) -> list[Operation]:
     async def complete(mounted: MountedModule) -> Any:
-        return _comparable(await mounted.instance.complete(plain_request()))
+        response = await mounted.instance.complete(plain_request())
+        mounted.note_success(Outcome(kind="returned", value=response))
+        return _comparable(response)
 
     async def list_models(mounted: MountedModule) -> Any:
         return len(await mounted.instance.list_models())

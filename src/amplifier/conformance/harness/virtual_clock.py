@@ -141,7 +141,8 @@ class _Loop(VirtualTimeLoop):
         skip(max(seconds - waited, 0.0))
 
     def _wait_without_timer(self) -> None:
-        if not self._work_outside() and not self._open_io():
+        # Work that has just ended may have left a message; looking does not take it.
+        if not self._work_outside() and not self._open_io() and not self._jumping_selector.poll():
             _report_stuck()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from .resources.observers import started_processes
 
 _MOUNT = 10
-_PROCESS = 100
+_PROCESS = 200
 _done = [0]
 
 

@@ -66,7 +66,8 @@ async def _pairs(ctx: CheckContext) -> list[_Pair]:
         for name, tool in mounted.instances.items():
             schema = schema_of(tool)
             samples = sample_inputs(schema, CANARY, words=inputs_in(target), choices=choices_in(target))
-            samples, accepts = samples[:_MAX_SAMPLES], acceptor(schema)
+            samples = samples[: 1 if ctx.loaded.starts_processes else _MAX_SAMPLES]
+            accepts = acceptor(schema)
             for rank, base in enumerate(samples):
                 inputs = _marked(base, schema, accepts, 0), _marked(base, schema, accepts, 1)
                 pairs.append(_Pair(name, inputs, samples, rank))

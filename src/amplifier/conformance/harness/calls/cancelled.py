@@ -30,7 +30,7 @@ _REPEATS = 12
 _ENDS_WITHIN = 1.0
 _CALLS = 10_000
 """The budget in the quick profile; only modules with many long operations reach it."""
-_COSTLY = (5, 4)
+_COSTLY = (3, 3)
 """A module that starts processes is cancelled at so many points of a call, so many times at each."""
 
 

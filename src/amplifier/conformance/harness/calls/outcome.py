@@ -10,7 +10,7 @@ from typing import Any, Literal
 import anyio
 import attrs
 
-from amplifier.conformance.harness.cpu_clock import skipped, slowdown, unstalled_time
+from amplifier.conformance.harness.cpu_clock import machine_load, skipped, slowdown, unstalled_time
 from amplifier.conformance.harness.virtual_clock import is_virtual, limited
 from amplifier.conformance.harness.work_count import count_call
 
@@ -82,7 +82,7 @@ async def call_with_deadline(
     patient = is_virtual() and not is_exact
     with anyio.CancelScope() as scope:
         begun = anyio.current_time()
-        most = waiting_seconds(seconds) * slowdown()
+        most = waiting_seconds(seconds) * max(slowdown(), machine_load())
         scope.deadline = begun + (max(seconds, PATIENCE) * slowdown() if patient else most)
         try:
             with limited(scope, most):
