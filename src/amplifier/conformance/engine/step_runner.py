@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,10 +15,12 @@ from amplifier.conformance.harness.check_registry import Check, checks_for
 from amplifier.conformance.harness.coverage import StepCoverage
 from amplifier.conformance.harness.cpu_clock import machine_load, skipped, unstalled_time
 from amplifier.conformance.harness.guess_config import find_working_config
+from amplifier.conformance.harness.llm_server.server_process import service_address, with_service, without_service
 from amplifier.conformance.harness.mounted_module import CheckContext, Fault, MountFailed
 from amplifier.conformance.harness.resources.observers import started_processes
 from amplifier.conformance.harness.typical_use import run_typical_operations, schema_of
 from amplifier.conformance.harness.virtual_clock import run_virtually
+from amplifier.conformance.inputs.schema_values import use_address
 from amplifier.conformance.report.model import Finding
 from amplifier.conformance.target.load import LoadedTarget
 from amplifier.conformance.target.source_literals import choices_in, inputs_in, texts_in
@@ -140,7 +143,7 @@ class Runner:
     def _explore(self, step: Step) -> list[Fault]:
         """Run a check: once, once more with the replayed case, or on cases drawn for it."""
         if self._job.replay is not None:
-            return self._play(step, read_replay_token(self._job.replay)[1])
+            return self._play(step, with_service(read_replay_token(self._job.replay)[1]))
         if step.check.inputs is None:
             return self._play(step, None)
         try:
@@ -162,7 +165,10 @@ class Runner:
             run(step.check.run, stage, backend=step.backend)
         for note in stage.notes:
             self._emit({"note": note})
-        return [attrs.evolve(fault, input=case if fault.input is None else fault.input) for fault in stage.faults]
+        return [
+            attrs.evolve(fault, input=without_service(case if fault.input is None else fault.input))
+            for fault in stage.faults
+        ]
 
     def _stage(self, step: Step, case: Any) -> CheckContext:
         return CheckContext(
@@ -177,6 +183,10 @@ class Runner:
 
 async def _use(stage: CheckContext) -> None:
     async with stage.mount() as mounted:
+        if stage.loaded.module_type == "tool":
+            schemas = json.dumps([schema_of(tool) for tool in mounted.instances.values()], default=repr).lower()
+            if any(f'"{word}' in schemas for word in ("url", "uri")):
+                use_address(f"{service_address()}/page")
         await run_typical_operations(mounted)
 
 
