@@ -27,10 +27,13 @@ __all__ = [
     "pytest_configure",
     "pytest_load_initial_conftests",
     "pytest_pycollect_makeitem",
+    "pytest_runtest_protocol",
     "pytest_terminal_summary",
 ]
 
 _SUITES = "amplifier.conformance.suites"
+_ABSENT: pytest.StashKey[set[int]] = pytest.StashKey()
+"""The suites of modules that are not there, for which a test has failed already."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -148,6 +151,12 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: objec
     return made
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    """Leave out the clauses of a module that is not there, once one test has failed for that reason."""
+    return True if isinstance(item, _Clause) and item.is_redundant() else None
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Name the commands that help where a test, or a process that it started, could not import ``amplifier_core``."""
     reports = [*terminalreporter.stats.get("failed", ()), *terminalreporter.stats.get("error", ())]
@@ -212,7 +221,13 @@ class _Clause(pytest.Item):
         self.add_marker(pytest.mark.amplifier_clause(clause))
 
     def runtest(self) -> None:
-        from amplifier.conformance.suites import described_as_text, findings_of, was_examined  # noqa: PLC0415 — as above
+        from amplifier.conformance.suites import (  # noqa: PLC0415 — as above
+            described_as_text,
+            findings_of,
+            is_gap,
+            was_absent,
+            was_examined,
+        )
         from amplifier.errors import AmplifierError  # noqa: PLC0415 — as above
 
         try:
@@ -234,9 +249,20 @@ class _Clause(pytest.Item):
         if not was_examined(outcome, self._backend):
             why = "; ".join([*report.notes, *report.limitations]) or "see the report of amplifier module validate"
             text = f"{self._clause} was not examined on {self._backend}: {why}"
-            if report.verdict == "unchecked":
-                pytest.fail(text, pytrace=False)
-            pytest.skip(text)
+            if not is_gap(report, outcome, self._backend):
+                pytest.skip(text)
+            if was_absent(report):
+                self.config.stash.setdefault(_ABSENT, set()).add(id(self._suite))
+            pytest.fail(text, pytrace=False)
+
+    def is_redundant(self) -> bool:
+        """Whether the module is not there, a test has failed for that, and this one would say the same."""
+        if id(self._suite) not in self.config.stash.get(_ABSENT, set()):
+            return False
+        from amplifier.conformance.suites import was_examined  # noqa: PLC0415 — as above
+
+        outcome = next(outcome for outcome in self._suite.run().clauses if outcome.id == self._clause)
+        return outcome.status == "not_checked" or not (outcome.findings or was_examined(outcome, self._backend))
 
     def reportinfo(self) -> tuple[Any, int | None, str]:
         # A line there must be: pytest wants one for an item that is skipped by a mark.

@@ -326,3 +326,23 @@ def test_a_module_that_could_not_be_examined_does_not_leave_a_suite_that_passes(
     done = run_file(tmp_path, IMPORTS + "test_echo = conformance_tests('tool_echo.py')\n", "-k", "T5")
     assert done.returncode == 1, done.stdout
     assert "T5 was not examined on asyncio: it could not be mounted on asyncio" in done.stdout
+
+
+def test_a_module_that_declines_is_one_failure_with_the_reason(tmp_path):
+    write_module(tmp_path, SOUND_TOOL.replace('coordinator.mount("tools", Echo())', "return None"))
+    done = run_file(tmp_path, IMPORTS + "test_echo = conformance_tests('tool_echo.py', backends=['trio'])\n")
+    assert done.returncode == 1, done.stdout
+    assert "1 failed" in done.stdout
+    assert "skipped" not in done.stdout
+    assert "mount declined (it returned None and mounted nothing); give the configuration it needs" in done.stdout
+
+
+def test_a_required_clause_that_was_not_examined_fails_and_a_recommended_one_is_skipped(tmp_path):
+    hangs = "import anyio; await anyio.Event().wait() if text is None else None"
+    write_module(tmp_path, SOUND_TOOL.replace('text = input.get("text")', f'text = input.get("text"); {hangs}'))
+    text = IMPORTS + "test_echo = conformance_tests('tool_echo.py', backends=['trio'])\n"
+    done = run_file(tmp_path, text, "-k", "T5 or T12 or T1")
+    assert "test_echo::T5[trio] FAILED" in done.stdout, done.stdout
+    assert "test_echo::T12[trio] SKIPPED" in done.stdout
+    assert "test_echo::T1[trio] PASSED" in done.stdout
+    assert "T5, T6" in done.stdout

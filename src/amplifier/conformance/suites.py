@@ -46,7 +46,9 @@ __all__ = [
     "conformance_tests",
     "described_as_text",
     "findings_of",
+    "is_gap",
     "suite_of",
+    "was_absent",
     "was_examined",
 ]
 
@@ -125,6 +127,19 @@ def findings_of(report: Report, clause: str, backend: str) -> list[Finding]:
 def was_examined(outcome: ClauseOutcome, backend: str) -> bool:
     """Whether a clause was examined on a backend, or without running anything."""
     return backend in outcome.backends or (outcome.status == "kept" and not outcome.backends)
+
+
+def is_gap(report: Report, outcome: ClauseOutcome, backend: str) -> bool:
+    """Whether a required clause was to be examined on a backend and was not, so that the module cannot pass."""
+    if outcome.level != "required" or backend not in report.backends or was_examined(outcome, backend):
+        return False
+    return outcome.status != "broken" and not (outcome.id == "A18" and report.backends == ["asyncio"])
+
+
+def was_absent(report: Report) -> bool:
+    """Whether mount gave nothing to examine: it declined, failed, or put the module at a wrong place."""
+    own = [outcome for outcome in report.clauses if outcome.level == "required" and outcome.id[0] != "A"]
+    return sum(outcome.status != "not_checked" for outcome in own) <= 1  # that about the mount point does not need it
 
 
 def described_as_text(findings: Sequence[Finding]) -> str:

@@ -105,8 +105,12 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._children.add(pair[0])
         return pair
 
-    def _advance(self, seconds: float) -> None:
+    def _advance(self, seconds: float, waited: float) -> None:
+        """Move the clock; ``waited`` is how much of that was real."""
         self._virtual_now += seconds
+
+    def _wait_without_timer(self) -> None:
+        """Called before the loop sleeps until something outside wakes it; for subclasses."""
 
     def _work_outside(self) -> bool:
         """Whether a thread or a child process that can wake this loop is known to be busy."""
@@ -145,9 +149,16 @@ class _JumpingSelector(selectors.BaseSelector):
         if events or (timeout is not None and timeout <= 0):
             return events
         loop = self._loop_ref()
-        if timeout is None or loop is None:
+        if loop is None:
             return self._real.select(timeout)
+        if timeout is None:
+            loop._wait_without_timer()
+            return self._real.select(None)
         return self._wait_for_timer(loop, timeout)
+
+    def poll(self) -> list[tuple[selectors.SelectorKey, int]]:
+        """What is ready now."""
+        return self._real.select(0)
 
     def _wait_for_timer(self, loop: VirtualTimeLoop, timeout: float) -> list[tuple[selectors.SelectorKey, int]]:
         """Let real work go first, in real time; jump over whatever is left once the loop is alone."""
@@ -162,7 +173,7 @@ class _JumpingSelector(selectors.BaseSelector):
         else:
             # Work that ended since the last look has already written to the wake-up pipe: its news come first.
             events = self._real.select(0)
-        loop._advance(min(elapsed, timeout) if events else timeout)
+        loop._advance(min(elapsed, timeout) if events else timeout, waited=elapsed)
         return events
 
     @staticmethod

@@ -1,16 +1,18 @@
 """`check_module`: locate a module, examine it, report.
 
-Static checks run in this process and execute nothing of the module. Everything else runs in worker processes: one as a
-rule, and another one for the remaining steps whenever the module hangs or ends its worker.
+Static checks run in this process and execute nothing of the module. Everything else runs in worker processes: one for each
+backend, side by side, and another one for the remaining steps whenever the module hangs or ends its worker.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 import attrs
 
 from amplifier.conformance.checks import all_checks as _all_checks  # noqa: F401 — importing the checks registers them
@@ -22,12 +24,15 @@ from amplifier.errors import ModuleLoadError
 
 from .findings import IMPORT
 from .job import Job
-from .results import Progress, Results
-from .selection import reject_inapplicable, reject_unknown, require_packages
+from .results import BackendRun, Progress, Results
+from .selection import reject_inapplicable, reject_unknown, reject_unknown_modules, require_packages
 from .verdict import make_report
 from .worker_process import run_worker
 
-_MAX_WORKERS = 60
+_MAX_HANGS = 2
+"""Steps on one backend in which the module may end its process; it breaks its contract, and each costs seconds."""
+_SECONDS = {"quick": 50.0, "thorough": 900.0}
+"""What the steps on one backend may take, not counting time without a processor; the rest then counts as not examined."""
 
 
 async def check_module(
@@ -63,13 +68,15 @@ async def check_module(
         ModuleNotFoundError: There is no such module.
         ModuleLoadError: It cannot be a module, or its type is not known.
         MissingExtraError: The packages that running it takes are not installed; ``static`` does without them.
-        ValueError: ``only``, ``replay`` or ``backends`` hold an unknown name, or one that does not apply to this type of module.
+        ValueError: ``only``, ``replay``, ``backends`` or ``plan`` hold an unknown name, or one that does not apply to
+            this type of module.
     """
     started = time.monotonic()
     only = only if isinstance(only, str) else list(only)
     reject_unknown(backends, only, replay)
     if not static:
         require_packages(backends)
+    reject_unknown_modules(plan or {})
     found = find_target(target, module_type)
     reject_inapplicable(found.module_type, static=static, only=only, replay=replay)
     job = Job(
@@ -109,17 +116,41 @@ def _run_static_checks(results: Results) -> None:
 
 
 async def _run_workers(results: Results) -> None:
-    """Run workers until every step is done or given up."""
-    for _ in range(_MAX_WORKERS):
-        results.current_step = ""
-        job = attrs.evolve(results.job, skip=results.finished_steps)
-        ended = await run_worker(job, results.receive)
+    """Run the workers of all backends until every step is done or given up."""
+    problems: list[ModuleLoadError] = []
+
+    async def run(one: BackendRun) -> None:
+        try:
+            await _run_backend(results, one)
+        except ModuleLoadError as error:
+            problems.append(error)
+
+    async with anyio.create_task_group() as group:
+        for each in results.runs:
+            group.start_soon(run, each)
+    if problems:
+        raise problems[0]
+
+
+async def _run_backend(results: Results, run: BackendRun) -> None:
+    """Run one worker after another until every step on a backend is done or given up."""
+    most = _SECONDS[results.job.profile]
+    while True:
+        run.current_step = ""
+        job = attrs.evolve(results.job, backends=[run.backend], skip=run.finished, seconds=most - run.seconds)
+        ended = await run_worker(job, partial(results.receive, run))
         if ended.finished:
             return
-        if not results.current_step:
+        if not run.current_step:
             module_id = results.job.target.module_id
             raise ModuleLoadError(f"the worker process did not start: {ended.stderr}", module_id=module_id)
-        results.give_up_step(ended)
-        if results.current_step == IMPORT:
+        results.give_up_step(run, ended)
+        if run.current_step == IMPORT:
             return
-    results.notes.append(f"gave up after {_MAX_WORKERS} worker processes; the rest was not checked")
+        if len(run.given_up) >= _MAX_HANGS:
+            steps = " and ".join(step.partition(":")[0] for step in run.given_up)
+            results.give_up(run, f"the module has hung, or ended its process, in {steps}")
+            return
+        if run.seconds >= most:
+            results.give_up(run, f"the examination on {run.backend} took more than {most:g} s")
+            return

@@ -26,6 +26,7 @@ class Job:
         only: Clause ids or names of checks; all if empty.
         replay: One step and its case, as `replay_token` made it.
         skip: Names of steps that are done, or that ended an earlier worker.
+        seconds: What the worker may take, in seconds, not counting those in which there was no processor for it.
     """
 
     target: Target
@@ -38,12 +39,19 @@ class Job:
     only: list[str] = attrs.field(factory=list)
     replay: str | None = None
     skip: list[str] = attrs.field(factory=list)
+    seconds: float = 0.0
 
     def selects(self, check: Check) -> bool:
         """Whether ``replay`` and ``only`` ask for a check."""
         if self.replay is not None:
             return self.replay.partition(":")[0] == check.name
         return not self.only or check.name in self.only or not set(self.only).isdisjoint(check.clauses)
+
+    def judges(self, check: Check, clause: str) -> bool:
+        """Whether a run is to judge a clause by a check: ``only`` may name clauses, and a check looks at others as well."""
+        if not self.selects(check):
+            return False
+        return self.replay is not None or not self.only or clause in self.only or check.name in self.only
 
 
 def replay_token(step: str, case: Any) -> str:

@@ -7,13 +7,15 @@ missing here.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
+from typing import Any
 
-from amplifier._spelling import did_you_mean, nearest_names
+from amplifier._spelling import did_you_mean, nearest_names, suggestion
 from amplifier.conformance.harness.check_registry import CHECKS, all_clauses, checks_for
 from amplifier.conformance.target.locate import BACKENDS
 from amplifier.errors import AmplifierError, MissingExtraError
+from amplifier.loading import ModuleLoader
 
 from .job import read_replay_token
 
@@ -59,6 +61,27 @@ def reject_unknown(backends: Sequence[str], only: Iterable[str] = (), replay: st
             raise InvalidSelection(f"only {name!r}: there is no such {noun}; {_nearest(name, known)}")
     if replay is not None:
         _reject_bad_token(replay, backends)
+
+
+def reject_unknown_modules(plan: Mapping[str, Any]) -> None:
+    """Make sure that every module that a plan names by its id alone is installed: a session would go on without it.
+
+    Raises:
+        InvalidSelection: One is not.
+    """
+    named: list[tuple[str, str]] = []
+    for part in ("providers", "tools", "hooks"):
+        entries = plan.get(part)
+        for number, entry in enumerate(entries if isinstance(entries, list) else ()):
+            module_id = entry.get("module") if isinstance(entry, Mapping) and "source" not in entry else entry
+            named += [(f"$.{part}[{number}]", module_id)] if isinstance(module_id, str) else []
+    if not named:
+        return
+    known = {entry.info.id for entry in ModuleLoader().catalogue()}
+    for path, module_id in named:
+        if module_id not in known:
+            near = suggestion(module_id, known) or "; install it, or give its source"
+            raise InvalidSelection(f"plan: {path} names the module {module_id!r}, which is not installed{near}")
 
 
 def reject_inapplicable(

@@ -16,51 +16,51 @@ from hypothesis import seed as seeded
 from hypothesis.errors import HypothesisException
 from hypothesis.strategies import SearchStrategy
 
-from amplifier.conformance.harness.cpu_clock import unstalled_time
-from amplifier.conformance.harness.mounted_module import Fault
+from amplifier.conformance.harness.mounted_module import CheckContext, Fault
+from amplifier.conformance.harness.work_budget import Budget
 
 Play = Callable[[Any], list[Fault]]
 
-SECONDS_PER_EXAMPLE = 0.3
-"""What a case may take on average; when the time is up no more are played: a module that hangs makes every case slow."""
+CALLS = 4_000
+"""The calls of the module in all cases of the quick profile; only one that starts processes reaches it."""
 SHRINKING = 150
 """Cases tried at most in making one smaller."""
-SHRINKING_SECONDS = 5.0
-"""What that may take: a module that writes files makes every case slow."""
+SHRINKING_CALLS = 3_000
+"""The calls of the module in these cases."""
 
 
-def explore(cases: SearchStrategy[Any], play: Play, *, seed: int, examples: int) -> list[Fault]:
+def explore(cases: SearchStrategy[Any], play: Play, ctx: CheckContext, *, examples: int) -> list[Fault]:
     """Play many cases and return the faults of the smallest failing one for each clause that was broken."""
     failing: dict[str, tuple[Any, Fault]] = {}
-    enough = unstalled_time() + SECONDS_PER_EXAMPLE * examples
+    budget = Budget(ctx, CALLS)
 
     def trial(case: Any) -> None:
-        if unstalled_time() > enough:
+        if budget.is_spent():
             return
         for fault in play(case):
             failing.setdefault(fault.clause, (case, fault))
 
     quiet = _settings(examples, (Phase.explicit, Phase.generate))
-    seeded(seed)(quiet(given(cases)(trial)))()
-    return [_smallest(cases, play, clause, seed, examples) or fault for clause, (_, fault) in failing.items()]
+    seeded(ctx.seed)(quiet(given(cases)(trial)))()
+    return [_smallest(cases, play, clause, ctx, examples) or fault for clause, (_, fault) in failing.items()]
 
 
-def _smallest(cases: SearchStrategy[Any], play: Play, clause: str, seed: int, examples: int) -> Fault | None:
+def _smallest(cases: SearchStrategy[Any], play: Play, clause: str, ctx: CheckContext, examples: int) -> Fault | None:
     best: list[Fault] = []
     left = examples + SHRINKING
-    give_up = unstalled_time() + SHRINKING_SECONDS
+    budget = Budget(ctx, SHRINKING_CALLS)
 
     def breaks(case: Any) -> bool:
         nonlocal left, best
         left -= 1
-        if left < 0 or unstalled_time() > give_up:
+        if left < 0 or budget.is_spent():
             return False
         found = [fault for fault in play(case) if fault.clause == clause]
         best = found or best
         return bool(found)
 
     with suppress(HypothesisException):  # not reproduced: the module does not do the same every time
-        find(cases, breaks, settings=_settings(examples + SHRINKING), random=random.Random(seed))
+        find(cases, breaks, settings=_settings(examples + SHRINKING), random=random.Random(ctx.seed))
     return best[0] if best else None
 
 

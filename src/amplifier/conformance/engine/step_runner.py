@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,9 +13,14 @@ import attrs
 
 from amplifier.conformance.harness.check_registry import Check, checks_for
 from amplifier.conformance.harness.coverage import StepCoverage
+from amplifier.conformance.harness.cpu_clock import machine_load, skipped, unstalled_time
 from amplifier.conformance.harness.guess_config import find_working_config
+from amplifier.conformance.harness.llm_server.server_process import service_address, with_service, without_service
 from amplifier.conformance.harness.mounted_module import CheckContext, Fault, MountFailed
-from amplifier.conformance.harness.typical_use import schema_of
+from amplifier.conformance.harness.resources.observers import started_processes
+from amplifier.conformance.harness.typical_use import run_typical_operations, schema_of
+from amplifier.conformance.harness.virtual_clock import run_virtually
+from amplifier.conformance.inputs.schema_values import use_address
 from amplifier.conformance.report.outcome import Finding
 from amplifier.conformance.target.load import LoadedTarget
 from amplifier.conformance.target.source_literals import choices_in, inputs_in, texts_in
@@ -67,7 +73,6 @@ class Runner:
 
     Attributes:
         step: The name of the one that runs.
-        is_thorough: Whether steps may take longer.
     """
 
     def __init__(self, loaded: LoadedTarget, job: Job, emit: Emit, abandon: Callable[[Finding], NoReturn]) -> None:
@@ -79,7 +84,6 @@ class Runner:
         self._facts: dict[str, dict[str, Any]] = {}
         self._coverage = StepCoverage()
         self.step: str = ""
-        self.is_thorough: bool = job.profile == "thorough"
 
     def steps(self) -> list[Step]:
         """What there is to do, in order."""
@@ -99,6 +103,7 @@ class Runner:
         for number, step in enumerate(self.steps()):
             self.step = step.name
             self._emit({"start": step.name})
+            started = unstalled_time() - skipped()
             if number == 0:
                 self._guess_config(step)
             self._coverage = StepCoverage(backends=[step.backend])
@@ -111,27 +116,34 @@ class Runner:
                 raise
             except BaseException as error:  # noqa: BLE001 — a check that fails itself shows nothing about the module
                 self._emit({"failed": f"{type(error).__name__}: {error}", "step": step.name})
-            self._emit({"done": step.name, "coverage": attrs.asdict(self._coverage)})
+            seconds = (unstalled_time() - skipped() - started) / machine_load()
+            self._emit({"done": step.name, "coverage": attrs.asdict(self._coverage), "seconds": seconds})
 
     def _finding(self, step: Step, fault: Fault) -> Finding:
         found_by = {"check": step.check.name, "backend": step.backend}
         return make_finding(fault, self._job, module_type=self._loaded.module_type, **found_by)
 
     def _guess_config(self, step: Step) -> None:
-        """Find the settings with which the module can be examined."""
+        """Find the settings with which the module can be examined, and whether its calls start processes."""
         try:
-            found = anyio.run(find_working_config, self._stage(step, None), backend=step.backend)
+            found = run_virtually(find_working_config, self._stage(step, None), backend=step.backend)
         except BaseException:  # noqa: BLE001 — third-party code; the checks report what is wrong with it
             return
         guessed = {key: value for key, value in found.config.items() if key not in self._loaded.config}
         if guessed:
             self._emit({"note": f"mounted with settings guessed from its source: {guessed!r}"})
         self._loaded = found
+        before = started_processes()
+        try:
+            run_virtually(_use, self._stage(step, None), backend=step.backend)
+        except BaseException:  # noqa: BLE001 — as above
+            return
+        self._loaded = attrs.evolve(found, starts_processes=started_processes() > before)
 
     def _explore(self, step: Step) -> list[Fault]:
         """Run a check: once, once more with the replayed case, or on cases drawn for it."""
         if self._job.replay is not None:
-            return self._play(step, read_replay_token(self._job.replay)[1])
+            return self._play(step, with_service(read_replay_token(self._job.replay)[1]))
         if step.check.inputs is None:
             return self._play(step, None)
         try:
@@ -141,17 +153,22 @@ class Runner:
             raise MissingExtraError("checking behaviour", extra="testing", missing="hypothesis") from error
         self._coverage.mount_attempted = True  # also if there is nothing to draw cases for
         if step.backend not in self._facts:
-            self._facts[step.backend] = anyio.run(_gather_facts, self._stage(step, None), backend=step.backend)
+            self._facts[step.backend] = run_virtually(_gather_facts, self._stage(step, None), backend=step.backend)
         cases = INPUTS[step.check.inputs](self._facts[step.backend])
-        return explore(cases, lambda case: self._play(step, case), seed=self._job.seed, examples=self._examples)
+        stage = self._stage(step, None)
+        return explore(cases, lambda case: self._play(step, case), stage, examples=self._examples)
 
     def _play(self, step: Step, case: Any) -> list[Fault]:
         stage = attrs.evolve(self._stage(step, case), coverage=self._coverage)
         with _deterministic_order(step.backend, self._job.seed):
-            anyio.run(step.check.run, stage, backend=step.backend)
+            run = anyio.run if step.check.real_time else run_virtually
+            run(step.check.run, stage, backend=step.backend)
         for note in stage.notes:
             self._emit({"note": note})
-        return [attrs.evolve(fault, input=case if fault.input is None else fault.input) for fault in stage.faults]
+        return [
+            attrs.evolve(fault, input=without_service(case if fault.input is None else fault.input))
+            for fault in stage.faults
+        ]
 
     def _stage(self, step: Step, case: Any) -> CheckContext:
         return CheckContext(
@@ -162,6 +179,15 @@ class Runner:
             case=case,
             abort=lambda fault: self._abandon(self._finding(step, fault)),
         )
+
+
+async def _use(stage: CheckContext) -> None:
+    async with stage.mount() as mounted:
+        if stage.loaded.module_type == "tool":
+            schemas = json.dumps([schema_of(tool) for tool in mounted.instances.values()], default=repr).lower()
+            if any(f'"{word}' in schemas for word in ("url", "uri")):
+                use_address(f"{service_address()}/page")
+        await run_typical_operations(mounted)
 
 
 async def _gather_facts(stage: CheckContext) -> dict[str, Any]:

@@ -18,9 +18,11 @@ from typing import Any, NoReturn
 import attrs
 
 from amplifier.conformance.checks import all_checks as _all_checks  # noqa: F401 — importing the checks registers them
-from amplifier.conformance.harness.cpu_clock import cpu_wait
+from amplifier.conformance.harness.calls.outcome import remember_hang
+from amplifier.conformance.harness.cpu_clock import cpu_wait, machine_load, skipped
 from amplifier.conformance.harness.mounted_module import Fault
 from amplifier.conformance.harness.resources.snapshot import mark_descendants
+from amplifier.conformance.harness.virtual_clock import KIT_THREAD, let_time_jump
 from amplifier.conformance.report.outcome import Finding
 from amplifier.conformance.target.load import load
 from amplifier.conformance.target.missing_package import missing_package_hint
@@ -30,11 +32,11 @@ from amplifier.models import from_json
 from .findings import IMPORT, IMPORT_HINT, make_finding
 from .job import Job
 from .step_runner import Emit, Runner
-from .worker_process import ABANDONED
+from .worker_process import ABANDONED, TOO_SLOW
 
-_ALIVE_INTERVAL = 10.0
-_STEP_SECONDS = 150.0
-"""For one step of the quick profile, not counting the time in which there was no processor for this process."""
+_ALIVE_INTERVAL = 1.0
+_STEP_SECONDS = {"quick": 25.0, "thorough": 400.0}
+"""What one step may take, not counting the time in which there was no processor for this process."""
 
 
 def main() -> int:
@@ -42,6 +44,9 @@ def main() -> int:
     job = from_json(Job, sys.stdin.buffer.read())
     output = _take_over_stdout()
     mark_descendants()
+    let_time_jump()
+    if job.skip:  # another worker has ended in a call that hung
+        remember_hang()
     logging.raiseExceptions = False
     writing = threading.RLock()
 
@@ -71,23 +76,35 @@ def main() -> int:
         runner = Runner(loaded, job, emit, abandon)
         steps = [step.name for step in runner.steps()]
         emit({"module_type": loaded.module_type, "backends": list(loaded.backends), "steps": steps})
-        watched = (runner, emit, get_native_id())
-        threading.Thread(target=_report_alive, args=watched, name="alive", daemon=True).start()
+        watched = (runner, emit, job, get_native_id())
+        threading.Thread(target=_watch, args=watched, name=f"{KIT_THREAD} watch", daemon=True).start()
         runner.run()
     emit({"end": True})
     return 0
 
 
-def _report_alive(runner: Runner, emit: Emit, main_thread: int) -> None:
-    """Emit that a step still runs, for as long as one may take on an otherwise idle machine."""
+def _watch(runner: Runner, emit: Emit, job: Job, main_thread: int) -> None:
+    """End the process when a step, or all of them, take longer than they may: a last resort, for checks count calls."""
+
+    def now() -> float:
+        return time.monotonic() - skipped() - cpu_wait(main_thread)
+
+    step, started, begun = "", now(), now()
     while True:
-        step, started = runner.step, time.monotonic() - cpu_wait(main_thread)
-        longest = _STEP_SECONDS if not runner.is_thorough else _STEP_SECONDS * 10
-        while runner.step == step and time.monotonic() - cpu_wait(main_thread) - started < longest:
-            time.sleep(_ALIVE_INTERVAL)
-            emit({"alive": step})
-        while runner.step == step:
-            time.sleep(_ALIVE_INTERVAL)
+        time.sleep(_ALIVE_INTERVAL)
+        emit({"alive": runner.step})
+        if runner.step != step:
+            step, started = runner.step, now()
+        load = machine_load()
+        if step and now() - started > _STEP_SECONDS[job.profile] * load:
+            why = f"it took more than {_STEP_SECONDS[job.profile]:g} s"
+        elif step and now() - begun > job.seconds * load:
+            why = "the examination took too long"
+        else:
+            continue
+        emit({"failed": why, "step": step})
+        emit({"done": step, "coverage": {}, "seconds": (now() - started) / load})
+        os._exit(TOO_SLOW)
 
 
 def _take_over_stdout() -> Any:

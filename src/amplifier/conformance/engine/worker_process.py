@@ -21,10 +21,12 @@ from amplifier.models import to_json
 
 from .job import Job
 
-SILENCE_SECONDS = 120.0
+SILENCE_SECONDS = 60.0
 """After that long without a message the worker counts as dead."""
 ABANDONED = 3
 """The exit code of a worker after a call of the module that could not be stopped."""
+TOO_SLOW = 4
+"""The exit code of a worker that took longer than it may."""
 _MAX_LINE_BYTES = 50_000_000
 _MIN_FREE_BYTES = 500_000_000
 
@@ -99,6 +101,12 @@ def _memory_directory() -> str | None:
     return str(place) if free > _MIN_FREE_BYTES else None
 
 
+def _cache_directory() -> Path:
+    """Where Hypothesis keeps its tables of characters, which take a second to compute; not in the working directory."""
+    given = os.environ.get("XDG_CACHE_HOME")
+    return Path(given if given and Path(given).is_absolute() else Path.home() / ".cache", "amplifier")
+
+
 def _environment(home: str) -> dict[str, str]:
     """The worker's environment variables: what running Python takes, and no credentials."""
     kept = ("PATH", "LANG", "LC_ALL", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")
@@ -109,6 +117,7 @@ def _environment(home: str) -> dict[str, str]:
         "TMPDIR": home,
         "PYTHONHASHSEED": "0",
         "PYTHONDONTWRITEBYTECODE": "1",
+        "HYPOTHESIS_STORAGE_DIRECTORY": str(_cache_directory() / "hypothesis"),
     }
 
 

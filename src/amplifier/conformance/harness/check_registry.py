@@ -32,6 +32,8 @@ class Check:
         types: The module types it applies to.
         inputs: The name of the strategy that draws its cases; None if it draws none.
         without_instance: The clauses that it can decide even if mount declines and nothing is mounted.
+        needs_success: The clauses that it cannot decide if no call of the module ever succeeds.
+        real_time: Whether it measures seconds, so that it cannot run in virtual time.
         run: The function.
     """
 
@@ -41,6 +43,8 @@ class Check:
     types: frozenset[str]
     inputs: str | None
     without_instance: frozenset[str]
+    needs_success: frozenset[str]
+    real_time: bool
     run: Callable[..., Any]
 
     @property
@@ -59,6 +63,8 @@ def check(
     types: Iterable[str] = ALL_TYPES,
     inputs: str | None = None,
     without_instance: Iterable[str] = (),
+    needs_success: Iterable[str] = (),
+    real_time: bool = False,
 ) -> Callable[[CheckFunction], CheckFunction]:
     """Register a function as a check.
 
@@ -69,7 +75,8 @@ def check(
     def register(function: CheckFunction) -> CheckFunction:
         package = function.__module__.split(".")[-2]
         name = f"{package}.{function.__name__}"
-        CHECKS[name] = Check(name, clauses, kind, frozenset(types), inputs, frozenset(without_instance), function)
+        declared = frozenset(without_instance), frozenset(needs_success), real_time
+        CHECKS[name] = Check(name, clauses, kind, frozenset(types), inputs, *declared, function)
         return function
 
     return register

@@ -20,8 +20,12 @@ class StepCoverage:
         backends: Where the module was examined.
         mount_attempted: Whether the step mounted the module, or tried to.
         instance_seen: Whether at least once something of the module was mounted or registered.
+        succeeded: Whether at least one call of the module did what it is for.
+        cut_short: Why the step did not do all that it was to do, if so.
     """
 
     backends: list[str] = attrs.field(factory=list)
     mount_attempted: bool = False
     instance_seen: bool = False
+    succeeded: bool = False
+    cut_short: str | None = None

@@ -1,16 +1,19 @@
 """Monotonic clock that excludes time spent waiting for a CPU.
 
-Linux reports how long a thread was ready to run without a CPU. Elsewhere this is an ordinary monotonic clock.
+Linux reports how long a thread was ready to run without a CPU. Elsewhere this is an ordinary monotonic clock. In a worker
+process `time.monotonic` includes the seconds that virtual time has skipped (see `virtual_clock`), and so does this clock.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from threading import get_native_id
 
 _THREADS = Path("/proc/self/task")
 _MAX_SLOWDOWN = 10.0
+_skipped = [0.0]
 
 
 def unstalled_time() -> float:
@@ -24,6 +27,16 @@ def unstalled_time() -> float:
             return now - waited
 
 
+def skip(seconds: float) -> None:
+    """Count seconds that virtual time has skipped."""
+    _skipped[0] += seconds
+
+
+def skipped() -> float:
+    """Seconds that virtual time has skipped so far: `unstalled_time` less these is real time."""
+    return _skipped[0]
+
+
 def cpu_wait(thread: int) -> float:
     """Seconds that a thread, given by its native id, has waited for a CPU so far."""
     try:
@@ -34,9 +47,17 @@ def cpu_wait(thread: int) -> float:
 
 def slowdown() -> float:
     """How many times longer than on an idle machine things have taken so far; deadlines are multiplied by it."""
-    passed = time.monotonic() - _STARTED
+    passed = time.monotonic() - skipped() - _STARTED
     worked = passed - (cpu_wait(get_native_id()) - _WAITED)
     return min(max(passed / max(worked, 0.01), 1.0), _MAX_SLOWDOWN)
+
+
+def machine_load() -> float:
+    """How many times longer other processes may take than on an idle machine; limits on waiting for them are multiplied by it."""
+    try:
+        return min(max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), _MAX_SLOWDOWN)
+    except OSError:
+        return 1.0
 
 
 def process_cpu_wait() -> float:

@@ -11,24 +11,35 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
 import attrs
 
-from amplifier.conformance.harness.calls.outcome import CALL_SECONDS, Outcome, call_with_deadline
+from amplifier.conformance.harness.calls.outcome import CALL_SECONDS, Outcome, call_with_deadline, waiting_seconds
 from amplifier.conformance.harness.resources.private_directories import fill_placeholders, private_directories
 from amplifier.conformance.report.cancellation_advice import cancellation_hint
 from amplifier.conformance.target.load import LoadedTarget
 from amplifier.contracts import CONTRACTS, clauses_for
 from amplifier.kernel import AmplifierSession
 from amplifier.loading import ModuleLoader
-from amplifier.testing import EventRecorder, MockApprovalSystem, MockContextManager, MockDisplaySystem
+from amplifier.models import ChatResponse, ToolResult
+from amplifier.testing import (
+    CancelledAt,
+    EventRecorder,
+    MockApprovalSystem,
+    MockContextManager,
+    MockDisplaySystem,
+    cancel_at,
+)
 
 from .coverage import StepCoverage
-from .cpu_clock import slowdown, unstalled_time
+from .cpu_clock import machine_load, skipped, slowdown, unstalled_time
 from .resolver_sources import install_samples, resolver_of
+from .virtual_clock import when_stuck
+from .work_count import count_mount
 
 OWNER = "target"
 MOUNT_SECONDS = 20.0
@@ -37,8 +48,11 @@ CLEANUP_SECONDS = 10.0
 CANCEL_GRACE = 4.0
 """Seconds after its cancellation at which a call counts as never ending."""
 
+_THOROUGH_POINTS = 100
 _hanging_cleanups: set[str] = set()
 """Modules whose cleanup did not end in time when a check closed them."""
+_hanging_mounts: list[MountFailed] = []
+"""Why mount did not end in time; no check waits for it again."""
 
 
 @attrs.frozen(kw_only=True)
@@ -106,10 +120,16 @@ class MountedModule:
         Raises:
             MountFailed: It raised, or did not end in time.
         """
+        if _hanging_mounts:
+            raise _hanging_mounts[0]
         settings = fill_placeholders(config, self.directory)
         outcome = await self.call(self._call_mount, settings, seconds=MOUNT_SECONDS)
-        if not outcome.returned:
-            raise MountFailed(outcome)
+        if outcome.returned:
+            return
+        failed = MountFailed(outcome)
+        if outcome.kind == "late":
+            _hanging_mounts.append(failed)
+        raise failed
 
     async def _call_mount(self, config: dict[str, Any]) -> None:
         core = self.session.coordinator
@@ -140,8 +160,27 @@ class MountedModule:
         Code that goes on after that time, ignoring its cancellation or blocking the loop, ends the process. ``clause`` is
         what it breaks then.
         """
-        with self.ctx.alarm(seconds + CANCEL_GRACE, clause):
-            return await call_with_deadline(function, *args, seconds=seconds, **kwargs)
+        what = f"{_name_of(function, *args)}, cancelled at its deadline,"
+        with self.ctx.alarm(waiting_seconds(seconds) + CANCEL_GRACE, clause, what=what):
+            outcome = await call_with_deadline(function, *args, seconds=seconds, **kwargs)
+        self.note_success(outcome)
+        return outcome
+
+    def note_success(self, outcome: Outcome) -> None:
+        """Note for the verdict that a call did what the module is for: much shows only then."""
+        value = outcome.value.value if isinstance(outcome.value, CancelledAt) else outcome.value
+        if outcome.returned and self._is_success(value):
+            self.ctx.coverage.succeeded = True
+
+    def _is_success(self, value: Any) -> bool:
+        kind = self.loaded.module_type
+        if kind == "tool":  # a typical operation returns [success, output]
+            return (isinstance(value, list) and value[:1] == [True]) or (
+                isinstance(value, ToolResult) and value.success is True
+            )
+        if kind == "provider":
+            return isinstance(value, ChatResponse)
+        return isinstance(value, (Path, dict)) if kind == "resolver" else True
 
     @property
     def instances(self) -> dict[str, Any]:
@@ -226,6 +265,15 @@ class CheckContext:
     abort: Callable[[Fault], NoReturn] | None = None
     coverage: StepCoverage = attrs.field(factory=StepCoverage)
 
+    @property
+    def is_thorough(self) -> bool:
+        """Whether the profile is the thorough one."""
+        return self.points >= _THOROUGH_POINTS
+
+    def cut_short(self, reason: str) -> None:
+        """Report that the check did not do all that it was to do; its clauses then count as not examined."""
+        self.coverage.cut_short = self.coverage.cut_short or reason
+
     def fresh(self) -> CheckContext:
         """The same context without faults and notes, for a trial whose faults may not count."""
         return attrs.evolve(self, faults=[], notes=[])
@@ -294,6 +342,7 @@ class CheckContext:
                 )
                 mounted.events.listen(session.coordinator.hooks)
                 self.coverage.mount_attempted = True
+                count_mount()
                 await mounted.mount(self.loaded.config if config is None else config)
                 if ready and self.loaded.on_session_ready is not None:
                     await mounted.call(self.loaded.on_session_ready, mounted.coordinator)
@@ -358,30 +407,42 @@ class CheckContext:
         if self.abort is None or threading.current_thread() is not threading.main_thread():
             yield
             return
-        abort, started = self.abort, unstalled_time()
+        abort, started = self.abort, unstalled_time() - skipped()
+
+        def stop() -> None:
+            abort(Fault(clause=clause, what=f"{what} had not ended {seconds:g} s later", input=self.case))
 
         is_over = False
 
         def ring(signum: int, frame: FrameType | None) -> None:
             if is_over:  # another call, made at the same time, ended later and set this one again
                 return
-            left = seconds - (unstalled_time() - started)
+            left = seconds * machine_load() - (unstalled_time() - skipped() - started)
             if left > 0:  # the thread waited for a CPU meanwhile
                 signal.setitimer(signal.ITIMER_REAL, max(left, 0.5))
                 return
             line = self.line_of(frame)
             if line is None:
-                abort(Fault(clause=clause, what=f"{what} had not ended {seconds:g} s later", input=self.case))
-            abort(Fault(clause="A17", what="the event loop was blocked for good", input=self.case, location=line))
+                stop()
+            blocked = f"the event loop was blocked for good in {what.partition(',')[0]}"
+            abort(Fault(clause="A17", what=blocked, input=self.case, location=line))
 
         previous = signal.signal(signal.SIGALRM, ring)
-        left, _ = signal.setitimer(signal.ITIMER_REAL, seconds * slowdown())
+        left, _ = signal.setitimer(signal.ITIMER_REAL, seconds * max(slowdown(), machine_load()))
         try:
-            yield
+            with when_stuck(stop):
+                yield
         finally:
             is_over = True
             signal.setitimer(signal.ITIMER_REAL, left)  # an outer alarm goes on, a little later
             signal.signal(signal.SIGALRM, previous)
+
+
+def _name_of(function: Any, *args: Any) -> str:
+    """The name of a call for reports."""
+    while isinstance(function, partial) or function is cancel_at:
+        function = function.func if isinstance(function, partial) else args[1]
+    return str(getattr(function, "__name__", "a call")).lstrip("_")
 
 
 async def _mount_no_loop(coordinator: Any, config: dict[str, Any]) -> None:

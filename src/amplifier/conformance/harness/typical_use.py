@@ -13,6 +13,7 @@ from typing import Any
 
 import attrs
 
+from amplifier.conformance.harness.calls.outcome import Outcome
 from amplifier.conformance.harness.resources.private_directories import CANARY
 from amplifier.conformance.harness.resources.snapshot import files_below
 from amplifier.conformance.inputs.hook_payloads import ordinary_payload, reaching_payloads
@@ -69,13 +70,16 @@ async def run_typical_operations(mounted: MountedModule) -> None:
 
 _MOST_CALLS = 10
 """Of all tools of a module together: each call is cancelled at each of its suspensions, several times."""
+_MOST_COSTLY_CALLS = 2
+"""The same for a module that starts processes."""
 
 
 def _tool_exercises(mounted: MountedModule) -> list[Operation]:
     found = []
     target = mounted.loaded.target
     words, choices = inputs_in(target), choices_in(target)
-    most = max(2, _MOST_CALLS // max(len(mounted.instances), 1))
+    most = _MOST_COSTLY_CALLS if mounted.loaded.starts_processes else _MOST_CALLS
+    most = max(2, most // max(len(mounted.instances), 1))
     for name, tool in mounted.instances.items():
         for sample in sample_inputs(schema_of(tool), CANARY, words=words, choices=choices)[:most]:
             given = {"tool": name, "input": sample}
@@ -110,7 +114,9 @@ def plain_request() -> ChatRequest:
 
 def _provider_exercises(mounted: MountedModule) -> list[Operation]:
     async def complete(mounted: MountedModule) -> Any:
-        return _comparable(await mounted.instance.complete(plain_request()))
+        response = await mounted.instance.complete(plain_request())
+        mounted.note_success(Outcome(kind="returned", value=response))
+        return _comparable(response)
 
     async def list_models(mounted: MountedModule) -> Any:
         return len(await mounted.instance.list_models())

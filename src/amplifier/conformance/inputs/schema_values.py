@@ -35,6 +35,12 @@ FORMATS = {
 }
 """A text for each format that a schema may ask for; no address leads out of this machine."""
 
+
+def use_address(address: str) -> None:
+    """Let URLs lead to a server that answers, so that a tool which fetches them can succeed."""
+    FORMATS.update(uri=address, url=address)
+
+
 SHAPED_TEXTS = (
     *FORMATS.values(),
     "text",

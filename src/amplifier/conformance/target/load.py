@@ -33,6 +33,7 @@ class LoadedTarget:
         config: What it is mounted with; ``{directory}`` in a text is replaced by a directory of the session's own.
         given: What it was to be mounted with before anything was guessed, as far as it can be mounted with that.
         plan: What else the mount plan of its session holds.
+        starts_processes: Whether its typical calls start processes, which take long, so that fewer calls are made.
     """
 
     target: Target
@@ -44,6 +45,7 @@ class LoadedTarget:
     config: dict[str, Any]
     given: dict[str, Any] = attrs.field(factory=dict)
     plan: dict[str, Any] = attrs.field(factory=dict)
+    starts_processes: bool = False
 
 
 def load(target: Target, config: dict[str, Any], plan: dict[str, Any]) -> LoadedTarget:
@@ -96,7 +98,7 @@ def load_anew(loaded: LoadedTarget) -> LoadedTarget:
     prefix = loaded.target.import_name if top == "amplifier" else top
     for name in [name for name in sys.modules if name == prefix or name.startswith(f"{prefix}.")]:
         del sys.modules[name]
-    return load(loaded.target, loaded.config, loaded.plan)
+    return attrs.evolve(load(loaded.target, loaded.config, loaded.plan), starts_processes=loaded.starts_processes)
 
 
 def _import(target: Target) -> ModuleType:

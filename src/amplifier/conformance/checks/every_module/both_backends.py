@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import anyio
 import anyio.to_thread
 import attrs
 
@@ -13,6 +12,7 @@ from amplifier.conformance.harness.calls.outcome import Outcome
 from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.mounted_module import CheckContext, MountFailed
 from amplifier.conformance.harness.typical_use import typical_operations
+from amplifier.conformance.harness.virtual_clock import run_virtually
 
 
 @check("A18", kind="hygiene")
@@ -36,7 +36,7 @@ async def _differing(ctx: CheckContext) -> tuple[str, Any, str, str] | None:
     """The first operation that ends differently on the two backends: its name, its input and both endings."""
     on_trio = await _endings(ctx)
     other = attrs.evolve(ctx.fresh(), backend="asyncio", abort=None)
-    on_asyncio = await anyio.to_thread.run_sync(partial(anyio.run, _endings, other, backend="asyncio"))
+    on_asyncio = await anyio.to_thread.run_sync(partial(run_virtually, _endings, other, backend="asyncio"))
     for (name, given, here), (_, _, there) in zip(on_trio, on_asyncio, strict=False):
         if here != there:
             return name, given, here, there

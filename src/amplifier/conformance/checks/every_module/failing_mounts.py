@@ -18,14 +18,15 @@ from amplifier.conformance.harness.mounted_module import CANCEL_GRACE, MOUNT_SEC
 from amplifier.conformance.harness.resources.leftovers import new_tasks, task_ids
 from amplifier.conformance.harness.resources.private_directories import fill_placeholders, private_directories
 from amplifier.conformance.harness.resources.snapshot import Resources
-from amplifier.conformance.harness.time_budget import Budget
+from amplifier.conformance.harness.work_budget import Budget
+from amplifier.conformance.harness.work_count import count_mount
 from amplifier.conformance.target.source_literals import settings_in
 from amplifier.testing import TestCoordinator, cancel_at
 
 _NEVER = 1_000_000_000
 _CLEANUP_SECONDS = 2.0
 _MAX_SETTINGS = 12
-_SETTINGS_SECONDS = 2.0
+_SETTINGS_CALLS = 2_000
 _BAD_VALUES: tuple[Any, ...] = (None, "text", -1, [], {"unknown": True})
 """What a user may write into a plan by mistake."""
 
@@ -70,6 +71,7 @@ class _Mount:
 async def _mount(ctx: CheckContext, config: dict[str, Any], what: str) -> AsyncIterator[_Mount]:
     """Prepare a mount; undo it after the body, and end the tasks it has left in the caller's task group."""
     before = Resources()
+    count_mount()
     async with anyio.create_task_group() as group:
         tasks = task_ids()
         with private_directories() as (directory, _):
@@ -120,7 +122,7 @@ async def _cancel_mount(ctx: CheckContext, k: int, *, native: bool) -> int | Non
 
 async def _mount_with_bad_settings(ctx: CheckContext) -> None:
     """Set each setting that the source reads to a wrong value: a mount that raises must have ended what it began."""
-    budget = Budget(ctx, _SETTINGS_SECONDS)
+    budget = Budget(ctx, _SETTINGS_CALLS)
     for key in settings_in(ctx.loaded.target)[:_MAX_SETTINGS]:
         for value in _BAD_VALUES:
             if budget.is_spent():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import traceback
 from contextlib import suppress
 from typing import Any
 
@@ -19,10 +20,15 @@ from amplifier.conformance.harness.typical_use import run_typical_operations, ty
 from amplifier.conformance.target.source_literals import settings_in
 from amplifier.contracts import CONTRACTS
 from amplifier.events import CATALOGUE
+from amplifier.kernel.coordinator.mounts import Mounts
 
 from .declaration import has_a_mount
 
 _POINT_CLAUSES = {"tool": "T4", "provider": "P2", "orchestrator": "O2", "context": "C2", "hook": "H2"}
+_EXPECTED = {
+    kind: f'coordinator.mount("{CONTRACTS[kind].mount_point}", …)'
+    for kind in ("tool", "provider", "orchestrator", "context")
+} | {"hook": "coordinator.hooks.register(event, handler)"}
 _PATH_WORDS = ("path", "dir", "folder", "file", "root", "workspace", "store", "log")
 
 
@@ -32,6 +38,23 @@ _MOUNT_CLAUSES = ("A3", "A4", "A21", *_POINT_CLAUSES.values())
 @check(*_MOUNT_CLAUSES, kind="structure", without_instance=_MOUNT_CLAUSES)
 async def mounts(ctx: CheckContext) -> None:
     """Mounts the module in a session without other modules and reads what it returned and where it is mounted."""
+    try:
+        await _check_mount(ctx)
+    except MountFailed as failed:
+        clause = _POINT_CLAUSES.get(ctx.loaded.module_type, "R1")
+        error = failed.outcome.error
+        if error is None or not _is_misuse(error):
+            raise
+        what = f"mount {failed.outcome}; expected {_EXPECTED.get(ctx.loaded.module_type, 'a resolver')}"
+        ctx.fault(clause, what, error=error)
+
+
+def _is_misuse(error: BaseException) -> bool:
+    """Whether the coordinator refused what mount wanted to put at a mount point."""
+    return any(frame.f_code is Mounts.mount.__code__ for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+async def _check_mount(ctx: CheckContext) -> None:
     async with ctx.mount() as mounted:
         _check_mount_is_async(mounted)
         kind, returned = ctx.loaded.module_type, mounted.returned
@@ -139,11 +162,11 @@ async def _clean_up_twice(mounted: MountedModule, when: str = "") -> None:
         steps.append(("leaving the structured mount", mounted.leave_mount, False))
     mounted.is_cleaned = True
     for name, run, is_repeatable in steps:
-        first = await mounted.call(run, seconds=CLEANUP_SECONDS, clause="A12")
+        first = await mounted.call(run, seconds=CLEANUP_SECONDS, clause="A12", is_exact=True)
         if not first.returned:
             ctx.fault("A13" if first.kind == "raised" else "A12", f"{when}{name} {first}", error=first.error)
         elif is_repeatable:
-            second = await mounted.call(run, seconds=CLEANUP_SECONDS, clause="A12")
+            second = await mounted.call(run, seconds=CLEANUP_SECONDS, clause="A12", is_exact=True)
             if not second.returned:
                 ctx.fault("A11", f"{when}run a second time, {name} {second}", error=second.error)
 
@@ -178,7 +201,7 @@ async def _clean_up_configured(mounted: MountedModule, key: str, is_folder: bool
         mounted.ctx.fault("A15", f"cleanup deleted a user's file in {what}", given={key: "…/given"})
 
 
-@check("A7", "A8", "A9", "A14", kind="cancellation")
+@check("A7", "A8", "A9", "A14", kind="cancellation", needs_success=("A7", "A8", "A9"))
 async def survives_cancellation(ctx: CheckContext) -> None:
     """Cancels typical calls at each suspension, many times over, uses the module again, and looks for leftovers."""
     await cancel_at_every_suspension(ctx)

@@ -17,11 +17,15 @@ from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.cpu_clock import cpu_wait
 from amplifier.conformance.harness.mounted_module import CheckContext, MountFailed
 from amplifier.conformance.harness.typical_use import typical_operations
+from amplifier.conformance.harness.virtual_clock import KIT_THREAD
 
 _TICK = 0.005
 _SAMPLING_INTERVAL = 0.01
 _LIMIT = 0.1
 _RUNS = 3
+_OPERATION_SECONDS = (1.0, 0.2)
+"""How long an operation is watched: here time is real, and a module may wait long; the second once several have."""
+_MAX_LONG = 3
 
 
 class _LoopWatch:
@@ -61,10 +65,12 @@ class _LoopWatch:
                     self._lines[line] = self._lines.get(line, 0) + 1
 
 
-@check("A17", kind="hygiene")
+@check("A17", kind="hygiene", real_time=True)
 async def blocks_nothing(ctx: CheckContext) -> None:
-    """Uses the module three times while a task in the loop and a thread measure how long the loop is blocked."""
-    runs = [await _watched_run(ctx) for _ in range(_RUNS)]
+    """Uses the module while a task in the loop and a thread measure how long the loop is blocked; a delay counts if it recurs."""
+    runs = [await _watched_run(ctx)]
+    while runs[0] and len(runs) < _RUNS:
+        runs.append(await _watched_run(ctx))
     for line in sorted(set.intersection(*(set(blocked) for blocked in runs)))[:1]:
         shortest = min(blocked[line] for blocked in runs)
         what = f"the event loop was blocked for at least {shortest * 1000:.0f} ms, three times out of three"
@@ -73,15 +79,17 @@ async def blocks_nothing(ctx: CheckContext) -> None:
 
 async def _watched_run(ctx: CheckContext) -> dict[str, float]:
     watch = _LoopWatch(ctx)
-    thread = threading.Thread(target=watch.sample, name="loop watch", daemon=True)
+    thread = threading.Thread(target=watch.sample, name=f"{KIT_THREAD} loop watch", daemon=True)
     async with anyio.create_task_group() as group:
         group.start_soon(watch.tick)
         await anyio.lowlevel.checkpoint()
         thread.start()
         try:
             async with ctx.mount() as mounted:
+                long = 0
                 for operation in typical_operations(mounted):
-                    await mounted.call(operation.run, mounted)
+                    seconds = _OPERATION_SECONDS[long >= _MAX_LONG]
+                    long += (await mounted.call(operation.run, mounted, seconds=seconds)).kind == "late"
                     await anyio.sleep(_TICK)  # so that each of them is timed by itself
                 if mounted.cleanup is not None:
                     await mounted.call(mounted.cleanup)

@@ -14,14 +14,13 @@ from typing import Any
 import attrs
 
 from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.cpu_clock import unstalled_time
 from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
 from amplifier.conformance.harness.other_use import other_operations
 from amplifier.conformance.harness.typical_use import Operation, typical_operations
 from amplifier.conformance.target.load import LoadedTarget, load_anew
 
-_ROUNDS = ((0.03, 12), (0.3, 3))
-"""A round shorter than so many seconds is run so many times, as shared counters may show late; a slow one runs once."""
+_ROUNDS = 12
+"""How often the calls are made, as shared counters may show late; once by a module that starts processes."""
 _PAIRS = 3
 """How often a difference has to show in the same way: results may differ by chance."""
 _TEMPORARY_NAME = re.compile(r"0000\d{4}")
@@ -64,7 +63,7 @@ class _Sessions:
     def __init__(self, ctx: CheckContext, loaded: LoadedTarget) -> None:
         self._ctx = ctx
         self._loaded = loaded
-        self._rounds = 0
+        self._rounds = 1 if loaded.starts_processes else _ROUNDS
 
     def _fresh(self) -> CheckContext:
         return attrs.evolve(self._ctx.fresh(), loaded=load_anew(self._loaded))
@@ -73,18 +72,14 @@ class _Sessions:
         """Typical calls in a first session, and once more in a second one."""
         fresh = self._fresh()
         async with fresh.mount() as first:
-            started = unstalled_time()
-            alone = await _results(first, _lasting(first))
-            seconds = unstalled_time() - started
-            self._rounds = self._rounds or next((count for most, count in _ROUNDS if seconds < most), 1)
-            alone += await _results(first, _lasting(first) * (self._rounds - 1))
+            alone = await _results(first, _lasting(first) * self._rounds)
             async with fresh.mount(neighbour=first) as second:
                 return alone, await _results(second, _lasting(second) * self._rounds, first)
 
     async def with_other_calls(self) -> _Pair:
         """Other calls in a first session, and in one beside a session in which the typical calls were made."""
         if self._rounds == 1:
-            return [], []  # its calls take long
+            return [], []  # its calls take too long
         async with self._fresh().mount() as only:
             alone = await _results(only, other_operations(only))
         fresh = self._fresh()

@@ -10,7 +10,7 @@ from amplifier.conformance.harness.calls.concurrent import HEAD_STARTS, MARKS, h
 from amplifier.conformance.harness.calls.outcome import Outcome, call_with_deadline
 from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
-from amplifier.conformance.harness.time_budget import Budget
+from amplifier.conformance.harness.work_budget import Budget
 from amplifier.conformance.inputs.hook_payloads import ordinary_payload, reaching_payloads
 from amplifier.conformance.inputs.json_schema import fingerprint
 from amplifier.conformance.target.source_literals import choices_in, inputs_in, texts_in, triggers_in
@@ -18,7 +18,7 @@ from amplifier.events import ALL_EVENTS
 from amplifier.models import HookResult, to_dict
 
 _SECONDS = 2.0
-_BUDGET = 2.0
+_CALLS = 2_000
 _MAX_PAYLOADS = 8
 _EVENTS_PER_HANDLER = 3
 
@@ -28,7 +28,7 @@ async def keeps_events_apart(ctx: CheckContext) -> None:
     """Passes two events to a handler at the same time; no result may hold what the other event carried."""
     target = ctx.loaded.target
     named = [event for event in ALL_EVENTS if event in set(texts_in(target))]
-    budget = Budget(ctx, _BUDGET)
+    budget = Budget(ctx, _CALLS)
     async with ctx.mount() as mounted:
         handlers: list[Any] = []
         registered: list[tuple[int, str]] = []

@@ -11,7 +11,7 @@ import attrs
 from amplifier.conformance.harness.calls.outcome import binding_error
 from amplifier.conformance.harness.calls.series import CallSeries
 from amplifier.conformance.harness.mounted_module import OWNER, CheckContext, MountedModule
-from amplifier.conformance.harness.time_budget import Budget
+from amplifier.conformance.harness.work_budget import Budget
 from amplifier.conformance.inputs.hook_payloads import NEUTRAL
 from amplifier.conformance.inputs.json_schema import fingerprint, json_problem
 from amplifier.errors import HookRecursionError

@@ -11,7 +11,6 @@ from typing import Any
 
 from amplifier.conformance.harness.calls.outcome import binding_error
 from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.cpu_clock import unstalled_time
 from amplifier.conformance.harness.mounted_module import CheckContext
 from amplifier.conformance.harness.scripted_turns import (
     RecordedTurn,
@@ -179,9 +178,6 @@ def _error_violations(turn: RecordedTurn) -> Iterable[tuple[str, str]]:
 CaseCheck = Callable[[CheckContext, ScriptedSession], Awaitable[None]]
 
 
-_MOST_SECONDS = 20.0
-_spent: dict[tuple[str, CaseCheck], float] = {}
-"""Seconds that the cases of a check have taken in this process."""
 _found: dict[tuple[str, CaseCheck], set[str]] = {}
 """The clauses that small turns have broken in this process: drawn turns need not report them again."""
 
@@ -190,8 +186,6 @@ async def _each(ctx: CheckContext, cases: Iterable[dict[str, Any]], check_case: 
     """Run listed cases and report the first one that breaks a clause."""
     found = _found.setdefault((ctx.backend, check_case), set())
     for case in cases:
-        if _is_too_slow(ctx, check_case):
-            return
         before = len(ctx.faults)
         await _run_case(ctx, case, check_case)
         new = [fault for fault in ctx.faults[before:] if fault.clause not in found]
@@ -201,23 +195,12 @@ async def _each(ctx: CheckContext, cases: Iterable[dict[str, Any]], check_case: 
 
 async def _drawn(ctx: CheckContext, check_case: CaseCheck) -> None:
     """Run the drawn case."""
-    if _is_too_slow(ctx, check_case):
-        return
     await _run_case(ctx, ctx.case, check_case)
     found = _found.get((ctx.backend, check_case), set())
     ctx.faults[:] = [fault for fault in ctx.faults if fault.clause not in found]
 
 
-def _is_too_slow(ctx: CheckContext, check_case: CaseCheck) -> bool:
-    """Whether the loop has used up its time, as one does that waits before retries."""
-    if _spent.get((ctx.backend, check_case), 0.0) < _MOST_SECONDS:
-        return False
-    ctx.notes.append("the loop is slow, so that not every turn could be tried")
-    return True
-
-
 async def _run_case(ctx: CheckContext, case: dict[str, Any], check_case: CaseCheck) -> None:
-    started = unstalled_time()
     await run_first_turn(ctx)
     async with ctx.mount() as mounted:
         if mounted.instance is not None:
@@ -230,8 +213,6 @@ async def _run_case(ctx: CheckContext, case: dict[str, Any], check_case: CaseChe
                 ctx.fault(
                     session.gave_up, "in a turn of a few answers the model was asked again without end", given=case
                 )
-    key = (ctx.backend, check_case)
-    _spent[key] = _spent.get(key, 0.0) + unstalled_time() - started
 
 
 @check("O14", kind="behaviour", types=LOOPS)

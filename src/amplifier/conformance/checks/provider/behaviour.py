@@ -129,7 +129,7 @@ def _distinct(number: int) -> ChatRequest:
     return asking(text, (f"look{number}zebra", f"count{number}zebra"))
 
 
-@check("P14", "P8", "P11", kind="behaviour", types=PROVIDER)
+@check("P14", "P8", "P11", kind="behaviour", types=PROVIDER, needs_success=("P14", "P8"))
 async def mixes_nothing(ctx: CheckContext) -> None:
     """Sends requests one after the other in both orders, and then concurrently; each has to get its own response."""
     forth, back = [await _in_turn(ctx, order) for order in (range(_AT_ONCE), range(_AT_ONCE - 1, -1, -1))]

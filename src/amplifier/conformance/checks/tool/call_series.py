@@ -13,8 +13,8 @@ from typing import Any
 from amplifier.conformance.harness.calls.series import SECONDS_PER_CALL, CallSeries
 from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule, MountFailed
 from amplifier.conformance.harness.resources.snapshot import files_below
-from amplifier.conformance.harness.time_budget import Budget
 from amplifier.conformance.harness.typical_use import schema_of
+from amplifier.conformance.harness.work_budget import Budget
 from amplifier.conformance.inputs.json_schema import Accepts, acceptor, fingerprint, json_problem
 from amplifier.models import ToolResult
 
@@ -44,7 +44,7 @@ class _PrintDetector:
 class ToolCallSeries(CallSeries):
     """Calls of one tool."""
 
-    def __init__(self, ctx: CheckContext, tool: str, budget: Budget, *, is_drawn: bool = False) -> None:
+    def __init__(self, ctx: CheckContext, tool: str, budget: Budget | None = None, *, is_drawn: bool = False) -> None:
         super().__init__(ctx, budget, is_drawn=is_drawn)
         self._tool = tool
         self._accepts: Accepts | None = None

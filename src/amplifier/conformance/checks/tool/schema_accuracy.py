@@ -19,8 +19,8 @@ import attrs
 from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.mounted_module import CheckContext
 from amplifier.conformance.harness.resources.private_directories import CANARY
-from amplifier.conformance.harness.time_budget import Budget
 from amplifier.conformance.harness.typical_use import schema_of
+from amplifier.conformance.harness.work_budget import Budget
 from amplifier.conformance.inputs.hostile_values import is_harmless
 from amplifier.conformance.inputs.json_schema import Accepts, acceptor, fingerprint, resolved
 from amplifier.conformance.inputs.schema_values import SHAPED_TEXTS, Values, kinds_of, properties_of
@@ -33,7 +33,7 @@ from .property_paths import NOTHING, PropertyPath, property_paths
 Input = dict[str, Any]
 
 _SECONDS = 1.5
-_BUDGET = 2.0
+_CALLS = 3_000
 _MOST_TRIES = 250
 _MOST_BASES = 6
 _MOST_VALUES = 6
@@ -61,7 +61,7 @@ class _Result:
         return self.ok is False
 
 
-@check("T8", kind="behaviour", types=("tool",))
+@check("T8", kind="behaviour", types=("tool",), needs_success=("T8",))
 async def tells_the_truth(ctx: CheckContext) -> None:
     """Searches inputs that the schema accepts and the tool refuses for their shape, with a counterpart that proves it."""
     choices = choices_in(ctx.loaded.target)
@@ -72,7 +72,7 @@ async def tells_the_truth(ctx: CheckContext) -> None:
         if schema is None or accepts is None:
             continue
         inputs = [given for given in valid_inputs(schema, CANARY, choices) if accepts(given)][:30]
-        await SchemaAccuracy(ctx, at, schema, accepts, inputs, Budget(ctx, _BUDGET / len(schemas))).check()
+        await SchemaAccuracy(ctx, at, schema, accepts, inputs, Budget(ctx, _CALLS / len(schemas))).check()
 
 
 class SchemaAccuracy:
@@ -84,7 +84,7 @@ class SchemaAccuracy:
         schema: Its schema.
         accepts: Whether the schema accepts an input.
         inputs: Inputs that it accepts.
-        budget: The time limit.
+        budget: The limit.
     """
 
     def __init__(

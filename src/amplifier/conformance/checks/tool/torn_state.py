@@ -13,10 +13,10 @@ from typing import Any
 from amplifier.conformance.harness.calls.cancelled import NEVER, cancel_once, chosen_suspensions
 from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.mounted_module import CheckContext
-from amplifier.conformance.harness.time_budget import Budget
 from amplifier.conformance.harness.typical_use import typical_operations
+from amplifier.conformance.harness.work_budget import Budget
 
-_BUDGET = 2.0
+_CALLS = 4_000
 _State = dict[str, str]
 """From a path in the results to the value there."""
 
@@ -30,10 +30,10 @@ class _Hangs(Exception):
     """The module does not return any more, which shows nothing about its state; another check reports it."""
 
 
-@check("A9", kind="cancellation", types=("tool", "hook"))
+@check("A9", kind="cancellation", types=("tool", "hook"), needs_success=("A9",))
 async def tears_no_state(ctx: CheckContext) -> None:
     """Cancels a call once at each suspension; the state must be that after no call, or that after a completed one."""
-    budget = Budget(ctx, _BUDGET)
+    budget = Budget(ctx, _CALLS)
     async with ctx.mount() as mounted:
         operations = typical_operations(mounted)
     with suppress(_Hangs):

@@ -10,9 +10,16 @@ from typing import Any, Literal
 import anyio
 import attrs
 
-from amplifier.conformance.harness.cpu_clock import slowdown, unstalled_time
+from amplifier.conformance.harness.cpu_clock import machine_load, skipped, slowdown, unstalled_time
+from amplifier.conformance.harness.virtual_clock import is_virtual, limited
+from amplifier.conformance.harness.work_count import count_call
 
 CALL_SECONDS = 5.0
+"""Real seconds that a call may take while it waits for a thread, a process or a connection."""
+PATIENCE = 60.0
+"""Virtual seconds that a call may take: they cost nothing, and a module may be slow."""
+_AFTER_A_HANG = 1.0
+_hangs: list[bool] = []
 
 
 @attrs.frozen(kw_only=True)
@@ -21,7 +28,7 @@ class Outcome:
 
     Attributes:
         kind: ``returned``, ``raised``, or ``late`` when it was cancelled at its deadline.
-        seconds: How long it took.
+        seconds: How long it took; the deadline if it was late.
         is_async: Whether the function returned an awaitable; None if calling it raised.
     """
 
@@ -40,33 +47,60 @@ class Outcome:
         if self.kind == "raised":
             return f"raised {type(self.error).__name__}: {str(self.error)[:200]}"
         if self.kind == "late":
-            return f"did not end within {self.seconds:.1f} s"
+            return f"did not end within {self.seconds:g} s"
         return f"returned {type(self.value).__name__}"
 
 
+def remember_hang() -> None:
+    """Wait less for calls from now on: that the module hangs is known, and that costs time at every check."""
+    _hangs.append(True)
+
+
+def waiting_seconds(seconds: float) -> float:
+    """How many real seconds to wait for a call that may take so many."""
+    return min(seconds, _AFTER_A_HANG) if _hangs else seconds
+
+
 async def call_with_deadline(
-    function: Callable[..., Any], *args: Any, seconds: float = CALL_SECONDS, **kwargs: Any
+    function: Callable[..., Any], *args: Any, seconds: float = CALL_SECONDS, is_exact: bool = False, **kwargs: Any
 ) -> Outcome:
     """Call foreign code, sync or async, for a limited time; raises only when it is cancelled from outside.
 
     Several calls may run at the same time, unlike those of `MountedModule.call`, which sets an alarm.
+
+    Args:
+        function: What to call.
+        args: Its arguments.
+        seconds: The limit in real seconds; what waits for timers alone may take longer.
+        is_exact: Whether the limit is part of the contract, so that it holds for timers as well.
+        kwargs: Its keyword arguments.
     """
+    count_call()
     started = unstalled_time()
+    real_start = started - skipped()
     is_async = None
+    patient = is_virtual() and not is_exact
     with anyio.CancelScope() as scope:
-        scope.deadline = anyio.current_time() + seconds * slowdown()
+        begun = anyio.current_time()
+        most = waiting_seconds(seconds) * max(slowdown(), machine_load())
+        scope.deadline = begun + (max(seconds, PATIENCE) * slowdown() if patient else most)
         try:
-            value = function(*args, **kwargs)
-            is_async = inspect.isawaitable(value)
-            if is_async:
-                value = await value
+            with limited(scope, most):
+                value = function(*args, **kwargs)
+                is_async = inspect.isawaitable(value)
+                if is_async:
+                    value = await value
         except BaseException as error:  # foreign code: it may exit, or invent a cancellation
             is_cancelled = anyio.current_effective_deadline() == -math.inf
             if isinstance(error, anyio.get_cancelled_exc_class()) and is_cancelled:
                 raise
             return Outcome(kind="raised", error=error, seconds=unstalled_time() - started, is_async=is_async)
-        return Outcome(kind="returned", value=value, seconds=unstalled_time() - started, is_async=is_async)
-    return Outcome(kind="late", seconds=unstalled_time() - started, is_async=is_async)
+        if anyio.current_time() <= scope.deadline and not scope.cancel_called:
+            return Outcome(kind="returned", value=value, seconds=unstalled_time() - started, is_async=is_async)
+    has_waited = unstalled_time() - skipped() - real_start >= waiting_seconds(seconds)
+    if has_waited and is_virtual():
+        remember_hang()
+    return Outcome(kind="late", seconds=PATIENCE if patient and not has_waited else seconds, is_async=is_async)
 
 
 def binding_error(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
-from amplifier.conformance.harness.time_budget import Budget
+from amplifier.conformance.harness.work_budget import Budget
 from amplifier.conformance.inputs.json_schema import fingerprint
 
 from .outcome import Outcome
@@ -21,11 +21,11 @@ class CallSeries:
 
     Args:
         ctx: Faults are reported there, one for each clause.
-        budget: The time limit of the series; None for a series of few calls.
+        budget: The limit of the series; None for one that its case limits.
         is_drawn: Whether the calls are the drawn case of the check, which then is the input of every fault.
     """
 
-    def __init__(self, ctx: CheckContext, budget: Budget | None, *, is_drawn: bool = False) -> None:
+    def __init__(self, ctx: CheckContext, budget: Budget | None = None, *, is_drawn: bool = False) -> None:
         self.ctx = ctx
         self._budget = budget
         self._is_drawn = is_drawn
@@ -34,8 +34,11 @@ class CallSeries:
 
     @property
     def is_over(self) -> bool:
-        """Whether the time is used up, or the module too slow."""
-        return self._late >= _MAX_LATE_CALLS or (self._budget is not None and self._budget.is_spent())
+        """Whether the budget is used up, or the module does not return any more."""
+        if self._late >= _MAX_LATE_CALLS:
+            self.ctx.cut_short(f"{self._late} calls did not return, so no more were made")
+            return True
+        return self._budget is not None and self._budget.is_spent()
 
     async def call(
         self, mounted: MountedModule, function: Callable[[Any], Any], given: dict[str, Any]

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 SERVICE = "{service}"
+SERVICE_HOST = "{service_host}"
+"""Its host and port alone, for settings that allow certain hosts."""
 _SECONDS = 5.0
 _kept: list[subprocess.Popen[bytes]] = []
 
@@ -34,6 +36,11 @@ def service_address() -> str:
     return f"http://127.0.0.1:{int(process.stdout.readline())}"
 
 
+def server_ids() -> set[int]:
+    """The process ids of the servers that were started."""
+    return {process.pid for process in _kept}
+
+
 def received_requests() -> list[dict[str, Any]]:
     """The requests since the last call of this function, each with its path and body."""
     with urllib.request.urlopen(f"{service_address()}/seen", timeout=_SECONDS) as answer:
@@ -44,3 +51,17 @@ def received_requests() -> list[dict[str, Any]]:
 def is_served(config: Any) -> bool:
     """Whether a configuration names the server."""
     return SERVICE in json.dumps(config, default=str)
+
+
+def with_service(value: Any) -> Any:
+    """A JSON value in which the placeholder for the server is replaced by its address."""
+    text = json.dumps(value)
+    return json.loads(text.replace(SERVICE, service_address())) if SERVICE in text else value
+
+
+def without_service(value: Any) -> Any:
+    """A JSON value in which the address of the server, another one in every process, is replaced by its placeholder."""
+    if not _kept:
+        return value
+    text = json.dumps(value, default=repr)
+    return json.loads(text.replace(service_address(), SERVICE)) if service_address() in text else value

@@ -32,14 +32,14 @@ def captured_logs(wants: Callable[[logging.LogRecord], bool]) -> Iterator[list[l
 
 _listeners: list[tuple[tuple[str, ...], list[str]]] = []
 _is_hooked: list[bool] = []
+_STARTING = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn")
+_started = [0]
 
 
 @contextmanager
 def audited(*events: str) -> Iterator[list[str]]:
-    """Collect audit events with their arguments; Python cannot remove an audit hook, so there is only one."""
-    if not _is_hooked:
-        _is_hooked.append(True)
-        sys.addaudithook(_dispatch)
+    """Collect audit events with their arguments."""
+    _hook()
     seen: list[str] = []
     _listeners.append((events, seen))
     try:
@@ -48,7 +48,22 @@ def audited(*events: str) -> Iterator[list[str]]:
         _listeners.remove((events, seen))
 
 
+def started_processes() -> int:
+    """How many processes this one has started since the first call of this function."""
+    _hook()
+    return _started[0]
+
+
+def _hook() -> None:
+    """Install the audit hook; Python cannot remove one, so there is only one."""
+    if not _is_hooked:
+        _is_hooked.append(True)
+        sys.addaudithook(_dispatch)
+
+
 def _dispatch(event: str, arguments: tuple[Any, ...]) -> None:
+    if event in _STARTING:
+        _started[0] += 1
     for events, seen in _listeners:
         if event in events:
             seen.append(f"{event} {arguments[1:]!r}"[:200])

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from amplifier.conformance.harness.llm_server.server_process import SERVICE, service_address
+from amplifier.conformance.harness.llm_server.server_process import SERVICE, SERVICE_HOST, service_address
 
 CANARY = "canary.txt"
 """A user's file in the working directory; it must be there, unchanged, to the end."""
@@ -52,9 +52,11 @@ def private_directories(shared_root: Path | None = None) -> Iterator[tuple[Path,
 
 
 def fill_placeholders(config: Any, directory: Path) -> Any:
-    """A configuration with ``{directory}`` and ``{service}`` replaced by their values."""
+    """A configuration with ``{directory}``, ``{service}`` and ``{service_host}`` replaced by their values."""
     if isinstance(config, str):
         served = config.replace(SERVICE, service_address()) if SERVICE in config else config
+        if SERVICE_HOST in config:
+            served = served.replace(SERVICE_HOST, service_address().partition("//")[2])
         return served.replace("{directory}", str(directory))
     if isinstance(config, dict):
         return {key: fill_placeholders(value, directory) for key, value in config.items()}

@@ -1,0 +1,196 @@
+"""Virtual time for the checks: waiting of the module costs nothing, and takes as long on a busy machine as on an idle one.
+
+The clock of the event loop stands still while anything runs, and jumps to the next timer when nothing can run. It passes as
+on the wall while something outside the loop is at work, whose duration no one knows: a thread, a child process, a
+connection. `time.monotonic`, `time.time` and their relatives jump along, for modules that read them.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from amplifier.conformance.harness.llm_server.server_process import server_ids
+from amplifier.testing.virtual_time import VirtualTimeLoop
+
+from .cpu_clock import skip, skipped
+
+if TYPE_CHECKING:
+    import trio
+
+KIT_THREAD = "conformance"
+"""Beginning of the names of the kit's own threads, which do nothing that the module could wait for."""
+_SLICE = 0.01
+"""Real seconds between two looks at whether work outside the loop is still going on."""
+_TASKS = Path("/proc/self/task")
+_POOLED_THREAD = "AnyIO worker thread"
+_real_monotonic = time.monotonic
+_when_stuck: list[Callable[[], None]] = []
+_local = threading.local()
+_limits: list[tuple[float, anyio.CancelScope]] = []
+"""Scopes to cancel at a real time, while the loop waits for something outside."""
+
+
+def let_time_jump() -> None:
+    """Let the functions of `time` jump along with virtual time, in this process, from now on."""
+    for name in ("monotonic", "perf_counter", "time"):
+        setattr(time, name, _jumping(getattr(time, name), 1))
+        setattr(time, f"{name}_ns", _jumping(getattr(time, f"{name}_ns"), 1_000_000_000))
+
+
+def _jumping(read: Callable[[], Any], unit: int) -> Callable[[], Any]:
+    def now() -> Any:
+        return read() + (skipped() if unit == 1 else int(skipped() * unit))
+
+    return now
+
+
+def run_virtually(function: Callable[..., Any], *args: Any, backend: str) -> Any:
+    """As `anyio.run`, in virtual time."""
+    options = {"loop_factory": _Loop} if backend == "asyncio" else {"clock": _trio_clock()}
+    _local.is_virtual = True
+    try:
+        return anyio.run(function, *args, backend=backend, backend_options=options)
+    finally:
+        _local.is_virtual = False
+
+
+def is_virtual() -> bool:
+    """Whether the loop of this thread runs in virtual time."""
+    return getattr(_local, "is_virtual", False)
+
+
+@contextmanager
+def when_stuck(call: Callable[[], None]) -> Iterator[None]:
+    """Call a function if in the body nothing can ever happen any more: no task can run, no timer, nothing outside."""
+    _when_stuck.append(call)
+    try:
+        yield
+    finally:
+        _when_stuck.remove(call)
+
+
+def _report_stuck() -> None:
+    if _when_stuck and threading.current_thread() is threading.main_thread():
+        _when_stuck[-1]()
+
+
+@contextmanager
+def limited(scope: anyio.CancelScope, seconds: float) -> Iterator[None]:
+    """Cancel a scope once the body has taken that many real seconds and waits for something outside the loop."""
+    limit = (_real_monotonic() + seconds, scope)
+    _limits.append(limit)
+    try:
+        yield
+    finally:
+        _limits.remove(limit)
+
+
+def _expired() -> list[anyio.CancelScope]:
+    now = _real_monotonic()
+    return [scope for until, scope in _limits if until < now and not scope.cancel_called]
+
+
+def is_busy_outside() -> bool:
+    """Whether there is a thread or a child process that may still do something."""
+    return any(_may_act(thread) for thread in threading.enumerate()) or _has_children()
+
+
+def _may_act(thread: threading.Thread) -> bool:
+    """Whether a thread may act on the loop; the loop itself knows about AnyIO's worker threads."""
+    if thread in (threading.current_thread(), threading.main_thread()) or thread.name.startswith(KIT_THREAD):
+        return False
+    if thread.name == _POOLED_THREAD:
+        return False
+    worker = getattr(getattr(thread, "_target", None), "__self__", None)
+    cache = getattr(sys.modules.get("trio._core._thread_cache"), "THREAD_CACHE", None)
+    return worker is None or worker not in getattr(cache, "_idle_workers", ())
+
+
+def _has_children() -> bool:
+    """Whether this process has a child, other than the kit's own server."""
+    own = server_ids()
+    for thread in threading.enumerate():
+        try:
+            text = (_TASKS / str(thread.native_id) / "children").read_text()
+        except OSError:
+            continue
+        if any(int(pid) not in own for pid in text.split()):
+            return True
+    return False
+
+
+class _Loop(VirtualTimeLoop):
+    """The loop of asyncio in virtual time."""
+
+    def _work_outside(self) -> bool:
+        for scope in _expired():
+            self.call_soon_threadsafe(scope.cancel)  # which also ends the wait that this is called from
+        return super()._work_outside() or is_busy_outside()
+
+    def _advance(self, seconds: float, waited: float) -> None:
+        super()._advance(seconds, waited)
+        skip(max(seconds - waited, 0.0))
+
+    def _wait_without_timer(self) -> None:
+        # Work that has just ended may have left a message; looking does not take it.
+        if not self._work_outside() and not self._open_io() and not self._jumping_selector.poll():
+            _report_stuck()
+
+
+def _trio_clock() -> trio.abc.Clock:
+    """The clock of trio in virtual time."""
+    import trio  # noqa: PLC0415 — trio is an optional part
+
+    class Clock(trio.abc.Clock):
+        """Trio asks for a sleeping time only when no task can run."""
+
+        def __init__(self) -> None:
+            self._now = 0.0
+            self._asleep_since: float | None = None
+            self._was_quiet = False
+
+        def start_clock(self) -> None:
+            """Do nothing: the clock moves when trio sleeps."""
+
+        def current_time(self) -> float:
+            if self._asleep_since is not None:
+                self._now += _real_monotonic() - self._asleep_since
+                self._asleep_since = None
+            return self._now
+
+        def deadline_to_sleep_time(self, deadline: float) -> float:
+            if self._is_busy_outside():
+                for scope in _expired():
+                    scope.cancel()
+                self._was_quiet = False
+                self._asleep_since = _real_monotonic()
+                return min(deadline - self._now, _SLICE)
+            if not self._was_quiet:  # what has just ended may have left a message, which comes first
+                self._was_quiet = True
+                return 0.0
+            self._was_quiet = False
+            if math.isinf(deadline):
+                _report_stuck()
+                return _SLICE
+            skip(max(deadline - self._now, 0.0))
+            self._now = max(deadline, self._now)
+            return 0.0
+
+        @staticmethod
+        def _is_busy_outside() -> bool:
+            counted: Any = trio.lowlevel.current_statistics().io_statistics
+            waiting = ("tasks_waiting", "tasks_waiting_read", "tasks_waiting_write")
+            if sum(getattr(counted, name, 0) for name in waiting) > 1:  # one waits for messages from threads
+                return True
+            return trio.to_thread.current_default_thread_limiter().borrowed_tokens > 0 or is_busy_outside()
+
+    return Clock()

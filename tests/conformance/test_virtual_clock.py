@@ -1,0 +1,120 @@
+"""The virtual time of the kit: timers cost nothing, work outside the loop takes its time, and a stuck loop is noticed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from amplifier.conformance.harness import virtual_clock
+from amplifier.conformance.harness.calls.outcome import call_with_deadline
+from amplifier.conformance.harness.cpu_clock import skipped
+from amplifier.conformance.harness.virtual_clock import is_virtual, run_virtually
+
+pytestmark = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+
+
+def test_a_timer_is_skipped_and_the_clocks_of_the_module_jump_along(backend, monkeypatch):
+    for name in ("monotonic", "perf_counter", "time", "monotonic_ns", "perf_counter_ns", "time_ns"):
+        monkeypatch.setattr(time, name, getattr(time, name))  # restored afterwards
+    virtual_clock.let_time_jump()
+
+    async def wait() -> tuple[float, float, int]:
+        started = anyio.current_time(), time.monotonic(), time.time_ns()
+        await anyio.sleep(3600)
+        return anyio.current_time() - started[0], time.monotonic() - started[1], time.time_ns() - started[2]
+
+    before = skipped()
+    by_loop, by_module, nanoseconds = run_virtually(wait, backend=backend)
+    assert by_loop == pytest.approx(3600)
+    assert by_module >= 3600
+    assert nanoseconds >= 3600 * 10**9 - 10**6
+    assert skipped() - before == pytest.approx(3600)
+    assert not is_virtual()
+
+
+def test_a_deadline_does_not_pass_while_a_thread_works(backend):
+    release = threading.Event()
+
+    async def work() -> str:
+        async with anyio.create_task_group() as group:
+            group.start_soon(anyio.to_thread.run_sync, threading.Timer(0.05, release.set).start)
+            with anyio.move_on_after(30) as scope:
+                await anyio.to_thread.run_sync(release.wait)
+        return "too late" if scope.cancelled_caught else "done"
+
+    assert run_virtually(work, backend=backend) == "done"
+
+
+def test_a_deadline_does_not_pass_while_a_child_process_runs(backend):
+    async def work() -> str:
+        with anyio.move_on_after(30) as scope:
+            done = await anyio.run_process([sys.executable, "-c", "print('done')"])
+            return done.stdout.decode().strip()
+        assert scope.cancelled_caught
+        return "too late"
+
+    assert run_virtually(work, backend=backend) == "done"
+
+
+def test_a_deadline_does_not_pass_while_a_process_is_polled(backend):
+    async def work() -> int:
+        process = subprocess.Popen([sys.executable, "-c", "pass"])  # noqa: ASYNC220 — what a module may do
+        with anyio.fail_after(30):
+            while process.poll() is None:  # noqa: ASYNC110 — what a module may do
+                await anyio.sleep(0.01)
+        return process.returncode
+
+    assert run_virtually(work, backend=backend) == 0
+
+
+STUCK = """
+import os, sys
+import anyio
+from amplifier.conformance.harness.virtual_clock import run_virtually
+
+async def wait():
+    await anyio.sleep(100)
+    with when_stuck(lambda: os._exit(7)):
+        await anyio.Event().wait()
+
+run_virtually(wait, backend=sys.argv[1])
+"""
+
+
+def test_a_loop_in_which_nothing_can_happen_any_more_is_noticed(backend):
+    ended = subprocess.run([sys.executable, "-c", STUCK, backend], timeout=60, check=False)
+    assert ended.returncode == 7
+
+
+def test_a_call_that_waits_for_a_thread_is_given_up_in_real_time(backend):
+    release = threading.Event()
+
+    async def hang() -> None:
+        await anyio.to_thread.run_sync(release.wait, abandon_on_cancel=True)
+
+    async def call() -> str:
+        outcome = await call_with_deadline(hang, seconds=0.05)
+        release.set()
+        return str(outcome)
+
+    assert run_virtually(call, backend=backend) == "did not end within 0.05 s"
+
+
+def test_a_call_that_waits_for_timers_may_take_longer_than_its_real_limit(backend):
+    async def slow() -> str:
+        await anyio.sleep(30)
+        return "done"
+
+    async def call() -> str:
+        outcomes = [await call_with_deadline(anyio.sleep, 3600, seconds=1), await call_with_deadline(slow, seconds=1)]
+        exact = await call_with_deadline(slow, seconds=10, is_exact=True)
+        return ", ".join(map(str, [*outcomes, exact]))
+
+    expected = "did not end within 60 s, returned str, did not end within 10 s"
+    assert run_virtually(call, backend=backend) == expected
