@@ -1,7 +1,7 @@
 """What a module must be and what it may expect: Protocols with numbered clauses."""
 
-from ._calls import CallKind, CurrentCall, Step, StepWrapper, call_scope, current_call, ordered_steps
 from ._approval import ApprovalProvider, ApprovalSystem, UserInput
+from ._calls import CallKind, CurrentCall, Step, StepWrapper, call_scope, current_call, ordered_steps
 from ._catalogue import COMMON_CLAUSES, CONTRACTS, Contract, clauses_for
 from ._clause import Clause, Level
 from ._containment import contained_failure

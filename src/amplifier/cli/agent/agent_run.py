@@ -28,8 +28,8 @@ from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.log_output import LogNotices, install_log_handler
 from amplifier.cli.terminal.output import StandardStreams
 from amplifier.contracts import ApprovalSystem
-from amplifier.errors import MissingExtraError, NoUnfinishedTurnError
 from amplifier.errors import ModuleNotFoundError as UnknownModuleError
+from amplifier.errors import NoUnfinishedTurnError
 from amplifier.kernel import AmplifierSession
 from amplifier.loading import ModuleLoader
 from amplifier.plan import check_plan

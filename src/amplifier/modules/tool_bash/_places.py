@@ -16,7 +16,19 @@ _HIDDEN = ("/home", "/root", "/run", "/tmp", "/var/tmp", "/var/lib/docker", "/bo
 _HIDDEN_FILES = ("/etc/shadow", "/etc/gshadow", "/etc/shadow-", "/etc/gshadow-", "/etc/sudoers", "/etc/ssh")
 # Programs that people install into their home folder; no credentials among them.
 _TOOLS_OF_HOME = (
-    *(".pyenv", ".rbenv", ".nvm", ".volta", ".asdf", ".sdkman", ".rustup", ".cargo/bin", ".bun/bin", ".deno/bin", "go/bin"),
+    *(
+        ".pyenv",
+        ".rbenv",
+        ".nvm",
+        ".volta",
+        ".asdf",
+        ".sdkman",
+        ".rustup",
+        ".cargo/bin",
+        ".bun/bin",
+        ".deno/bin",
+        "go/bin",
+    ),
     *(".local/bin", ".local/lib", ".local/share/uv", ".local/share/mise", ".local/share/pnpm", ".linuxbrew"),
     *("miniconda3", "anaconda3", "miniforge3"),
 )

@@ -32,7 +32,7 @@ _LAST_KILLING = 10.0
 
 
 def prctl(option: int, value: int = 0) -> int:
-    """Change an attribute of this process or thread, see prctl(2); -1 if the system refuses."""
+    """Change an attribute of this process or thread; -1 if the system refuses. The man page of prctl lists the options."""
     return int(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0))
 
 
