@@ -167,8 +167,9 @@ class ReplayMismatchError(LLMError):
         found: str | None = None,
         provider: str | None = None,
         model: str | None = None,
+        retryable: bool | None = None,
     ) -> None:
-        super().__init__(message, provider=provider, model=model)
+        super().__init__(message, provider=provider, model=model, retryable=retryable)
         self.path = path
         self.expected = expected
         self.found = found
