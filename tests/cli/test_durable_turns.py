@@ -106,6 +106,12 @@ def test_a_prompt_gives_the_turn_up_and_begins_another(backend, home, workdir, d
     assert roles(home) == ["user", "assistant", "tool", "assistant", "user", "assistant"]
 
 
+def test_a_prompt_that_is_piped_in_is_a_prompt(home, workdir, durable_plan):
+    kill_while("s  wait_for", call("wait_for", workdir / "gate"), durable_plan, "asyncio", home, workdir)
+    finished = run_cli("session", "resume", "last", stdin="say hello", home=home, cwd=workdir)
+    assert finished.stdout.strip() == "hello"
+
+
 def test_a_plan_that_has_changed_is_shown_before_the_turn_goes_on(home, workdir, durable_plan):
     gate = workdir / "gate"
     kill_while("s  wait_for", call("wait_for", gate), durable_plan, "asyncio", home, workdir)
