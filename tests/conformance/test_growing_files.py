@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import IO
 
 import pytest
 
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.skipif(not SEES_PROCESSES, reason="open files are read 
 
 @pytest.fixture
 def opened():
-    files = []
+    files: list[IO[str]] = []
     yield files
     for file in files:
         file.close()

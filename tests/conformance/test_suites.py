@@ -224,7 +224,7 @@ def test_a_mark_of_the_class_holds_for_its_clauses(tmp_path):
     text = "@pytest.mark.skip(reason='not today')\nclass TestTodo(ToolConformance):\n    module = 'tool-todo'\n"
     done = run_file(tmp_path, IMPORTS + text)
     assert done.returncode == 0, done.stdout
-    assert "74 skipped" in done.stdout
+    assert "76 skipped" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_a_path_is_looked_for_beside_the_file_that_names_it(tmp_path, form, path
     text = IMPORTS + form.format(path=path.replace("{folder}", "own")) + "\n"
     done = run_file(own, text, "--collect-only", cwd=elsewhere)
     assert done.returncode == 0, done.stdout
-    assert "74 tests collected" in done.stdout
+    assert "76 tests collected" in done.stdout
 
 
 def test_a_path_may_still_be_meant_from_the_working_directory(tmp_path):
@@ -287,7 +287,7 @@ def test_a_path_may_still_be_meant_from_the_working_directory(tmp_path):
     own.mkdir()
     write_module(tmp_path, SOUND_TOOL)
     done = run_file(own, IMPORTS + "test_echo = conformance_tests('tool_echo.py')\n", "--collect-only", cwd=tmp_path)
-    assert "74 tests collected" in done.stdout, done.stdout
+    assert "76 tests collected" in done.stdout, done.stdout
 
 
 def test_a_missing_path_is_reported_as_an_absolute_path(tmp_path):

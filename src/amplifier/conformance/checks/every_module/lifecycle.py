@@ -113,9 +113,9 @@ async def cleans_up(ctx: CheckContext) -> None:
     for config in ctx.configs:
         async with ctx.mount(config=config) as unused:
             await _clean_up_twice(unused, "without any use, ")
-        if not ctx.faults:
+        if not ctx.has_violations:
             await _clean_up(ctx, config)
-        if ctx.faults:
+        if ctx.has_violations:
             return
 
 

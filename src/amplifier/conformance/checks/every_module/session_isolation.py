@@ -105,6 +105,7 @@ async def _results(
         if neighbour is not None:  # home and temporary files are the same for both
             for folder in (neighbour.directory.parent / "home", neighbour.temporary):
                 text = text.replace(str(folder), f"<place>/{folder.name}")
+            text = text.replace(str(neighbour.directory.parent), "<place of another session>")
         found.append((operation.name, operation.given, _TEMPORARY_NAME.sub("<new name>", text)))
     return found
 

@@ -12,7 +12,7 @@ from amplifier.conformance.target.source_literals import choices_in, inputs_in
 from .event_series import EventSeries
 
 _TOOL = "look"
-_MAX_NAMES = 4
+_MAX_NAMES = 3
 
 
 @check("H3", "H4", "H5", "H6", "H7", "H13", "H14", kind="behaviour", types=("hook",))
@@ -25,6 +25,8 @@ async def follows_a_session(ctx: CheckContext) -> None:
         async with ctx.mount() as mounted:
             series = EventSeries(ctx)
             for event, data in session_events(name, tool_input):
+                if name != _TOOL and not event.startswith("tool:"):
+                    continue  # these were passed with the first name
                 for registration in mounted.registrations:
                     if registration.event in (event, "*"):
                         await series.run(mounted, registration, [(event, data)])
