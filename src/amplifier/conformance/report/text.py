@@ -56,8 +56,8 @@ def cause_lines(cause: Cause, *, width: int | None = None, paint: Paint = no_pai
     what = paragraph(f"{head}: {visible_text(cause.shown.what)}", width=width, indent=_INDENT, hanging=_INDENT * 2)
     lines = [what[0].replace(head, paint(head, "red" if cause.is_required else "yellow"), 1), *what[1:]]
     for label, text in details(cause, _LONGEST_INPUT).items():
-        # A command stays on one line, so that it can be copied.
-        room = None if label == "reproduce" else width
+        # Commands and places stay on one line, so that they can be copied and clicked.
+        room = None if label in ("reproduce", "look at", "cancelled at") else width
         entry = f"{label}: {visible_text(text)}"
         first, *more = paragraph(entry, width=room, indent=_INDENT * 2, hanging=_INDENT * 3)
         lines += [first.replace(f"{label}:", paint(f"{label}:", "bold"), 1), *more]
