@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import attrs
+
 from amplifier.conformance.report.text import id_ranges
 from tests.conformance.report.reports import HOSTILE, finding, report
 
@@ -113,8 +115,10 @@ def test_lines_fit_the_width_but_commands_and_places_can_be_copied():
 
 def test_no_text_of_the_module_reaches_the_terminal_as_it_is_or_starts_a_line():
     found = finding(what=HOSTILE, input=HOSTILE, hint=HOSTILE, location=f"{HOSTILE}.py:7", reproduce=HOSTILE)
+    whole = report(found, module=HOSTILE, notes=[HOSTILE], limitations=[HOSTILE])
+    whole.clauses = [attrs.evolve(outcome, text=HOSTILE) for outcome in whole.clauses]
     for width in (None, 80):
-        text = "\n".join(report(found, module=HOSTILE, notes=[HOSTILE], limitations=[HOSTILE]).lines(width=width))
+        text = "\n".join(whole.lines(width=width, verbose=True))
         assert "\x1b" not in text
         assert "\u202e" not in text
         assert not any(line.startswith("::") for line in text.splitlines())
