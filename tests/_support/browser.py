@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import fcntl
-import getpass
 import json
 import os
 import select
@@ -85,7 +84,7 @@ def _unpack() -> None:
         "Dir::State::status": "/var/lib/dpkg/status",
         "Dir::Cache": cache,
         "Debug::NoLocking": 1,
-        "APT::Sandbox::User": getpass.getuser(),
+        "APT::Sandbox::User": "root",  # its own user may not write here; without root there is no other user
     }
     apt = ["apt-get", "-qq", *(word for key, value in settings.items() for word in ("-o", f"{key}={value}"))]
     _run([*apt, "update"])

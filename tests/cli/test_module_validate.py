@@ -75,8 +75,8 @@ def test_options_that_do_not_apply_to_the_module_are_rejected(arguments, message
 def test_unchecked_clauses_are_not_reported_as_kept(capsys):
     assert main(["module", "validate", "provider-mock", "--type", "tool", "--only", "T5"]) == 2
     first, *others, last = capsys.readouterr().out.splitlines()
-    assert first == "provider-mock (tool): unchecked; too little of it could be examined"
-    assert "not examined: A1 to A23, T1 to T15; only T5 was asked for" in others
+    assert first == "provider-mock (tool): unchecked; too little of it could be examined; 38 clauses not examined"
+    assert "not examined: A1 to A23, T1 to T15; the examination was restricted to T5" in others
     assert last.startswith("0 of 38 clauses kept, 38 not examined, 0 violations, 0 recommendations (")
     assert any(
         line.startswith("note: on asyncio and trio mount gave nothing that can be used as a tool") for line in others
@@ -111,7 +111,7 @@ def test_every_output_at_once_gives_the_exit_code_of_the_verdict(tmp_path, monke
     begin, *shown, end, annotation = capsys.readouterr().out.splitlines()
     assert begin.startswith("::stop-commands::")
     assert end == f"::{begin.removeprefix('::stop-commands::')}::"
-    assert shown[0] == "tool-mute (tool): violations; it breaks 1 required clause"
+    assert shown[0] == "tool-mute (tool): violations; it breaks 1 required clause; 32 clauses not examined"
     assert annotation.startswith(
         "::error file=tool_mute.py,line=4,title=A3::mount is a plain function; expected async def"
     )

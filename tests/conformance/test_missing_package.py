@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from amplifier.conformance import Report, check_module
+from amplifier.conformance.harness.check_registry import all_clauses
 from amplifier.conformance.target.locate import find_target
 from amplifier.conformance.target.missing_package import missing_package_hint
 from tests.conformance.modules import SOUND_TOOL, write_module, write_project
@@ -156,3 +157,8 @@ def test_an_import_that_fails_otherwise_is_advised_on_as_an_import(tmp_path):
         found.hint
         == "Let importing the module succeed and end at once; leave work that may fail or take long to mount."
     )
+
+
+def test_an_entry_point_that_leads_nowhere_is_advised_on_as_an_entry_point(tmp_path):
+    found = next(each for each in check(write_module(tmp_path, "x = 1\n")).violations if each.check == "import")
+    assert found.hint == all_clauses()["A1"].hint

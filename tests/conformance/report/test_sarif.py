@@ -67,6 +67,13 @@ def test_clauses_are_rules_and_findings_are_results(repository, validator):
     }
 
 
+def test_a_finding_about_a_whole_file_is_at_its_first_line(repository, validator):
+    file = repository / "pyproject.toml"
+    file.touch()
+    run = run_of(report(finding("A1", location="pyproject.toml", file=str(file))), validator)
+    assert run["results"][0]["locations"][0]["physicalLocation"]["region"] == {"startLine": 1}
+
+
 def test_a_module_that_was_not_examined_is_no_success(validator):
     run = run_of(report(verdict="unchecked", notes=["it could not be mounted"]), validator)
     assert run["invocations"][0]["executionSuccessful"] is False

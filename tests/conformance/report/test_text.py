@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import attrs
+
 from amplifier.conformance.report.text import id_ranges
 from tests.conformance.report.reports import HOSTILE, finding, report
 
@@ -12,7 +14,7 @@ def test_sections_come_in_order_and_kept_clauses_are_left_out():
     mild = finding("T13", level="recommended", what="it prints")
     shown = report(mild, WORST, missed=("T8", "T9", "T10"), notes=["mount declined"]).lines()
     assert shown == [
-        "tool-x (tool): violations; it breaks 1 required clause; 1 recommendation",
+        "tool-x (tool): violations; it breaks 1 required clause; 1 recommendation; 3 clauses not examined",
         "",
         "  broken       T5  Any JSON object given to execute gets a ToolResult back, however wrong its keys and values.",
         "  recommended  T13 What the tool has to report goes to the logging module; nothing is printed.",
@@ -52,7 +54,7 @@ def test_a_module_without_findings_gets_a_verdict_and_its_counts():
 
 
 def test_the_reason_for_unexamined_clauses_is_given():
-    assert "not examined: T8; only T5 was asked for" in report(missed=("T8",), selected=["T5"]).lines()
+    assert "not examined: T8; the examination was restricted to T5" in report(missed=("T8",), selected=["T5"]).lines()
     assert "not examined: T8; --static runs nothing of the module" in report(missed=("T8",), profile="static").lines()
 
 
@@ -102,18 +104,21 @@ def test_clauses_of_a_module_that_cannot_be_imported_are_not_examined_for_that_r
     assert "not examined: T8; the module could not be imported" in shown.lines()
 
 
-def test_lines_fit_the_width_but_commands_can_be_copied():
-    long = finding(what="word " * 60, location="x.py:7", hint="word " * 60, reproduce=f"amplifier {'x' * 100}")
+def test_lines_fit_the_width_but_commands_and_places_can_be_copied():
+    place = f"{'folder/' * 12}x y.py:7"
+    long = finding(what="word " * 60, location=place, hint="word " * 60, reproduce=f"amplifier {'x ' * 50}x")
     for width in (80, 60, 40):
         shown = report(long, notes=["note " * 40]).lines(width=width, verbose=True)
         too_long = [line for line in shown if len(line) > width]
-        assert too_long == [f"    reproduce: amplifier {'x' * 100}"]
+        assert too_long == [f"    look at: {place}", f"    reproduce: amplifier {'x ' * 50}x"]
 
 
 def test_no_text_of_the_module_reaches_the_terminal_as_it_is_or_starts_a_line():
     found = finding(what=HOSTILE, input=HOSTILE, hint=HOSTILE, location=f"{HOSTILE}.py:7", reproduce=HOSTILE)
+    whole = report(found, module=HOSTILE, notes=[HOSTILE], limitations=[HOSTILE])
+    whole.clauses = [attrs.evolve(outcome, text=HOSTILE) for outcome in whole.clauses]
     for width in (None, 80):
-        text = "\n".join(report(found, module=HOSTILE, notes=[HOSTILE], limitations=[HOSTILE]).lines(width=width))
+        text = "\n".join(whole.lines(width=width, verbose=True))
         assert "\x1b" not in text
         assert "\u202e" not in text
         assert not any(line.startswith("::") for line in text.splitlines())
@@ -126,7 +131,7 @@ def test_colours_do_not_change_the_text():
     for colour in ("red", "green", "yellow", "dim", "bold"):
         plain = plain.replace(f"<{colour}>", "")
     assert plain.replace("</>", "") == "\n".join(found.lines(verbose=True, width=80))
-    assert painted[0] == "tool-x (tool): <red>violations</>; it breaks 1 required clause"
+    assert painted[0] == "tool-x (tool): <red>violations</>; it breaks 1 required clause; 1 clause not examined"
 
 
 def test_ids_are_joined_into_ranges():

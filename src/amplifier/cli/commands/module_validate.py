@@ -151,9 +151,11 @@ def _progress(streams: StandardStreams, *, quiet: bool) -> Iterator[Callable[[st
     from rich.table import Column  # noqa: PLC0415
 
     # Without markup, as the text may hold brackets; one line at any width, or it could not be removed.
-    text = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
-    columns = (SpinnerColumn(), TimeElapsedColumn(), text)
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+    text = TextColumn(
+        "{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)
+    )
+    columns = (SpinnerColumn(), TimeElapsedColumn(table_column=Column(min_width=7)), text)
+    with Progress(*columns, console=Console(stderr=True), transient=True, expand=True) as shown:
         task = shown.add_task("starting", total=None)
 
         def update(step: str, done: int, total: int) -> None:

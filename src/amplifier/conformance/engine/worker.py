@@ -26,6 +26,7 @@ from amplifier.conformance.harness.virtual_clock import KIT_THREAD, let_time_jum
 from amplifier.conformance.report.outcome import Finding
 from amplifier.conformance.target.load import load
 from amplifier.conformance.target.missing_package import missing_package_hint
+from amplifier.errors import ModuleLoadError
 from amplifier.loading._alias_advice import advise_on_alias
 from amplifier.models import from_json
 
@@ -65,7 +66,8 @@ def main() -> int:
         loaded = load(job.target, job.config, job.plan)
     except BaseException as error:  # noqa: BLE001 — third-party code: importing may raise anything, exit included
         what = advise_on_alias(f"it cannot be imported: {type(error).__name__}: {error}", error)
-        hint = missing_package_hint(job.target, what) or IMPORT_HINT
+        # Our own error is about an entry point that leads nowhere, for which the clause has the advice.
+        hint = missing_package_hint(job.target, what) or (None if isinstance(error, ModuleLoadError) else IMPORT_HINT)
         fault = Fault(clause="A1", what=what, location=job.target.location_of(error), hint=hint)
         finding = make_finding(fault, job, module_type=job.target.module_type, check=IMPORT, backend=None)
         emit({"finding": attrs.asdict(finding)})

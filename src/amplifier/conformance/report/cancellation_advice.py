@@ -84,13 +84,8 @@ def _of_group(target: Target, blocks: list[tuple[Path, _Block]]) -> str:
 def _of_replacement(target: Target, error: BaseException) -> str:
     line = target.location_of(error)
     place = "" if line is None else f" at {line}"
-    name = type(error).__name__
-    if _is_group_member(error):
-        return (
-            f"The {name}{place} was taken out of a group and raised in place of the cancellation. Let the group pass."
-        )
     return (
-        f"The {name} raised{place} replaces the cancellation. Where you handle cancellation, end the block with a bare `raise`; "
+        f"The {type(error).__name__} raised{place} replaces the cancellation. Where you handle cancellation, end the block with a bare `raise`; "
         "in cleanup, catch Exception around what may fail."
     )
 
@@ -182,8 +177,3 @@ def _names(node: ast.expr) -> set[str]:
 
 def _head(handler: ast.ExceptHandler, *, star: bool = False) -> str:
     return f"except{'*' if star else ''}{'' if handler.type is None else f' {ast.unparse(handler.type)}'}:"
-
-
-def _is_group_member(error: BaseException) -> bool:
-    """Whether the error was raised while a group was handled."""
-    return isinstance(error.__context__, BaseExceptionGroup) or isinstance(error.__cause__, BaseExceptionGroup)

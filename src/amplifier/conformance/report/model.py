@@ -81,6 +81,7 @@ class Report:
         parts += [_counted(len(recommended), "recommendation")] if recommended else []
         if self.verdict == "unchecked":
             parts.insert(0, "too little of it could be examined")
+        parts += [f"{_counted(len(self.unexamined), 'clause')} not examined"] if self.unexamined else []
         return "; ".join([f"{self.module} ({self.type}): {self.verdict}", *parts])
 
     @property
@@ -114,7 +115,7 @@ class Report:
             if any(found.check == "import" for found in self._findings()):
                 because = "; the module could not be imported"
             elif self.selected:
-                because = f"; only {', '.join(self.selected)} was asked for"
+                because = f"; the examination was restricted to {', '.join(self.selected)}"
             elif self.profile == "static":
                 because = "; --static runs nothing of the module"
             sentences.append(f"not examined: {id_ranges(self.unexamined)}{because}")
@@ -129,7 +130,7 @@ class Report:
 
         Args:
             verbose: List kept and unexamined clauses, too.
-            width: Wrap lines that are longer; commands to copy are not wrapped.
+            width: Wrap lines that are longer; commands and places are not wrapped.
             paint: Colours words.
         """
         colour: Literal["red", "green", "yellow"] = "yellow"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
@@ -11,7 +10,7 @@ from typing import Literal
 from amplifier._json import visible_text
 
 from .causes import Cause
-from .outcome import ClauseOutcome
+from .outcome import STATUS_WORDS, ClauseOutcome
 from .paths import shown_location
 
 Colour = Literal["red", "green", "yellow", "dim", "bold"]
@@ -46,7 +45,7 @@ def _status(outcome: ClauseOutcome) -> tuple[str, Colour]:
         return ("broken", "red") if outcome.level == "required" else ("recommended", "yellow")
     if outcome.status == "kept":
         return "kept", "green"
-    return "not examined", "dim"
+    return STATUS_WORDS[outcome.status], "dim"
 
 
 def cause_lines(cause: Cause, *, width: int | None = None, paint: Paint = no_paint) -> list[str]:
@@ -56,8 +55,8 @@ def cause_lines(cause: Cause, *, width: int | None = None, paint: Paint = no_pai
     what = paragraph(f"{head}: {visible_text(cause.shown.what)}", width=width, indent=_INDENT, hanging=_INDENT * 2)
     lines = [what[0].replace(head, paint(head, "red" if cause.is_required else "yellow"), 1), *what[1:]]
     for label, text in details(cause, _LONGEST_INPUT).items():
-        # A command stays on one line, so that it can be copied.
-        room = None if label == "reproduce" else width
+        # Commands and places stay on one line, so that they can be copied and clicked.
+        room = None if label in ("reproduce", "look at", "cancelled at") else width
         entry = f"{label}: {visible_text(text)}"
         first, *more = paragraph(entry, width=room, indent=_INDENT * 2, hanging=_INDENT * 3)
         lines += [first.replace(f"{label}:", paint(f"{label}:", "bold"), 1), *more]
@@ -101,10 +100,9 @@ def paragraph(text: str, *, width: int | None, indent: str = "", hanging: str = 
 
 
 def id_ranges(ids: Sequence[str]) -> str:
-    """Clause ids in few words: ``A1 to A3, T5``."""
-    numbered = [(found[1], int(found[2])) for each in ids if (found := re.fullmatch(r"([A-Z]+)(\d+)", each))]
-    parts = []
-    for _, members in groupby(enumerate(numbered), key=lambda pair: (pair[1][0], pair[1][1] - pair[0])):
-        run = [f"{letter}{number}" for _, (letter, number) in members]
+    """Clause ids, each a letter and a number, in few words: ``A1 to A3, T5``."""
+    parts: list[str] = []
+    for _, members in groupby(enumerate(ids), key=lambda pair: (pair[1][:1], int(pair[1][1:]) - pair[0])):
+        run = [each for _, each in members]
         parts += run if len(run) < 3 else [f"{run[0]} to {run[-1]}"]
     return ", ".join(parts)
