@@ -146,18 +146,17 @@ class Cassette:
             return ReplayMismatchError(f"{where}; recorded providers: {known}; {advice}", provider=provider)
         nearest = max(candidates, key=lambda exchange: (exchange.place == place, similarity(exchange.request, request)))
         difference = first_difference(nearest.request, request)
-        number = [exchange for exchange in self.exchanges if exchange.is_complete].index(nearest) + 1
+        number = self.exchanges.index(nearest) + 1
         if difference is None:
             text = f"{where}; the same request is recorded for {nearest.place} (request {number})"
             return ReplayMismatchError(f"{text}; {advice}", provider=provider)
-        return ReplayMismatchError(
+        error = ReplayMismatchError(
             f"{where}; the nearest is request {number} (of {nearest.place}), which differs at {difference.path}: "
             f"expected {difference.expected}, found {difference.found}; {advice}",
             provider=provider,
-            path=difference.path,
-            expected=difference.expected,
-            found=difference.found,
         )
+        error.path, error.expected, error.found = difference.path, difference.expected, difference.found
+        return error
 
 
 def _key(place: str, provider: str, request: dict[str, Any]) -> tuple[str, str, str]:
