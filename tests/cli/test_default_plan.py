@@ -163,7 +163,7 @@ def test_conversation_and_events_get_their_paths(tmp_path):
     sessions = tmp_path / "{odd}" / "sessions"
     plan = build_plan(EVERYTHING, environment={}).plan
     placed = with_storage_paths(plan, sessions=sessions)
-    assert placed["session"]["context"]["config"] == {"path": str(sessions)}
+    assert placed["session"]["context"]["config"] == {"path": str(sessions), "durable_turns": True}
     template = placed["hooks"][2]["config"]["path"]
     assert template.format(session_id="abc") == str(sessions / "abc" / "events.jsonl")
     assert "config" not in plan["hooks"][2]

@@ -133,7 +133,7 @@ async def test_finished_calls_keep_their_results_and_open_ones_run_as_their_tool
     assert shown == [("b", "interrupted"), ("c", "repeated"), ("d", "interrupted")]
 
 
-@pytest.mark.parametrize(("answer", "expected"), [("Allow", "work done"), ("Deny", "the user did not allow it")])
+@pytest.mark.parametrize(("answer", "expected"), [("Allow", "work done"), ("Deny", "it was not approved")])
 async def test_the_user_is_asked_about_a_tool_that_declares_nothing(answer: str, expected: str) -> None:
     done: list[str] = []
     approvals = MockApprovalSystem([answer])

@@ -226,6 +226,7 @@ class _AgentRun:
 
     async def _go_on(self, agent: TerminalAgent) -> Outcome:
         """Go on with the turn that was cut off; one that had ended by then only lacks its report."""
+        self._display.notice("Going on with the turn that was cut off.")
         try:
             return await agent.run_turn(None)
         except NoUnfinishedTurnError:

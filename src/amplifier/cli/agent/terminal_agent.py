@@ -190,8 +190,7 @@ def _resumed_message(data: Mapping[str, Any]) -> str:
         names = [str(call.get("tool_name")) for call in data.get("calls") or () if call.get("outcome") == outcome]
         if names:
             parts.append(f"{len(names)} {one if len(names) == 1 else several} ({', '.join(names)})")
-    details = ", ".join(parts) or "no tool call was open"
-    return visible_text(f"Going on with the turn that was cut off: {details}.", multiline=False)
+    return visible_text(f"Tool calls that were cut off: {', '.join(parts) or 'none'}.", multiline=False)
 
 
 def _listed(failures: Sequence[ModuleFailure]) -> list[str]:

@@ -158,9 +158,10 @@ def _run_request(
     resumed = None if resume is None else _find_session(store, resume)
     directory: str | None = options.pop("directory")
     plan: Path | None = options.pop("plan")
-    # A turn that was cut off goes on by itself; a prompt begins a new one, and only `-` reads it from standard input here.
-    goes_on = resumed is not None and resumed.status == INTERRUPTED and prompt is None
-    text = None if goes_on else _prompt(prompt, options["output_format"])
+    # A turn that was cut off goes on by itself; a prompt begins a new one.
+    was_cut_off = resumed is not None and resumed.status == INTERRUPTED and prompt is None
+    text = _prompt(prompt, options["output_format"], optional=was_cut_off)
+    goes_on = was_cut_off and text is None
     if resumed is not None:
         if plan is None and resumed.plan is not None:
             plan = Path(resumed.plan)
@@ -204,11 +205,13 @@ def _recordings(options: dict[str, Any]) -> dict[str, Path | None]:
     return {name: None if path is None else path.absolute() for name, path in (("record", record), ("replay", replay))}
 
 
-def _prompt(given: str | None, output_format: str) -> str | None:
-    """What to ask; None for a chat."""
+def _prompt(given: str | None, output_format: str, *, optional: bool = False) -> str | None:
+    """What to ask; None for a chat, or if there is nothing and it is optional."""
     if given is not None and given != "-":
         return _checked(given)
     if given is None and Keyboard.is_available():
+        if optional:
+            return None
         if output_format != "text":
             raise click.UsageError(f"--output-format {output_format} needs a prompt; a chat has no one result")
         if not sys.stderr.isatty():
@@ -217,6 +220,8 @@ def _prompt(given: str | None, output_format: str) -> str | None:
     data = sys.stdin.buffer.read(_MAX_PROMPT_BYTES + 1)
     if len(data) > _MAX_PROMPT_BYTES:
         raise CommandError(f"the prompt on standard input is longer than {_MAX_PROMPT_BYTES // 2**20} MiB")
+    if optional and not data.strip():
+        return None
     try:
         return _checked(data.decode())
     except UnicodeDecodeError as error:

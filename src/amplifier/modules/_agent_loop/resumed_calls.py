@@ -71,7 +71,7 @@ async def why_not_repeated(call: ToolCall, tools: Mapping[str, Tool], hook_resul
         applied = await hook_results.apply(asked, TOOL_PRE)
         if applied.action != "deny":
             return None
-        return _INTERRUPTED.format(reason="the user did not allow it")
+        return _INTERRUPTED.format(reason="it was not approved")
     return None if repeatable else _INTERRUPTED.format(reason="the tool is declared as not repeatable")
 
 

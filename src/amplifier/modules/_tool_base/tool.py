@@ -17,8 +17,13 @@ logger = logging.getLogger("amplifier.modules.tools")
 
 
 class BuiltinTool(ABC):
-    """A tool with a fixed name, description and schema; subclasses do the work in `_run`."""
+    """A tool with a fixed name, description and schema; subclasses do the work in `_run`.
 
+    Attributes:
+        repeatable: Whether a call that was cut off with its process may run again, see `amplifier.contracts.Tool`.
+    """
+
+    repeatable: ClassVar[bool | None] = None
     _name: ClassVar[str]
     _description: ClassVar[str]
     _schema: ClassVar[Mapping[str, Any]]

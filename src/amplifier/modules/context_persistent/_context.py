@@ -164,25 +164,28 @@ class PersistentContext:
         """
         require_role(message)
         line, kept = encode_message(message)
-        notes: list[dict[str, Any]] = []
-        if self._left_open:
-            notes = self._notes_before(message)
+        if self._left_open and message["role"] != "tool" and not is_aside(message):
+            await self._close_left_open()
         await self._change(
-            lambda: self._log.append([*(encode_message(note)[0] for note in notes), line]),
-            lambda: self._append(notes, kept),
+            lambda: self._log.append([line]),
+            lambda: self._conversation.append(kept),
         )
 
-    def _notes_before(self, message: dict[str, Any]) -> list[dict[str, Any]]:
-        """Results for calls that were left open for the turn to be resumed, if with this message it cannot be any more."""
-        if message["role"] == "tool" or is_aside(message):
-            return []
-        return missing_results([entry.message for entry in self._conversation.entries], INTERRUPTED)
+    async def _close_left_open(self) -> None:
+        """Give calls that were left open results that state it: with what comes now, the turn cannot be resumed any more."""
+        notes: list[dict[str, Any]] = []
 
-    def _append(self, notes: list[dict[str, Any]], message: dict[str, Any]) -> None:
-        for each in (*notes, message):
-            self._conversation.append(each)
-        if message["role"] != "tool" and not is_aside(message):
+        def on_disk() -> None:
+            if self._left_open:  # looked at again: another call may have been faster
+                notes.extend(missing_results([entry.message for entry in self._conversation.entries], INTERRUPTED))
+                self._log.append([encode_message(note)[0] for note in notes])
+
+        def in_memory() -> None:
             self._left_open.clear()
+            for note in notes:
+                self._conversation.append(note)
+
+        await self._change(on_disk, in_memory)
 
     async def get_messages_for_request(
         self, token_budget: int | None = None, provider: Any | None = None

@@ -1,0 +1,161 @@
+"""A command that is killed in the middle of a turn: `session resume` goes on with the turn, on both backends."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from amplifier.cli.sessions.store import SessionStore
+from amplifier.cli.sessions.turn_plan import plan_changes, read_turn_plan, remove_turn_plan, write_turn_plan
+from tests._support.terminal import PATIENCE, json_of, open_terminal, run_cli
+
+
+@pytest.fixture
+def durable_plan(plan: str) -> Path:
+    """The plan of the scripted agent, with durable turns."""
+    file = Path(plan)
+    content = json.loads(file.read_text())
+    content["session"]["context"] = {"module": "context-persistent", "config": {"durable_turns": True}}
+    file.write_text(json.dumps(content))
+    return file
+
+
+def sessions(home: Path) -> SessionStore:
+    return SessionStore(home / "sessions")
+
+
+def call(tool: str, path: Path) -> str:
+    return f"call {tool} {json.dumps({'path': str(path)})}"
+
+
+def kill_while(shown: str, prompt: str, plan: Path, backend: str, home: Path, workdir: Path) -> None:
+    """Run a turn at a terminal until it shows something, and kill the process."""
+    with open_terminal("run", prompt, "--plan", str(plan), "--backend", backend, home=home, cwd=workdir) as terminal:
+        terminal.expect(shown)
+        if "wait_for" in shown:
+            wait_until_started(home)  # shown when hooks decide about the call, a moment earlier
+        terminal.send(signal.SIGKILL)
+        assert terminal.end() == -signal.SIGKILL
+    assert [record.status for record in sessions(home).records()] == ["interrupted"]
+
+
+def wait_until_started(home: Path) -> None:
+    give_up = time.monotonic() + PATIENCE
+    while not any(b'"started"' in file.read_bytes() for file in home.glob("sessions/*/steps.log")):
+        assert time.monotonic() < give_up, "no tool call was started"
+        time.sleep(0.01)  # another process writes it
+
+
+def roles(home: Path) -> list[str]:
+    store = sessions(home)
+    return [message["role"] for message in store.transcript(store.find("last").session_id).messages]
+
+
+def test_a_call_that_was_cut_off_is_not_repeated_without_permission(backend, home, workdir, durable_plan):
+    gate = workdir / "gate"
+    kill_while("s  wait_for", call("wait_for", gate), durable_plan, backend, home, workdir)
+    gate.touch()
+    finished = run_cli("session", "resume", "last", "--backend", backend, home=home, cwd=workdir)
+    assert finished.returncode == 0, finished.stderr
+    assert "Going on with the turn that was cut off." in finished.stderr
+    assert "denied: Run the tool 'wait_for' again?" in finished.stderr
+    assert "Tool calls that were cut off: 1 call left interrupted (wait_for)." in finished.stderr
+    assert "done: [interrupted: the process ended while this call was running" in finished.stdout
+    assert roles(home) == ["user", "assistant", "tool", "assistant"]
+    store = sessions(home)
+    assert store.find("last").status == "success"
+    left = {path.name for path in store.folder(store.find("last").session_id).iterdir()}
+    assert left == {"lock", "messages.log", "metadata.json"}
+
+
+def test_a_call_that_was_cut_off_is_repeated_with_permission(backend, home, workdir, durable_plan):
+    gate = workdir / "gate"
+    kill_while("s  wait_for", call("wait_for", gate), durable_plan, backend, home, workdir)
+    gate.touch()
+    words = ("session", "resume", "last", "--yes", "--output-format", "json-trace", "--backend", backend)
+    shown = json_of(run_cli(*words, home=home, cwd=workdir))
+    assert (shown["status"], shown["response"].strip()) == ("success", "done: it is there")
+    assert [step["tool"] for step in shown["execution_trace"]] == ["wait_for"]
+
+
+def test_a_question_that_waited_for_an_answer_is_asked_again(backend, home, workdir, durable_plan):
+    trace = workdir / "trace"
+    kill_while("Your answer: ", call("risky", trace), durable_plan, backend, home, workdir)
+    assert not trace.exists()
+    with open_terminal("session", "resume", "--backend", backend, home=home, cwd=workdir) as terminal:
+        terminal.expect("Going on with the turn that was cut off.")
+        terminal.expect("May risky touch trace?")
+        terminal.expect("Your answer: ")
+        terminal.type("a\n")
+        terminal.expect("Tool calls that were cut off: 1 call started (risky).")
+        terminal.expect("done: it was done")
+        terminal.expect("› ")
+        terminal.type("/exit\n")
+        assert terminal.end() == 0
+    assert trace.exists()
+
+
+def test_a_prompt_gives_the_turn_up_and_begins_another(backend, home, workdir, durable_plan):
+    kill_while("s  wait_for", call("wait_for", workdir / "gate"), durable_plan, backend, home, workdir)
+    finished = run_cli("session", "resume", "last", "say hello", "--backend", backend, home=home, cwd=workdir)
+    assert finished.stdout.strip() == "hello"
+    assert roles(home) == ["user", "assistant", "tool", "assistant", "user", "assistant"]
+
+
+def test_a_prompt_that_is_piped_in_is_a_prompt(home, workdir, durable_plan):
+    kill_while("s  wait_for", call("wait_for", workdir / "gate"), durable_plan, "asyncio", home, workdir)
+    finished = run_cli("session", "resume", "last", stdin="say hello", home=home, cwd=workdir)
+    assert finished.stdout.strip() == "hello"
+
+
+def test_a_plan_that_has_changed_is_shown_before_the_turn_goes_on(home, workdir, durable_plan):
+    gate = workdir / "gate"
+    kill_while("s  wait_for", call("wait_for", gate), durable_plan, "asyncio", home, workdir)
+    gate.touch()
+    content = json.loads(durable_plan.read_text())
+    content["hooks"] = []
+    content["session"]["orchestrator"] = {"module": "loop-basic", "config": {"max_iterations": 5}}
+    durable_plan.write_text(json.dumps(content))
+    refused = run_cli("session", "resume", "last", home=home, cwd=workdir)
+    assert refused.returncode == 2
+    assert "The plan has changed since the turn was cut off:" in refused.stderr
+    assert "hooks-ask is not in the plan any more" in refused.stderr
+    assert "Nothing was run. Go on all the same with --accept-plan-changes" in refused.stderr
+    assert roles(home) == ["user", "assistant"]
+    accepted = run_cli("session", "resume", "last", "--accept-plan-changes", home=home, cwd=workdir)
+    assert accepted.returncode == 0, accepted.stderr
+    assert "hooks-ask is not in the plan any more" in accepted.stderr
+    assert roles(home) == ["user", "assistant", "tool", "assistant"]
+
+
+def test_a_second_process_is_told_which_one_has_the_session(home, workdir, durable_plan):
+    prompt = call("wait_for", workdir / "gate")
+    with open_terminal("run", prompt, "--plan", str(durable_plan), home=home, cwd=workdir) as terminal:
+        terminal.expect("s  wait_for")
+        refused = run_cli("session", "resume", "last", "say hello", home=home, cwd=workdir)
+        assert refused.returncode == 2
+        assert "is open in another process (process " in refused.stderr
+        (workdir / "gate").touch()
+        assert terminal.end() == 0
+
+
+def test_the_changes_of_a_plan_are_listed_and_secrets_are_not_kept(tmp_path):
+    tools = [{"module": "tool-a", "config": {"api_key": "sk-1234567890abcdef"}}, "tool-b", "tool-b"]
+    plan = {"session": {"orchestrator": "loop-basic", "context": "context-simple"}, "tools": tools}
+    write_turn_plan(tmp_path, plan)
+    known = read_turn_plan(tmp_path)
+    assert plan_changes(known, plan) == []
+    assert "sk-1234567890abcdef" not in (tmp_path / "turn-plan.json").read_text()
+    changed = {**plan, "tools": [{"module": "tool-a", "config": {"timeout": 5}}, "tool-b", "tool-c"]}
+    assert plan_changes(known, changed) == [
+        "tool-b (2) is not in the plan any more",
+        "tool-c is new in the plan",
+        "tool-a is configured differently",
+    ]
+    remove_turn_plan(tmp_path)
+    remove_turn_plan(tmp_path)
+    assert plan_changes(read_turn_plan(tmp_path), changed) == []
