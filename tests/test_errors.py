@@ -112,10 +112,6 @@ SAMPLES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
         (MESSAGE,),
         {"tool_name": "search", "raw_arguments": "{", "provider": "p", "model": "m", "status_code": 200},
     ),
-    "ReplayMismatchError": (
-        (MESSAGE,),
-        {"path": "$.messages[2].content", "expected": "a", "found": "b", "provider": "p", "model": "m"},
-    ),
 }
 LLM_SAMPLE = {
     "provider": "openai",

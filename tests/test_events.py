@@ -92,7 +92,7 @@ def test_every_event_has_a_constant_named_after_it(name: str) -> None:
 
 def test_dunder_all_is_complete() -> None:
     public = {name for name, value in vars(events).items() if not name.startswith("_") and name.isupper()}
-    assert public | {"Emitter", "Event", "Verdict"} == set(events.__all__)
+    assert public | {"Emitter", "Event", "TraceRole", "Verdict"} == set(events.__all__)
 
 
 def test_terminal_events_are_those_delivered_while_a_turn_unwinds() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from amplifier.conformance import Report, check_module
 from tests._support.tree import TESTS
+from tests.conformance.modules import write_module
 
 THOROUGH = bool(os.environ.get("THOROUGH_CONFORMANCE"))
 SEEDS = (0, 1, 2) if THOROUGH else (0,)
@@ -35,7 +36,7 @@ CHECKED: dict[str, dict[str, Any]] = {
     "provider-openai-compatible": {
         "config": {**SERVICE, "base_url": "{service}/auto/v1", "default_model": "test-model"}
     },
-    "provider-replay": {"config": {"cassette": "{directory}/answers.jsonl", "mode": "once"}},
+    "provider-replay": {},
     "tool-bash": {},
     "tool-filesystem": {},
     "tool-mcp": {"config": {"servers": {"small": {"command": sys.executable, "args": ["-SE", SMALL_SERVER]}}}},
@@ -47,9 +48,36 @@ CHECKED: dict[str, dict[str, Any]] = {
 """Every module and its options: a fake service for those that need one, an agent for tool-task, a server for tool-mcp."""
 ONE_OF_EACH_TYPE = {"context-simple", "hooks-approval", "loop-basic", "provider-mock", "tool-todo"}
 """What `make test` checks; `make test-slow` checks the others."""
+SET_UP = {
+    "hooks_traced.py": """
+        from opentelemetry import trace
+        from opentelemetry.sdk.trace import TracerProvider
+
+        from amplifier.modules.hooks_otel import mount, on_session_ready
+
+        __amplifier_module_type__ = "hook"
+        trace.set_tracer_provider(TracerProvider(shutdown_on_exit=False))
+    """,
+    "provider_recorded.py": """
+        from amplifier.modules import provider_mock, provider_replay
+
+        __amplifier_module_type__ = "provider"
+
+
+        async def mount(coordinator, config):
+            await provider_mock.mount(coordinator, {})
+            file = f"{config['directory']}/{coordinator.session_id}.jsonl"
+            cleanup = await provider_replay.mount(coordinator, {"cassette": file, "mode": "once"})
+            await provider_replay.on_session_ready(coordinator)
+            return cleanup
+    """,
+}
+"""The modules that decline, in files that give them what they need."""
+SET_UP_CONFIG = {"directory": "{directory}"}
 BACKENDS = ("asyncio", "trio")
-DECLINES = {"provider-local", "provider-replay"}
-"""Modules that mount nothing without a model file of some hundred megabytes, or a recording; only their mount is examined."""
+DECLINES = {"hooks-otel", "provider-local", "provider-replay"}
+"""Modules that mount nothing without OpenTelemetry in the process, a model file of some hundred megabytes or a file of recordings; only
+their mount is examined. `SET_UP` has the rest."""
 
 
 def examined(module_id: str, seed: int) -> Report:
@@ -82,3 +110,12 @@ def test_a_built_in_module_conforms(module_id, seed):
     assert report.verdict == ("unchecked" if module_id in DECLINES else "conforms"), str(report)
     assert report.violations == []
     assert bool(unexamined(report)) is (module_id in DECLINES), unexamined(report)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", SET_UP)
+def test_a_built_in_module_that_needs_a_setup_conforms(name, tmp_path):
+    file = write_module(tmp_path, SET_UP[name], name)
+    report = anyio.run(lambda: check_module(file, config=SET_UP_CONFIG, seed=0, backends=BACKENDS))
+    assert report.ok, str(report)

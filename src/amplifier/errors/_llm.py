@@ -150,29 +150,8 @@ class InvalidToolCallError(LLMError):
 
 
 class ReplayMismatchError(LLMError):
-    """provider-replay has no recording for the request; the message names the nearest one and the first difference.
+    """provider-replay has no recording for the request; the nearest one has `expected` at `path`, where the request has `found`."""
 
-    Attributes:
-        path: Where the request differs from the nearest recording, such as ``$.messages[2].content``.
-        expected: What is recorded there.
-        found: What was asked.
-    """
-
-    def __init__(
-        self,
-        message: str = "",
-        *,
-        path: str | None = None,
-        expected: str | None = None,
-        found: str | None = None,
-        provider: str | None = None,
-        model: str | None = None,
-        retryable: bool | None = None,
-    ) -> None:
-        super().__init__(message, provider=provider, model=model, retryable=retryable)
-        self.path = path
-        self.expected = expected
-        self.found = found
-
-    def _shown_fields(self) -> list[str]:
-        return [*([f"path={self.path!r}"] if self.path else []), *super()._shown_fields()]
+    path: str | None = None
+    expected: str | None = None
+    found: str | None = None

@@ -13,11 +13,11 @@ Virtual time is in `amplifier.testing.virtual_time`. Importing this package impo
 Hypothesis nor trio.
 """
 
+from amplifier.testing._cassettes import Cassette, CassetteMode
 from amplifier.testing._waiting import wait_for
 from amplifier.testing.cancel_sweep.cancel_at import CancelledAt, cancel_at
 from amplifier.testing.cancel_sweep.report import SweepReport, Violation
 from amplifier.testing.cancel_sweep.sweep import LOOP_END_MODES, MODES, World, cancel_everywhere
-from amplifier.testing.cassettes import Cassette, CassetteMode
 from amplifier.testing.doubles.approvals import MockApprovalSystem
 from amplifier.testing.doubles.contexts import MockContextManager
 from amplifier.testing.doubles.coordinator import MockCoordinator, TestCoordinator, create_test_coordinator

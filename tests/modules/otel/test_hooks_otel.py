@@ -206,7 +206,7 @@ async def test_a_tracer_that_fails_does_not_disturb_the_turn(traces, monkeypatch
 
     scenario = Scenario(answers=[calls(call("echo")), "done"], tree=[])
     async with scenario.session() as session:
-        spans = session.coordinator.session_state["hooks-otel"]
+        spans, _ = session.coordinator.session_state["hooks-otel"]
         monkeypatch.setattr(spans, "_open", fail)
         assert await session.execute("begin") == "done"
     assert "a span or metric is lost" in caplog.text

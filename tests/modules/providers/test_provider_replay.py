@@ -392,3 +392,10 @@ async def test_the_session_state_and_the_providers_are_as_before_when_the_sessio
 
 def _request(text: str) -> Any:
     return ChatRequest(messages=[Message(role="user", content=text)])
+
+
+async def test_no_file_is_written_if_nothing_was_answered(server, tmp_path):
+    service = SERVICES["openai-chat"]
+    async with AmplifierSession(Cassette(tmp_path / "a.jsonl", mode="once").plan(plan_for(service, server.url))):
+        pass
+    assert list(tmp_path.iterdir()) == []

@@ -20,7 +20,7 @@ from amplifier.plan import expand_variables, merge_plans
 from .plan_files import read_plan_file
 
 if TYPE_CHECKING:
-    from amplifier.testing.cassettes import CassetteMode
+    from amplifier.testing import CassetteMode
 
 __all__ = ["AgentPlan", "build_plan", "with_recordings", "with_storage_paths"]
 
@@ -118,7 +118,7 @@ def with_recordings(plan: dict[str, Any], *, record: Path | None, replay: Path |
 
     The working directory, which is part of the system prompt, is a placeholder in the file: a recording replays in another one.
     """
-    from amplifier.testing.cassettes import Cassette  # noqa: PLC0415  # few runs record or replay
+    from amplifier.testing import Cassette  # noqa: PLC0415  # few runs record or replay
 
     mode: CassetteMode = "none" if record is None else "once"
     return Cassette(record or replay or "", mode=mode, placeholders={"<directory>": str(Path.cwd())}).plan(plan)

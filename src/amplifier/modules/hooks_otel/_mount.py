@@ -17,6 +17,7 @@ from amplifier.events import (
     PROVIDER_REQUEST,
     TRACE_ROLES,
 )
+from amplifier.models import HookResult
 
 from .._shared.configuration import read_options
 from ._conventions import REQUEST_MODEL, RESPONSE_MODEL
@@ -102,41 +103,49 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         LLM_REQUEST: lambda data: spans.name_model(data, REQUEST_MODEL),
         LLM_RESPONSE: lambda data: spans.name_model(data, RESPONSE_MODEL),
     }
-    for event, handler in handlers.items():
-        _register(coordinator, event, handler)
+    registered = [_register(coordinator, event, handler) for event, handler in handlers.items()]
     if options.events:
-        _add_events(coordinator, spans, (event for event, role in TRACE_ROLES.items() if role == "event"))
-    coordinator.session_state[MODULE] = spans
-    coordinator.register_step_wrapper(spans.wrap)
-    return spans.abandon
+        registered += _add_events(coordinator, spans, (name for name, role in TRACE_ROLES.items() if role == "event"))
+    registered.append(coordinator.register_step_wrapper(spans.wrap))
+    coordinator.session_state[MODULE] = (spans, registered)
+
+    def close() -> None:
+        while registered:
+            registered.pop()()
+        spans.abandon()
+
+    return close
 
 
 async def on_session_ready(coordinator: Coordinator) -> None:
     """Add the events that other modules announce; they are all mounted now."""
-    spans = coordinator.session_state.get(MODULE)
-    if spans is None:
+    state = coordinator.session_state.get(MODULE)
+    if state is None:
         return
+    spans, registered = state
     for names in await coordinator.collect_contributions(_CHANNEL):
         if isinstance(names, Iterable) and not isinstance(names, str):
-            _add_events(
-                coordinator, spans, (name for name in names if isinstance(name, str) and name not in TRACE_ROLES)
-            )
+            own = (name for name in names if isinstance(name, str) and name and name not in TRACE_ROLES)
+            registered += _add_events(coordinator, spans, own)
 
 
-def _add_events(coordinator: Coordinator, spans: Any, events: Iterable[str]) -> None:
-    for event in dict.fromkeys(events):
-        _register(coordinator, event, partial(_add_event, spans, event))
+def _add_events(coordinator: Coordinator, spans: Any, events: Iterable[str]) -> list[Callable[[], None]]:
+    return [_register(coordinator, event, partial(_add_event, spans, event)) for event in dict.fromkeys(events)]
 
 
 def _add_event(spans: Any, event: str, data: Mapping[str, Any]) -> None:
     spans.add_event(event, _attributes(data))
 
 
-def _register(coordinator: Coordinator, event: str, handle: Callable[[Mapping[str, Any]], None]) -> None:
-    def handler(_event: str, data: dict[str, Any]) -> None:
-        handle(data)
+def _register(coordinator: Coordinator, event: str, handle: Callable[[Mapping[str, Any]], None]) -> Callable[[], None]:
+    async def handler(_event: str, data: dict[str, Any]) -> HookResult:
+        try:
+            handle(data)
+        except Exception:  # tracer and meter are the application's, and payloads may be of any form
+            logger.exception("%s is not traced", event)
+        return HookResult()
 
-    coordinator.hooks.register(event, handler, priority=_FIRST, name=MODULE)
+    return coordinator.hooks.register(event, handler, priority=_FIRST, name=MODULE)
 
 
 def _attributes(data: Mapping[str, Any]) -> dict[str, Any]:

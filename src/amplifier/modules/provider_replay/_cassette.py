@@ -100,7 +100,6 @@ class Cassette:
         self.path = path
         self.providers = providers
         self.records = mode == "new" or (mode == "once" and recorded is None)
-        self.is_changed = False
         self._mode = mode
         self._recorded = list(recorded or ())
         self._new: list[Exchange] = []
@@ -111,6 +110,11 @@ class Cassette:
 
     def __repr__(self) -> str:
         return f"<Cassette {str(self.path)!r}, mode {self._mode}: {len(self._recorded)} recorded, {len(self._new)} new>"
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether there is something that the file does not have."""
+        return any(exchange.is_complete for exchange in self._new)
 
     @property
     def exchanges(self) -> list[Exchange]:
@@ -129,7 +133,6 @@ class Cassette:
         """A new recording, to be completed."""
         exchange = Exchange(place=place, provider=provider, request=request)
         self._new.append(exchange)
-        self.is_changed = True
         return exchange
 
     def mismatch(self, place: str, provider: str, request: dict[str, Any]) -> ReplayMismatchError:
@@ -146,18 +149,17 @@ class Cassette:
             return ReplayMismatchError(f"{where}; recorded providers: {known}; {advice}", provider=provider)
         nearest = max(candidates, key=lambda exchange: (exchange.place == place, similarity(exchange.request, request)))
         difference = first_difference(nearest.request, request)
-        number = [exchange for exchange in self.exchanges if exchange.is_complete].index(nearest) + 1
+        number = self.exchanges.index(nearest) + 1
         if difference is None:
             text = f"{where}; the same request is recorded for {nearest.place} (request {number})"
             return ReplayMismatchError(f"{text}; {advice}", provider=provider)
-        return ReplayMismatchError(
+        error = ReplayMismatchError(
             f"{where}; the nearest is request {number} (of {nearest.place}), which differs at {difference.path}: "
             f"expected {difference.expected}, found {difference.found}; {advice}",
             provider=provider,
-            path=difference.path,
-            expected=difference.expected,
-            found=difference.found,
         )
+        error.path, error.expected, error.found = difference.path, difference.expected, difference.found
+        return error
 
 
 def _key(place: str, provider: str, request: dict[str, Any]) -> tuple[str, str, str]:

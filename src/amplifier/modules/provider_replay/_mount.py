@@ -68,7 +68,6 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
                 mounted[name] = provider.inner
         made.clear()
         if recording.is_owner and cassette.is_changed:
-            cassette.is_changed = False
             await _in_thread(lambda: write_cassette(cassette), f"writing {cassette.path}")
             logger.info("%d answers are recorded in %s", len(cassette.exchanges), cassette.path)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from amplifier import errors
+import amplifier.errors as error_classes
 from amplifier.errors import LLMError, PlanError
 from amplifier.models import ChatRequest, ChatResponse, StreamChunk, from_dict
 
@@ -80,7 +80,7 @@ class SessionRecording:
             fields.pop("retry_after", None)
             if "delay_multiplier" in fields:
                 fields["delay_multiplier"] = _NO_WAIT
-        kind = getattr(errors, recorded["type"], None)
+        kind = getattr(error_classes, recorded["type"], None)
         if not (isinstance(kind, type) and issubclass(kind, LLMError)):
             problem = f"{self.cassette.path} has an error {recorded['type']!r}; expected a class of amplifier.errors"
             raise PlanError([("$.cassette", problem)])
