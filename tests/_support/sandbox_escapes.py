@@ -50,7 +50,9 @@ class Attempt:
     """
 
     name: str
-    commands: tuple[str, ...] = attrs.field(converter=lambda value: (value,) if isinstance(value, str) else tuple(value))
+    commands: tuple[str, ...] = attrs.field(
+        converter=lambda value: (value,) if isinstance(value, str) else tuple(value)
+    )
     open_in: tuple[str, ...] = ("off",)
     only_in: tuple[str, ...] = KINDS
     timeout: int = 20
@@ -74,7 +76,9 @@ ATTEMPTS = [
     Attempt("make a folder outside", "mkdir {outside}/folder"),
     Attempt("change the mode of a file outside", "chmod 777 {outside}/file", open_in=BOTH),
     Attempt("change the time of a file outside", "touch -d 2001-01-01 {outside}/file", open_in=BOTH),
-    Attempt("write to /etc", "echo x > /etc/amplifier-escape-{token} && echo ESC''APED; rm -f /etc/amplifier-escape-{token}"),
+    Attempt(
+        "write to /etc", "echo x > /etc/amplifier-escape-{token} && echo ESC''APED; rm -f /etc/amplifier-escape-{token}"
+    ),
     Attempt("read a key in the home folder", "cat {home}/.ssh/id_rsa"),
     Attempt("read a key by ~", "cat ~/.ssh/id_rsa"),
     Attempt("read the stored sessions", "cat {state}/sessions/s/messages.log"),
@@ -91,44 +95,143 @@ ATTEMPTS = [
     Attempt("write by another process's cwd", "echo x > /proc/{victim}/cwd/new"),
     Attempt("read another process's environment", "cat /proc/{victim}/environ"),
     Attempt("read every environment", "cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep CANARY"),
-    Attempt("read the environments of its parents", "p=$PPID; while [ \"$p\" -gt 1 ]; do cat /proc/$p/environ; p=$(awk '/^PPid/{{print $2}}' /proc/$p/status); done"),
+    Attempt(
+        "read the environments of its parents",
+        "p=$PPID; while [ \"$p\" -gt 1 ]; do cat /proc/$p/environ; p=$(awk '/^PPid/{{print $2}}' /proc/$p/status); done",
+    ),
     Attempt("read another process's open file", "cat /proc/{victim}/fd/*"),
-    Attempt("change a kernel setting", "v=$(cat /proc/sys/kernel/core_pattern); echo $v > /proc/sys/kernel/core_pattern && echo ESC''APED"),
-    Attempt("use the system request key", "echo h > /proc/sysrq-trigger && echo ESC''APED", only_in=("bwrap", "landlock"), open_in=NOWHERE),
+    Attempt(
+        "change a kernel setting",
+        "v=$(cat /proc/sys/kernel/core_pattern); echo $v > /proc/sys/kernel/core_pattern && echo ESC''APED",
+    ),
+    Attempt(
+        "use the system request key",
+        "echo h > /proc/sysrq-trigger && echo ESC''APED",
+        only_in=("bwrap", "landlock"),
+        open_in=NOWHERE,
+    ),
     # other processes
-    Attempt("attach to a process with ptrace", _python(_PTRACE + 'sys.exit(print("ESC" + "APED") if l.ptrace(0x4206, {victim}, 0, 0) == 0 else 1)')),
-    Attempt("read the memory of a process", "head -c 1 /proc/{victim}/mem > /dev/null; dd if=/proc/{victim}/maps bs=64 count=1 2>/dev/null | grep -q - && echo ESC''APED"),
+    Attempt(
+        "attach to a process with ptrace",
+        _python(_PTRACE + 'sys.exit(print("ESC" + "APED") if l.ptrace(0x4206, {victim}, 0, 0) == 0 else 1)'),
+    ),
+    Attempt(
+        "read the memory of a process",
+        "head -c 1 /proc/{victim}/mem > /dev/null; dd if=/proc/{victim}/maps bs=64 count=1 2>/dev/null | grep -q - && echo ESC''APED",
+    ),
     Attempt("kill a process", "kill -9 {victim}"),
     Attempt("kill a process by its name", "pkill -9 -f victim-{token}"),
     Attempt("kill everything", "kill -9 -1", only_in=("bwrap",), open_in=NOWHERE),
-    Attempt("debug by pidfd_getfd", _python(_PTRACE + 'f = l.syscall(434, {victim}, 0); sys.exit(print("ESC" + "APED") if f >= 0 and l.syscall(438, f, 0, 0) >= 0 else 1)')),
+    Attempt(
+        "debug by pidfd_getfd",
+        _python(
+            _PTRACE
+            + 'f = l.syscall(434, {victim}, 0); sys.exit(print("ESC" + "APED") if f >= 0 and l.syscall(438, f, 0, 0) >= 0 else 1)'
+        ),
+    ),
     # daemons
     Attempt("leave a background process", "sleep 600.{token} & disown", open_in=NOWHERE),
     Attempt("leave a daemon with setsid", "setsid sleep 600.{token} > /dev/null 2>&1 & sleep 0.1", open_in=NOWHERE),
-    Attempt("leave a daemon without environment", "(setsid env -i sleep 600.{token} > /dev/null 2>&1 &); sleep 0.1", open_in=NOWHERE),
-    Attempt("leave a daemon without the mark", "(unset AMPLIFIER_BASH_CALL; setsid sleep 600.{token} > /dev/null 2>&1 &)", open_in=NOWHERE),
-    Attempt("leave a child of a TERM trap", "trap 'setsid env -i sleep 600.{token} > /dev/null 2>&1 &' TERM; sleep 600 & wait", timeout=1, open_in=NOWHERE),
-    Attempt("kill the parent, then stay", "kill -9 $PPID; setsid env -i sleep 600.{token} > /dev/null 2>&1 & sleep 0.2"),
+    Attempt(
+        "leave a daemon without environment",
+        "(setsid env -i sleep 600.{token} > /dev/null 2>&1 &); sleep 0.1",
+        open_in=NOWHERE,
+    ),
+    Attempt(
+        "leave a daemon without the mark",
+        "(unset AMPLIFIER_BASH_CALL; setsid sleep 600.{token} > /dev/null 2>&1 &)",
+        open_in=NOWHERE,
+    ),
+    Attempt(
+        "leave a child of a TERM trap",
+        "trap 'setsid env -i sleep 600.{token} > /dev/null 2>&1 &' TERM; sleep 600 & wait",
+        timeout=1,
+        open_in=NOWHERE,
+    ),
+    Attempt(
+        "kill the parent, then stay", "kill -9 $PPID; setsid env -i sleep 600.{token} > /dev/null 2>&1 & sleep 0.2"
+    ),
     # network
-    Attempt("connect by TCP", _python(_CONNECT.format(family="AF_INET", kind="SOCK_STREAM", action='s.connect(("127.0.0.1", {port})); s.send(b"x")'))),
-    Attempt("send by UDP", _python(_CONNECT.format(family="AF_INET", kind="SOCK_DGRAM", action='s.sendto(b"x", ("127.0.0.1", {port}))')), open_in=BOTH),
-    Attempt("connect to a socket in the working directory", _python(_CONNECT.format(family="AF_UNIX", kind="SOCK_STREAM", action='s.connect("{workspace}/socket"); s.send(b"x")')), open_in=BOTH),
-    Attempt("connect to a socket outside", _python(_CONNECT.format(family="AF_UNIX", kind="SOCK_STREAM", action='s.connect("{outside}/socket"); s.send(b"x")')), open_in=BOTH),
-    Attempt("connect to an abstract socket", _python(_CONNECT.format(family="AF_UNIX", kind="SOCK_STREAM", action='s.connect("\\x00{token}"); s.send(b"x")'))),
+    Attempt(
+        "connect by TCP",
+        _python(
+            _CONNECT.format(
+                family="AF_INET", kind="SOCK_STREAM", action='s.connect(("127.0.0.1", {port})); s.send(b"x")'
+            )
+        ),
+    ),
+    Attempt(
+        "send by UDP",
+        _python(_CONNECT.format(family="AF_INET", kind="SOCK_DGRAM", action='s.sendto(b"x", ("127.0.0.1", {port}))')),
+        open_in=BOTH,
+    ),
+    Attempt(
+        "connect to a socket in the working directory",
+        _python(
+            _CONNECT.format(
+                family="AF_UNIX", kind="SOCK_STREAM", action='s.connect("{workspace}/socket"); s.send(b"x")'
+            )
+        ),
+        open_in=BOTH,
+    ),
+    Attempt(
+        "connect to a socket outside",
+        _python(
+            _CONNECT.format(family="AF_UNIX", kind="SOCK_STREAM", action='s.connect("{outside}/socket"); s.send(b"x")')
+        ),
+        open_in=BOTH,
+    ),
+    Attempt(
+        "connect to an abstract socket",
+        _python(
+            _CONNECT.format(family="AF_UNIX", kind="SOCK_STREAM", action='s.connect("\\x00{token}"); s.send(b"x")')
+        ),
+    ),
     # programs that run outside or with more rights
-    Attempt("plant modules for the next command", ("for m in sitecustomize ctypes marshal json os; do echo 'open(\"{outside}/new\", \"w\")' > $m.py; done; echo 'echo x > {outside}/new' > .bashrc", "true"), open_in=NOWHERE),
-    Attempt("plant a library with LD_PRELOAD", ("echo '{workspace}/x.so' > ld.so.preload; export LD_PRELOAD={workspace}/x.so BASH_ENV={workspace}/e; echo 'echo x > {outside}/new' > e; bash -c true", "true")),
-    Attempt("run a script with its own interpreter", "printf '#!/bin/sh\\necho x > {outside}/new\\n' > s; chmod +x s; ./s"),
+    Attempt(
+        "plant modules for the next command",
+        (
+            "for m in sitecustomize ctypes marshal json os; do echo 'open(\"{outside}/new\", \"w\")' > $m.py; done; echo 'echo x > {outside}/new' > .bashrc",
+            "true",
+        ),
+        open_in=NOWHERE,
+    ),
+    Attempt(
+        "plant a library with LD_PRELOAD",
+        (
+            "echo '{workspace}/x.so' > ld.so.preload; export LD_PRELOAD={workspace}/x.so BASH_ENV={workspace}/e; echo 'echo x > {outside}/new' > e; bash -c true",
+            "true",
+        ),
+    ),
+    Attempt(
+        "run a script with its own interpreter", "printf '#!/bin/sh\\necho x > {outside}/new\\n' > s; chmod +x s; ./s"
+    ),
     Attempt("become another user", "su root -c 'echo x > {outside}/new' || sudo -n sh -c 'echo x > {outside}/new'"),
     # namespaces and devices
     Attempt("mount in a new namespace", "mkdir m; unshare -rm sh -c 'mount --bind {outside} m && echo x > m/new'"),
-    Attempt("make the file system writable", "mount -o remount,bind,rw {outside} && echo x > {outside}/new; umount {outside}", only_in=("bwrap", "landlock"), open_in=NOWHERE),
+    Attempt(
+        "make the file system writable",
+        "mount -o remount,bind,rw {outside} && echo x > {outside}/new; umount {outside}",
+        only_in=("bwrap", "landlock"),
+        open_in=NOWHERE,
+    ),
     Attempt("make a device", "mknod device c 1 1 && echo ESC''APED"),
     # bombs
     Attempt("use 1 GiB of memory", _python('b = bytearray(1 << 30); print("ESC" + "APED")')),
-    Attempt("write 64 MiB into a file", "head -c 67108864 /dev/zero > big; [ $(stat -c %s big) -gt 20000000 ] && echo ESC''APED"),
-    Attempt("start 200 processes", "for i in $(seq 200); do sleep 30 & done; sleep 3; [ $(jobs -r | wc -l) -gt 190 ] && echo ESC''APED; kill $(jobs -p)"),
-    Attempt("run for ever", "trap '' TERM INT; while :; do :; done & echo 600.{token}; while :; do :; done", timeout=1, open_in=NOWHERE),
+    Attempt(
+        "write 64 MiB into a file",
+        "head -c 67108864 /dev/zero > big; [ $(stat -c %s big) -gt 20000000 ] && echo ESC''APED",
+    ),
+    Attempt(
+        "start 200 processes",
+        "for i in $(seq 200); do sleep 30 & done; sleep 3; [ $(jobs -r | wc -l) -gt 190 ] && echo ESC''APED; kill $(jobs -p)",
+    ),
+    Attempt(
+        "run for ever",
+        "trap '' TERM INT; while :; do :; done & echo 600.{token}; while :; do :; done",
+        timeout=1,
+        open_in=NOWHERE,
+    ),
 ]
 
 
@@ -138,11 +241,17 @@ class World:
     def __init__(self, root: Path) -> None:
         self.token = str(uuid.uuid4().int)
         self.canary = f"CANARY-{self.token}"
-        self.workspace, self.outside, self.home, self.state = (root / name for name in ("workspace", "outside", "home", "state"))
+        self.workspace, self.outside, self.home, self.state = (
+            root / name for name in ("workspace", "outside", "home", "state")
+        )
         for folder in (self.workspace, self.outside, self.home / ".ssh", self.state / "sessions" / "s"):
             folder.mkdir(parents=True)
         (self.outside / "file").write_text("untouched")
-        for secret in (self.home / ".ssh" / "id_rsa", self.state / "sessions" / "s" / "messages.log", self.workspace / ".env"):
+        for secret in (
+            self.home / ".ssh" / "id_rsa",
+            self.state / "sessions" / "s" / "messages.log",
+            self.workspace / ".env",
+        ):
             secret.write_text(self.canary)
         self.connections = 0
 
@@ -200,7 +309,12 @@ class World:
 
     def escaped(self, results: list[ToolResult]) -> str | None:
         """How a command got out; None if it did not."""
-        text = "".join(str((result.output or {}).get(name)) for result in results for name in ("stdout", "stderr") if isinstance(result.output, dict))
+        text = "".join(
+            str((result.output or {}).get(name))
+            for result in results
+            for name in ("stdout", "stderr")
+            if isinstance(result.output, dict)
+        )
         if self.canary in text:
             return "it read a secret"
         if "ESCAPED" in text:
@@ -258,10 +372,14 @@ async def run_attempt(attempt: Attempt, kind: str, place: World) -> tuple[list[T
     if coordinator.get_capability("bash.sandbox")["kind"] != kind:
         raise RuntimeError(f"the sandbox {kind} is not in use")  # some attempts do harm elsewhere
     tool = coordinator.get("tools", "bash")
-    known = {name: str(getattr(place, name)) for name in ("workspace", "outside", "home", "state", "token", "port", "temporary")}
+    known = {
+        name: str(getattr(place, name))
+        for name in ("workspace", "outside", "home", "state", "token", "port", "temporary")
+    }
     known |= {"victim": str(place.victim.pid), "python": f"{sys.base_prefix}/bin/python3"}
     results = [
-        await tool.execute({"command": _filled(command, known), "timeout": attempt.timeout}) for command in attempt.commands
+        await tool.execute({"command": _filled(command, known), "timeout": attempt.timeout})
+        for command in attempt.commands
     ]
     await coordinator.cleanup()
     return results, place.escaped(results)

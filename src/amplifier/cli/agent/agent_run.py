@@ -149,6 +149,7 @@ class _AgentRun:
             record = self._session_record(agent_plan)
             agent = self._agent = TerminalAgent(session, request.store, record, self._display, self._signal_handler)
             agent.check_modules(self._log, wanted=None if request.plan is None else request.provider)
+            self._show_sandbox(session)
             self._log.show_held()
             for note in agent_plan.notes:
                 self._display.notice(note, "warning")
@@ -160,6 +161,19 @@ class _AgentRun:
                 await Chat(agent, self._keyboard, self._streams.err).run()
             else:
                 self._outcome = await agent.run_turn(request.prompt)
+
+    def _show_sandbox(self, session: AmplifierSession) -> None:
+        """Show how commands are confined, before anything else."""
+        sandbox = session.coordinator.get_capability("bash.sandbox")
+        if not isinstance(sandbox, dict):
+            return
+        if sandbox.get("kind") == "off":
+            self._display.notice("sandbox off: commands can do what you can do")
+        else:
+            network = "with network" if sandbox.get("network") else "no network"
+            self._display.notice(
+                f"sandbox {sandbox.get('kind')}: commands change files below {Path.cwd()} only, {network}"
+            )
 
     def _approval_system(self) -> ApprovalSystem:
         if self._request.yes:

@@ -86,6 +86,7 @@ _RULE_MEMBERS: Mapping[str, Kind] = {
     "pattern": _COMMAND,
     "path": optional(text),
     "host": optional(text),
+    "sandboxed": flag,
     "input": mapping,
     "action": Kind("'allow', 'ask' or 'deny'", _is_action, _ACTIONS.__getitem__),
     "reason": optional(text),
@@ -111,6 +112,7 @@ def _read_rule(value: Any) -> Rule:
         command=command,
         path=given.get("path"),
         host=given.get("host"),
+        sandboxed=given.get("sandboxed"),
         given=given.get("input", {}),
         reason=given.get("reason") or given.get("description"),
     )

@@ -16,7 +16,19 @@ _HIDDEN = ("/home", "/root", "/run", "/tmp", "/var/tmp", "/var/lib/docker", "/bo
 _HIDDEN_FILES = ("/etc/shadow", "/etc/gshadow", "/etc/shadow-", "/etc/gshadow-", "/etc/sudoers", "/etc/ssh")
 # Programs that people install into their home folder; no credentials among them.
 _TOOLS_OF_HOME = (
-    *(".pyenv", ".rbenv", ".nvm", ".volta", ".asdf", ".sdkman", ".rustup", ".cargo/bin", ".bun/bin", ".deno/bin", "go/bin"),
+    *(
+        ".pyenv",
+        ".rbenv",
+        ".nvm",
+        ".volta",
+        ".asdf",
+        ".sdkman",
+        ".rustup",
+        ".cargo/bin",
+        ".bun/bin",
+        ".deno/bin",
+        "go/bin",
+    ),
     *(".local/bin", ".local/lib", ".local/share/uv", ".local/share/mise", ".local/share/pnpm", ".linuxbrew"),
     *("miniconda3", "anaconda3", "miniforge3"),
 )
@@ -121,6 +133,19 @@ def visible_roots(hidden: Sequence[str], folder: str = "/") -> Iterator[str]:
             yield from visible_roots(hidden, path)
         else:
             yield path
+
+
+def link_home(places: Places, folder: str) -> None:
+    """Make a folder look like the home, with links to what is readable there.
+
+    Landlock can only refuse to open a file. Programs take that as an error, and a file that is missing as normal.
+    """
+    home = _real("~")
+    for path in places.readable:
+        link = Path(folder, path.removeprefix(f"{home}/"))
+        if path.startswith(f"{home}/") and not link.exists():
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(path)
 
 
 def _real(path: str) -> str:
