@@ -204,9 +204,13 @@ def start(
     return SupervisedShell(process, status, control)
 
 
-@functools.cache
 def can_supervise() -> bool:
     """Whether the supervisor works here: on Linux, with an interpreter that can start a second one."""
+    return _process_tree.HAS_PROC and _supervisor_starts()
+
+
+@functools.cache  # it starts a program, and the answer does not change
+def _supervisor_starts() -> bool:
     if not sys.platform.startswith("linux") or not sys.executable or getattr(sys, "frozen", False):
         return False
     try:
