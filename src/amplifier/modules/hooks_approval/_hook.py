@@ -56,7 +56,10 @@ class ApprovalHook:
         name = tool if isinstance(tool, str) and tool else "(unnamed)"
         given = data.get("tool_input")
         if isinstance(given, Mapping) and tool == name:
-            decision = self._decide(Call(name, given, self._base(), is_read_only=self._is_read_only(name)))
+            is_read_only, is_sandboxed = self._is_read_only(name), self._is_sandboxed(name)
+            decision = self._decide(
+                Call(name, given, self._base(), is_read_only=is_read_only, is_sandboxed=is_sandboxed)
+            )
         else:
             decision = _Decision("ask", "the call has an unexpected form")
         if decision.action == "ask":
@@ -112,6 +115,11 @@ class ApprovalHook:
         except Exception:  # third-party code; if it fails, the user decides
             logger.exception("approval.needs_check failed for %r: the user is asked", tool)
             return True
+
+    def _is_sandboxed(self, tool: str) -> bool:
+        """Whether the tool says that it runs its calls in a sandbox; what says nothing does not."""
+        sandbox = self._coordinator.get_capability(f"{tool}.sandbox")
+        return isinstance(sandbox, Mapping) and sandbox.get("kind") not in (None, "off")
 
     def _base(self) -> str:
         try:

@@ -28,13 +28,23 @@ class Call:
         given: Its input.
         base: The directory that relative paths refer to.
         is_read_only: Whether the tool states that it changes nothing, in its ``annotations``.
+        is_sandboxed: Whether the tool runs it in a sandbox.
     """
 
-    def __init__(self, tool: str, given: Mapping[str, Any], base: str = "/", *, is_read_only: bool = False) -> None:
+    def __init__(
+        self,
+        tool: str,
+        given: Mapping[str, Any],
+        base: str = "/",
+        *,
+        is_read_only: bool = False,
+        is_sandboxed: bool = False,
+    ) -> None:
         self.tool = tool
         self.given = given
         self.base = base
         self.is_read_only = is_read_only
+        self.is_sandboxed = is_sandboxed
 
     @cached_property
     def command(self) -> Command | None:
@@ -58,6 +68,7 @@ class Rule:
         command: Words of a command; a last ``*`` matches any further words.
         path: A pattern for the path in the input.
         host: A pattern for the host of the URL in the input.
+        sandboxed: Whether the call has to run in a sandbox, or outside of any; None for both.
         given: Members of the input with their required values.
         read_only: Only tools that state that they change nothing (True), or only all others (False); None for both.
         reason: The reason, for the user and the model.
@@ -68,6 +79,7 @@ class Rule:
     command: tuple[str, ...] | None = None
     path: str | None = None
     host: str | None = None
+    sandboxed: bool | None = None
     given: Mapping[str, Any] = attrs.field(factory=dict)
     read_only: bool | None = None
     reason: str | None = None
@@ -75,6 +87,8 @@ class Rule:
     def applies(self, call: Call) -> bool:
         """Whether the rule applies to this call: a certain match if it allows, a possible match otherwise."""
         if not any(matching.word_matches(pattern, call.tool) for pattern in self.tools):
+            return False
+        if self.sandboxed is not None and self.sandboxed is not call.is_sandboxed:
             return False
         if any(key not in call.given or not _same(call.given[key], value) for key, value in self.given.items()):
             return False
@@ -118,6 +132,7 @@ class Rule:
         if self.command is not None:
             about.append(f"command {' '.join(self.command)!r}")
         about += [f"{name} {value!r}" for name, value in (("path", self.path), ("host", self.host)) if value]
+        about += [] if self.sandboxed is None else ["inside a sandbox" if self.sandboxed else "outside of a sandbox"]
         about += [f"{key} {value!r}" for key, value in self.given.items()]
         about += [] if self.read_only is None else [f"read_only {str(self.read_only).lower()}"]
         return f"rule for {', '.join(about)}"

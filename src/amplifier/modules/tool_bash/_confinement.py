@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import attrs
@@ -20,7 +21,7 @@ from amplifier.errors import ModuleLoadError
 
 from ._bubblewrap import bubblewrap_arguments, bubblewrap_problem
 from ._options import BashOptions
-from ._places import extra_writable, find_places, visible_roots
+from ._places import extra_writable, find_places, link_home, visible_roots
 from ._started_shell import can_supervise
 from ._supervisor import MINIMUM_ABI, landlock_abi
 
@@ -66,7 +67,7 @@ class Sandbox:
 
     @contextmanager
     def temporary_folder(self) -> Iterator[str | None]:
-        """A folder for the temporary files of one command, if the sandbox does not give it a ``/tmp`` of its own."""
+        """A folder as the home and for the temporary files of one command; None if the sandbox makes its own."""
         if self.kind != "landlock":
             yield None
             return
@@ -79,7 +80,7 @@ class Sandbox:
         Args:
             arguments: The shell with its command.
             directory: The working directory, which the command may change.
-            temporary: A folder for temporary files that the command may change.
+            temporary: A folder that the command may change: for temporary files, and as its home.
 
         Raises:
             ValueError: The working directory is the root of the file system, so there is nothing to be confined to.
@@ -110,6 +111,8 @@ class Sandbox:
                 max_processes=None if os.geteuid() == 0 else options.max_processes,
             )
             return Confined(arguments=[*wrapped, *arguments], supervision={"limits": limits}, explanation=explanation)
+        if temporary is not None:
+            link_home(places, temporary)
         landlock = {
             "readable": [*visible_roots(places.hidden), *places.readable],
             "writable": list(places.writable),
@@ -119,6 +122,12 @@ class Sandbox:
         return Confined(
             arguments=arguments, supervision={"limits": limits, "landlock": landlock}, explanation=explanation
         )
+
+
+def sandbox_here() -> tuple[SandboxKind, str | None]:
+    """What ``sandbox: "auto"`` means in the current directory, and why commands are not confined if they are not."""
+    sandbox, problem = choose_sandbox(BashOptions(), str(Path.cwd()))
+    return sandbox.kind, problem
 
 
 def choose_sandbox(options: BashOptions, directory: str) -> tuple[Sandbox, str | None]:

@@ -135,6 +135,19 @@ def visible_roots(hidden: Sequence[str], folder: str = "/") -> Iterator[str]:
             yield path
 
 
+def link_home(places: Places, folder: str) -> None:
+    """Make a folder look like the home, with links to what is readable there.
+
+    Landlock can only refuse to open a file. Programs take that as an error, and a file that is missing as normal.
+    """
+    home = _real("~")
+    for path in places.readable:
+        link = Path(folder, path.removeprefix(f"{home}/"))
+        if path.startswith(f"{home}/") and not link.exists():
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(path)
+
+
 def _real(path: str) -> str:
     return os.path.realpath(Path(path).expanduser())
 

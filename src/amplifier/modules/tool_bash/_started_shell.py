@@ -34,13 +34,16 @@ class StartedShell(Protocol):
         process: Our child: the shell, or the supervisor above it.
         group: The process group of the shell.
         end: A descriptor that becomes readable when the shell ends; None if the system has none.
-        returncode: The shell's, negative for a signal; None while it runs.
     """
 
     process: subprocess.Popen[bytes]
     group: int
     end: int | None
-    returncode: int | None
+
+    @property
+    def returncode(self) -> int | None:
+        """The shell's exit code, negative for a signal; None while it runs."""
+        ...
 
     def has_ended(self) -> bool:
         """Whether the shell has ended."""
@@ -96,7 +99,7 @@ class SupervisedShell:
         self.end: int | None = status
         self._control: int | None = control
         self._lines = b""
-        self.returncode: int | None = None
+        self._returncode: int | None = None
         word, *rest = self._next_line().split(" ", 2)
         if word == "pid":
             self.group = int(rest[0])
@@ -107,6 +110,11 @@ class SupervisedShell:
             (int(rest[0]), rest[1]) if word == "error" else (0, "the supervisor of the command did not start")
         )
         raise OSError(number, text)
+
+    @property
+    def returncode(self) -> int | None:
+        """The shell's exit code, once it has ended."""
+        return self._returncode
 
     def _next_line(self) -> str:
         """The supervisor's next line; empty if it has ended."""
@@ -121,12 +129,12 @@ class SupervisedShell:
 
     def has_ended(self) -> bool:
         """Whether the shell has ended."""
-        if self.returncode is None and self.end is not None and (self._lines or _is_readable(self.end)):
+        if self._returncode is None and self.end is not None and (self._lines or _is_readable(self.end)):
             word, _, rest = self._next_line().partition(" ")
             if word == "error":
                 raise OSError(int(rest.partition(" ")[0]), rest.partition(" ")[2])
-            self.returncode = int(rest) if word == "status" else -9  # a command that kills the supervisor ends itself
-        return self.returncode is not None
+            self._returncode = int(rest) if word == "status" else -9  # a command that kills the supervisor ends itself
+        return self._returncode is not None
 
     def close(self) -> None:
         """Let the supervisor end what is left, and reap it."""
@@ -196,9 +204,13 @@ def start(
     return SupervisedShell(process, status, control)
 
 
-@functools.cache
 def can_supervise() -> bool:
     """Whether the supervisor works here: on Linux, with an interpreter that can start a second one."""
+    return _process_tree.HAS_PROC and _supervisor_starts()
+
+
+@functools.cache  # it starts a program, and the answer does not change
+def _supervisor_starts() -> bool:
     if not sys.platform.startswith("linux") or not sys.executable or getattr(sys, "frozen", False):
         return False
     try:

@@ -32,7 +32,7 @@ _LAST_KILLING = 10.0
 
 
 def prctl(option: int, value: int = 0) -> int:
-    """Change an attribute of this process or thread; -1 if the system refuses. The man page of prctl lists the options."""
+    """Change an attribute of this process or thread; -1 if the system refuses."""
     return int(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0))
 
 
@@ -160,9 +160,8 @@ def _start(status: int, confinement: dict[str, Any], arguments: list[str]) -> No
             _restrict(**confinement["landlock"])
         os.execve(arguments[0], arguments, os.environ)
     except BaseException as error:  # noqa: BLE001 — nothing may run past this point; the agent raises it
-        number = error.errno if isinstance(error, OSError) else 0
-        text = error.strerror if isinstance(error, OSError) else repr(error)
-        _report(status, f"error {number or 0} {text}")
+        code, text = (error.errno, error.strerror) if isinstance(error, OSError) else (0, repr(error))
+        _report(status, f"error {code or 0} {text}")
     os._exit(126)
 
 

@@ -66,13 +66,18 @@ class BashTool(BuiltinTool):
         self._directory = directory
         self._workers = workers
         self._sandbox = sandbox
-        if sandbox.kind != "off":
-            network = "the network is reachable" if sandbox.network else "there is no network"
-            self._description += (
-                f" Commands run in a sandbox: only the working directory can be changed, {network}, the user's home folder "
-                "is hidden, and temporary files do not last."
-            )
         self._running: set[Stop] = set()
+
+    @property
+    def description(self) -> str:
+        """What it does, and what the sandbox allows."""
+        if self._sandbox.kind == "off":
+            return self._description
+        network = "the network is reachable" if self._sandbox.network else "there is no network"
+        return (
+            f"{self._description} Commands run in a sandbox: only the working directory can be changed, {network}, the "
+            "user's home folder is hidden, and temporary files do not last."
+        )
 
     async def _run(self, values: dict[str, Any]) -> ToolResult:
         seconds = min(values.get("timeout", self._options.timeout or DEFAULT_TIMEOUT), self._options.max_timeout)
@@ -94,7 +99,7 @@ class BashTool(BuiltinTool):
                 confined = self._confined(command, directory, temporary)
                 environment = clean_environment(self._options.pass_env, self._options.env, mark)
                 if temporary is not None:
-                    environment["TMPDIR"] = temporary
+                    environment |= {"TMPDIR": temporary, "HOME": temporary}
                 runner = Command(
                     confined.arguments,
                     directory=directory,
