@@ -204,7 +204,7 @@ class Connection:
             mode=options.protocol,
             client_info=CLIENT,
             message_handler=self._take_message,
-            list_roots_callback=requests.list_roots,
+            list_roots_callback=None if options.roots is None else requests.list_roots,
             sampling_callback=None if options.sampling == "deny" else requests.sample,
             elicitation_callback=requests.elicit if options.elicitation else None,
         )

@@ -7,6 +7,7 @@ requests: a stopped turn leaves neither a question nor a model call behind.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,16 +96,16 @@ class RequestsFromServer:
     # ── roots ──
 
     async def list_roots(self, context: ClientRequestContext) -> ListRootsResult | ErrorData:
-        """The directories of the plan, else the working directory of the calling session."""
+        """The directories of the plan; relative ones are below the working directory of the calling session."""
         return ListRootsResult(
             roots=[Root(uri=FileUrl(folder.as_uri()), name=folder.name or "/") for folder in self._folders()]
         )
 
     def _folders(self) -> list[Path]:
-        if self._options.roots is not None:
-            return [Path(root).expanduser().absolute() for root in self._options.roots]
-        calling = list(self._calls.values())[-1:]
-        return [working_directory(coordinator, Path.cwd()).absolute() for coordinator in calling] or [Path.cwd()]
+        base = Path.cwd()
+        for coordinator in list(self._calls.values())[-1:]:
+            base = working_directory(coordinator, base)
+        return [Path(os.path.normpath(base / Path(root).expanduser())) for root in self._options.roots or ()]
 
     # ── sampling ──
 
