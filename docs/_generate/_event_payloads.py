@@ -116,6 +116,7 @@ _BASE = '''class EventPayload(TypedDict, total=False):
     session_id: str
     parent_id: str | None
     timestamp: str
+    parent_call_id: str
 '''
 
 

@@ -12,13 +12,14 @@ from ._markdown import joined, named, page, read_doc, table
 
 def events_page() -> str:
     """Show the catalogue."""
-    common = ", ".join(f"`{key}`" for key in events.COMMON_KEYS)
+    *common, in_children = (f"`{key}`" for key in events.COMMON_KEYS)
     columns = read_doc(Event.__doc__).sections["Attributes"]
     return page(
         "Events",
         read_doc(events.__doc__).text,
         "Each name is a constant of `amplifier.events`, in capitals and with underscores: `TOOL_PRE` is `tool:pre`. "
-        f"The kernel puts {common} into every payload. Events marked † are terminal. The columns:",
+        f"The kernel puts {', '.join(common)} into every payload, and {in_children}, the id of a tool call, into those of a session "
+        "that runs inside that call of another session. Events marked † are terminal. The columns:",
         "\n".join(named(columns)),
         "## Canonical events",
         _event_table(events.ALL_EVENTS),

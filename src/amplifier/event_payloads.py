@@ -70,6 +70,7 @@ class EventPayload(TypedDict, total=False):
     session_id: str
     parent_id: str | None
     timestamp: str
+    parent_call_id: str
 
 
 class SessionStartPayload(EventPayload, total=False):

@@ -101,8 +101,11 @@ class Event:
     terminal: bool = False
 
 
-COMMON_KEYS: Final = ("session_id", "parent_id", "timestamp")
-"""What the kernel itself puts into every payload; no module can forge them."""
+COMMON_KEYS: Final = ("session_id", "parent_id", "timestamp", "parent_call_id")
+"""What the kernel itself puts into every payload; no module can forge them.
+
+``parent_call_id`` is there only if the session runs inside a call of another session: the id of the tool call that runs it.
+"""
 
 # ── the canonical names ──────────────────────────────────────────────────────────────────────────
 

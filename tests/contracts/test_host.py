@@ -66,6 +66,7 @@ COORDINATOR: Members = {
     "injection_size_limit": None,
     "approval_system": None,
     "display_system": None,
+    "turn_number": None,
     "mount": "mount_point, module, /, name=None",
     "unmount": "mount_point, /, name=None",
     "get": "mount_point, /, name=None",

@@ -1,6 +1,7 @@
 """What a module must be and what it may expect: Protocols with numbered clauses."""
 
 from ._approval import ApprovalProvider, ApprovalSystem, UserInput
+from ._calls import CallKind, CurrentCall, call_scope, current_call
 from ._catalogue import COMMON_CLAUSES, CONTRACTS, Contract, clauses_for
 from ._clause import Clause, Level
 from ._containment import contained_failure
@@ -22,12 +23,14 @@ __all__ = [
     "ApprovalProvider",
     "ApprovalSystem",
     "AsyncModuleSourceResolver",
+    "CallKind",
     "Cancellation",
     "Clause",
     "Cleanup",
     "ContextManager",
     "Contract",
     "Coordinator",
+    "CurrentCall",
     "DisplaySystem",
     "Handler",
     "HandlerAnswer",
@@ -48,7 +51,9 @@ __all__ = [
     "StructuredMount",
     "Tool",
     "UserInput",
+    "call_scope",
     "clauses_for",
     "contained_failure",
+    "current_call",
     "tool_schema",
 ]

@@ -47,6 +47,9 @@ class Coordinator(Protocol):
     display_system: DisplaySystem | None
     """Where messages to the user are shown; without one they are logged."""
 
+    turn_number: int
+    """The number of the latest turn, counted from 1; 0 before the first. A context that loads a conversation sets it."""
+
     @property
     def session(self) -> Session:
         """The session this coordinator belongs to."""

@@ -149,10 +149,10 @@ async def test_progress_becomes_events_in_order():
         await desk.session.execute("go")
         events = desk.events("mcp:progress")
         assert [event["progress"] for event in events] == sorted({event["progress"] for event in events})
-        assert events[-1] | {"timestamp": "", "session_id": "", "parent_id": None, "tool_call_id": ""} == {
+        assert events[-1] | {"timestamp": "", "session_id": "", "parent_id": None} == {
             "server": "small",
             "tool_name": "small_progress",
-            "tool_call_id": "",
+            "tool_call_id": "call-1",
             "progress": 3.0,
             "total": 3.0,
             "message": "step 3",

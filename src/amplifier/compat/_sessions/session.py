@@ -218,6 +218,7 @@ class RustSession:
             )
         guard_tools(self._coordinator.mounts.points.get("tools"))
         turn = self._turn = PublishedTurn()
+        self._coordinator.turn_number += 1
         inside = _inside.set((*_inside.get(), id(self)))
         try:
             await self._emit_start()

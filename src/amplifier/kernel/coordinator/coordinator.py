@@ -58,6 +58,7 @@ class ModuleCoordinator(MountPointAccess):
         self.display_system = display_system
         self.loader: Any = None
         self.session_state: dict[str, Any] = {}
+        self.turn_number: int = 0
         self.deadlines: Deadlines = Deadlines()
         self._hooks = HookRegistry()
         self.ledger: Ledger = Ledger()

@@ -212,7 +212,17 @@ class ModuleView:
 # From Python 3.12 on, isinstance() with a Protocol looks at the class only and does not see what __getattr__ would find.
 # Writing goes through __setattr__ all the same.
 for _name in (
-    *("session", "session_id", "parent_id", "config", "loader", "mount_points", "cancellation", "session_state"),
+    *(
+        "session",
+        "session_id",
+        "parent_id",
+        "config",
+        "loader",
+        "mount_points",
+        "cancellation",
+        "session_state",
+        "turn_number",
+    ),
     *("approval_system", "display_system", "channels", "injection_budget_per_turn", "injection_size_limit"),
     *("get", "get_mounted", "get_capability", "collect_contributions", "process_hook_result", "reset_turn"),
     *("request_cancel", "run_section", "to_dict"),

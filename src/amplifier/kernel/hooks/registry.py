@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Protocol, final
 import attrs
 
 from amplifier.contracts import DEFAULT, Inherited, OnFailure
+from amplifier.contracts._calls import parent_call_id
 from amplifier.errors import HookRecursionError
 from amplifier.events import CATALOGUE, HOOK_FAILED, HOOK_TIMEOUT, TERMINAL_EVENTS
 from amplifier.models import HookResult
@@ -107,6 +108,7 @@ class HookRegistry:
         self._sequence = itertools.count()
         self._defaults: dict[str, Any] = {}
         self._identity: dict[str, Any] = {}
+        self._child_id: str | None = None
         self._default_timeout: float | None = 300.0
         self._watch: Watchdog | None = None
         self._budget: TimeBudget | None = None
@@ -254,6 +256,7 @@ class HookRegistry:
     ) -> None:
         """Stamp every event with the session's identity, which no payload can override; list modules' handlers; share its clock."""
         self._identity = {"session_id": session_id, "parent_id": parent_id}
+        self._child_id = None if parent_id is None else session_id
         self._watch = watch
         self._ledger = ledger
         self._budget = budget
@@ -326,6 +329,8 @@ class HookRegistry:
     ) -> HookResult:
         """Run the handlers, then report those that failed to observers, each dispatch within its own limit."""
         owned = {"timestamp": timestamp(), **self._identity}
+        if self._child_id is not None:
+            _add_parent_call(owned, self._child_id)
         limit = TERMINAL_SECONDS if is_terminal else None
         if self._budget is not None and self._budget.until != math.inf:  # the session is closing
             limit = self._budget.half(TERMINAL_SECONDS)
@@ -360,6 +365,8 @@ class HookRegistry:
         if checked is None:
             raise ValueError("emit_and_collect needs a timeout in seconds, not None")
         payload = {**self._defaults, **_payload(event, data), "timestamp": timestamp(), **self._identity}
+        if self._child_id is not None:
+            _add_parent_call(payload, self._child_id)
         handlers = self._ready.get(event) or self._ready_for(event)
         if not handlers:
             return []
@@ -440,6 +447,12 @@ def _check_registration(event: Any, handler: Any, priority: Any, name: Any, on_f
         raise TypeError(f"the name of a handler for {event!r} must be a str or None; got {name!r}")
     if on_failure not in (None, "continue", "deny"):
         raise ValueError(f"on_failure must be 'continue' or 'deny'; got {on_failure!r}")
+
+
+def _add_parent_call(owned: dict[str, Any], session_id: str) -> None:
+    """Add the id of the call inside which a child session runs, if it does."""
+    if (call_id := parent_call_id(session_id)) is not None:
+        owned["parent_call_id"] = call_id
 
 
 def _begin(event: str) -> _Link:

@@ -173,6 +173,7 @@ class TurnRunner:
 
     def _begin(self) -> None:
         self._coordinator.reset_turn()
+        self._coordinator.turn_number += 1
         self._status.status = "running"
         self._status.last_activity = datetime.now(UTC)
 

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 
 from amplifier._json import redact_text
-from amplifier.contracts import Coordinator, Hooks, Tool
+from amplifier.contracts import Coordinator, CurrentCall, Hooks, Tool, call_scope
 from amplifier.events import TOOL_ERROR, TOOL_POST, TOOL_PRE
 from amplifier.models import HookResult, ToolCall, ToolResult
 
@@ -55,16 +55,22 @@ class ToolRunner:
         self._coordinator = coordinator
         self._cancellation = None if coordinator is None else coordinator.cancellation
         self._options = options
+        self._iteration = 0
         self.results: dict[str, ToolResult] = {}
 
-    async def run(self, calls: list[ToolCall]) -> list[ToolResult]:
+    async def run(self, calls: list[ToolCall], iteration: int = 0) -> list[ToolResult]:
         """Run the calls, at the same time where there are several, and return their results in order.
+
+        Args:
+            calls: Of one answer.
+            iteration: Of the model call that gave it.
 
         Raises:
             BaseException: No tool's failure, which is a result, but what ends the turn: a hook result that cannot be applied,
                 a cancellation, Ctrl-C.
         """
         self.results = {}
+        self._iteration = iteration
         group_id = str(uuid.uuid4())
         if len(calls) == 1:
             await self._run_one(calls[0], group_id)
@@ -86,6 +92,20 @@ class ToolRunner:
             await self._coordinator.run_section(self._run_one, call, group_id, name=f"tool {call.name}")
 
     async def _run_one(self, call: ToolCall, group_id: str) -> None:
+        with call_scope(self._current(call)):
+            await self._run_gated(call, group_id)
+
+    def _current(self, call: ToolCall) -> CurrentCall:
+        return CurrentCall(
+            kind="tool",
+            session_id="" if self._coordinator is None else self._coordinator.session_id,
+            turn_number=0 if self._coordinator is None else self._coordinator.turn_number,
+            iteration=self._iteration,
+            call_id=call.id,
+            tool_name=call.name,
+        )
+
+    async def _run_gated(self, call: ToolCall, group_id: str) -> None:
         about = {"tool_name": call.name, "tool_call_id": call.id, "parallel_group_id": group_id}
         given = call.arguments
         try:

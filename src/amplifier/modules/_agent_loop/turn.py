@@ -6,7 +6,7 @@ from typing import Any
 
 import anyio
 
-from amplifier.contracts import ContextManager, Coordinator, Hooks, Provider, Tool
+from amplifier.contracts import ContextManager, Coordinator, CurrentCall, Hooks, Provider, Tool, call_scope
 from amplifier.events import (
     EXECUTION_END,
     EXECUTION_START,
@@ -143,8 +143,9 @@ class Turn:
             model=self._options.model,
             stream=self._options.streaming,
         )
-        response = await caller.ask(request)
-        calls = await caller.calls_of(response)
+        with call_scope(self._model_call()):
+            response = await caller.ask(request)
+            calls = await caller.calls_of(response)
         self._text = text_of(response)
         await self._transcript.add_answer(response, calls)
         await self._hooks.emit(
@@ -163,10 +164,20 @@ class Turn:
             preview = {"response_preview": self._text[:_PREVIEW], "length": len(self._text)}
             await self._hooks.emit(PROMPT_COMPLETE, preview)
             return False
-        results = await self._runner.run(calls)
+        results = await self._runner.run(calls, self._iterations)
         await self._transcript.add_results(calls, results)
         await self._hook_results.store_deferred()
         return True
+
+    def _model_call(self) -> CurrentCall:
+        turn = 0 if self._coordinator is None else self._coordinator.turn_number
+        return CurrentCall(
+            kind="model",
+            session_id="" if self._coordinator is None else self._coordinator.session_id,
+            turn_number=turn,
+            iteration=self._iterations,
+            call_id=f"model-{turn}-{self._iterations}",
+        )
 
     async def _request_messages(self, caller: ProviderCaller) -> list[dict[str, Any]] | None:
         """The messages of the next request, or None when a hook forbids it or the turn is being stopped."""

@@ -35,6 +35,7 @@ from amplifier.models import ToolResult
 
 from ._options import LEVELS, LogOptions
 
+_KERNEL_KEYS = tuple(key for key in COMMON_KEYS if key != "parent_call_id")  # that one is text of a model
 _SCHEMA = {"name": "amplifier.log", "ver": "1.0.0"}
 _TOP_LEVEL = (
     *("session_id", "status", "duration_ms", "error", "module", "component"),  # the first only from another host
@@ -70,7 +71,7 @@ def level_of(event: str, data: dict[str, Any]) -> str:
 def write_line(event: str, level: str, data: dict[str, Any], options: LogOptions) -> bytes:
     """The line of one event, newline included; `data` is not changed."""
     # The kernel's own fields contain no secrets; redacting them would be a third of the cost of a small event.
-    common: dict[str, Any] = {key: data[key] for key in COMMON_KEYS if type(data.get(key)) is str}
+    common: dict[str, Any] = {key: data[key] for key in _KERNEL_KEYS if type(data.get(key)) is str}
     rest = {key: value for key, value in data.items() if key not in common and not (key == "raw" and options.strip_raw)}
     if rest.get("parent_id", "") is None:  # as in every session without a parent
         del rest["parent_id"]

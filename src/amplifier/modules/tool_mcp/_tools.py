@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import partial
@@ -16,7 +15,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp import Client
 from mcp_types import ListResourcesResult, ListResourceTemplatesResult
 
-from amplifier.contracts import Coordinator
+from amplifier.contracts import Coordinator, current_call
 from amplifier.models import ToolResult
 
 from .._tool_base import ToolFailure, check_input, shown
@@ -149,13 +148,18 @@ class RemoteTool(ServerTool):
         return as_tool_result(result, longest=self._max_chars, failure=f"{self.name} failed without a message")
 
     async def _emit_progress(self, waiting: MemoryObjectReceiveStream[_Report]) -> None:
+        call = current_call()
         latest = float("-inf")
         with waiting:
             async for progress, total, message in waiting:
                 if progress <= latest:  # the SDK does not keep their order on every backend
                     continue
                 latest = progress
-                about = {"server": self.server, "tool_name": self.name, "tool_call_id": _call_id()}
+                about = {
+                    "server": self.server,
+                    "tool_name": self.name,
+                    "tool_call_id": None if call is None else call.call_id,
+                }
                 details = {"progress": progress, "total": total, "message": None if message is None else shown(message)}
                 await self._coordinator.hooks.emit(PROGRESS, {**about, **details})
 
@@ -259,10 +263,3 @@ def _about(item: Any, **more: Any) -> dict[str, Any]:
     if item.description:
         about["description"] = shown(item.description)
     return about
-
-
-def _call_id() -> str | None:
-    """The id of the tool call that is running, where the kernel knows it."""
-    current_call = getattr(sys.modules["amplifier.contracts"], "current_call", None)
-    call = current_call() if callable(current_call) else None
-    return getattr(call, "call_id", None)
