@@ -169,6 +169,18 @@ async def test_an_error_of_a_tool_is_a_result():
         assert result.error == {"message": "KeyError: 'text'", "type": "ToolError"}
 
 
+@pytest.mark.parametrize("given", [{"text": "\ud800"}, {"text": float("nan")}, {"text": object()}, {"\ud800": 1}])
+async def test_input_that_is_not_json_is_refused_and_leaves_the_connection_whole(given):
+    async with opened({"small": small("--all")}) as desk:
+        for tool in ("small_echo", "small_read_resource", "small_get_prompt"):
+            result = await desk.tools[tool].execute(
+                {**given} if tool == "small_echo" else {"uri": "\ud800", "name": "\ud800"}
+            )
+            assert result.error["type"] == "InvalidInput"
+        assert (await desk.call("small_echo", text="fine")).success
+        assert desk.status("small")["starts"] == 1
+
+
 async def test_concurrent_calls_do_not_mix():
     async with opened({"small": small()}) as desk:
         results: dict[str, Any] = {}

@@ -32,9 +32,8 @@ from mcp_types import (
 )
 from pydantic import FileUrl
 
-from amplifier._json import visible_text
+from amplifier._json import redact_text, visible_text
 from amplifier.contracts import Coordinator, UserInput
-from amplifier.errors import LLMError
 from amplifier.models import ChatRequest, ChatResponse, HookResult, ImageBlock, Message, TextBlock
 
 from .._shared.session_files import working_directory
@@ -132,8 +131,8 @@ class RequestsFromServer:
         try:
             with anyio.fail_after(self._options.call_timeout):
                 response = await provider.complete(request)
-        except (LLMError, TimeoutError) as error:
-            logger.warning("server %r asked the model, which failed: %s", self._options.name, error)
+        except Exception as error:  # noqa: BLE001 - a provider is foreign code; its failure is an answer to the server
+            logger.warning("server %r asked the model, which failed: %s", self._options.name, redact_text(str(error)))
             return _refusal(f"the model failed: {type(error).__name__}")
         await coordinator.hooks.emit(SAMPLING, {"server": self._options.name, "max_tokens": params.max_tokens})
         return CreateMessageResult(

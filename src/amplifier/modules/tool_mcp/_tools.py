@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -120,6 +121,7 @@ class RemoteTool(ServerTool):
     async def _run(self, given: dict[str, Any]) -> ToolResult:
         if not isinstance(given, dict):
             raise ToolFailure("InvalidInput", f"expected an object, got {type(given).__name__}")
+        _check_is_json(given)
         reports, waiting = anyio.create_memory_object_stream[_Report](_WAITING_REPORTS)
         outcome: list[ToolResult | ToolFailure] = []
         # A task of this call emits progress, so that handlers run in order and inside the turn.
@@ -164,6 +166,18 @@ class RemoteTool(ServerTool):
                 await self._coordinator.hooks.emit(PROGRESS, {**about, **details})
 
 
+def _check_is_json(given: dict[str, Any]) -> None:
+    """Refuse what cannot be sent, before it reaches the connection that all calls share.
+
+    Raises:
+        ToolFailure: It is not JSON.
+    """
+    try:
+        json.dumps(given, ensure_ascii=False, allow_nan=False).encode("utf-8")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ToolFailure("InvalidInput", f"the input is not JSON: {shown(ascii(str(error)), 200)}") from None
+
+
 class _PageTool(ServerTool):
     """A built-in tool about a server, which lists what there is when it is called without a name."""
 
@@ -171,6 +185,7 @@ class _PageTool(ServerTool):
         values, problems = check_input(self._schema, given)
         if problems:
             raise ToolFailure("InvalidInput", "; ".join(problems))
+        _check_is_json(given)
         if "arguments" in values:
             values["arguments"] = given["arguments"]  # of any names, which the check does not return
         return await self._connection.use(self._coordinator, partial(self._ask, values), self.name)
