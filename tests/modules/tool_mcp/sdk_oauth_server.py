@@ -89,7 +89,7 @@ def main() -> None:
     address = f"http://127.0.0.1:{port}"
     server = MCPServer(
         "guarded",
-        auth_server_provider=Provider(),  # type: ignore[arg-type]
+        auth_server_provider=Provider(),
         auth=AuthSettings(
             issuer_url=AnyHttpUrl(address),
             resource_server_url=AnyHttpUrl(f"{address}/mcp"),
