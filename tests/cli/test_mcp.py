@@ -63,7 +63,9 @@ def test_call_prints_the_result_and_its_time(file, words, backend, capsys):
 
 def test_call_takes_the_name_in_the_plan_as_well_and_prints_json(file, capsys):
     assert main(["mcp", "call", "small", "small_echo", "text=7", "--plan", file, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["output"] == 7
+    assert json.loads(capsys.readouterr().out)["output"] == "7"  # the schema wants a text
+    assert main(["mcp", "call", "small", "big", "size=3", "--plan", file]) == 0
+    assert capsys.readouterr().out == "xxx\n"
 
 
 @pytest.mark.parametrize(

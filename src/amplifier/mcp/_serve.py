@@ -63,7 +63,9 @@ def _import_parts() -> Callable[..., AbstractAsyncContextManager[Server[Any]]]:
     """Import the SDK, which takes about a second; blocks."""
     try:
         from ._agent_server import open_agent_server  # noqa: PLC0415 - it imports the SDK, an extra
-    except ImportError as error:
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("amplifier"):
+            raise
         raise MissingExtraError("serving an agent over MCP", extra="mcp", missing=error.name) from error
     return open_agent_server
 

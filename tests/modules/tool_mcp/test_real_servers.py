@@ -119,7 +119,7 @@ def page_server() -> Iterator[int]:
 async def test_the_fetch_server_fetches_a_page():
     fetch = {
         "command": python_server("mcp-server-fetch"),
-        "args": ["--ignore-robots-txt"],
+        "args": ["--ignore-robots-txt", "--allow-private-ips"],
         "env": {"NO_PROXY": "127.0.0.1"},
     }
     with page_server() as port:

@@ -39,18 +39,19 @@ FORM = {
 CONFIRM = {"message": "Go on?\nThe MCP server 'bank' asks:", "requestedSchema": {"type": "object", "properties": {}}}
 
 
-async def test_roots_are_the_working_directory_of_the_session(tmp_path, monkeypatch):
+async def test_roots_are_the_directories_of_the_plan_below_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    async with opened({"small": small("--all", roots=[".", "/"])}) as desk:
+        here, top = (await asked(desk, "small_roots"))["roots"]
+        assert (here["uri"], top["uri"]) == (tmp_path.as_uri(), "file:///")
+        desk.session.coordinator.register_capability("session.working_dir", str(tmp_path.parent))
+        assert (await asked(desk, "small_roots"))["roots"][0]["uri"] == tmp_path.parent.as_uri()
+
+
+async def test_without_roots_in_the_plan_a_server_is_told_of_none():
+    # server-filesystem would let them replace the directories that its arguments allow
     async with opened({"small": small("--all")}) as desk:
-        (root,) = (await asked(desk, "small_roots"))["roots"]
-        assert root["uri"] == tmp_path.as_uri()
-        desk.session.coordinator.register_capability("session.working_dir", "/")
-        assert (await asked(desk, "small_roots"))["roots"] == [{"uri": "file:///", "name": "/"}]
-
-
-async def test_roots_of_the_plan_are_the_only_ones(tmp_path):
-    async with opened({"small": small("--all", roots=[str(tmp_path)])}) as desk:
-        assert (await asked(desk, "small_roots"))["roots"] == [{"uri": tmp_path.as_uri(), "name": tmp_path.name}]
+        assert "not supported" in (await asked(desk, "small_roots"))["error"]["message"]
 
 
 async def test_sampling_asks_the_user_and_then_the_model():

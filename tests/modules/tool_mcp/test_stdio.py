@@ -149,10 +149,10 @@ async def test_progress_becomes_events_in_order():
         await desk.session.execute("go")
         events = desk.events("mcp:progress")
         assert [event["progress"] for event in events] == sorted({event["progress"] for event in events})
-        assert events[-1] | {"timestamp": "", "session_id": "", "parent_id": None, "tool_call_id": ""} == {
+        assert events[-1] | {"timestamp": "", "session_id": "", "parent_id": None} == {
             "server": "small",
             "tool_name": "small_progress",
-            "tool_call_id": "",
+            "tool_call_id": "call-1",
             "progress": 3.0,
             "total": 3.0,
             "message": "step 3",
@@ -167,6 +167,18 @@ async def test_an_error_of_a_tool_is_a_result():
         result = await desk.call("small_upper")
         assert not result.success
         assert result.error == {"message": "KeyError: 'text'", "type": "ToolError"}
+
+
+@pytest.mark.parametrize("given", [{"text": "\ud800"}, {"text": float("nan")}, {"text": object()}, {"\ud800": 1}])
+async def test_input_that_is_not_json_is_refused_and_leaves_the_connection_whole(given):
+    async with opened({"small": small("--all")}) as desk:
+        for tool in ("small_echo", "small_read_resource", "small_get_prompt"):
+            result = await desk.tools[tool].execute(
+                {**given} if tool == "small_echo" else {"uri": "\ud800", "name": "\ud800"}
+            )
+            assert result.error["type"] == "InvalidInput"
+        assert (await desk.call("small_echo", text="fine")).success
+        assert desk.status("small")["starts"] == 1
 
 
 async def test_concurrent_calls_do_not_mix():

@@ -158,8 +158,8 @@ def test_servers(servers: tuple[str, ...], file: Path, backend: str, as_json: bo
 def call_tool(server: str, tool: str, arguments: tuple[str, ...], file: Path, backend: str, as_json: bool) -> int:
     """Call a TOOL of a SERVER and print its result; no permission is asked for.
 
-    TOOL is the server's name for the tool, or the one in the plan. Arguments are NAME=VALUE, where a VALUE that is JSON is read as JSON, or
-    one JSON object. The time goes to standard error. The exit code is 1 if the call fails.
+    TOOL is the server's name for the tool, or the one in the plan. Arguments are NAME=VALUE, where a VALUE that is JSON is read as JSON unless
+    the tool wants a text, or one JSON object. The time goes to standard error. The exit code is 1 if the call fails.
     """
     given = _read_arguments(arguments)
 
@@ -171,7 +171,7 @@ def call_tool(server: str, tool: str, arguments: tuple[str, ...], file: Path, ba
                 known = ", ".join(sorted(_own_name(each) for each in opened.tools(server))) or "none"
                 raise CommandError(f"server {server!r} has no tool {tool!r}{suggestion(tool, tools)} It has: {known}")
             started = time.monotonic()
-            result = await tools[tool].execute(given)
+            result = await tools[tool].execute(_typed(given, tools[tool].input_schema))
             seconds = time.monotonic() - started
         if as_json:
             click.echo(json.dumps({**to_dict(result), "seconds": round(seconds, 3)}, indent=2))
@@ -254,11 +254,32 @@ def _read_arguments(words: tuple[str, ...]) -> dict[str, Any]:
         name, equals, value = word.partition("=")
         if not equals or not name:
             raise CommandError(f"{word!r} is no argument; expected NAME=VALUE, or one JSON object")
-        try:
-            arguments[name] = json.loads(value)
-        except ValueError:
-            arguments[name] = value
+        arguments[name] = _Text(value)
     return arguments
+
+
+class _Text(str):
+    """A value as it was written."""
+
+    __slots__ = ()
+
+
+def _typed(given: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    """The arguments with values read as JSON where the tool does not want a text."""
+    properties = schema.get("properties") or {}
+    return {
+        name: _value(value, properties.get(name)) if isinstance(value, _Text) else value
+        for name, value in given.items()
+    }
+
+
+def _value(written: str, schema: Any) -> Any:
+    if isinstance(schema, dict) and schema.get("type") == "string":
+        return str(written)
+    try:
+        return json.loads(written)
+    except ValueError:
+        return str(written)
 
 
 def _own_name(tool: Any) -> str:

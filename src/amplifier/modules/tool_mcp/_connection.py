@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from typing import Any, Protocol, TypeVar
 
 import anyio
@@ -31,7 +32,7 @@ from ._server_offer import Offer, read_offer
 
 logger = logging.getLogger("amplifier.modules.tool-mcp")
 
-CLIENT = Implementation(name="amplifier", version="0.1.0")
+CLIENT = Implementation(name="amplifier", version=version("amplifier"))
 
 FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0
 """Seconds before another start, from the second failure in a row on; each next delay is twice as long."""
@@ -204,7 +205,7 @@ class Connection:
             mode=options.protocol,
             client_info=CLIENT,
             message_handler=self._take_message,
-            list_roots_callback=requests.list_roots,
+            list_roots_callback=None if options.roots is None else requests.list_roots,
             sampling_callback=None if options.sampling == "deny" else requests.sample,
             elicitation_callback=requests.elicit if options.elicitation else None,
         )

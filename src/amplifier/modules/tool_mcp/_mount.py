@@ -175,5 +175,7 @@ def _import_parts() -> _Parts:
     """Import the SDK, which takes about a second; blocks."""
     try:
         return _Parts()
-    except ImportError as error:
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("amplifier"):
+            raise
         raise MissingExtraError(MODULE, extra="mcp", missing=error.name) from error

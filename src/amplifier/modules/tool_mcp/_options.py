@@ -134,7 +134,8 @@ class ServerOptions:
         protocol: ``auto`` for the newest that both know; ``legacy`` for servers that end at an unknown first message.
         sampling: Whether the server may ask the session's model.
         elicitation: Whether the server may ask the user.
-        roots: Directories that the server is told to work in; the session's working directory, if None.
+        roots: Directories that the server is told to work in; None to tell it of none, because some servers let them replace the
+            directories of their own arguments.
     """
 
     name: str

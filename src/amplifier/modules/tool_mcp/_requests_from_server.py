@@ -7,6 +7,7 @@ requests: a stopped turn leaves neither a question nor a model call behind.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,9 +32,8 @@ from mcp_types import (
 )
 from pydantic import FileUrl
 
-from amplifier._json import visible_text
+from amplifier._json import redact_text, visible_text
 from amplifier.contracts import Coordinator, UserInput
-from amplifier.errors import LLMError
 from amplifier.models import ChatRequest, ChatResponse, HookResult, ImageBlock, Message, TextBlock
 
 from .._shared.session_files import working_directory
@@ -95,16 +95,16 @@ class RequestsFromServer:
     # ── roots ──
 
     async def list_roots(self, context: ClientRequestContext) -> ListRootsResult | ErrorData:
-        """The directories of the plan, else the working directory of the calling session."""
+        """The directories of the plan; relative ones are below the working directory of the calling session."""
         return ListRootsResult(
             roots=[Root(uri=FileUrl(folder.as_uri()), name=folder.name or "/") for folder in self._folders()]
         )
 
     def _folders(self) -> list[Path]:
-        if self._options.roots is not None:
-            return [Path(root).expanduser().absolute() for root in self._options.roots]
-        calling = list(self._calls.values())[-1:]
-        return [working_directory(coordinator, Path.cwd()).absolute() for coordinator in calling] or [Path.cwd()]
+        base = Path.cwd()
+        for coordinator in list(self._calls.values())[-1:]:
+            base = working_directory(coordinator, base)
+        return [Path(os.path.normpath(base / Path(root).expanduser())) for root in self._options.roots or ()]
 
     # ── sampling ──
 
@@ -131,8 +131,8 @@ class RequestsFromServer:
         try:
             with anyio.fail_after(self._options.call_timeout):
                 response = await provider.complete(request)
-        except (LLMError, TimeoutError) as error:
-            logger.warning("server %r asked the model, which failed: %s", self._options.name, error)
+        except Exception as error:  # noqa: BLE001 - a provider is foreign code; its failure is an answer to the server
+            logger.warning("server %r asked the model, which failed: %s", self._options.name, redact_text(str(error)))
             return _refusal(f"the model failed: {type(error).__name__}")
         await coordinator.hooks.emit(SAMPLING, {"server": self._options.name, "max_tokens": params.max_tokens})
         return CreateMessageResult(

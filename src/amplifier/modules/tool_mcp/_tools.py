@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import json
 import logging
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import partial
@@ -16,7 +16,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp import Client
 from mcp_types import ListResourcesResult, ListResourceTemplatesResult
 
-from amplifier.contracts import Coordinator
+from amplifier.contracts import Coordinator, current_call
 from amplifier.models import ToolResult
 
 from .._tool_base import ToolFailure, check_input, shown
@@ -121,6 +121,7 @@ class RemoteTool(ServerTool):
     async def _run(self, given: dict[str, Any]) -> ToolResult:
         if not isinstance(given, dict):
             raise ToolFailure("InvalidInput", f"expected an object, got {type(given).__name__}")
+        _check_is_json(given)
         reports, waiting = anyio.create_memory_object_stream[_Report](_WAITING_REPORTS)
         outcome: list[ToolResult | ToolFailure] = []
         # A task of this call emits progress, so that handlers run in order and inside the turn.
@@ -149,15 +150,32 @@ class RemoteTool(ServerTool):
         return as_tool_result(result, longest=self._max_chars, failure=f"{self.name} failed without a message")
 
     async def _emit_progress(self, waiting: MemoryObjectReceiveStream[_Report]) -> None:
+        call = current_call()
         latest = float("-inf")
         with waiting:
             async for progress, total, message in waiting:
                 if progress <= latest:  # the SDK does not keep their order on every backend
                     continue
                 latest = progress
-                about = {"server": self.server, "tool_name": self.name, "tool_call_id": _call_id()}
+                about = {
+                    "server": self.server,
+                    "tool_name": self.name,
+                    "tool_call_id": None if call is None else call.call_id,
+                }
                 details = {"progress": progress, "total": total, "message": None if message is None else shown(message)}
                 await self._coordinator.hooks.emit(PROGRESS, {**about, **details})
+
+
+def _check_is_json(given: dict[str, Any]) -> None:
+    """Refuse what cannot be sent, before it reaches the connection that all calls share.
+
+    Raises:
+        ToolFailure: It is not JSON.
+    """
+    try:
+        json.dumps(given, ensure_ascii=False, allow_nan=False).encode("utf-8")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ToolFailure("InvalidInput", f"the input is not JSON: {shown(ascii(str(error)), 200)}") from None
 
 
 class _PageTool(ServerTool):
@@ -167,6 +185,7 @@ class _PageTool(ServerTool):
         values, problems = check_input(self._schema, given)
         if problems:
             raise ToolFailure("InvalidInput", "; ".join(problems))
+        _check_is_json(given)
         if "arguments" in values:
             values["arguments"] = given["arguments"]  # of any names, which the check does not return
         return await self._connection.use(self._coordinator, partial(self._ask, values), self.name)
@@ -259,10 +278,3 @@ def _about(item: Any, **more: Any) -> dict[str, Any]:
     if item.description:
         about["description"] = shown(item.description)
     return about
-
-
-def _call_id() -> str | None:
-    """The id of the tool call that is running, where the kernel knows it."""
-    current_call = getattr(sys.modules["amplifier.contracts"], "current_call", None)
-    call = current_call() if callable(current_call) else None
-    return getattr(call, "call_id", None)

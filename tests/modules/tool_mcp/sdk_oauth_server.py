@@ -1,0 +1,110 @@
+"""A server on the official SDK that wants a login, and the authorization server for it: prints its port once it listens."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import time
+from typing import Any
+
+import uvicorn
+from mcp.server.auth.provider import (
+    AccessToken,
+    AuthorizationCode,
+    AuthorizationParams,
+    RefreshToken,
+    construct_redirect_uri,
+)
+from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions
+from mcp.server.mcpserver import MCPServer
+from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
+from pydantic import AnyHttpUrl
+
+
+class Provider:
+    """Everyone who asks is let in."""
+
+    def __init__(self) -> None:
+        self.clients: dict[str, OAuthClientInformationFull] = {}
+        self.codes: dict[str, AuthorizationCode] = {}
+        self.tokens: dict[str, AccessToken] = {}
+
+    async def get_client(self, client_id: str) -> OAuthClientInformationFull | None:
+        return self.clients.get(client_id)
+
+    async def register_client(self, client_info: OAuthClientInformationFull) -> None:
+        assert client_info.client_id is not None
+        self.clients[client_info.client_id] = client_info
+
+    async def authorize(self, client: OAuthClientInformationFull, params: AuthorizationParams) -> str:
+        assert client.client_id is not None
+        code = AuthorizationCode(
+            code=secrets.token_hex(16),
+            client_id=client.client_id,
+            scopes=params.scopes or [],
+            expires_at=time.time() + 300,
+            code_challenge=params.code_challenge,
+            redirect_uri=params.redirect_uri,
+            redirect_uri_provided_explicitly=params.redirect_uri_provided_explicitly,
+            resource=params.resource,
+        )
+        self.codes[code.code] = code
+        return construct_redirect_uri(str(params.redirect_uri), code=code.code, state=params.state)
+
+    async def load_authorization_code(self, client: Any, authorization_code: str) -> AuthorizationCode | None:
+        return self.codes.get(authorization_code)
+
+    async def exchange_authorization_code(self, client: Any, authorization_code: AuthorizationCode) -> OAuthToken:
+        del self.codes[authorization_code.code]
+        token = f"token-{secrets.token_hex(16)}"
+        self.tokens[token] = AccessToken(
+            token=token,
+            client_id=client.client_id,
+            scopes=authorization_code.scopes,
+            resource=authorization_code.resource,
+        )
+        return OAuthToken(access_token=token, token_type="Bearer", expires_in=3600)
+
+    async def load_access_token(self, token: str) -> AccessToken | None:
+        return self.tokens.get(token)
+
+    async def load_refresh_token(self, client: Any, refresh_token: str) -> RefreshToken | None:
+        return None
+
+    async def exchange_refresh_token(self, client: Any, refresh_token: Any, scopes: list[str]) -> OAuthToken:
+        raise NotImplementedError
+
+    async def revoke_token(self, token: Any) -> None:
+        self.tokens.pop(token.token, None)
+
+    async def exchange_identity_assertion(self, client: Any, params: Any) -> OAuthToken:
+        raise NotImplementedError
+
+
+def main() -> None:
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    port = listener.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    server = MCPServer(
+        "guarded",
+        auth_server_provider=Provider(),
+        auth=AuthSettings(
+            issuer_url=AnyHttpUrl(address),
+            resource_server_url=AnyHttpUrl(f"{address}/mcp"),
+            client_registration_options=ClientRegistrationOptions(enabled=True),
+        ),
+    )
+
+    @server.tool()
+    def secret() -> str:
+        """Tell a secret."""
+        return "the milk is white"
+
+    app = server.streamable_http_app()
+    print(port, flush=True)
+    uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[listener])
+
+
+main()
