@@ -262,6 +262,16 @@ async def test_stored_conversation_is_resumed_and_deleted():
     assert storage.ids == set()
 
 
+async def test_shutdown_closes_the_sessions_and_ends_the_responses_of_watchers():
+    async with serving() as client:
+        events = await follow(client, await client.open_session())
+        await client.app.shut_down()
+        assert [event["type"] async for event in events] == ["session_closed"]
+        assert client.factory.open() == 0
+        answer = await client.ask("POST", "/api/sessions", {})
+        assert (answer.status, answer.json()["error"]["code"]) == (503, "stopping")
+
+
 def test_log_drops_old_events_and_shows_the_gap():
     log = EventLog(most_events=10, most_bytes=10_000)
     for number in range(25):
