@@ -49,6 +49,8 @@ API_PAGES = {
     "amplifier.conformance.page": "conformance-page",
     "amplifier.event_payloads": "event-payloads",
     "amplifier.observability": "observability",
+    "amplifier.acp": "acp",
+    "amplifier.serve": "serve",
     "amplifier.compat": "compat",
 }
 """Page by module; `amplifier.errors` and `amplifier.events` have pages of their own."""

@@ -7,7 +7,10 @@ import sys
 
 import pytest
 
-UNWANTED = ["click", "httpx", "hypothesis", "prompt_toolkit", "pydantic", "pytest", "rich", "trio", "unittest", "yaml"]
+UNWANTED = [
+    *("click", "httpx", "hypothesis", "hypercorn", "prompt_toolkit", "pydantic", "pytest", "rich"),
+    *("starlette", "trio", "unittest", "uvicorn", "yaml"),
+]
 
 
 def loaded_after(statement: str) -> set[str]:

@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from amplifier.serve import Limits
-from amplifier.serve.session_api._event_log import EventLog
+from amplifier.serve._session_api._event_log import EventLog
 from tests.serve._asgi_client import Client, Factory, serving
 
 

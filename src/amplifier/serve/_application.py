@@ -20,8 +20,8 @@ from ._limits import Limits
 from ._openai_chat import openai_routes
 from ._page import FREE_PATHS, page_routes
 from ._problems import Problem, handlers
+from ._session_api import HeldSessions, SessionStorage, session_routes
 from ._turns import Turns
-from .session_api import HeldSessions, SessionStorage, session_routes
 
 __all__ = ["Application", "application"]
 
