@@ -51,6 +51,8 @@ API_PAGES = {
     "amplifier.event_payloads": "event-payloads",
     "amplifier.observability": "observability",
     "amplifier.mcp": "mcp",
+    "amplifier.acp": "acp",
+    "amplifier.serve": "serve",
     "amplifier.compat": "compat",
 }
 """Page by module; `amplifier.errors` and `amplifier.events` have pages of their own."""

@@ -6,6 +6,7 @@
 Layout, to be read top to bottom; an import may only point down:
 
     cli · pytest_plugin      entry points
+    acp · serve              an agent in an editor · an agent behind HTTP
     compat                   published modules run unchanged
     conformance              is this a good module?
     testing                  doubles, virtual time, cancellation at every suspension

@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import acp
 import attrs
@@ -89,7 +89,7 @@ async def editing(backend: str, plan: str | Path, home: Path, cwd: Path) -> Asyn
         # A client that is slow to end the agent would send signals, and so hide that the agent does not end by itself.
         patience = {"shutdown_timeout": PATIENCE, "stderr": stderr.fileno()}
         async with acp.spawn_agent_process(
-            editor, program, *arguments, env=environment(home), cwd=cwd, transport_kwargs=patience
+            cast(Any, editor), program, *arguments, env=environment(home), cwd=cwd, transport_kwargs=patience
         ) as (_, process):
             editor.process = process
             yield editor

@@ -49,7 +49,11 @@ def test_initialize_reports_the_version_and_the_capabilities(backend, home, work
 
 def test_thoughts_are_streamed_and_an_answer_that_is_not_streamed_is_shown(backend, home, workdir, plan):
     script = {"responses": [{"thinking": "let me see", "text": "done"}]}
-    mock = {"providers": None, "session": {"orchestrator": "loop-basic", "context": "context-simple"}, "hooks": []}
+    mock: dict[str, object] = {
+        "providers": None,
+        "session": {"orchestrator": "loop-basic", "context": "context-simple"},
+        "hooks": [],
+    }
     file = plan_with(plan, workdir, **mock)
     content = json.loads(file.read_text())
     content["providers"] = [{"module": "provider-mock", "config": script}]

@@ -8,19 +8,8 @@ import sys
 import pytest
 
 UNWANTED = [
-    "click",
-    "httpx",
-    "opentelemetry",
-    "httpx2",
-    "hypothesis",
-    "mcp",
-    "prompt_toolkit",
-    "pydantic",
-    "pytest",
-    "rich",
-    "trio",
-    "unittest",
-    "yaml",
+    *("click", "httpx", "httpx2", "hypercorn", "hypothesis", "mcp", "msgspec", "opentelemetry", "prompt_toolkit", "pydantic"),
+    *("pytest", "rich", "starlette", "trio", "unittest", "uvicorn", "yaml"),
 ]
 
 

@@ -165,8 +165,12 @@ class Client:
 
     def begin(self, method: str, path: str, body: Any = None, **headers: str | None) -> Exchange:
         data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-        given = {"host": "127.0.0.1:8642", "authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
-        given |= {name.replace("_", "-"): value for name, value in headers.items()}  # type: ignore[misc]
+        given: dict[str, str | None] = {
+            "host": "127.0.0.1:8642",
+            "authorization": f"Bearer {TOKEN}",
+            "content-type": "application/json",
+        }
+        given |= {name.replace("_", "-"): value for name, value in headers.items()}
         path, _, query = path.partition("?")
         scope = {
             "type": "http",

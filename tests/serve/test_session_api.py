@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from amplifier.serve import Limits
-from amplifier.serve.session_api._event_log import EventLog
+from amplifier.serve._session_api._event_log import EventLog
 from tests.serve._asgi_client import Client, Factory, serving
 
 
@@ -260,6 +260,16 @@ async def test_stored_conversation_is_resumed_and_deleted():
         assert [request.is_resumed for request in client.factory.requests] == [True, False]
         await client.ask("DELETE", "/api/sessions/anna")
     assert storage.ids == set()
+
+
+async def test_shutdown_closes_the_sessions_and_ends_the_responses_of_watchers():
+    async with serving() as client:
+        events = await follow(client, await client.open_session())
+        await client.app.shut_down()
+        assert [event["type"] async for event in events] == ["session_closed"]
+        assert client.factory.open() == 0
+        answer = await client.ask("POST", "/api/sessions", {})
+        assert (answer.status, answer.json()["error"]["code"]) == (503, "stopping")
 
 
 def test_log_drops_old_events_and_shows_the_gap():

@@ -7,7 +7,7 @@
     _agents         makes and checks sessions
     _openai_chat    /v1/chat/completions, /v1/models
     _ag_ui          /ag-ui
-    session_api     /api/sessions
+    _session_api    /api/sessions
     _page           /, with the files in chat_page
     _servers        uvicorn on asyncio, hypercorn on trio
 
@@ -18,6 +18,6 @@ from ._agents import SessionFactory, SessionRequest
 from ._application import Application, application
 from ._limits import Limits
 from ._servers import run_server
-from .session_api import SessionStorage
+from ._session_api import SessionStorage
 
 __all__ = ["Application", "Limits", "SessionFactory", "SessionRequest", "SessionStorage", "application", "run_server"]

@@ -20,8 +20,8 @@ from ._limits import Limits
 from ._openai_chat import openai_routes
 from ._page import FREE_PATHS, page_routes
 from ._problems import Problem, handlers
+from ._session_api import HeldSessions, SessionStorage, session_routes
 from ._turns import Turns
-from .session_api import HeldSessions, SessionStorage, session_routes
 
 __all__ = ["Application", "application"]
 
@@ -48,13 +48,14 @@ class Application:
         await self._app(scope, receive, send)
 
     async def shut_down(self) -> None:
-        """Refuse new turns, and let those that run end: after their step, or when the limit's time is over.
+        """Refuse new turns, let those that run end (after their step, or when the limit's time is over), close all sessions.
 
         For a server that is being stopped; call it before the server closes its connections.
         """
         self._turns.begin_shutdown()
         with anyio.move_on_after(self._turns.deadline):
             await self._turns.wait_idle()
+            await self._sessions.close_all()
 
 
 def application(

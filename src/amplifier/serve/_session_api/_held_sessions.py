@@ -205,6 +205,7 @@ class HeldSessions:
         self._held: dict[str, HeldSession] = {}
         self._opening: set[str] = set()
         self._group: TaskGroup | None = None
+        self._is_closing = False
 
     def __repr__(self) -> str:
         return f"<HeldSessions: {len(self._held)} open>"
@@ -230,6 +231,8 @@ class HeldSessions:
         Raises:
             Problem: There are too many, it is open already, or it cannot be opened.
         """
+        if self._is_closing:
+            raise Problem(503, "the server is being stopped", code="stopping", headers={"Retry-After": "5"})
         wanted = session_id or secrets.token_hex(8)
         if wanted in self._held or wanted in self._opening:
             raise Problem(409, f"session {wanted!r} is open already; use it", code="session_open")
@@ -307,6 +310,13 @@ class HeldSessions:
         await held.live.close()
         if self._storage is not None:
             await anyio.to_thread.run_sync(self._storage.delete, session_id)
+
+    async def close_all(self) -> None:
+        """Open no more sessions and close those that are open, which ends the responses of their watchers."""
+        self._is_closing = True
+        async with anyio.create_task_group() as group:
+            for held in self.all():
+                group.start_soon(held.live.close)
 
     async def _close_idle(self) -> None:
         limit = self._agents.limits.idle_seconds

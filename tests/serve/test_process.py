@@ -1,0 +1,107 @@
+"""`amplifier serve` as a process: what it prints, how it ends, what it refuses to begin with."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import socket
+from typing import Any
+
+import pytest
+
+from tests._support.terminal import run_cli
+from tests.serve._server import PATIENCE, Server, running
+
+
+def connect(server: Server) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
+
+
+def ask(server: Server, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    connection = connect(server)
+    connection.request(method, path, None if body is None else json.dumps(body), server.headers)
+    response = connection.getresponse()
+    data = response.read()
+    connection.close()
+    return response.status, json.loads(data) if data else None
+
+
+def test_conversation_of_the_session_api_is_kept_and_resumed(backend, home, workdir, plan):
+    with running(backend, plan, home, workdir) as server:
+        assert ask(server, "POST", "/api/sessions", {"session_id": "anna"})[0] == 201
+        status, turn = ask(server, "POST", "/api/sessions/anna/turns", {"prompt": "history", "wait": True})
+        assert (status, turn["result"]) == (200, "1 prompts so far ")
+    with running(backend, plan, home, workdir) as server:
+        assert ask(server, "POST", "/api/sessions", {"session_id": "anna"})[0] == 201
+        turn = ask(server, "POST", "/api/sessions/anna/turns", {"prompt": "history", "wait": True})[1]
+        assert turn["result"] == "2 prompts so far "
+        assert ask(server, "DELETE", "/api/sessions/anna")[0] == 204
+    assert "anna" not in run_cli("session", "list", home=home, cwd=workdir).stdout
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_signal_lets_a_running_tool_finish_and_ends_the_server(number, code, backend, home, workdir, plan):
+    with running(backend, plan, home, workdir) as server:
+        ask(server, "POST", "/api/sessions", {"session_id": "anna"})
+        prompt = f"call wait_for {json.dumps({'path': str(workdir / 'gate')})}"
+        ask(server, "POST", "/api/sessions/anna/turns", {"prompt": prompt})
+        connection = connect(server)
+        connection.request("GET", "/api/sessions/anna/events", headers=server.headers)
+        response = connection.getresponse()
+        while b"tool_started" not in response.readline():
+            pass
+        server.process.send_signal(number)
+        (workdir / "gate").touch()
+        assert server.process.wait(PATIENCE) == code
+        connection.close()
+    assert not (workdir / "gate.cancelled").exists()
+    stored = run_cli("session", "show", "anna", home=home, cwd=workdir).stdout
+    assert "it is there" in stored
+
+
+def test_turn_that_does_not_end_in_time_is_cancelled(backend, home, workdir, plan):
+    with running(backend, plan, home, workdir, "--shutdown-seconds", "0.2") as server:
+        ask(server, "POST", "/api/sessions", {"session_id": "anna"})
+        prompt = f"call wait_for {json.dumps({'path': str(workdir / 'never')})}"
+        ask(server, "POST", "/api/sessions/anna/turns", {"prompt": prompt})
+        connection = connect(server)
+        connection.request("GET", "/api/sessions/anna/events", headers=server.headers)
+        response = connection.getresponse()
+        while b"tool_started" not in response.readline():
+            pass
+        assert server.stop() == 0
+        connection.close()
+    assert (workdir / "never.cancelled").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--host", "0.0.0.0"], "needs --allow-host"),
+        (["--host", "0.0.0.0", "--no-token"], "on this machine only"),
+        (["--host", "no-such-host.invalid"], "cannot listen on no-such-host.invalid"),
+        (["--token-file", "short"], "at least 16 printable ASCII characters"),
+        (["--token-file", "short", "--no-token"], "exclude each other"),
+        (["--max-turns", "0"], "--max-turns"),
+    ],
+)
+def test_wrong_options_are_refused_with_the_reason(options, message, home, workdir, plan):
+    (workdir / "short").write_text("short")
+    finished = run_cli("serve", plan, *options, home=home, cwd=workdir)
+    assert finished.returncode == 2
+    assert message in finished.stderr
+
+
+def test_port_that_is_taken_is_reported(home, workdir, plan):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        finished = run_cli("serve", plan, "--port", str(taken.getsockname()[1]), home=home, cwd=workdir)
+    assert finished.returncode == 2
+    assert "Address already in use" in finished.stderr
+
+
+def test_token_of_the_environment_is_checked(home, workdir, plan):
+    extra = {"AMPLIFIER_SERVE_TOKEN": "short"}
+    finished = run_cli("serve", plan, home=home, cwd=workdir, extra=extra)
+    assert finished.returncode == 2
+    assert "AMPLIFIER_SERVE_TOKEN" in finished.stderr
