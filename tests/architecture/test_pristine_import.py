@@ -8,7 +8,18 @@ import sys
 import pytest
 
 UNWANTED = [
-    *("click", "httpx", "httpx2", "hypercorn", "hypothesis", "mcp", "msgspec", "opentelemetry", "prompt_toolkit", "pydantic"),
+    *(
+        "click",
+        "httpx",
+        "httpx2",
+        "hypercorn",
+        "hypothesis",
+        "mcp",
+        "msgspec",
+        "opentelemetry",
+        "prompt_toolkit",
+        "pydantic",
+    ),
     *("pytest", "rich", "starlette", "trio", "unittest", "uvicorn", "yaml"),
 ]
 

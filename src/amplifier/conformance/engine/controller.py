@@ -29,7 +29,7 @@ from .selection import reject_inapplicable, reject_unknown, reject_unknown_modul
 from .verdict import make_report
 from .worker_process import run_worker
 
-_MAX_HANGS = 2
+_MAX_HANGS = 3
 """Steps on one backend in which the module may end its process; it breaks its contract, and each costs seconds."""
 _SECONDS = {"quick": 50.0, "thorough": 900.0}
 """What the steps on one backend may take, not counting time without a processor; the rest then counts as not examined."""
@@ -137,7 +137,13 @@ async def _run_backend(results: Results, run: BackendRun) -> None:
     most = _SECONDS[results.job.profile]
     while True:
         run.current_step = ""
-        job = attrs.evolve(results.job, backends=[run.backend], skip=run.finished, seconds=most - run.seconds)
+        job = attrs.evolve(
+            results.job,
+            backends=[run.backend],
+            skip=run.finished,
+            has_hung=bool(run.given_up),
+            seconds=most - run.seconds,
+        )
         ended = await run_worker(job, partial(results.receive, run))
         if ended.finished:
             return
@@ -147,7 +153,7 @@ async def _run_backend(results: Results, run: BackendRun) -> None:
         results.give_up_step(run, ended)
         if run.current_step == IMPORT:
             return
-        if len(run.given_up) >= _MAX_HANGS:
+        if len(run.given_up) >= _MAX_HANGS or ended.was_silent:
             steps = " and ".join(step.partition(":")[0] for step in run.given_up)
             results.give_up(run, f"the module has hung, or ended its process, in {steps}")
             return

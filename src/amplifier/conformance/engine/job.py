@@ -26,6 +26,7 @@ class Job:
         only: Clause ids or names of checks; all if empty.
         replay: One step and its case, as `replay_token` made it.
         skip: Names of steps that are done, or that ended an earlier worker.
+        has_hung: Whether a worker has ended in a call of the module.
         seconds: What the worker may take, in seconds, not counting those in which there was no processor for it.
     """
 
@@ -39,6 +40,7 @@ class Job:
     only: list[str] = attrs.field(factory=list)
     replay: str | None = None
     skip: list[str] = attrs.field(factory=list)
+    has_hung: bool = False
     seconds: float = 0.0
 
     def selects(self, check: Check) -> bool:

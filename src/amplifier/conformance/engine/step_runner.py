@@ -133,6 +133,8 @@ class Runner:
         if guessed:
             self._emit({"note": f"mounted with settings guessed from its source: {guessed!r}"})
         self._loaded = found
+        if self._job.has_hung:
+            return  # perhaps in this
         before = started_processes()
         try:
             run_virtually(_use, self._stage(step, None), backend=step.backend)

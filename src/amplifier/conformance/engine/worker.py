@@ -46,7 +46,7 @@ def main() -> int:
     output = _take_over_stdout()
     mark_descendants()
     let_time_jump()
-    if job.skip:  # another worker has ended in a call that hung
+    if job.has_hung:
         remember_hang()
     logging.raiseExceptions = False
     writing = threading.RLock()

@@ -17,11 +17,12 @@ import anyio.abc
 import attrs
 from anyio.streams.buffered import BufferedByteReceiveStream
 
+from amplifier.conformance.harness.cpu_clock import machine_load
 from amplifier.models import to_json
 
 from .job import Job
 
-SILENCE_SECONDS = 60.0
+SILENCE_SECONDS = 20.0
 """After that long without a message the worker counts as dead."""
 ABANDONED = 3
 """The exit code of a worker after a call of the module that could not be stopped."""
@@ -40,11 +41,13 @@ class WorkerExit:
 
     Attributes:
         finished: It sent its last message.
+        was_silent: It sent nothing for so long that it was killed.
         returncode: Its exit code, if it ended by itself or by a signal.
         stderr: The end of what it wrote to standard error.
     """
 
     finished: bool
+    was_silent: bool
     returncode: int | None
     stderr: str
 
@@ -62,33 +65,33 @@ async def run_worker(job: Job, receive: Receive) -> WorkerExit:
             start_new_session=True,
         )
         try:
-            finished = await _exchange(process, to_json(job).encode(), receive)
+            finished, was_silent = await _exchange(process, to_json(job).encode(), receive)
         finally:
             with anyio.CancelScope(shield=True):
                 _kill_group(process)
                 await process.aclose()
         stderr.seek(0)
         written = stderr.read().decode(errors="replace")[-2000:]
-    return WorkerExit(finished=finished, returncode=process.returncode, stderr=written)
+    return WorkerExit(finished=finished, was_silent=was_silent, returncode=process.returncode, stderr=written)
 
 
-async def _exchange(process: anyio.abc.Process, job: bytes, receive: Receive) -> bool:
-    """Send the job and pass on messages; returns whether the last one came."""
+async def _exchange(process: anyio.abc.Process, job: bytes, receive: Receive) -> tuple[bool, bool]:
+    """Send the job and pass on messages; returns whether the last one came, and whether none came for too long."""
     assert process.stdin is not None
     assert process.stdout is not None
     await process.stdin.send(job)
     await process.stdin.aclose()
     lines = BufferedByteReceiveStream(process.stdout)
     while True:
-        with anyio.move_on_after(SILENCE_SECONDS) as silence:
+        with anyio.move_on_after(SILENCE_SECONDS * machine_load()) as silence:
             try:
                 line = await lines.receive_until(b"\n", _MAX_LINE_BYTES)
             except (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError):
-                return False
+                return False, False
         if silence.cancelled_caught:
-            return False
+            return False, True
         if receive(json.loads(line)):
-            return True
+            return True, False
 
 
 def _memory_directory() -> str | None:

@@ -40,7 +40,12 @@ def skipped() -> float:
 def cpu_wait(thread: int) -> float:
     """Seconds that a thread, given by its native id, has waited for a CPU so far."""
     try:
-        return int((_THREADS / str(thread) / "schedstat").read_text().split()[1]) / 1e9
+        # Not by Path and open, which take ten times as long: it is read several times in every call of the module.
+        file = os.open(f"{_THREADS}/{thread}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return int(os.read(file, 100).split()[1]) / 1e9
+        finally:
+            os.close(file)
     except (OSError, ValueError, IndexError):
         return 0.0
 

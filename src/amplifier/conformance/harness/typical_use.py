@@ -17,6 +17,7 @@ from amplifier.conformance.harness.calls.outcome import Outcome
 from amplifier.conformance.harness.resources.private_directories import CANARY
 from amplifier.conformance.harness.resources.snapshot import files_below
 from amplifier.conformance.inputs.hook_payloads import ordinary_payload, reaching_payloads
+from amplifier.conformance.inputs.json_schema import fingerprint
 from amplifier.conformance.inputs.tool_inputs import sample_inputs
 from amplifier.conformance.target.source_literals import choices_in, inputs_in, texts_in, triggers_in
 from amplifier.contracts import tool_schema
@@ -72,6 +73,8 @@ _MOST_CALLS = 10
 """Of all tools of a module together: each call is cancelled at each of its suspensions, several times."""
 _MOST_COSTLY_CALLS = 2
 """The same for a module that starts processes."""
+_samples: dict[str, list[dict[str, Any]]] = {}
+"""The sample inputs of each tool: they are asked for at every mount."""
 
 
 def _tool_exercises(mounted: MountedModule) -> list[Operation]:
@@ -81,7 +84,11 @@ def _tool_exercises(mounted: MountedModule) -> list[Operation]:
     most = _MOST_COSTLY_CALLS if mounted.loaded.starts_processes else _MOST_CALLS
     most = max(2, most // max(len(mounted.instances), 1))
     for name, tool in mounted.instances.items():
-        for sample in sample_inputs(schema_of(tool), CANARY, words=words, choices=choices)[:most]:
+        schema = schema_of(tool)
+        key = fingerprint([name, schema])
+        if key not in _samples:
+            _samples[key] = sample_inputs(schema, CANARY, words=words, choices=choices)
+        for sample in _samples[key][:most]:
             given = {"tool": name, "input": sample}
             found.append(Operation(f"execute of the tool {name!r}", given, partial(execute_tool, name, sample)))
     return found

@@ -85,7 +85,7 @@ def _takes_hint(method: Method) -> bool:
 # ── results ──
 
 
-@check("R2", "R3", "R4", "R7", "R8", kind="behaviour", types=RESOLVERS, needs_success=("R3",))
+@check("R2", "R3", "R4", "R7", "R8", kind="behaviour", types=RESOLVERS)
 async def answers_ordinary_questions(ctx: CheckContext) -> None:
     """Asks for modules that exist and for some that do not, and checks what is returned or raised."""
     async with ctx.mount() as mounted:
@@ -211,7 +211,7 @@ def _check_side_effects(mounted: MountedModule, before: dict[str, Any], question
 # ── the same result ──
 
 
-@check("R3", "R4", "R6", kind="behaviour", types=RESOLVERS, inputs="questions", needs_success=("R3",))
+@check("R3", "R4", "R6", kind="behaviour", types=RESOLVERS, inputs="questions")
 async def answers_the_same(ctx: CheckContext) -> None:
     """Asks drawn questions alone, one after another and concurrently; no result may depend on other questions."""
     questions = [Question(module_id, hint) for module_id, hint in ctx.case["questions"]]

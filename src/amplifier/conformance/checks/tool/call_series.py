@@ -130,9 +130,7 @@ class ToolCallSeries(CallSeries):
             if outcome.kind != "late":
                 continue
             if culprit is None:
-                self.ctx.notes.append(
-                    f"execute of {self._tool!r} did not end within {SECONDS_PER_CALL:g} s on some input"
-                )
+                self.ctx.notes.append(f"execute of {self._tool!r} {outcome} on some input")
             else:
                 what = f"execute never ends once it was called with {fingerprint(culprit)[:150]}"
                 self.fault("T5", what, {"tool": self._tool, "input": given})
