@@ -24,12 +24,10 @@ class HttpTransport:
         auth: Adds credentials to requests.
 
     Attributes:
-        garbage: Always None: the SDK reports what is no message as an error of the request.
         pid: Always None.
     """
 
     pid = None
-    garbage = None
 
     def __init__(
         self, options: ServerOptions, *, max_bytes: int, on_lost: Callable[[], None], auth: httpx2.Auth | None = None

@@ -45,7 +45,6 @@ _FOREIGN_KEYS = frozenset(
 """Members that other hosts keep beside a server; they have no meaning here."""
 
 _TYPES = {"stdio": "stdio", "local": "stdio", "http": "http", "streamable-http": "http", "streamableHttp": "http"}
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def _is_environment_name(name: str) -> bool:
