@@ -80,7 +80,7 @@ def test_the_metadata_matches_the_code(wheel: zipfile.ZipFile) -> None:
     assert metadata["License-Expression"] == "MIT"
     assert metadata["Requires-Python"] == ">=3.11"
     assert set(metadata.get_all("Provides-Extra") or []) == {
-        "all", "anthropic", "cli", "local", "openai", "testing", "trio", "validation", "web",
+        "all", "anthropic", "cli", "local", "openai", "otel", "otlp", "testing", "trio", "validation", "web",
     }  # fmt: skip
 
 
@@ -164,6 +164,7 @@ async def main():
             "provider-offline",
         ],
         "tools": ["tool-web"],
+        "hooks": ["hooks-otel"],
     }
     async with AmplifierSession(plan) as session:
         for failure in session.failures:
@@ -181,6 +182,7 @@ anyio.run(main)
         "provider-openai-compatible": "openai",
         "provider-local": "local",
         "tool-web": "web",
+        "hooks-otel": "otel",
     }
 
 
