@@ -40,6 +40,7 @@ def test_the_package_exports_exactly_these_protocols() -> None:
         "Provider",
         "Session",
         "Tool",
+        "UserInput",
     ]
 
 

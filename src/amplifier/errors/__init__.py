@@ -133,7 +133,3 @@ __all__ = [
     "SpuriousCancellation",
     "StreamError",
 ]
-
-# Tracebacks and pickles name the module that users import from.
-for _name in __all__:
-    globals()[_name].__module__ = __name__
