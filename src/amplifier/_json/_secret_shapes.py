@@ -26,7 +26,7 @@ _PREFIXES = _words(
     "1//0 AGE-SECRET-KEY-1 AIza ATATT3 ATCTT3 CLOJARS_ GOCSPX- GR1348941 NRAK- NRII- PMAK- dckr_pat_ doo_v1_ dop_v1_ dor_v1_"
     " dp.ct. dp.pt. dp.st. fm2_ fo1_ gho_ ghp_ ghr_ ghs_ ghu_ github_pat_ glagent- glcbt- gldt- glffct- glft- glimt- gloas-"
     " glpat- glptt- glrt- glrtr- glsa_ glsoat- hvb. hvs. lin_api_ lsv2_pt_ lsv2_sk_ nvapi- pat-eu1- pat-na1- pcsk_ pplx-"
-    " pscale_pw_ pscale_tkn_ pypi-AgEIcHlwaS5vcmc rk_live_ rk_test_ rubygems_ sbp_ sgp_ shpat_ shpca_ shppa_ shpss_ sntrys_"
+    " pscale_pw_ pscale_tkn_ pypi-AgEIcHlwaS5vcmc rk_live_ rk_test_ rubygems_ sbp_ sgp_ sk-ant- sk-or-v1- sk-proj- sk-svcacct- shpat_ shpca_ shppa_ shpss_ sntrys_"
     " sntryu_ sq0atp- sq0csp- tskey- tvly- whsec_ xkeysib- xoxa- xoxb- xoxc- xoxd- xoxe- xoxe. xoxp- xoxr- xoxs- ya29."
 )
 # These begin ordinary names as well (npm_config_…, secret_santa_…): the rest has to look random.
@@ -39,7 +39,7 @@ _COMMON_PREFIXES = _words(
 def _prefixed() -> str:
     """All prefixes in one pattern: one character class to skip ahead to, then the cheap test for a word's start."""
     tails: dict[str, list[str]] = {}
-    for prefix in sorted(_PREFIXES | _COMMON_PREFIXES):
+    for prefix in sorted(_PREFIXES | _COMMON_PREFIXES, key=lambda prefix: (-len(prefix), prefix)):  # sk-ant- before sk-
         tails.setdefault(prefix[0], []).append(re.escape(prefix[1:]))
     branches = (rf"(?<={first})(?:{'|'.join(rest)})" for first, rest in tails.items())
     return rf"[{''.join(tails)}](?<![A-Za-z0-9].)(?P<prefix>{'|'.join(branches)})[\w%-]++(?:\.[\w%-]++)*+"
@@ -74,7 +74,11 @@ def _looks_random(text: str) -> bool:
     if _HEXADECIMAL.search(text) or 0 < _average_run(text) < _LONGEST_RANDOM_RUN:
         return True
     return any(
-        len(part) >= 16 and _has_digit(part) and _average_run(part) < _LONGEST_RANDOM_RUN_OF_ONE_PART
+        _has_digit(part)
+        and (
+            len(part) >= (10 if part.isdigit() else 24)
+            or (len(part) >= 16 and _average_run(part) < _LONGEST_RANDOM_RUN_OF_ONE_PART)
+        )
         for part in re.split(r"[_.-]", text)
     )
 
