@@ -152,6 +152,8 @@ class MountedModule:
         what = f"{_name_of(function, *args)}, cancelled at its deadline,"
         with self.ctx.alarm(waiting_seconds(seconds) + waiting_seconds(CANCEL_GRACE), what=what):
             outcome = await call_with_deadline(function, *args, seconds=seconds, **kwargs)
+        if outcome.overrun > CANCEL_GRACE and not any(fault.clause == "A8" for fault in self.ctx.faults):
+            self.ctx.fault("A8", f"{what} had not ended {CANCEL_GRACE:g} s later", given=self.ctx.case)
         self.note_success(outcome)
         return outcome
 
