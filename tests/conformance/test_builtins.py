@@ -44,6 +44,8 @@ ONE_OF_EACH_TYPE = {"context-simple", "hooks-approval", "loop-basic", "provider-
 BACKENDS = ("asyncio", "trio")
 DECLINES = {"provider-local"}
 """Modules that mount nothing without a model file of some hundred megabytes; only their mount is examined."""
+NEVER_SUCCEED = {"tool-task"}
+"""Tools whose calls need a real session with a model, so that what a successful call shows is not examined."""
 
 
 def examined(module_id: str, seed: int) -> Report:
@@ -73,6 +75,7 @@ def test_no_module_is_forgotten():
 )
 def test_a_built_in_module_conforms(module_id, seed):
     report = examined(module_id, seed)
-    assert report.verdict == ("unchecked" if module_id in DECLINES else "conforms"), str(report)
+    is_examined = module_id not in DECLINES | NEVER_SUCCEED
+    assert report.verdict == ("conforms" if is_examined else "unchecked"), str(report)
     assert report.violations == []
-    assert bool(unexamined(report)) is (module_id in DECLINES), unexamined(report)
+    assert bool(unexamined(report)) is not is_examined, unexamined(report)
