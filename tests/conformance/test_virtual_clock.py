@@ -76,7 +76,7 @@ def test_a_deadline_does_not_pass_while_a_process_is_polled(backend):
 STUCK = """
 import os, sys
 import anyio
-from amplifier.conformance.harness.virtual_clock import run_virtually
+from amplifier.conformance.harness.virtual_clock import run_virtually, when_stuck
 
 async def wait():
     await anyio.sleep(100)

@@ -163,6 +163,8 @@ class MountedModule:
         what = f"{_name_of(function, *args)}, cancelled at its deadline,"
         with self.ctx.alarm(waiting_seconds(seconds) + waiting_seconds(CANCEL_GRACE), clause, what=what):
             outcome = await call_with_deadline(function, *args, seconds=seconds, **kwargs)
+        if outcome.overrun > CANCEL_GRACE and not any(fault.clause == "A8" for fault in self.ctx.faults):
+            self.ctx.fault("A8", f"{what} had not ended when the check gave it up", given=self.ctx.case)
         self.note_success(outcome)
         return outcome
 
@@ -408,7 +410,7 @@ class CheckContext:
         abort, started = self.abort, unstalled_time() - skipped()
 
         def stop() -> None:
-            abort(Fault(clause=clause, what=f"{what} had not ended {seconds:g} s later", input=self.case))
+            abort(Fault(clause=clause, what=f"{what} had not ended when the check gave it up", input=self.case))
 
         is_over = False
 

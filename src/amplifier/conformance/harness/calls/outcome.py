@@ -30,6 +30,7 @@ class Outcome:
         kind: ``returned``, ``raised``, or ``late`` when it was cancelled at its deadline.
         seconds: How long it took; the deadline if it was late.
         is_async: Whether the function returned an awaitable; None if calling it raised.
+        overrun: How many virtual seconds it went on after its deadline, at which it was cancelled.
     """
 
     kind: Literal["returned", "raised", "late"]
@@ -37,6 +38,7 @@ class Outcome:
     error: BaseException | None = None
     seconds: float = 0.0
     is_async: bool | None = None
+    overrun: float = 0.0
 
     @property
     def returned(self) -> bool:
@@ -100,7 +102,9 @@ async def call_with_deadline(
     has_waited = unstalled_time() - skipped() - real_start >= waiting_seconds(seconds)
     if has_waited and is_virtual():
         remember_hang()
-    return Outcome(kind="late", seconds=PATIENCE if patient and not has_waited else seconds, is_async=is_async)
+    overrun = 0.0 if has_waited or not is_virtual() else anyio.current_time() - scope.deadline
+    limit = PATIENCE if patient and not has_waited else seconds
+    return Outcome(kind="late", seconds=limit, is_async=is_async, overrun=overrun)
 
 
 def binding_error(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str | None:
