@@ -16,8 +16,7 @@ from tests._support.tree import SOURCE, load, parse, public_module_paths
 
 PUBLIC = public_module_paths()
 
-UNLISTED = {
-}
+UNLISTED = {}
 """Public-looking names that stay out of `__all__`. This list may only shrink."""
 
 

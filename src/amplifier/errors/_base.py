@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 PUBLIC_MODULE = "amplifier.errors"
 """Tracebacks and pickles name the module that users import from, and not the file."""
 
