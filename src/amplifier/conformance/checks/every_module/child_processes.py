@@ -34,7 +34,7 @@ _PAUSE = 0.005
 _MAX_NUMBER = 1_000
 
 
-@check("A14", kind="cancellation")
+@check("A14", kind="cancellation", real_time=True)
 async def ends_its_processes(ctx: CheckContext) -> None:
     """Cancels a call as soon as it has started a process, and looks for the process after cleanup."""
     if not SEES_PROCESSES or not starts_programs(ctx.loaded.target):
