@@ -175,7 +175,7 @@ async def _coroutine(fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -
 def let_time_pass(seconds: float) -> None:
     """Move the virtual clock under code that blocks its thread."""
     if on_asyncio():
-        asyncio.get_running_loop()._advance(seconds)  # type: ignore[attr-defined]
+        asyncio.get_running_loop()._advance(seconds, 0.0)  # type: ignore[attr-defined]
     else:
         import trio.lowlevel
 

@@ -19,6 +19,7 @@ WITHOUT_A_NAME = {
     "OpenModel",
     "StreamChunk",
     "TurnEvent",
+    "ResultDelta",
     "TextDelta",
     "ThinkingDelta",
     "ToolStarted",

@@ -12,6 +12,7 @@ import pytest
 from amplifier import (
     AmplifierSession,
     ExecutionCancelled,
+    ExecutionDenied,
     HookResult,
     ModuleLoader,
     ProviderUnavailableError,
@@ -129,7 +130,8 @@ async def test_a_denied_prompt_changes_nothing(loop):
         return HookResult(action="deny", reason="not today")
 
     agent = Agent(loop, [], context=MockContextManager([USER]), hooks={"prompt:submit": deny})
-    await agent.run()
+    with pytest.raises(ExecutionDenied):
+        await agent.run()
     assert agent.context.messages == [USER]
 
 
@@ -195,7 +197,8 @@ async def test_a_prompt_denied_after_a_turn_without_an_answer_is_no_answer(loop)
     async with agent.session as session:
         with pytest.raises(RateLimitError):
             await session.execute("first")
-        await session.execute("denied")
+        with pytest.raises(ExecutionDenied):
+            await session.execute("denied")
         await session.execute("hello")
     assert agent.context.messages == [USER, NOTE, PROMPT, DONE]
 

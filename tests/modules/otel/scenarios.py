@@ -12,7 +12,7 @@ import pytest
 from opentelemetry import trace
 
 from amplifier import AmplifierSession, ModuleLoader
-from amplifier.errors import LLMError
+from amplifier.errors import ExecutionDenied, LLMError
 from amplifier.models import HookResult, ToolResult
 from amplifier.testing import MockTool
 
@@ -42,6 +42,11 @@ async def two_turns(session: AmplifierSession) -> None:
 
 async def failing_turn(session: AmplifierSession) -> None:
     with pytest.raises(LLMError):
+        await session.execute("begin")
+
+
+async def denied_turn(session: AmplifierSession) -> None:
+    with pytest.raises(ExecutionDenied):
         await session.execute("begin")
 
 
@@ -243,8 +248,10 @@ SCENARIOS: dict[str, Scenario] = {
         denied="tool:pre",
         tree=[turn(CHAT, tool("echo", outcome="Denied"), CHAT)],
     ),
-    "a prompt that a gate denies": Scenario(answers=["hello"], denied="prompt:submit", tree=[turn()]),
-    "a request that a gate denies": Scenario(answers=["hello"], denied="provider:request", tree=[turn()]),
+    "a prompt that a gate denies": Scenario(answers=["hello"], denied="prompt:submit", use=denied_turn, tree=[turn()]),
+    "a request that a gate denies": Scenario(
+        answers=["hello"], denied="provider:request", use=denied_turn, tree=[turn()]
+    ),
     "a provider that fails": Scenario(
         answers=[{"error": {"type": "AuthenticationError", "message": "no"}}],
         use=failing_turn,
