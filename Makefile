@@ -30,7 +30,7 @@ PARALLEL := -n $(JOBS) --dist worksteal
 CODE := src tests docs $(wildcard benchmarks examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup parts run test test-slow test-all check check-style check-format check-types check-imports check-prose format bench bench-quick bench-docs bench-instructions bench-record conformance corpus faults test-compat docs clean
+.PHONY: help setup parts run test test-slow test-long test-all check check-style check-format check-types check-imports check-prose format bench bench-quick bench-docs bench-instructions bench-record conformance corpus faults test-compat docs clean
 .DELETE_ON_ERROR:
 .PRECIOUS: .venv-3.%/.ready
 
@@ -79,11 +79,15 @@ run: $(READY)
 	    'list the files, count the Python files in src, find "async with" in README.md, summarise README.md, and run "wc -l README.md"'
 
 test: parts
-	$(BIN)/python -m pytest $(PARALLEL) -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not long" $(ARGS)
 
 # Tests that take long and rarely fail: the marker `slow` in pyproject.toml.
 test-slow: parts
 	$(BIN)/python -m pytest $(PARALLEL) -m slow $(ARGS)
+
+# Tests that repeat something a hundred times or at every point: the marker `long`. Their short forms are in the other two.
+test-long: parts
+	$(BIN)/python -m pytest $(PARALLEL) -m long $(ARGS)
 
 # Skips Pythons that are not installed; .venv has its own, which `test` and `test-slow` use.
 test-all: test test-slow

@@ -147,7 +147,7 @@ def test_a_turn_that_is_killed_goes_on_where_it_was(runner, tmp_path, backend):
     assert counted["kills"] == 6
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_hundred_kills_lose_nothing_and_repeat_nothing_that_was_known(runner, tmp_path, backend, capsys):

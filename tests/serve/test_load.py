@@ -13,7 +13,7 @@ from tests._support.terminal import environment
 PATIENCE = 280.0
 
 
-@pytest.mark.parametrize("clients", [20, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("clients", [20, pytest.param(200, marks=pytest.mark.long)])
 def test_nothing_is_left_of_many_clients(clients, backend, home, workdir):
     finished = subprocess.run(
         [sys.executable, "-m", "tests.serve._load", backend, str(clients)],

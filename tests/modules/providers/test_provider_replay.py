@@ -82,7 +82,7 @@ async def test_a_family_of_sessions_replays_on_both_backends_without_a_server(se
     assert len(server.requests) == asked
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_hundred_replays_are_equal(service, server, tmp_path):
     record_a_family(service, server)
     path = tmp_path / "family.jsonl"

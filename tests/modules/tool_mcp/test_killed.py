@@ -24,7 +24,7 @@ def left(mark: str) -> list[str]:
     return [line for line in listing.stdout.splitlines() if mark in line and not line.startswith("Z")]
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+@pytest.mark.parametrize("kills", [3, pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(600)])])
 async def test_every_kill_in_the_middle_of_a_call_is_one_error_and_one_restart(kills, tmp_path):
     mark = uuid.uuid4().hex
     failures, restarts = 0, 0
@@ -66,7 +66,7 @@ class World:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
-    "points", [6, pytest.param(None, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])], ids=["some", "all"]
+    "points", [6, pytest.param(None, marks=[pytest.mark.long, pytest.mark.timeout(1200)])], ids=["some", "all"]
 )
 def test_a_session_with_a_server_can_be_cancelled_at_every_point(mode, points):
     report = cancel_everywhere(
