@@ -173,7 +173,6 @@ def test_the_page_lists_what_was_not_examined(tmp_path):
     assert '<span class="status not_checked">not examined</span> T5: ' in page
 
 
-
 def test_the_command_of_a_finding_reproduces_an_import_error(tmp_path):
     file = write_module(tmp_path, "raise RuntimeError('no')\n" + SOUND_TOOL.replace("\n    ", "\n"))
     (found,) = check(file).violations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import uuid
 from pathlib import Path
 
@@ -94,6 +95,18 @@ async def test_ordinary_work_is_possible(kind, tmp_path):
     assert result.success, result
     assert result.output["stdout"].splitlines() == ["one", "here", "t", "in background", "script"]
     assert sorted(path.name for path in tmp_path.iterdir()) == [".git", "s.sh"]
+
+
+@pytest.mark.parametrize("kind", SANDBOXES)
+async def test_a_home_folder_below_dev_does_not_hide_the_devices(kind, monkeypatch):
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        (Path(folder) / "home").mkdir()
+        (Path(folder) / "work").mkdir()
+        monkeypatch.setenv("HOME", f"{folder}/home")
+        coordinator = await opened(Path(folder) / "work", sandbox=kind)
+        result = await run(coordinator, "echo hello > file && cat file && echo > /dev/null")
+        assert result.success, result
+        assert result.output["stdout"] == "hello\n"
 
 
 @pytest.mark.parametrize("kind", SANDBOXES)

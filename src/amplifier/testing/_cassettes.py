@@ -40,10 +40,10 @@ class Cassette:
     ) -> None:
         if mode not in get_args(CassetteMode):
             raise ValueError(f"expected one of {', '.join(map(repr, get_args(CassetteMode)))} as mode, got {mode!r}")
-        self.path = Path(path).absolute()
+        self.path: Path = Path(path).absolute()
         self.mode = mode
-        self.placeholders = dict(placeholders or {})
-        self.ignore = list(ignore)
+        self.placeholders: dict[str, str] = dict(placeholders or {})
+        self.ignore: list[str] = list(ignore)
 
     def __repr__(self) -> str:
         state = "recorded" if self.path.exists() else "not recorded"

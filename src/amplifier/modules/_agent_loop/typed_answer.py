@@ -27,7 +27,7 @@ class FinalResultTool:
         answer: The input of the first call that fits; None before.
     """
 
-    repeatable = True
+    repeatable: bool = True
 
     def __init__(self, name: str, answer_format: AnswerFormat[Any]) -> None:
         self.name = name

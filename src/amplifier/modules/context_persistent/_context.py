@@ -70,7 +70,7 @@ class PersistentContext:
             self._journal = StepJournal(
                 options.folder, options.session_id, self._journal_change, self._next_place, self._answer_place
             )
-        self.turn_number = 0
+        self.turn_number: int = 0
 
     def __repr__(self) -> str:
         state = "open" if self._log.is_open else "closed"

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import marshal
 import os
 import resource
@@ -97,7 +98,11 @@ def _restrict(*, readable: list[str], writable: list[str], devices: list[str], n
         try:
             is_folder = os.path.isdir(f"/proc/self/fd/{parent}")  # noqa: PTH112 — no pathlib here: it would double the start-up time
             rule = _PathBeneath(allowed if is_folder else allowed & _OF_FILES & handled, parent)
-            checked(libc.syscall(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, ctypes.byref(rule), 0))
+            result = libc.syscall(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, ctypes.byref(rule), 0)
+            if (
+                result >= 0 or ctypes.get_errno() != errno.EBADFD
+            ):  # a pipe, as /dev/stdin may be, is in no file system and needs no rule
+                checked(result)
         finally:
             os.close(parent)
     if os.geteuid() == 0:  # with its capabilities root may read the memory and the environment of any process

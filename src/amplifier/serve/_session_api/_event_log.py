@@ -28,7 +28,7 @@ class EventLog:
         self._bytes = 0
         self._changed = anyio.Event()
         self._closed = False
-        self.last_id = 0
+        self.last_id: int = 0
         """The number of the latest event."""
 
     def __repr__(self) -> str:

@@ -47,13 +47,13 @@ class HeldSession:
     """One session that is held open."""
 
     def __init__(self, session_id: str, agents: Agents, *, is_resumed: bool) -> None:
-        self.log = EventLog()
-        self.questions = Questions(self.log)
+        self.log: EventLog = EventLog()
+        self.questions: Questions = Questions(self.log)
         request = SessionRequest(session_id=session_id, approvals=self.questions, is_resumed=is_resumed)
-        self.live = LiveSession(agents.make(request))
-        self.session_id = self.live.session.session_id
-        self.created = datetime.now(UTC).isoformat(timespec="seconds")
-        self.used_at = anyio.current_time()
+        self.live: LiveSession = LiveSession(agents.make(request))
+        self.session_id: str = self.live.session.session_id
+        self.created: str = datetime.now(UTC).isoformat(timespec="seconds")
+        self.used_at: float = anyio.current_time()
         self._agents = agents
         self._watchers = 0
         self._was_watched = False
@@ -189,10 +189,10 @@ class _Turn:
     """
 
     def __init__(self, prompt: str, claims: ExitStack) -> None:
-        self.turn_id = secrets.token_hex(8)
+        self.turn_id: str = secrets.token_hex(8)
         self.prompt = prompt
         self.claims = claims
-        self.over = anyio.Event()
+        self.over: anyio.Event = anyio.Event()
         self.outcome: dict[str, Any] = {"status": "cancelled"}
 
 

@@ -142,7 +142,7 @@ async def mount(coordinator, config):
         folder = Path(tempfile.mkdtemp(prefix="context-"))
 
     def cleanup():
-        if not chosen and not any(folder.iterdir()):
+        if not chosen and folder.exists() and not any(folder.iterdir()):
             folder.rmdir()
 
     coordinator.register_cleanup(cleanup)
