@@ -11,7 +11,7 @@ from typing import Any
 
 from .failure import shown
 
-_WORDS = frozenset({"description", "default", "title"})
+_WORDS = frozenset({"description", "default", "examples", "title"})
 _KEYWORDS: Mapping[str, frozenset[str]] = {
     "object": frozenset({"properties", "required", "additionalProperties"}),
     "array": frozenset({"items", "minItems", "maxItems"}),

@@ -41,6 +41,7 @@ class BashTool(BuiltinTool):
             "command": {
                 "type": "string",
                 "description": "The command, as in a script.",
+                "examples": ["ls -l", "echo hello"],
                 "minLength": 1,
                 "maxLength": 100_000,
                 "pattern": r"^[^\u0000]*$",
