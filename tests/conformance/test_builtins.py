@@ -47,7 +47,17 @@ CHECKED: dict[str, dict[str, Any]] = {
 }
 """Every module and its options: a fake service for those that need one, an agent for tool-task, a server for tool-mcp."""
 ONE_OF_EACH_TYPE = {"context-simple", "hooks-approval", "loop-basic", "provider-mock", "tool-todo"}
-"""What `make test` checks; `make test-slow` checks the others."""
+"""What `make test` checks."""
+SLOW = {
+    "context-persistent",
+    "hooks-logging",
+    "loop-streaming",
+    "provider-openai",
+    "tool-bash",
+    "tool-filesystem",
+    "tool-mcp",
+}
+"""What `make test-slow` checks; `make test-long` checks the others, `make conformance` all of them thoroughly."""
 SET_UP = {
     "hooks_traced.py": """
         from opentelemetry import trace
@@ -105,7 +115,13 @@ def test_no_module_is_forgotten():
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     "module_id",
-    [pytest.param(each, marks=[] if each in ONE_OF_EACH_TYPE else pytest.mark.slow) for each in CHECKED],
+    [
+        pytest.param(
+            each,
+            marks=[] if each in ONE_OF_EACH_TYPE else pytest.mark.slow if each in SLOW else pytest.mark.long,
+        )
+        for each in CHECKED
+    ],
 )
 def test_a_built_in_module_conforms(module_id, seed):
     report = examined(module_id, seed)

@@ -79,9 +79,9 @@ def examined(file: Path, module_type: str, only: list[str]) -> dict[str, Any]:
     ("source", "module_type", "only"),
     [
         pytest.param(FAULTY_SLOW_TOOL, "tool", ["T5", "T9", "A9"], id="a slow tool with a fault"),
-        pytest.param(SLOW_TOOL, "tool", [], id="a slow tool", marks=pytest.mark.slow),
-        pytest.param(SLOW_HOOK, "hook", [], id="a slow hook", marks=pytest.mark.slow),
-        pytest.param(SOUND_TOOL, "tool", [], id="an ordinary tool", marks=pytest.mark.slow),
+        pytest.param(SLOW_TOOL, "tool", [], id="a slow tool", marks=pytest.mark.long),
+        pytest.param(SLOW_HOOK, "hook", [], id="a slow hook", marks=pytest.mark.long),
+        pytest.param(SOUND_TOOL, "tool", [], id="an ordinary tool", marks=pytest.mark.long),
     ],
 )
 def test_the_report_does_not_depend_on_what_else_the_machine_does(tmp_path, source, module_type, only):

@@ -275,7 +275,9 @@ def follow(block: Block, reader: Terminal) -> None:
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(path, id=path.stem, marks=pytest.mark.slow if path.stem == "first-tool" else [])
+        pytest.param(
+            path, id=path.stem, marks=pytest.mark.slow if path.stem in ("first-tool", "use-any-mcp-server") else []
+        )
         for path in TUTORIALS
     ],
 )
