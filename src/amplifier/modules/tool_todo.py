@@ -37,7 +37,7 @@ class TodoTool(BuiltinTool):
     """
 
     _name = "todo"
-    repeatable: bool = True
+    repeatable: ClassVar[bool | None] = True
     _description = (
         "Keep a list of what is to be done. create starts a new list, update replaces it by the whole list as it is now, "
         "list only shows it. Each todo has content (what to do), activeForm (what to show while it is being done) and "

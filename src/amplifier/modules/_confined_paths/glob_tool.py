@@ -23,7 +23,7 @@ class GlobTool(BuiltinTool):
     """
 
     _name = "glob"
-    repeatable: bool = True
+    repeatable: ClassVar[bool | None] = True
     _description = (
         "Find files by name. Pattern: * and ? within a name, ** for any directories, {a,b} for alternatives, "
         "for example **/*.{py,md}. Returns paths in order, directories with a trailing slash. "

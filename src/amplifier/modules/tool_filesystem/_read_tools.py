@@ -64,7 +64,7 @@ class ReadFileTool(FileTool):
     """Reads a text file, or a range of its lines."""
 
     _name = "read_file"
-    repeatable: bool = True
+    repeatable: ClassVar[bool | None] = True
     _description = (
         "Read a text file. Gives the lines from `offset` (1 is the first) on, at most `limit` of them. "
         "The answer states whether there is more and where to continue. Binary files are refused."
@@ -157,7 +157,7 @@ class ListDirectoryTool(FileTool):
     """Lists a directory, one level."""
 
     _name = "list_directory"
-    repeatable: bool = True
+    repeatable: ClassVar[bool | None] = True
     _description = (
         "List what is in a directory: name, type (file, directory, link, other) and size in bytes of files. "
         "One level only; use glob to look deeper."

@@ -22,7 +22,7 @@ class GrepTool(BuiltinTool):
     """
 
     _name = "grep"
-    repeatable: bool = True
+    repeatable: ClassVar[bool | None] = True
     _description = (
         "Find lines that match a regular expression (Python syntax, line by line) in a file or in all files below a "
         "directory. output_mode content gives the lines, files_with_matches the files, count the number per file. "

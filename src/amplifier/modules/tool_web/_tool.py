@@ -28,7 +28,7 @@ class WebFetchTool(BuiltinTool):
     """
 
     _name = "web_fetch"
-    repeatable: bool = True
+    repeatable: ClassVar[bool | None] = True
     _description = (
         "Fetch a page of the public web with GET and return it as text: HTML without its markup, JSON and other text as they "
         "are. Only http and https; no private addresses, logins or binary files. Of a long page a part is returned; ask "
