@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import anyio
 import anyio.to_thread
@@ -17,6 +18,20 @@ from amplifier.conformance.harness.cpu_clock import skipped
 from amplifier.conformance.harness.virtual_clock import is_virtual, run_virtually
 
 pytestmark = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+
+
+@pytest.fixture(autouse=True)
+def _nothing_else_is_at_work(monkeypatch):
+    """Servers and threads that other tests of this process have started are not the work that virtual time waits for."""
+    children = {
+        int(pid)
+        for thread in threading.enumerate()
+        for pid in Path(f"/proc/self/task/{thread.native_id}/children").read_text().split()
+    }
+    threads = set(threading.enumerate())
+    own, may_act = virtual_clock.server_ids, virtual_clock._may_act
+    monkeypatch.setattr(virtual_clock, "server_ids", lambda: {*own(), *children})
+    monkeypatch.setattr(virtual_clock, "_may_act", lambda thread: thread not in threads and may_act(thread))
 
 
 def test_a_timer_is_skipped_and_the_clocks_of_the_module_jump_along(backend, monkeypatch):
