@@ -173,7 +173,8 @@ async def test_shutdown_lets_turns_end_and_stops_those_that_do_not(tmp_path, mon
         await stuck.start()
         began = anyio.current_time()
         await client.app.shut_down()
-        assert anyio.current_time() - began == pytest.approx(5, abs=1)
+        # At least: virtual time also jumps while a worker thread of the closing session is at work.
+        assert anyio.current_time() - began >= 4
         assert client.factory.statuses() == ["cancelled"]
         answer = await client.ask("POST", CHAT, {"messages": [USER]})
         assert (answer.status, answer.json()["error"]["code"]) == (503, "stopping")
