@@ -168,11 +168,17 @@ async def test_a_kept_result_and_a_failing_wrapper_let_the_rest_of_the_group_in(
 
 async def test_a_group_that_is_cancelled_leaves_nothing_waiting() -> None:
     coordinator = TestCoordinator()
+    entered: list[str] = []
+    left: list[str] = []
 
     async def wrapper(one: Step, run: Any) -> Any:
-        if one.call.call_id == "1":
-            await anyio.sleep_forever()
-        return await run()
+        entered.append(one.call.call_id)
+        try:
+            if one.call.call_id == "1":
+                await anyio.sleep_forever()
+            return await run()
+        finally:
+            left.append(one.call.call_id)
 
     coordinator.register_step_wrapper(wrapper)
     coordinator.deadlines = coordinator.deadlines.__class__(hook=None)
@@ -181,6 +187,8 @@ async def test_a_group_that_is_cancelled_leaves_nothing_waiting() -> None:
             group.start_soon(coordinator.run_step, one, answer)
         await anyio.wait_all_tasks_blocked()
         group.cancel_scope.cancel()
+    assert entered == ["0", "1"]  # the third waits for its turn
+    assert sorted(left) == entered
 
 
 @pytest.mark.virtual_time

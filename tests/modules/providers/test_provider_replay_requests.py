@@ -122,12 +122,12 @@ def test_a_replayed_answer_leads_to_the_request_that_was_recorded():
 
 # ── pieces ───────────────────────────────────────────────────────────────────────────────────────
 
-PIECES = st.lists(st.sampled_from(["a ", "b", " it is ", SECRET[:7], SECRET[7:], SECRET, "/srv/here", "/sr", "here"]))
+PIECES = st.lists(st.sampled_from(["a ", "b", " it is ", SECRET[:7], SECRET[7:], SECRET, "/one/place", "/sr", "here"]))
 
 
 @given(PIECES)
 def test_pieces_joined_are_the_scrubbed_text(pieces):
-    scrubber = Scrubber({"<home>": "/srv/here"}, {})
+    scrubber = Scrubber({"<home>": "/one/place"}, {})
     written = scrubber.scrub_pieces(pieces)
     assert "".join(written) == scrubber.scrub("".join(pieces))
     assert len(written) <= max(1, len(pieces))
@@ -139,8 +139,8 @@ def test_pieces_away_from_a_secret_stay_as_they_were():
 
 
 def test_a_placeholder_is_restored():
-    scrubber = Scrubber({"<home>": "/srv/here", "<work>": "/srv/here/work"}, {})
-    value = {"path": "/srv/here/work/a", "other": ["/srv/here/b", 5, None]}
+    scrubber = Scrubber({"<home>": "/one/place", "<work>": "/one/place/work"}, {})
+    value = {"path": "/one/place/work/a", "other": ["/one/place/b", 5, None]}
     written = scrubber.scrub(value)
     assert written == {"path": "<work>/a", "other": ["<home>/b", 5, None]}
     assert scrubber.restore(written) == value
