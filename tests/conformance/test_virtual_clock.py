@@ -15,6 +15,7 @@ import pytest
 from amplifier.conformance.harness import virtual_clock
 from amplifier.conformance.harness.calls.outcome import call_with_deadline
 from amplifier.conformance.harness.cpu_clock import skipped
+from amplifier.conformance.harness.llm_server.server_process import server_ids
 from amplifier.conformance.harness.virtual_clock import is_virtual, run_virtually
 
 pytestmark = pytest.mark.parametrize("backend", ["asyncio", "trio"])
@@ -29,8 +30,8 @@ def _nothing_else_is_at_work(monkeypatch):
         for pid in Path(f"/proc/self/task/{thread.native_id}/children").read_text().split()
     }
     threads = set(threading.enumerate())
-    own, may_act = virtual_clock.server_ids, virtual_clock._may_act
-    monkeypatch.setattr(virtual_clock, "server_ids", lambda: {*own(), *children})
+    may_act = virtual_clock._may_act
+    monkeypatch.setattr(virtual_clock, "server_ids", lambda: {*server_ids(), *children})
     monkeypatch.setattr(virtual_clock, "_may_act", lambda thread: thread not in threads and may_act(thread))
 
 
