@@ -104,6 +104,48 @@ def test_runnable_work_goes_before_any_jump(virtual: Backend) -> None:
     assert run_on(virtual, busy_then_look) == pytest.approx(0.0)
 
 
+def test_on_trio_a_task_that_waits_for_a_worker_thread_holds_the_clock() -> None:
+    asked, answered = threading.Event(), threading.Event()
+
+    def work() -> str:
+        asked.set()
+        assert answered.wait(60)
+        return "done"
+
+    async def call() -> tuple[str | None, float]:
+        with anyio.move_on_after(AN_HOUR):
+            return await anyio.to_thread.run_sync(work), anyio.current_time()
+        return None, anyio.current_time()
+
+    def answer_late() -> None:
+        assert asked.wait(60)
+        time.sleep(0.05)
+        answered.set()
+
+    helper = threading.Thread(target=answer_late)
+    helper.start()
+    answer, at = run_on(virtual_backend("trio"), call)
+    helper.join()
+    assert answer == "done"
+    assert at < 60, "the clock went with the wall while the thread worked"
+
+
+def test_on_trio_an_abandoned_thread_does_not_hold_the_clock() -> None:
+    left = threading.Event()
+
+    async def abandon_then_sleep() -> float:
+        with anyio.move_on_after(0.01):
+            await anyio.to_thread.run_sync(left.wait, 60, abandon_on_cancel=True)
+        await anyio.sleep(AN_HOUR)
+        return anyio.current_time()
+
+    started = time.monotonic()
+    assert run_on(virtual_backend("trio"), abandon_then_sleep) == pytest.approx(AN_HOUR, abs=60)
+    assert not left.is_set()
+    assert time.monotonic() - started < 60
+    left.set()
+
+
 @pytest.mark.parametrize("through", ["anyio", "asyncio", "executor"])
 def test_a_worker_thread_in_flight_holds_the_clock(through: str) -> None:
     """Were the clock to jump, the deadline would fire before the thread could answer."""

@@ -205,7 +205,8 @@ VIRTUAL_ASYNCIO: Backend = ("asyncio", {"loop_factory": VirtualTimeLoop})
 def virtual_clock() -> MockClock:
     """A trio clock that starts at 0 and jumps to the next deadline when every task is blocked.
 
-    Unlike `VirtualTimeLoop`, trio's clock does not wait for worker threads, child processes or sockets.
+    While a task waits for a worker thread, time passes as on the wall. Unlike `VirtualTimeLoop`, trio's clock does not
+    wait for child processes or sockets.
 
     Raises:
         MissingExtraError: trio is not installed.
@@ -214,7 +215,43 @@ def virtual_clock() -> MockClock:
         from trio.testing import MockClock  # noqa: PLC0415 — trio is an optional part
     except ImportError as error:
         raise MissingExtraError("virtual time on trio", extra="trio", missing="trio") from error
-    return MockClock(autojump_threshold=0)
+    clock = MockClock(autojump_threshold=0)
+    jump = clock._autojump
+
+    def jump_unless_a_thread_works() -> None:
+        if _waits_for_thread():
+            _pass_real_time(clock)
+        else:
+            jump()
+
+    # The class is final and has no public place for this; `tests/testing/test_virtual_time.py` notices if it vanishes.
+    vars(clock)["_autojump"] = jump_unless_a_thread_works
+    return clock
+
+
+def _waits_for_thread() -> bool:
+    """Whether a task of this trio run waits for a worker thread. An abandoned thread does not count."""
+    from trio.lowlevel import current_root_task  # noqa: PLC0415 — trio is an optional part
+
+    if threading.active_count() == 1:
+        return False
+    root = current_root_task()
+    tasks = [root] if root is not None else []
+    while tasks:
+        task = tasks.pop()
+        if any(frame.f_globals.get("__name__") == "trio._threads" for frame, _ in task.iter_await_frames()):
+            return True
+        tasks.extend(child for nursery in task.child_nurseries for child in nursery.child_tasks)
+    return False
+
+
+def _pass_real_time(clock: MockClock) -> None:
+    from trio.lowlevel import current_statistics  # noqa: PLC0415 — trio is an optional part
+
+    started = time.monotonic()
+    time.sleep(_SLICE / 10)
+    until_deadline = current_statistics().seconds_to_next_deadline
+    clock.jump(max(0.0, min(time.monotonic() - started, until_deadline)))
 
 
 def virtual_backend(name: str) -> Backend:

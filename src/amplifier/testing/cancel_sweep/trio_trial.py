@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from typing import Any, final
 
 import trio
-from trio.testing import MockClock
+
+from amplifier.testing.virtual_time import virtual_clock
 
 from .injection import CURRENT_INJECTION, Injection, TrialOutcome, TrialSettings, kill
 from .suspension_location import describe_scope, tidy, where
@@ -32,7 +33,7 @@ def run_trio_trial(
 ) -> tuple[Injection, TrialOutcome]:
     """Run one trial to its end in a trio run of its own."""
     trial = _TrioTrial(scenario, settings)
-    clock = MockClock(autojump_threshold=0) if settings.virtual else None
+    clock = virtual_clock() if settings.virtual else None
     with deterministic_scheduling(settings.seed):
         try:
             trio.run(trial.run, clock=clock, instruments=[trial])
