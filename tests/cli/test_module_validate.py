@@ -14,6 +14,7 @@ from amplifier.cli import main
 from tests._support.terminal import open_terminal
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["hypothesis", "jsonschema_rs", "trio"])
 def test_a_missing_extra_is_reported_and_not_blamed_on_the_module(package):
     program = (
@@ -169,6 +170,7 @@ def test_progress_is_shown_at_a_terminal_and_removed_before_the_report(tmp_path)
     assert all(len(line) <= 60 for line in terminal.text[terminal.text.find("tool-todo (tool):") :].splitlines())
 
 
+@pytest.mark.slow
 def test_no_progress_in_a_pipe_or_with_json(tmp_path):
     words = ["module", "validate", "tool-todo", "--only", "A2", "--static"]
     out = (tmp_path / "out").open("w")

@@ -82,6 +82,7 @@ def is_running(pid: int) -> bool:
 # ── whole turns ──────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("name", SCENARIOS)
 async def test_every_scenario_ends_with_all_handlers_gone_and_everything_closed(directory: Path, loop: str, name: str):

@@ -52,6 +52,7 @@ def test_a_recommended_clause_alone_conforms_when_it_is_kept(tmp_path, clause):
     assert clause in with_status(report, "kept")
 
 
+@pytest.mark.slow
 def test_a_run_of_some_clauses_is_judged_by_these_alone(tmp_path):
     always_fails = SOUND_TOOL.replace(
         "ToolResult(success=True, output=text)", "ToolResult(success=False, error={'m': 1})"
@@ -77,6 +78,7 @@ def test_a_tool_whose_calls_all_fail_is_unchecked(tmp_path):
     assert {"T5", "T6", "A16"} <= with_status(report, "kept")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keyword", ['"examples": ["open sesame"]', '"default": "open sesame"'])
 def test_examples_and_defaults_of_the_schema_lead_to_calls_that_succeed(tmp_path, keyword):
     source = PICKY_TOOL.replace('{"type": "string"}', '{"type": "string", ' + keyword + "}")
@@ -198,6 +200,7 @@ def test_inputs_on_which_a_tool_hangs_leave_it_unchecked(tmp_path):
     assert "calls did not return, so no more were made" in about(report, "T5")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("examined_on", ["asyncio", "trio"])
 def test_a_hanging_call_is_named_and_so_is_what_could_not_be_examined_for_it(tmp_path, examined_on):
     source = in_execute("import time; time.sleep(3600)")

@@ -136,6 +136,7 @@ async def test_what_a_command_leaves_behind_is_ended_with_it():
         assert gone(token) == []
 
 
+@pytest.mark.slow
 async def test_cancelled_after_any_while_no_process_of_a_tree_is_left():
     """Moments that no suspension marks: between a fork and an exec, between the shell's start and its first child."""
     desk = await Desk.open(None, tool_bash)
@@ -217,6 +218,7 @@ def test_a_call_cancelled_at_any_suspension_leaves_nothing(command, mode):
     assert report.points[mode] >= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_a_session_cancelled_at_any_suspension_leaves_no_process(mode):
     token = str(uuid.uuid4().int)

@@ -121,6 +121,7 @@ async def test_exit_codes_and_both_streams_come_back(kind, tmp_path):
     assert result.error == {"message": "exit code 3", "type": "ExitCode"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SANDBOXES)
 async def test_temporary_files_do_not_last(kind, tmp_path):
     coordinator = await opened(tmp_path, sandbox=kind)
@@ -259,6 +260,7 @@ async def test_a_cancelled_command_leaves_nothing(kind, tmp_path):
     assert gone(token) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*SANDBOXES, "off"])
 def test_a_killed_agent_leaves_no_command(kind, tmp_path):
     token = f"600.{uuid.uuid4().int}"
