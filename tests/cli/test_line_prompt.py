@@ -171,7 +171,7 @@ def test_pasted_text_is_shown_with_what_a_terminal_would_obey_or_hide(backend, h
         assert "\x1b[31m" not in terminal.screen
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("size", [(5, 20), (2, 10), (10, 3)], ids=str)
 def test_small_windows_take_long_lines_pastes_and_completion(size, backend, home, workdir, plan):
     arguments = ("run", "--plan", plan, "--backend", backend)

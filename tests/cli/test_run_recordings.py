@@ -26,7 +26,7 @@ def test_a_run_is_recorded_and_replayed_in_another_directory_on_either_backend(b
     assert (replayed.returncode, replayed.stdout) == (0, recorded.stdout)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_another_prompt_ends_with_the_difference(home, tmp_path, workdir):
     file = tmp_path / "run.jsonl"
     run_cli("run", "-y", "-p", "offline", "--record", str(file), PROMPT, home=home, cwd=workdir)

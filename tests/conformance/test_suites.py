@@ -67,7 +67,7 @@ def test_a_broken_clause_fails_with_the_finding_and_can_be_expected(tmp_path):
     assert "2 xfailed" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_broken_recommendation_does_not_fail(tmp_path):
     write_module(
         tmp_path,
@@ -79,7 +79,7 @@ def test_a_broken_recommendation_does_not_fail(tmp_path):
     assert "A4 (recommended): mount returned int" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_expected_failure_that_does_not_come_is_a_failure(tmp_path):
     write_module(tmp_path, SOUND_TOOL)
     done = run_suite(tmp_path, 'xfail = {"A4": "later"}', "-k", "TestEcho and A4")
@@ -89,7 +89,7 @@ def test_an_expected_failure_that_does_not_come_is_a_failure(tmp_path):
     assert "no clauses of this type" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_fixture_reports_on_the_module_of_the_configuration(tmp_path):
     file = write_module(tmp_path, SOUND_TOOL)
     (tmp_path / "test_fixture.py").write_text("def test_it(amplifier_report):\n    assert amplifier_report.ok\n")
@@ -105,7 +105,7 @@ def test_the_fixture_reports_on_the_module_of_the_configuration(tmp_path):
     assert "1 passed" in done.stdout, done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_plugins_that_ask_every_item_for_its_function_get_one(tmp_path):
     # As pytest-trio does; `python -m tests.conformance.plugin_compatibility` tries the real ones.
     write_module(tmp_path, SOUND_TOOL)
@@ -173,7 +173,7 @@ def test_a_class_without_a_module_is_an_error_that_names_what_to_set(tmp_path):
     assert "begins with an underscore: _TestEcho" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_shared_base_class_is_not_collected(tmp_path):
     classes = """
 class _Shared(ToolConformance):
@@ -195,7 +195,7 @@ class TestLater(_Shared):
     assert "2 passed" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_methods_and_fixtures_of_the_class_are_collected_as_in_any_other(tmp_path):
     classes = """
 class TestTodo(ToolConformance):
@@ -288,7 +288,7 @@ def test_a_path_is_looked_for_beside_the_file_that_names_it(tmp_path, form, path
     assert "76 tests collected" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_path_may_still_be_meant_from_the_working_directory(tmp_path):
     own = tmp_path / "tests"
     own.mkdir()
@@ -297,14 +297,14 @@ def test_a_path_may_still_be_meant_from_the_working_directory(tmp_path):
     assert "76 tests collected" in done.stdout, done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_missing_path_is_reported_as_an_absolute_path(tmp_path):
     done = run_file(tmp_path, IMPORTS + "test_shout = conformance_tests('shout.py')\n")
     assert done.returncode == 2
     assert f"there is no file or folder {str(tmp_path / 'shout.py')!r}; expected a folder or .py file" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_module_of_the_configuration_is_looked_for_beside_the_configuration(tmp_path):
     (tmp_path / "inner").mkdir()
     write_module(tmp_path, SOUND_TOOL)

@@ -200,7 +200,7 @@ def test_inputs_on_which_a_tool_hangs_leave_it_unchecked(tmp_path):
     assert "calls did not return, so no more were made" in about(report, "T5")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("examined_on", ["asyncio", "trio"])
 def test_a_hanging_call_is_named_and_so_is_what_could_not_be_examined_for_it(tmp_path, examined_on):
     source = in_execute("import time; time.sleep(3600)")

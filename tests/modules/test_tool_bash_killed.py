@@ -136,7 +136,7 @@ async def test_what_a_command_leaves_behind_is_ended_with_it():
         assert gone(token) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_cancelled_after_any_while_no_process_of_a_tree_is_left():
     """Moments that no suspension marks: between a fork and an exec, between the shell's start and its first child."""
     desk = await Desk.open(None, tool_bash)

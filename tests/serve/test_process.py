@@ -27,7 +27,7 @@ def ask(server: Server, method: str, path: str, body: Any = None) -> tuple[int, 
     return response.status, json.loads(data) if data else None
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_conversation_of_the_session_api_is_kept_and_resumed(backend, home, workdir, plan):
     with running(backend, plan, home, workdir) as server:
         assert ask(server, "POST", "/api/sessions", {"session_id": "anna"})[0] == 201
