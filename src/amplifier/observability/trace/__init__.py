@@ -1,0 +1,23 @@
+"""What an agent did: from the event log of a session to a tree of turns, model calls and tool calls, as text and as a page."""
+
+from ._log_lines import LogEvent, UnreadLine
+from ._log_parts import LogFollower, log_parts
+from ._rows import Row, RowKind, RowStatus
+from ._text import write_text
+from ._totals import Totals, slowest, totals
+from ._trace import Trace
+
+__all__ = [
+    "LogEvent",
+    "LogFollower",
+    "Row",
+    "RowKind",
+    "RowStatus",
+    "Totals",
+    "Trace",
+    "UnreadLine",
+    "log_parts",
+    "slowest",
+    "totals",
+    "write_text",
+]
