@@ -50,7 +50,7 @@ def model_call(at: float, seconds: float, session_id: str = "s", *, cost: str | 
 
 
 def tool_call(at: float, seconds: float, call_id: str = "c1", session_id: str = "s", name: str = "bash") -> list[bytes]:
-    about = {"tool_name": name, "tool_call_id": call_id, "tool_input": {"command": "ls"}}
+    about: dict[str, Any] = {"tool_name": name, "tool_call_id": call_id, "tool_input": {"command": "ls"}}
     result = {"success": True, "output": "a.txt", "error": None}
     return [
         line("tool:pre", at, session_id, **about),

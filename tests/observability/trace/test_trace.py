@@ -239,7 +239,7 @@ def test_the_journal_is_part_of_the_call_that_it_is_about():
 
 
 def test_text_has_nothing_that_a_terminal_obeys():
-    about = {"tool_name": "b\x1b[2Jash", "tool_call_id": "c", "tool_input": {"x": "\x1b]0;t\x07"}}
+    about: dict[str, Any] = {"tool_name": "b\x1b[2Jash", "tool_call_id": "c", "tool_input": {"x": "\x1b]0;t\x07"}}
     trace = read(line("tool:pre", **about), b"\x1b[31m\n")
     trace.notes.append("\x1b[2J")
     assert "\x1b" not in write_text(trace)

@@ -2,6 +2,8 @@
 
 from ._log_lines import LogEvent, UnreadLine
 from ._log_parts import LogFollower, log_parts
+from ._page import live_page, live_policy, write_page
+from ._page_data import page_data
 from ._rows import Row, RowKind, RowStatus
 from ._text import write_text
 from ._totals import Totals, slowest, totals
@@ -16,8 +18,12 @@ __all__ = [
     "Totals",
     "Trace",
     "UnreadLine",
+    "live_page",
+    "live_policy",
     "log_parts",
+    "page_data",
     "slowest",
     "totals",
+    "write_page",
     "write_text",
 ]
