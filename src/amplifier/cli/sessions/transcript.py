@@ -13,9 +13,10 @@ from typing import Any
 
 import attrs
 
-__all__ = ["Transcript", "read_transcript"]
+__all__ = ["Transcript", "read_steps", "read_transcript"]
 
 FILE_NAME = "messages.log"
+STEPS_FILE = "steps.log"
 
 
 @attrs.frozen
@@ -41,10 +42,25 @@ def read_transcript(folder: Path) -> Transcript:
     Raises:
         OSError: The file exists and cannot be read.
     """
+    records, unread = _read_records(folder / FILE_NAME)
+    return Transcript([record for record in records[1:] if isinstance(record.get("role"), str)], unread)
+
+
+def read_steps(folder: Path) -> list[dict[str, Any]]:
+    """Read the step journal in a session's folder; an absent file is an empty one.
+
+    Raises:
+        OSError: The file exists and cannot be read.
+    """
+    return [record for record in _read_records(folder / STEPS_FILE)[0][1:] if isinstance(record.get("step"), str)]
+
+
+def _read_records(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """The records of a file, the first one included, and the number of bytes after the last valid one."""
     try:
-        data = (folder / FILE_NAME).read_bytes()
+        data = path.read_bytes()
     except FileNotFoundError:
-        return Transcript([])
+        return [], 0
     records: list[dict[str, Any]] = []
     position = 0
     while (end := data.find(b"\n", position)) >= 0:
@@ -53,7 +69,7 @@ def read_transcript(folder: Path) -> Transcript:
             break
         records.append(record)
         position = end + 1
-    return Transcript([record for record in records[1:] if isinstance(record.get("role"), str)], len(data) - position)
+    return records, len(data) - position
 
 
 def _record(line: bytes) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from amplifier._json import visible_text
 from ._page_data import page_data
 from ._trace import Trace
 
-__all__ = ["live_page", "live_policy", "write_page"]
+__all__ = ["live_page", "live_policy", "style_page", "write_page"]
 
 _STYLE: Final = files(__package__).joinpath("page_files", "trace.css").read_text(encoding="utf-8")
 _SCRIPT: Final = files(__package__).joinpath("page_files", "trace.js").read_text(encoding="utf-8")
@@ -46,14 +46,26 @@ def live_policy() -> str:
     return f"{_POLICY}; connect-src 'self'; frame-ancestors 'none'"
 
 
+def style_page(title: str, body: str) -> str:
+    """A page without scripts in the same style; both texts are HTML."""
+    policy = f"default-src 'none'; style-src {_hash(_STYLE)}; base-uri 'none'; form-action 'none'"
+    return f"""<!doctype html>
+<html lang="en"><head>{_head(title, policy)}</head><body class="plain">{body}</body></html>
+"""
+
+
+def _head(title: str, policy: str) -> str:
+    return f"""<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="referrer" content="no-referrer">
+<title>{title}</title><style>{_STYLE}</style>"""
+
+
 def _page(data: dict[str, Any], session_id: str, policy: str) -> str:
     # "<" would let the text end the element that holds the data.
     text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     title = escape(visible_text(session_id, multiline=False))
     return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="referrer" content="no-referrer">
-<title>{title}</title><style>{_STYLE}</style></head><body>
+<html lang="en"><head>{_head(title, policy)}</head><body>
 <header><h1 id="title">{title}</h1><p id="summary"></p><p id="state" role="status"></p><ul id="notes"></ul></header>
 <div id="slow"></div>
 <div id="tools"><label>Search <input id="search" type="search" aria-keyshortcuts="/"></label>

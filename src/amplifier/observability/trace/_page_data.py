@@ -11,7 +11,7 @@ from amplifier.events import PROVIDER_REQUEST
 from ._log_lines import LogEvent, UnreadLine
 from ._rows import Row
 from ._shown import duration
-from ._text import STATUS_WORDS, row_facts, row_title, summary
+from ._text import STATUS_WORDS, row_facts, row_title, write_summary
 from ._totals import self_seconds, slowest, totals
 from ._trace import Trace
 
@@ -36,7 +36,7 @@ def page_data(trace: Trace, *, after: int = 0) -> dict[str, Any]:
     own = self_seconds(trace)
     return {
         "title": _safe(f"Session {trace.session_id}"),
-        "summary": summary(totals(trace)),
+        "summary": write_summary(totals(trace)),
         "notes": [_safe(note) for note in trace.notes],
         "slowest": [[row.number, _safe(f"{row_title(row)} {duration(own[row.number])}")] for row in slowest(trace)],
         "revision": trace.revision,

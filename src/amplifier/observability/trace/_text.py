@@ -11,7 +11,7 @@ from ._shown import count, dollars, duration, number
 from ._totals import Totals, self_seconds, slowest, totals
 from ._trace import Trace
 
-__all__ = ["STATUS_WORDS", "row_facts", "row_title", "summary", "write_text"]
+__all__ = ["STATUS_WORDS", "row_facts", "row_title", "write_summary", "write_text"]
 
 STATUS_WORDS: dict[RowStatus, str] = {
     "": "",
@@ -31,7 +31,7 @@ def write_text(trace: Trace) -> str:
 
 def _lines(trace: Trace) -> Iterator[str]:
     yield _safe(f"session {trace.session_id}")
-    yield summary(totals(trace))
+    yield write_summary(totals(trace))
     for note in trace.notes:
         yield f"note: {_safe(note)}"
     slow = slowest(trace)
@@ -73,7 +73,7 @@ def row_facts(row: Row) -> list[str]:
     return [fact for fact in facts if fact]
 
 
-def summary(total: Totals) -> str:
+def write_summary(total: Totals) -> str:
     """A trace in one line."""
     facts = [
         count(total.turns, "turn"),
