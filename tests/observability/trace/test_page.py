@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,7 +79,7 @@ def fill(tab: Tab, text: str) -> None:
 def hostile_session() -> Trace:
     lines = [line("session:start", 0, session_id) for session_id in INJECTIONS]
     for number, text in enumerate(INJECTIONS):
-        about = {"tool_name": text, "tool_call_id": f"c{number}", "tool_input": {text: [text]}}
+        about: dict[str, Any] = {"tool_name": text, "tool_call_id": f"c{number}", "tool_input": {text: [text]}}
         lines += [
             line("execution:start", 1, prompt=text),
             line("tool:pre", 1, **about),
@@ -303,7 +304,7 @@ def test_a_comparison_fits_and_is_inert(tab, tmp_path, width):
 
 
 def test_payloads_of_a_page_are_bounded():
-    huge = {"a": "x" * 100_000, "b": ["y" * 3000] * 100}
+    huge: dict[str, Any] = {"a": "x" * 100_000, "b": ["y" * 3000] * 100}
     trace = read(*(line("user:notification", number, **huge) for number in range(20)))
     assert len(write_page(trace)) < 20 * 25_000 + 100_000
     assert "characters left out" in write_page(trace)

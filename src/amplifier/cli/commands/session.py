@@ -121,7 +121,9 @@ def show_session(session_id: str, full: bool, as_json: bool) -> None:
 
 @session.command("trace")
 @click.argument("session_id", metavar="[ID]", default="last", shell_complete=complete_session)
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="The file to write.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="The file to write; - for standard output."
+)
 @click.option("--open", "open_browser", is_flag=True, help="Open the page in the browser.")
 @click.option("--text", "as_text", is_flag=True, help="Print text instead of writing a page.")
 @click.option("--compare", "other_id", metavar="ID", shell_complete=complete_session, help="Compare with this session.")
@@ -159,10 +161,14 @@ def trace_session(
         found = compare(trace, read_trace(store, other.session_id))
         content = write_comparison_text(found) if as_text else write_comparison_page(found)
         name = f"{record.session_id[:100]}-{other.session_id[:100]}"
-    if as_text and output is None:
-        click.echo(content, nl=False)
+    if (as_text and output is None) or output == Path("-"):
+        if open_browser:
+            raise click.UsageError("--open needs a file; leave out --output -")
+        click.echo(content.encode(errors="backslashreplace"), nl=False)
         return Exit.OK
     path = Path(f"trace-{name}.html") if output is None else output
+    if path.exists() and not path.is_file():  # a device or a folder must not be replaced
+        raise CommandError(f"{path} is not a regular file; `-o -` writes to standard output")
     replace_file(path, content.encode(errors="backslashreplace"))
     click.echo(path)
     if open_browser and not webbrowser.open(path.absolute().as_uri()):

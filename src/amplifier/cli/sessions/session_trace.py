@@ -57,9 +57,10 @@ class SessionFollower:
     def _notes(self) -> list[str]:
         rows = self.trace.rows
         unread = sum(len(row.events) for row in rows if row.kind == "unread")
-        notes = [f"{unread} lines of the log cannot be read; search for: not read"] if unread else []
-        lines = (line for row in rows[:3] for line in row.events[:1])
-        first = min(lines, key=lambda line: line.number, default=None)
+        lines = "1 line" if unread == 1 else f"{unread} lines"
+        notes = [f"{lines} of the log cannot be read; search for: not read"] if unread else []
+        begun = (line for row in rows[:3] for line in row.events[:1])
+        first = min(begun, key=lambda line: line.number, default=None)
         is_cut = isinstance(first, LogEvent) and first.name not in _BEGINNINGS
         if is_cut and len(log_parts(self._store.folder(self._session_id) / EVENTS_FILE)) > 1:
             notes.append("the beginning of the log was removed when the log was rotated (`keep` of hooks-logging)")
