@@ -7,7 +7,7 @@
 #   make corpus       the kit on every corpus module       make docs         the manual: docs/_build/html
 #   make bench        against the published kernel         make bench-quick  the same in two minutes, less exact
 #   make format       format and sort imports with ruff    make parts        servers, a small model and a browser for tests
-#   make clean        remove everything that make built
+#   make screenshots  the pictures of the manual           make clean        remove everything that make built
 #
 # PYTHON=... selects the interpreter, ARGS=... is passed to pytest: make test ARGS="-k hooks -x". JOBS=0 runs one process.
 
@@ -30,7 +30,7 @@ PARALLEL := -n $(JOBS) --dist worksteal
 CODE := src tests docs $(wildcard benchmarks examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup parts run test test-slow test-long test-all check check-style check-format check-types check-imports check-prose format bench bench-quick bench-docs bench-instructions bench-record conformance corpus faults test-compat docs clean
+.PHONY: help setup parts run test test-slow test-long test-all check check-style check-format check-types check-imports check-prose format bench bench-quick bench-docs bench-instructions bench-record conformance corpus faults test-compat docs screenshots clean
 .DELETE_ON_ERROR:
 .PRECIOUS: .venv-3.%/.ready
 
@@ -169,6 +169,10 @@ bench-record: $(READY)
 docs: $(READY)
 	$(BIN)/python -m docs._generate
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --fresh-env --quiet docs docs/_build/html
+
+# The pictures of the trace page in docs/how-to/images.
+screenshots: parts
+	$(BIN)/python -m tests.observability.trace.screenshots
 
 clean:
 	rm -rf .venv .venv-* .amplifier .node .mcp-servers .models .browser .bubblewrap build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
