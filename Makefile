@@ -172,7 +172,7 @@ docs: $(READY)
 
 # The pictures of the trace page in docs/how-to/images.
 screenshots: parts
-	$(BIN)/python -m tests.observability.trace.screenshots
+	$(BIN)/python -m tests.tracing.screenshots
 
 clean:
 	rm -rf .venv .venv-* .amplifier .node .mcp-servers .models .browser .bubblewrap build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -16,11 +16,11 @@ import pytest
 
 from amplifier.cli import main
 from amplifier.cli.sessions.store import SessionRecord, SessionStore
-from amplifier.observability.trace import log_parts
+from amplifier.tracing import log_parts
 from tests._support.terminal import PATIENCE, command, environment
 from tests.cli._scripted_agent import write_plan
 from tests.cli.test_session import keep
-from tests.observability.trace._logs import small_session
+from tests.tracing._logs import small_session
 
 
 @pytest.fixture

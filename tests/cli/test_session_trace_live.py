@@ -20,7 +20,7 @@ from amplifier.cli.sessions.store import SessionRecord, SessionStore
 from tests._support.browser import Tab, open_tab
 from tests._support.terminal import PATIENCE, command, environment
 from tests.cli._scripted_agent import write_plan
-from tests.observability.trace._logs import small_session, turn
+from tests.tracing._logs import small_session, turn
 
 
 @attrs.frozen

@@ -19,8 +19,8 @@ from amplifier.errors import PlanError
 from amplifier.modules import hooks_logging
 from amplifier.modules.hooks_logging._log_file import EventFile
 from amplifier.modules.hooks_logging._rotation import Rotation
-from amplifier.observability.trace import LogFollower, log_parts
 from amplifier.testing import TestCoordinator
+from amplifier.tracing import LogFollower, log_parts
 from tests._support.tree import ROOT
 
 

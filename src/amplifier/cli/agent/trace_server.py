@@ -20,9 +20,9 @@ from amplifier.cli.core.backend import require_backend
 from amplifier.cli.core.exit_codes import Exit
 from amplifier.cli.sessions.session_trace import SessionFollower
 from amplifier.cli.sessions.store import RUNNING, SessionStore
-from amplifier.observability.trace import live_page, live_policy, page_data
 from amplifier.serve import run_server
 from amplifier.serve._guard import LOOPBACK_HOSTS, Guard
+from amplifier.tracing import live_page, live_policy, page_data
 
 from .signals import handled_signals
 

@@ -25,7 +25,7 @@ from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.tables import print_table
 from amplifier.errors import MissingExtraError
 from amplifier.modules.context_persistent import PersistentContext, PersistentOptions
-from amplifier.observability.trace import (
+from amplifier.tracing import (
     compare,
     totals,
     write_comparison_page,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from amplifier._json import visible_text
 from amplifier.events import SESSION_FORK, SESSION_RESUME, SESSION_START
-from amplifier.observability.trace import LogEvent, LogFollower, Trace, log_parts
+from amplifier.tracing import LogEvent, LogFollower, Trace, log_parts
 
 from .conversation_text import text_of_message
 from .store import EVENTS_FILE, SessionStore

@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from amplifier.observability.trace import Trace, write_page
+from amplifier.tracing import Trace, write_page
 from tests._support.browser import open_tab
 from tests._support.tree import ROOT
-from tests.observability.trace._logs import line, model_call, tool_call, turn
+from tests.tracing._logs import line, model_call, tool_call, turn
 
 FOLDER = ROOT / "docs" / "how-to" / "images"
 PICTURES = (("trace-light.png", "light", 1280, 560), ("trace-dark.png", "dark", 390, 700))

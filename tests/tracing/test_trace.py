@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amplifier.events import CATALOGUE
-from amplifier.observability.trace import Row, Trace, slowest, totals, write_text
-from tests.observability.trace._logs import line, model_call, small_session, tool_call, turn
+from amplifier.tracing import Row, Trace, slowest, totals, write_text
+from tests.tracing._logs import line, model_call, small_session, tool_call, turn
 
 
 def read(*lines: bytes, session_id: str = "s") -> Trace:

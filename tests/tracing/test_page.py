@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from amplifier.observability.trace import Trace, compare, write_comparison_page, write_page
+from amplifier.tracing import Trace, compare, write_comparison_page, write_page
 from tests._support.browser import Tab, open_tab
-from tests.observability.trace._logs import line, model_call, small_session, tool_call, turn
+from tests.tracing._logs import line, model_call, small_session, tool_call, turn
 
 INJECTIONS = (
     "</script><script>document.title='ran'</script>",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from amplifier.modules.hooks_logging._log_file import EventFile
 from amplifier.modules.hooks_logging._rotation import Rotation
-from amplifier.observability.trace import LogFollower, log_parts
+from amplifier.tracing import LogFollower, log_parts
 
 
 def test_parts_are_ordered_by_their_numbers_the_oldest_first(tmp_path):
