@@ -2,7 +2,7 @@
 "use strict";
 
 const HEIGHT = 26; // of a row, as in the style sheet
-const SPARE = 10; // rows that are drawn above and below the visible ones
+const SPARE = 20; // rows that are drawn above and below the visible ones
 const MOST_EVENTS = 50; // that the details show at once
 const POLL = 500; // milliseconds between two requests of a page that follows a session
 const KINDS = {
@@ -125,13 +125,35 @@ function arrange() {
 
 // ── the tree: only the rows in view are in the document ──
 
+let drawn = new Map(); // the elements of the rows in the document, by number
+let drawnFirst = 0, drawnLast = 0;
+
 function draw() {
-  const first = Math.max(0, Math.floor(tree.scrollTop / HEIGHT) - SPARE);
-  const last = Math.min(shown.length, Math.ceil((tree.scrollTop + tree.clientHeight) / HEIGHT) + SPARE);
-  const made = [];
-  for (let index = first; index < last; index++) made.push(drawRow(shown[index], index));
-  space.replaceChildren(...made);
-  if (chosen !== null && document.getElementById(`row-${chosen}`)) tree.setAttribute("aria-activedescendant", `row-${chosen}`);
+  drawn = new Map(); // something has changed: no element is used again
+  space.replaceChildren();
+  drawnFirst = drawnLast = 0;
+  drawScrolled();
+}
+
+function drawScrolled() {
+  const top = Math.floor(tree.scrollTop / HEIGHT), bottom = Math.ceil((tree.scrollTop + tree.clientHeight) / HEIGHT);
+  if (top >= drawnFirst && Math.min(bottom, shown.length) <= drawnLast) return;
+  drawnFirst = Math.max(0, top - SPARE);
+  drawnLast = Math.min(shown.length, bottom + SPARE);
+  const before = drawn;
+  drawn = new Map();
+  for (let index = drawnFirst; index < drawnLast; index++) {
+    const number = shown[index].row.n;
+    drawn.set(number, before.get(number) ?? drawRow(shown[index], index));
+    before.delete(number);
+  }
+  for (const left of before.values()) left.remove();
+  let place = space.firstChild;
+  for (const made of drawn.values()) {
+    if (made === place) place = place.nextSibling;
+    else space.insertBefore(made, place);
+  }
+  if (drawn.has(chosen)) tree.setAttribute("aria-activedescendant", `row-${chosen}`);
   else tree.removeAttribute("aria-activedescendant");
 }
 
@@ -178,11 +200,14 @@ function toggle(number) {
 function choose(index) {
   if (!shown.length) return;
   const place = Math.max(0, Math.min(shown.length - 1, index));
+  drawn.get(chosen)?.setAttribute("aria-selected", "false");
   chosen = shown[place].row.n;
   const top = place * HEIGHT;
   if (top < tree.scrollTop) tree.scrollTop = top;
   else if (top + HEIGHT > tree.scrollTop + tree.clientHeight) tree.scrollTop = top + HEIGHT - tree.clientHeight;
-  draw();
+  drawScrolled();
+  drawn.get(chosen)?.setAttribute("aria-selected", "true");
+  tree.setAttribute("aria-activedescendant", `row-${chosen}`);
   showDetails(rows[chosen]);
 }
 
@@ -261,8 +286,8 @@ document.addEventListener("keydown", (event) => {
     tree.focus();
   }
 });
-tree.addEventListener("scroll", draw);
-new ResizeObserver(draw).observe(tree);
+tree.addEventListener("scroll", drawScrolled, { passive: true });
+new ResizeObserver(drawScrolled).observe(tree);
 search.addEventListener("input", filter);
 element("problems").addEventListener("change", filter);
 element("open-all").addEventListener("click", () => { closed.clear(); arrange(); });
