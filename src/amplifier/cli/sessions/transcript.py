@@ -1,7 +1,8 @@
 """Reads the conversation that context-persistent stores, without locking it: another process may be writing it.
 
-A line is the CRC-32 of the JSON in 8 hex digits, a space, and the JSON; the first line describes the file. Reading ends at the
-first line with a wrong checksum, which in a file that is being written is the incomplete last one.
+A line is the CRC-32 of the rest in 8 hex digits, then, in conversations since version 2, its number and its link, then the JSON; the first
+line describes the file. Reading ends at the first line with a wrong checksum, which in a file that is being written is the
+incomplete last one, and at the first line whose number is not the next one: a line was dropped, doubled or moved.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def _read_records(path: Path) -> tuple[list[dict[str, Any]], int]:
     records: list[dict[str, Any]] = []
     position = 0
     while (end := data.find(b"\n", position)) >= 0:
-        record = _record(data[position:end])
+        record = _record(data[position:end], len(records) + 1)
         if record is None:
             break
         records.append(record)
@@ -72,12 +73,16 @@ def _read_records(path: Path) -> tuple[list[dict[str, Any]], int]:
     return records, len(data) - position
 
 
-def _record(line: bytes) -> dict[str, Any] | None:
-    checksum, _, body = line.partition(b" ")
+def _record(line: bytes, number: int) -> dict[str, Any] | None:
+    checksum, _, rest = line.partition(b" ")
     try:
-        if int(checksum, 16) != zlib.crc32(body):
+        if int(checksum, 16) != zlib.crc32(rest):
             return None
-        value = json.loads(body)
+        if not rest.startswith(b"{"):
+            given, _link, rest = rest.split(b" ", 2)
+            if int(given) != number:
+                return None
+        value = json.loads(rest)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
