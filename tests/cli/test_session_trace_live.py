@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,7 +63,7 @@ class Live:
 
 
 @contextmanager
-def following(backend: str, home: Path, cwd: Path, *words: str) -> Iterator[Live]:
+def following(backend: str, home: Path, cwd: Path, *words: str, browser: str = "false") -> Iterator[Live]:
     log = cwd / "live.log"
     with (
         log.open("w") as errors,
@@ -71,7 +73,7 @@ def following(backend: str, home: Path, cwd: Path, *words: str) -> Iterator[Live
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            env=environment(home),
+            env=environment(home, {"BROWSER": browser}),
             cwd=cwd,
         ) as process,
     ):
@@ -128,6 +130,24 @@ def test_rows_need_the_token_and_come_only_when_they_changed(backend, store, hom
             file.write(b"".join(new)[-20:])
         last = live.get(f"/changes?after={more['revision']}").json()
         assert [len(row["v"]) for row in last["rows"] if row["k"] == "turn"] == [3]
+
+
+def test_a_session_without_a_log_says_so_and_the_browser_is_opened_beside_the_server(backend, home, workdir):
+    SessionStore(home / "sessions").write(SessionRecord(session_id="s"))
+    browser = workdir / "browser"
+    browser.write_text(
+        f"#!/bin/sh\nprintf %s \"$1\" > '{workdir}/opened.new'\nmv opened.new opened\nexec cat '{workdir}/never'\n"
+    )
+    browser.chmod(0o755)
+    os.mkfifo(workdir / "never")  # a browser in the terminal does not return
+    with following(backend, home, workdir, "--open", browser=f"{browser} %s") as live:
+        shown = live.get("/changes").json()
+        assert (shown["rows"], shown["notes"][0][:37]) == ([], "nothing is in the event log yet; hook")
+        while not (workdir / "opened").exists():
+            time.sleep(0.01)  # another process makes it
+        assert (workdir / "opened").read_text() == f"{live.address}/#token={live.token}"
+        assert live.stop() == 130
+    (workdir / "never").open("w").close()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])

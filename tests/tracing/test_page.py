@@ -146,7 +146,7 @@ def test_rows_are_those_of_the_trace(tab, tmp_path):
     assert tab.evaluate(CHOSEN) == "tool bash"
     assert '"command": "ls"' in tab.evaluate("document.getElementById('details').innerText")
     events = tab.evaluate("[...document.querySelectorAll('#details h3')].map(each => each.textContent)")
-    assert events == ["tool:pre after 3.000 s, line 9", "tool:post after 3.500 s, line 10"]
+    assert events == ["tool:pre after 3.000 s, event 9", "tool:post after 3.500 s, event 10"]
 
 
 def test_the_page_is_used_with_the_keyboard_alone(tab, tmp_path):

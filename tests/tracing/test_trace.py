@@ -11,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amplifier.events import CATALOGUE
-from amplifier.tracing import Row, Trace, slowest, totals, write_text
+from amplifier.tracing import (
+    Row,
+    Trace,
+    compare,
+    page_data,
+    slowest,
+    totals,
+    write_comparison_text,
+    write_text,
+)
 from tests.tracing._logs import line, model_call, small_session, tool_call, turn
 
 
@@ -303,3 +312,5 @@ def test_any_mixture_of_lines_is_read_and_every_line_is_in_one_row(lines):
     assert total.seconds >= 0
     assert "\x1b" not in write_text(trace)
     assert all(row.seconds is None or row.seconds >= 0 for row in trace.rows)
+    json.dumps(page_data(trace), allow_nan=False, ensure_ascii=False).encode()
+    assert len(write_comparison_text(compare(trace, trace)).splitlines()) >= 14

@@ -84,7 +84,7 @@ def _payload(event: LogEvent, longest: int) -> str:
     if len(text) > longest:
         text = _dumps(truncate_values(data, max(100, longest // 8)))
     if len(text) > longest:
-        text = f"{text[:longest]}…\n[{len(text) - longest} characters left out; the log has all of them in this line]"
+        text = f"{text[:longest]}…\n[{len(text) - longest} characters left out; the log has all of them]"
     return visible_text(text)
 
 

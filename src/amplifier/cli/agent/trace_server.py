@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 import signal
 import socket
+import sys
+import threading
 import webbrowser
 from typing import Any
 
@@ -55,10 +57,16 @@ async def _serve(store: SessionStore, session_id: str, listening: socket.socket,
             group.start_soon(watch)
             print(f"Following session {session_id}: {address}\nCtrl-C ends it.", flush=True)
             if open_browser:
-                await anyio.to_thread.run_sync(webbrowser.open, address, abandon_on_cancel=True)
+                # A browser in the terminal returns when the user leaves it; the end of this process does not wait for that.
+                threading.Thread(target=_open_browser, args=(address,), name="open the browser", daemon=True).start()
             await run_server(app, listening, stop)
             group.cancel_scope.cancel()
     return Exit.OK if ended_by is signal.SIGTERM else 128 + ended_by
+
+
+def _open_browser(address: str) -> None:
+    if not webbrowser.open(address):
+        print("No browser could be started; open the address yourself.", file=sys.stderr, flush=True)
 
 
 class TraceApplication:
@@ -102,5 +110,8 @@ class TraceApplication:
 
     def _changes(self, after: int) -> dict[str, Any]:
         self._follower.update()
+        trace = self._follower.trace
+        if not trace.lines and not trace.notes:
+            trace.notes = ["nothing is in the event log yet; hooks-logging in the plan's hooks writes one"]
         running = self._store.record(self._session_id).status == RUNNING
-        return {**page_data(self._follower.trace, after=after), "running": running}
+        return {**page_data(trace, after=after), "running": running}

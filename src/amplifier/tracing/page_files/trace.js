@@ -240,9 +240,9 @@ function showDetails(row) {
 }
 
 function moreEvents(row, list, from) {
-  for (const [line, name, at, payload] of row.v.slice(from, from + MOST_EVENTS)) {
+  for (const [number, name, at, payload] of row.v.slice(from, from + MOST_EVENTS)) {
     const when = at === null ? "" : ` after ${(at - begin).toFixed(3)} s`;
-    list.append(make("h3", "", `${name}${when}, line ${line}`));
+    list.append(make("h3", "", `${name}${when}, event ${number}`));
     if (payload) list.append(make("pre", "", payload));
   }
   if (row.v.length > from + MOST_EVENTS) {
