@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier.events import CATALOGUE
+from amplifier.events import CATALOGUE, TRACE_ROLES
 from amplifier.tracing import (
     Row,
     Trace,
@@ -252,6 +252,24 @@ def test_text_has_nothing_that_a_terminal_obeys():
     trace = read(line("tool:pre", **about), b"\x1b[31m\n")
     trace.notes.append("\x1b[2J")
     assert "\x1b" not in write_text(trace)
+
+
+KINDS = {
+    "invoke_agent": {"turn"},
+    "chat": {"model"},
+    "execute_tool": {"tool"},
+    "none": {"model"},
+    "event": {"event", "approval", "hook", "cancel"},
+    "session": {"session", "event", "cancel"},
+}
+
+
+@pytest.mark.parametrize("name", sorted(CATALOGUE))
+def test_every_event_of_the_catalogue_becomes_the_row_of_its_role(name):
+    begun = [line("session:start"), line("execution:start", 1), line("provider:request", 2)]
+    trace = read(*begun, line(name, 3, tool_name="bash", tool_call_id="c1"))
+    (row,) = [row for row in trace.rows if row.events[-1].number == 4]
+    assert row.kind in KINDS[TRACE_ROLES[name]]
 
 
 names = st.sampled_from(sorted(CATALOGUE)) | st.text(max_size=20)
