@@ -7,8 +7,8 @@
 #   make corpus       the kit on every corpus module       make docs         the manual: docs/_build/html
 #   make bench        against the published kernel         make bench-quick  the same in two minutes, less exact
 #   make format       format and sort imports with ruff    make parts        servers, a small model and a browser for tests
-#   make release      wheel, sdist and list of dependencies  make lock       the versions that CI installs
-#   make audit        known vulnerabilities of those versions
+#   make release      wheel, sdist, list of dependencies   make lock         the versions that CI installs
+#   make audit        their known vulnerabilities          make screenshots  the pictures of the manual
 #   make clean        remove everything that make built
 #
 # PYTHON=... selects the interpreter, ARGS=... is passed to pytest: make test ARGS="-k hooks -x". JOBS=0 runs one process.
@@ -34,7 +34,7 @@ PARALLEL := -n $(JOBS) --dist worksteal
 CODE := src tests docs $(wildcard benchmarks examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup parts run test test-slow test-long test-all check check-style check-format check-types check-imports check-prose format bench bench-quick bench-docs bench-instructions bench-record conformance corpus faults test-compat docs lock release audit clean
+.PHONY: help setup parts run test test-slow test-long test-all check check-style check-format check-types check-imports check-prose format bench bench-quick bench-docs bench-instructions bench-record conformance corpus faults test-compat docs screenshots lock release audit clean
 .DELETE_ON_ERROR:
 .PRECIOUS: .venv-3.%/.ready
 
@@ -173,6 +173,10 @@ bench-record: $(READY)
 docs: $(READY)
 	$(BIN)/python -m docs._generate
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --fresh-env --quiet docs docs/_build/html
+
+# The pictures of the trace page in docs/how-to/images.
+screenshots: parts
+	$(BIN)/python -m tests.tracing.screenshots
 
 # Versions for CI: the newest that satisfy every extra and group, for all Pythons. Run it after a change of the dependencies.
 lock: .venv-release/.ready

@@ -50,6 +50,7 @@ API_PAGES = {
     "amplifier.conformance.page": "conformance-page",
     "amplifier.event_payloads": "event-payloads",
     "amplifier.observability": "observability",
+    "amplifier.tracing": "tracing",
     "amplifier.mcp": "mcp",
     "amplifier.acp": "acp",
     "amplifier.serve": "serve",

@@ -11,7 +11,7 @@ from amplifier._json import redact_text, visible_text
 from amplifier.cli.core.error_messages import error_message
 from amplifier.cli.core.exit_codes import CommandError, OutputLostError
 from amplifier.cli.core.turn_record import Outcome, TurnRecord
-from amplifier.cli.sessions.store import RUNNING, SessionRecord, SessionStore, now
+from amplifier.cli.sessions.store import EVENTS_FILE, RUNNING, SessionRecord, SessionStore, now
 from amplifier.cli.sessions.transcript import FILE_NAME
 from amplifier.cli.sessions.turn_plan import remove_turn_plan, write_turn_plan
 from amplifier.cli.terminal.display import Display
@@ -20,7 +20,7 @@ from amplifier.errors import ExecutionCancelled, NoUnfinishedTurnError
 from amplifier.events import TURN_RESUMED
 from amplifier.kernel import AmplifierSession
 
-from .default_plan import EVENTS_FILE, OFFLINE_PROVIDER
+from .default_plan import OFFLINE_PROVIDER
 from .module_failures import check_failures, failure_reason, list_failures
 from .signals import SignalHandler
 
