@@ -14,6 +14,7 @@ Layout, to be read top to bottom; an import may only point down:
     observability            what every task of a process is doing
     mcp                      an agent as an MCP server
     kernel                   the mechanism: session, coordinator, hooks, cancellation
+    budget                   limits for tokens, cost, calls and time
     loading · plan           from module id to mount function · from dict to mount plan
     contracts                what a module must be and what it may expect
     models                   values that cross a boundary; stable JSON
@@ -35,6 +36,8 @@ from amplifier.errors import (
     AccessDeniedError,
     AmplifierError,
     AuthenticationError,
+    BudgetError,
+    BudgetExceeded,
     ConfigurationError,
     ContentFilterError,
     ContextLengthError,
@@ -124,6 +127,8 @@ __all__ = [
     "ApprovalRequest",
     "ApprovalResponse",
     "AuthenticationError",
+    "BudgetError",
+    "BudgetExceeded",
     "CancellationState",
     "CancellationToken",
     "ChatRequest",

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 
 from amplifier.contracts import Hooks, Provider
-from amplifier.errors import ContractError, LLMError, LLMTimeoutError, ProviderUnavailableError
+from amplifier.errors import BudgetError, ContractError, LLMError, LLMTimeoutError, ProviderUnavailableError
 from amplifier.events import (
     CONTENT_BLOCK_DELTA,
     CONTENT_BLOCK_END,
@@ -86,6 +86,8 @@ class ProviderCaller:
                     },
                 )
                 await anyio.sleep(delay)
+            except BudgetError:  # the provider was not called
+                raise
             except Exception as exc:
                 await self._emit_error(exc)
                 raise

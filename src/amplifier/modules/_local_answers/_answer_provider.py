@@ -9,6 +9,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
+from decimal import Decimal
 from typing import Any, ClassVar
 
 import anyio
@@ -107,6 +108,10 @@ class LocalAnswerProvider(ABC):
                 capabilities=list(self._capabilities),
             )
         ]
+
+    def estimate_cost(self, request: ChatRequest, **kwargs: Any) -> Decimal | None:
+        """Answers that are made in this process cost nothing."""
+        return Decimal(0)
 
     async def complete(self, request: ChatRequest, **kwargs: Any) -> ChatResponse:
         """Collect the stream.
