@@ -24,7 +24,7 @@ from amplifier.models import (
     Usage,
 )
 
-INPUT = 100
+INPUT = 10
 """Input tokens that a `Model` reports for every call; a request has more by the budget's estimate."""
 
 _ids = itertools.count(1)

@@ -13,6 +13,8 @@ BYTES_PER_TOKEN = 3
 """Of JSON text in UTF-8. English prose has four or five, program text three to four, and most other languages about three."""
 _PICTURE_TOKENS = 5_000
 """More than the large services count for one picture at its largest size."""
+_REQUEST_TOKENS, _TOOLS_TOKENS = 16, 700
+"""What services add to every request, and to one with tools, for which they have instructions of their own."""
 _PARTS = ("messages", "tools", "response_format")
 
 
@@ -31,12 +33,29 @@ def request_tokens(request: Any) -> int:
             return None
         return {key: without_pictures(item) for key, item in value.items()}
 
+    added = _REQUEST_TOKENS + (_TOOLS_TOKENS if getattr(request, "tools", None) else 0)
     try:
         plain = to_dict(request)
         size = len(orjson.dumps(without_pictures({part: plain.get(part) for part in _PARTS})))
     except Exception:  # noqa: BLE001 — a request of a third-party loop may hold anything; its text is the larger estimate
         size = len(repr(request).encode("utf-8", "replace"))
-    return math.ceil(size / BYTES_PER_TOKEN) + pictures * _PICTURE_TOKENS
+    return added + math.ceil(size / BYTES_PER_TOKEN) + pictures * _PICTURE_TOKENS
+
+
+class Density:
+    """How many times more tokens the input of a provider's latest call had than was estimated; text may be denser than expected."""
+
+    def __init__(self) -> None:
+        self._factor = 1.0
+
+    def applied(self, estimate: int) -> int:
+        """An estimate for the next call."""
+        return math.ceil(estimate * self._factor)
+
+    def learn(self, estimate: int, reported: int) -> None:
+        """Compare an estimate, in which the factor is included, with what the provider reports."""
+        if estimate > 0:
+            self._factor = max(1.0, self._factor * reported / estimate)
 
 
 def text_tokens(text: str) -> int:

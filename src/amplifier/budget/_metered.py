@@ -9,7 +9,7 @@ from decimal import Decimal
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, final
 
-from ._estimate import request_tokens
+from ._estimate import Density, request_tokens
 from ._reservation import ModelCall, Reservation
 
 if TYPE_CHECKING:  # which makes the meters
@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # which makes the meters
 
 _OUTPUT_LIMITS = ("max_tokens", "max_output_tokens")
 """Keywords by which callers limit the output, the first one taking precedence."""
-_OWN = frozenset({"__wrapped__", "meter_of_session", "execute", "complete", "stream"})
+_OWN = frozenset({"__wrapped__", "meter_of_session", "_density", "execute", "complete", "stream"})
 
 
 class _Metered:
@@ -70,6 +70,10 @@ class MeteredTool(_Metered):
 @final
 class MeteredProvider(_Metered):
     """A provider whose calls have to fit into the budget."""
+
+    def __init__(self, inner: Any, meter: SessionMeter) -> None:
+        super().__init__(inner, meter)
+        self._density = Density()
 
     def get_info(self) -> Any:
         """That of the provider inside."""
@@ -124,9 +128,10 @@ class MeteredProvider(_Metered):
             ModelCall(
                 provider=str(self.name),
                 model=str(model or ""),
-                input_tokens=request_tokens(request) if meter.limits_size else 0,
+                input_tokens=self._density.applied(request_tokens(request)) if meter.limits_size else 0,
                 output_tokens=output,
                 estimate_cost=estimate_cost,
+                density=self._density,
             )
         )
 

@@ -14,7 +14,7 @@ from amplifier.errors import BudgetError
 from amplifier.plan import BudgetLimits
 
 from ._budget import Budget
-from ._estimate import content_tokens, text_tokens
+from ._estimate import Density, content_tokens, text_tokens
 
 UNLIMITED = 2**20
 """Output tokens that are held for a call for which no one knows a limit: more than any model returns."""
@@ -30,6 +30,7 @@ class ModelCall:
         model: The name of the model, as far as it is known.
         input_tokens: An estimate.
         output_tokens: The most that it may return; None if no one has said so.
+        density: Corrects the estimates of the calls after this one.
         estimate_cost: The provider's own estimate in US dollars for an input and an output; None if it knows no price.
     """
 
@@ -37,6 +38,7 @@ class ModelCall:
     model: str
     input_tokens: int
     output_tokens: int | None
+    density: Density
     estimate_cost: Callable[[int, int], Decimal | None]
 
     def price(self, limits: BudgetLimits, input_tokens: int, output_tokens: int) -> Decimal | None:
@@ -142,6 +144,8 @@ class Reservation:
         if asked + answered == 0:  # nothing is reported: services of the OpenAI wire may leave it out
             asked, answered = self.call.input_tokens, content_tokens(response)
             usage = None
+        else:
+            self.call.density.learn(self.call.input_tokens, asked)
         cost = getattr(usage, "cost_usd", None)
         self._close(asked, answered, cost if isinstance(cost, Decimal) else None)
 
