@@ -77,9 +77,13 @@ async def test_model_is_not_called_when_its_worst_case_does_not_fit(what):
     model = Model()
     limit = {"tokens": 200, "cost": "0.200"}[what]
     async with agent(model, budget={what: limit}) as session:
-        with pytest.raises(BudgetExceeded) as caught:
+
+        async def ask_again_and_again():
             for _ in range(10):
                 await session.execute("hello")
+
+        with pytest.raises(BudgetExceeded) as caught:
+            await ask_again_and_again()
         assert caught.value.what == what
         assert 1 <= len(model.requests) < 9
         assert model.spent <= 200
@@ -179,9 +183,13 @@ async def test_estimates_follow_what_the_provider_reports():
 
     model = Dense()
     async with agent(model, budget={"tokens": 50_000}) as session:
-        with pytest.raises(BudgetExceeded):
+
+        async def ask_again_and_again():
             while True:
                 await session.execute("hello " * 20)
+
+        with pytest.raises(BudgetExceeded):
+            await ask_again_and_again()
         assert len(model.requests) > 3
         assert session.budget.used.tokens <= 50_000
 
@@ -244,9 +252,7 @@ async def test_stream_without_a_block_around_it_is_counted_and_may_be_left():
         return "done"
 
     model.stream = _BareStream
-    session = small_agent(
-        body, providers={"provider-model": mounting(model)}, session={"budget": {"tokens": 5_000}}
-    )
+    session = small_agent(body, providers={"provider-model": mounting(model)}, session={"budget": {"tokens": 5_000}})
     async with session:
         assert await session.execute("hello") == "done"
         assert session.budget.used.model_calls == 30
@@ -336,7 +342,9 @@ class Priceless(Model):
 async def test_unknown_price_is_refused_before_the_first_call():
     model = Priceless()
     async with agent(model, budget={"cost": 1}) as session:
-        with pytest.raises(BudgetError, match=r"price of model 'small' of provider 'model'.*session\.budget\.prices") as caught:
+        with pytest.raises(
+            BudgetError, match=r"price of model 'small' of provider 'model'.*session\.budget\.prices"
+        ) as caught:
             await session.execute("hello")
         assert not isinstance(caught.value, BudgetExceeded)
         assert model.requests == []
@@ -464,4 +472,9 @@ async def test_alias_refuses_a_budget_that_it_would_not_keep():
 def test_error_survives_pickling():
     error = BudgetExceeded("no", what="cost", limit=Decimal("0.5"), used=Decimal("0.4"), requested=Decimal("0.2"))
     copied = pickle.loads(pickle.dumps(error))
-    assert (copied.what, copied.limit, copied.used, copied.requested) == ("cost", error.limit, error.used, error.requested)
+    assert (copied.what, copied.limit, copied.used, copied.requested) == (
+        "cost",
+        error.limit,
+        error.used,
+        error.requested,
+    )

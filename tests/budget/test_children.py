@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
-import os
 from collections import Counter
 from decimal import Decimal
 from typing import Any
@@ -149,9 +149,7 @@ class ServiceModel(Model):
         response = self._response(request, Answer(calls=children, tokens=call.tokens))
         answered = response.usage.output_tokens
         cost = Decimal(asked + answered) / 1000
-        response.usage = Usage(
-            input_tokens=asked, output_tokens=answered, total_tokens=asked + answered, cost_usd=cost
-        )
+        response.usage = Usage(input_tokens=asked, output_tokens=answered, total_tokens=asked + answered, cost_usd=cost)
         service.note(key, service.spent, asked + answered)
         return response
 
@@ -203,10 +201,8 @@ class World:
 
     async def scenario(self) -> None:
         async with self.root:
-            try:
+            with contextlib.suppress(BudgetError, LLMError):
                 await self.run(self.root, self.key)
-            except (BudgetError, LLMError):
-                pass
 
 
 def check_books(world: World, *, was_cancelled: bool) -> None:
@@ -225,14 +221,29 @@ def check_books(world: World, *, was_cancelled: bool) -> None:
         assert root.used.model_calls == world.service.model_calls[world.key] or was_cancelled
 
 
-@pytest.mark.virtual_time
-@settings(max_examples=int(os.environ.get("EX","500")))
-@given(tree=TREES, stop_after=st.none() | st.sampled_from([0.0, 0.5, 1.5, 2.0, 4.0]))
-async def test_no_limit_is_passed_over_random_trees(tree, stop_after):
+STOPS = st.none() | st.sampled_from([0.0, 0.5, 1.5, 2.0, 4.0])
+
+
+async def run_tree(tree: Node, stop_after: float | None) -> None:
     world = World(tree)
     with anyio.fail_after(1_500), anyio.move_on_after(stop_after) as scope:
         await world.scenario()
     check_books(world, was_cancelled=scope.cancelled_caught)
+
+
+@pytest.mark.virtual_time
+@given(tree=TREES, stop_after=STOPS)
+async def test_no_limit_is_passed_over_random_trees(tree, stop_after):
+    await run_tree(tree, stop_after)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.virtual_time
+@settings(max_examples=1_000)
+@given(tree=TREES, stop_after=STOPS)
+async def test_no_limit_is_passed_over_a_thousand_random_trees(tree, stop_after):
+    await run_tree(tree, stop_after)
 
 
 # ── single cases ─────────────────────────────────────────────────────────────────────────────────
@@ -279,7 +290,9 @@ async def test_children_share_the_budget_of_the_root():
 @pytest.mark.virtual_time
 async def test_calls_that_do_not_fit_beside_others_wait_for_them():
     model, work, outcomes = spawning(3)
-    async with agent(model, work, budget={"tokens": 4_000}) as session:  # one worst case of 1,000 fits, and no three of them
+    async with agent(
+        model, work, budget={"tokens": 4_000}
+    ) as session:  # one worst case of 1,000 fits, and no three of them
         work.sessions.append(session)
         began = anyio.current_time()
         assert await session.execute("hello") == "done"

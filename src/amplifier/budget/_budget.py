@@ -180,9 +180,9 @@ class Budget:
         unit = {"cost": f" {self._limits.currency}", "seconds": " s"}.get(what, "")
         needs = "" if what == "seconds" else f", and the next call needs at least {_shown(requested)}{unit}"
         return BudgetExceeded(
-            f"the budget of session {self._session_id!r} for {what.replace('_', ' ')} is used up: {_shown(used)} of "
-            f"{_shown(limit)}{unit} {'are' if what != 'cost' else 'is'} used{needs}; raise it with "
-            f"session.budget.set_limits({what}=...), or begin a session with a larger session.budget.{what} in its plan",
+            f"the budget of session {self._session_id!r} for {what.replace('_', ' ')} "
+            f"{'is used up' if used >= limit else 'does not suffice'}: {_shown(used)} of {_shown(limit)}{unit} used{needs}; raise it "
+            f"with session.budget.set_limits({what}=...), or begin a session with a larger session.budget.{what} in its plan",
             what=what,
             limit=limit,
             used=used,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any, Final
 
 import attrs
@@ -79,11 +79,10 @@ def _read(key: str, value: Any, path: str, report: Report) -> Any:
 
 def _amount(value: Any, path: str, expected: str, report: Report) -> Decimal | None:
     """Money as a number or as text; through text, because 0.1 has no exact binary form."""
-    if type(value) in (int, float, Decimal) or (type(value) is str and _AMOUNT.fullmatch(value)):
-        try:
-            amount = Decimal(str(value))
-        except InvalidOperation:  # an integer of thousands of digits
-            amount = Decimal(-1)
+    if type(value) is int and 0 <= value <= _MOST:
+        return Decimal(value)
+    if type(value) in (float, Decimal) or (type(value) is str and _AMOUNT.fullmatch(value)):
+        amount = Decimal(str(value))
         if amount.is_finite() and 0 <= amount <= _MOST:
             return amount
     report(path, f"expected {expected}, such as 0.5 or '0.50'; got {show(value)}")
