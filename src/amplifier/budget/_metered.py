@@ -7,13 +7,11 @@ import threading
 from collections.abc import AsyncIterator
 from decimal import Decimal
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import Any, Self, final
 
+from ._call_meter import CallMeter
 from ._estimate import Density, request_tokens
 from ._reservation import ModelCall, Reservation
-
-if TYPE_CHECKING:  # which makes the meters
-    from ._session_meter import SessionMeter
 
 _OUTPUT_LIMITS = ("max_tokens", "max_output_tokens")
 """Keywords by which callers limit the output, the first one taking precedence."""
@@ -23,7 +21,7 @@ _OWN = frozenset({"__wrapped__", "meter_of_session", "_density", "execute", "com
 class _Metered:
     """What both have in common."""
 
-    def __init__(self, inner: Any, meter: SessionMeter) -> None:
+    def __init__(self, inner: Any, meter: CallMeter) -> None:
         self.__wrapped__ = inner
         self.meter_of_session = meter
 
@@ -71,7 +69,7 @@ class MeteredTool(_Metered):
 class MeteredProvider(_Metered):
     """A provider whose calls have to fit into the budget."""
 
-    def __init__(self, inner: Any, meter: SessionMeter) -> None:
+    def __init__(self, inner: Any, meter: CallMeter) -> None:
         super().__init__(inner, meter)
         self._density = Density()
 
