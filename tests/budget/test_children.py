@@ -100,7 +100,7 @@ class Service:
         for each in self.chain(key):
             given = self.nodes[each].limits or {}
             most = self.spent[each] + self.at_most[each]
-            amounts = {
+            amounts: dict[str, Any] = {
                 "tokens": most,
                 "cost": Decimal(most) / 1000,
                 "model_calls": self.model_calls[each],
@@ -212,7 +212,7 @@ def check_books(world: World, *, was_cancelled: bool) -> None:
         budget = session.budget
         if budget is None:
             continue
-        assert (budget._held_tokens, budget._held_cost) == (0, 0), budget
+        assert (budget._held_tokens, budget._held_cost) == (0, Decimal(0)), budget
         assert budget._running_turns == 0
     root = world.root.budget
     if root is not None:
@@ -249,8 +249,10 @@ async def test_no_limit_is_passed_over_a_thousand_random_trees(tree, stop_after)
 # ── single cases ─────────────────────────────────────────────────────────────────────────────────
 
 
-def spawning(count: int, overlay: dict[str, Any] | None = None) -> tuple[Model, Work, list[Any]]:
-    """A model that runs so many children at the same time, each of which answers at once."""
+def spawning(
+    count: int, overlay: dict[str, Any] | None = None
+) -> tuple[Model, Work, list[AmplifierSession], list[Any]]:
+    """A model that runs so many children of the first session in the list at the same time, and their outcomes."""
     outcomes: list[Any] = []
     sessions: list[AmplifierSession] = []
 
@@ -269,16 +271,14 @@ def spawning(count: int, overlay: dict[str, Any] | None = None) -> tuple[Model, 
             except BudgetExceeded as error:
                 outcomes.append(error)
 
-    work = Work("spawn", spawn)
-    work.sessions = sessions  # type: ignore[attr-defined]
-    return Model(script), work, outcomes
+    return Model(script), Work("spawn", spawn), sessions, outcomes
 
 
 @pytest.mark.virtual_time
 async def test_children_share_the_budget_of_the_root():
-    model, work, outcomes = spawning(5)
+    model, work, sessions, outcomes = spawning(5)
     async with agent(model, work, budget={"model_calls": 3}) as session:
-        work.sessions.append(session)
+        sessions.append(session)
         with pytest.raises(BudgetExceeded):
             await session.execute("hello")
         refused = [outcome for outcome in outcomes if isinstance(outcome, BudgetExceeded)]
@@ -289,11 +289,11 @@ async def test_children_share_the_budget_of_the_root():
 
 @pytest.mark.virtual_time
 async def test_calls_that_do_not_fit_beside_others_wait_for_them():
-    model, work, outcomes = spawning(3)
+    model, work, sessions, outcomes = spawning(3)
     async with agent(
         model, work, budget={"tokens": 4_000}
     ) as session:  # one worst case of 1,000 fits, and no three of them
-        work.sessions.append(session)
+        sessions.append(session)
         began = anyio.current_time()
         assert await session.execute("hello") == "done"
         assert outcomes == ["done"] * 3
@@ -303,10 +303,10 @@ async def test_calls_that_do_not_fit_beside_others_wait_for_them():
 
 @pytest.mark.virtual_time
 async def test_tighter_budget_of_a_child_wins_and_the_parent_goes_on():
-    model, work, outcomes = spawning(1, {"session": {"budget": {"model_calls": 0}}})
+    model, work, sessions, outcomes = spawning(1, {"session": {"budget": {"model_calls": 0}}})
     async with agent(model, work, budget={"model_calls": 10}) as session:
         events = heard(session, "budget:exceeded")
-        work.sessions.append(session)
+        sessions.append(session)
         assert await session.execute("hello") == "done"
         [error] = outcomes
         assert error.session_id != session.session_id
