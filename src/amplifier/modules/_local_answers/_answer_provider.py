@@ -198,7 +198,8 @@ class LocalAnswerProvider(ABC):
 
 def _chunks_of(answer: Answer) -> Iterator[StreamChunk]:
     for index, block in enumerate(answer.response.content):
-        yield StreamChunk(kind="block_start", index=index, block_type=block.type)
+        tool = block.name if isinstance(block, ToolCallBlock) else None
+        yield StreamChunk(kind="block_start", index=index, block_type=block.type, tool_name=tool)
         for piece in answer.pieces.get(index) or pieces_of(_text_of(block)):
             yield StreamChunk(kind="block_delta", index=index, block_type=block.type, text=piece)
         yield StreamChunk(kind="block_end", index=index, block_type=block.type, block=block)
