@@ -40,6 +40,7 @@ API_PAGES = {
     "amplifier.models": "models",
     "amplifier.contracts": "contracts",
     "amplifier.answers": "answers",
+    "amplifier.budget": "budget",
     "amplifier.plan": "plan",
     "amplifier.loading": "loading",
     "amplifier.testing": "testing",

@@ -42,6 +42,7 @@ _TYPES = {
     "iteration": "int",
     "length": "int",
     "level": "str",
+    "limit": "float | str",
     "max_retries": "int",
     "message": "str",
     "message_count": "int",
@@ -64,9 +65,11 @@ _TYPES = {
     "raw": "Any",
     "reason": "str | None",
     "reason_code": "str",
+    "refused_session_id": "str",
     "remembered": "bool",
     "repair_count": "int",
     "repairs": "list[Any]",
+    "requested": "float | str",
     "response": "Any",
     "response_preview": "str",
     "result": "Any",
@@ -74,6 +77,7 @@ _TYPES = {
     "risk_level": "str",
     "running_tools": "list[str]",
     "seconds": "float",
+    "share": "float",
     "source": "str",
     "state": 'Literal["graceful", "immediate"]',
     "status": "str",
@@ -90,7 +94,9 @@ _TYPES = {
     "total_blocks": "int",
     "turn_count": "int",
     "usage": "dict[str, Any] | None",
+    "used": "float | str",
     "was_immediate": "bool",
+    "what": "str",
 }
 """The type of each payload key. ``Any`` where emitters differ: loops of different authors describe a response differently."""
 

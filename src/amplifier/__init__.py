@@ -15,6 +15,7 @@ Layout, to be read top to bottom; an import may only point down:
     tracing                  what a session did: from its event log to text and pages
     mcp                      an agent as an MCP server
     kernel                   the mechanism: session, coordinator, hooks, cancellation
+    budget                   limits for tokens, cost, calls and time
     loading · plan           from module id to mount function · from dict to mount plan
     contracts                what a module must be and what it may expect
     models                   values that cross a boundary; stable JSON
@@ -36,6 +37,8 @@ from amplifier.errors import (
     AccessDeniedError,
     AmplifierError,
     AuthenticationError,
+    BudgetError,
+    BudgetExceeded,
     ConfigurationError,
     ContentFilterError,
     ContextLengthError,
@@ -125,6 +128,8 @@ __all__ = [
     "ApprovalRequest",
     "ApprovalResponse",
     "AuthenticationError",
+    "BudgetError",
+    "BudgetExceeded",
     "CancellationState",
     "CancellationToken",
     "ChatRequest",

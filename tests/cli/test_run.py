@@ -582,3 +582,38 @@ def test_a_context_without_a_file_runs_too(home, workdir, tmp_path):
     plan = str(write_plan(folder, context="context-simple"))
     shown = json_of(run_cli("run", "say x", "--output-format", "json", "--plan", plan, home=home, cwd=workdir))
     assert (shown["status"], shown["files"]) == ("success", {})
+
+
+# ── budgets ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_used_budget_is_shown(backend, home, workdir):
+    words = ("run", "hello", "-p", "offline", "--max-cost", "0.50", "--max-total-tokens", "100000")
+    finished = run_cli(*words, "--backend", backend, home=home, cwd=workdir)
+    assert finished.returncode == 0
+    [line] = [line for line in finished.stderr.splitlines() if line.startswith("budget ")]
+    assert line.endswith("of 100,000 tokens, 0 of 0.5 USD used")
+
+
+def test_budget_that_does_not_suffice_has_an_exit_code_of_its_own(backend, home, workdir):
+    words = ("run", "hello", "-p", "offline", "--max-total-tokens", "50", "--output-format", "json")
+    finished = run_cli(*words, "--backend", backend, home=home, cwd=workdir)
+    shown = json_of(finished)
+    assert (finished.returncode, shown["exit_code"]) == (3, 3)
+    assert (shown["status"], shown["error_type"], shown["response"]) == ("error", "BudgetExceeded", None)
+    assert shown["budget"] == {"used": {"tokens": 0}, "limits": {"tokens": 50}, "currency": "USD"}
+    assert "does not suffice: tokens 0 of 50 used" in shown["error"]
+    assert "--max-total-tokens" in shown["error"]
+    assert finished.stderr.count("amplifier: ") == 1
+
+
+def test_cost_of_a_model_without_a_price_is_refused(home, workdir, plan):
+    finished = run_cli("run", "say hello", "--plan", plan, "--max-cost", "0.50", home=home, cwd=workdir)
+    assert (finished.returncode, finished.stdout) == (1, "")
+    assert "session.budget.prices" in finished.stderr
+
+
+def test_negative_budget_is_a_usage_error(home, workdir):
+    finished = run_cli("run", "hello", "-p", "offline", "--max-cost", "-1", home=home, cwd=workdir)
+    assert finished.returncode == 2
+    assert "--max-cost" in finished.stderr

@@ -163,3 +163,22 @@ class CleanupFailedPayload(EventPayload, total=False):
     error_type: str
     abandoned: bool
     seconds: float
+
+
+class BudgetWarningPayload(EventPayload, total=False):
+    """``budget:warning``: Once per limit of session.budget, when the share warn_at of it is used; in the session whose limit it is."""
+
+    what: str
+    limit: float | str
+    used: float | str
+    share: float
+
+
+class BudgetExceededPayload(EventPayload, total=False):
+    """``budget:exceeded``: A call did not fit into session.budget and was refused; the turn of refused_session_id ends with BudgetExceeded."""
+
+    what: str
+    limit: float | str
+    used: float | str
+    requested: float | str
+    refused_session_id: str

@@ -17,7 +17,7 @@ from amplifier.cli.sessions.turn_plan import remove_turn_plan, write_turn_plan
 from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.log_output import LogNotices
 from amplifier.errors import ExecutionCancelled, NoUnfinishedTurnError
-from amplifier.events import TURN_RESUMED
+from amplifier.events import BUDGET_WARNING, TURN_RESUMED
 from amplifier.kernel import AmplifierSession
 
 from .default_plan import OFFLINE_PROVIDER
@@ -118,6 +118,8 @@ class TerminalAgent:
                         self.latest.add(event)
                         if event.name == TURN_RESUMED:
                             self.display.notice(_resumed_message(event.data))
+                        elif event.name == BUDGET_WARNING:
+                            self.display.notice(_warning_message(event.data), "warning")
                         self.display.show(event, self.latest)
                 response = events.result
             was_stopped = self.session.status.status == "cancelled"
@@ -168,6 +170,11 @@ class TerminalAgent:
         folder = self.store.folder(self.session.session_id)
         paths = {"transcript": folder / FILE_NAME, "events": folder / EVENTS_FILE}
         return {name: str(path) for name, path in paths.items() if path.exists()}
+
+
+def _warning_message(data: Mapping[str, Any]) -> str:
+    what = str(data.get("what")).replace("_", " ")
+    return visible_text(f"budget: {what} {data.get('used')} of {data.get('limit')} used", multiline=False)
 
 
 def _resumed_message(data: Mapping[str, Any]) -> str:
