@@ -9,6 +9,7 @@
     --silent               answer nothing
     --version=V            state this protocol version
     --tools=JSON           list these tools beside the others
+    --first-tools=JSON     list these before the others, as they are
     --exit                 end at once with exit code 3
     --name=N               the server's name
 
@@ -27,6 +28,8 @@ import time
 from typing import Any
 
 OPTIONS = {word.partition("=")[0]: word.partition("=")[2] for word in sys.argv[1:]}
+
+FIRST_TOOLS = json.loads(OPTIONS.get("--first-tools", "[]"))
 
 TEXT = {
     "type": "object",
@@ -118,7 +121,7 @@ class Server:
 
     def _answer(self, number: Any, method: str, params: dict[str, Any]) -> None:
         results: dict[str, Any] = {
-            "tools/list": {"tools": [{"name": name, **tool} for name, tool in self.tools.items()]},
+            "tools/list": {"tools": [*FIRST_TOOLS, *({"name": name, **tool} for name, tool in self.tools.items())]},
             "resources/list": {"resources": [{"uri": "note://one", "name": "one", "description": "The first."}]},
             "resources/templates/list": {"resourceTemplates": [{"uriTemplate": "note://{id}", "name": "note"}]},
             "resources/read": {"contents": [{"uri": params.get("uri", ""), "text": f"content of {params.get('uri')}"}]},

@@ -7,6 +7,7 @@
     _oauth                logs in to remote servers; tokens in files that only their owner can read
     _connection           one server: opened, watched, opened again after a crash
     _server_offer         what a server offers: its tools, resources and prompts
+    _tool_list_filter     takes invalid tools out of a server's list
     _requests_from_server roots, sampling and elicitation
     _content              results of the protocol as results of tools
     _tools                the tools that sessions mount

@@ -29,6 +29,7 @@ from .._tool_base import ToolFailure, shown
 from ._options import ServerOptions
 from ._requests_from_server import RequestsFromServer
 from ._server_offer import Offer, read_offer
+from ._tool_list_filter import without_invalid_tools
 
 logger = logging.getLogger("amplifier.modules.tool-mcp")
 
@@ -200,8 +201,8 @@ class Connection:
 
     def _new_client(self, transport: Transport) -> Client:
         options, requests = self.options, self._requests
-        return Client(
-            transport.open(),
+        client = Client(
+            without_invalid_tools(transport.open(), options, lambda: client.protocol_version),
             mode=options.protocol,
             client_info=CLIENT,
             message_handler=self._take_message,
@@ -209,6 +210,7 @@ class Connection:
             sampling_callback=None if options.sampling == "deny" else requests.sample,
             elicitation_callback=requests.elicit if options.elicitation else None,
         )
+        return client
 
     async def _take_message(self, message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):

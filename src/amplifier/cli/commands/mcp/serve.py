@@ -17,7 +17,7 @@ from amplifier.cli.core.installed_modules import installed_ids
 from amplifier.kernel import AmplifierSession
 from amplifier.mcp import serve as serve_agent
 
-from .shared_options import PLAN_FILE, complete_provider, debug_option
+from ..shared_options import PLAN_FILE, complete_provider, debug_option
 
 __all__ = ["serve"]
 
