@@ -4,6 +4,7 @@
 
     --ignore-term          survive SIGTERM and the end of input
     --child                start a child process that keeps the output open
+    --escapee              start one in a session of its own, which ignores SIGTERM; its command line has the server's name
     --garbage              print a banner before the first message
     --only-garbage         print a banner and answer nothing
     --silent               answer nothing
@@ -214,6 +215,9 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if "--child" in OPTIONS:
         subprocess.Popen([sys.executable, "-SEc", "import time; time.sleep(600)"])
+    if "--escapee" in OPTIONS:
+        code = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
+        subprocess.Popen([sys.executable, "-SEc", code, OPTIONS.get("--name", "")], start_new_session=True)
     if "--garbage" in OPTIONS or "--only-garbage" in OPTIONS:
         print("Welcome to the small server!", flush=True)
     server = Server()

@@ -136,6 +136,20 @@ async def test_ten_megabytes_arrive_whole():
         assert result.output == "x" * 10_000_000
 
 
+async def test_a_result_of_four_times_the_size_takes_about_four_times_the_work():
+    async with opened({"small": small("--all")}, max_result_chars=20_000_000) as desk:
+
+        async def cpu_seconds(size: int) -> float:
+            times = []
+            for _ in range(3):  # the least of them: what else the machine does only adds to it
+                started = time.process_time()
+                assert len((await desk.call("small_big", size=size)).output) == size
+                times.append(time.process_time() - started)
+            return min(times)
+
+        assert await cpu_seconds(4_000_000) / await cpu_seconds(1_000_000) < 8  # 4 if it is linear, 16 if quadratic
+
+
 async def test_a_message_that_is_too_large_ends_the_connection_with_a_clear_error():
     async with opened({"small": small("--all")}, max_message_bytes=100_000) as desk:
         result = await desk.call("small_big", size=200_000)

@@ -1,7 +1,7 @@
 """tool-mcp: the tools of MCP servers, which run as child processes or answer over HTTP.
 
     _options              the configuration, also in the form of other hosts (``mcpServers``)
-    _server_process       starts the process of a server and ends its process group
+    _server_process       starts the process of a server and ends it with all it started
     _stdio_transport      messages over the standard streams of that process
     _http_transport       messages over streamable HTTP, with headers and OAuth
     _oauth                logs in to remote servers; tokens in files that only their owner can read

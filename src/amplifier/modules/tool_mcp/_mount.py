@@ -17,6 +17,7 @@ from amplifier.contracts import Coordinator
 from amplifier.errors import MissingExtraError, ModuleLoadError
 
 from .._shared.session_files import working_directory
+from .._shared.started_process import can_supervise
 from ._options import MODULE, McpOptions, ServerOptions, read_mcp_options
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         yield
         return
     parts = await anyio.to_thread.run_sync(_import_parts)
+    await anyio.to_thread.run_sync(can_supervise)  # it starts a program once, and keeps the answer
     shared: dict[str, Connection] = (coordinator.get_capability(SERVERS) or {}) if options.share else {}
     own = {
         server.name: parts.new_connection(server, options, coordinator)
