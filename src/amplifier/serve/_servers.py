@@ -5,17 +5,29 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 import anyio
+from starlette.types import Receive, Scope, Send
 
 from amplifier.contracts._containment import running_asyncio_loop
 
-from ._application import Application
-
-__all__ = ["run_server"]
+__all__ = ["Servable", "run_server"]
 
 
-async def run_server(app: Application, listening: socket.socket, stop: anyio.Event) -> None:
+class Servable(Protocol):
+    """An ASGI application that can be shut down, such as `Application`."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request, or the lifespan."""
+        ...
+
+    async def shut_down(self) -> None:
+        """End what is running, before the server closes its connections."""
+        ...
+
+
+async def run_server(app: Servable, listening: socket.socket, stop: anyio.Event) -> None:
     """Serve until ``stop`` is set; then let turns end within their time, close the connections and the sessions.
 
     Args:
@@ -39,7 +51,7 @@ async def run_server(app: Application, listening: socket.socket, stop: anyio.Eve
         group.cancel_scope.cancel()
 
 
-async def _run_uvicorn(app: Application, listening: socket.socket, closing: anyio.Event) -> None:
+async def _run_uvicorn(app: Servable, listening: socket.socket, closing: anyio.Event) -> None:
     import uvicorn  # noqa: PLC0415  # only on asyncio
 
     class Server(uvicorn.Server):
@@ -68,7 +80,7 @@ async def _run_uvicorn(app: Application, listening: socket.socket, closing: anyi
         group.cancel_scope.cancel()
 
 
-async def _run_hypercorn(app: Application, listening: socket.socket, closing: anyio.Event) -> None:
+async def _run_hypercorn(app: Servable, listening: socket.socket, closing: anyio.Event) -> None:
     import hypercorn.trio  # noqa: PLC0415  # only on trio
     from hypercorn.config import Config  # noqa: PLC0415
 
