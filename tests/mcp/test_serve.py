@@ -265,7 +265,7 @@ async def test_the_command_prints_a_token_for_http_that_its_clients_need(anyio_b
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--no-token", "--host", "0.0.0.0"], "--no-token is possible on this machine only"),
+        (["--no-token", "--host", "0.0.0.0"], "without a token the server may listen on this machine only"),
         (["--host", "0.0.0.0"], "needs --allow-host"),
     ],
 )

@@ -26,7 +26,7 @@ def read_token(file: Path | None, *, none: bool) -> str | None:
     given = os.environ.get(TOKEN_VARIABLE)
     if none:
         if file is not None:
-            raise CommandError("--token-file and --no-token exclude each other")
+            raise CommandError("leave out --token-file or --no-token: they exclude each other")
         return ""
     if file is not None:
         try:
@@ -58,7 +58,7 @@ def server_names(host: str, token: str | None, allowed: Sequence[str]) -> list[s
         return [*_LOOPBACK_NAMES, *allowed]
     if token == "":
         raise CommandError(
-            "--no-token is possible on this machine only (--host 127.0.0.1): anyone could run the agent's tools"
+            "without a token the server may listen on this machine only (--host 127.0.0.1): anyone could run the agent's tools"
         )
     if host in ("0.0.0.0", "::") and not allowed:
         raise CommandError(f"--host {host} needs --allow-host with the names under which clients reach the server")
