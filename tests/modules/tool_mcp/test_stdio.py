@@ -16,7 +16,7 @@ import pytest
 
 from amplifier import AmplifierSession
 from amplifier.errors import ExecutionCancelled
-from amplifier.models import ImageBlock, TextBlock, ToolResult
+from amplifier.models import ImageBlock, TextBlock, ToolResult, to_dict
 from amplifier.modules import tool_task
 from amplifier.testing import wait_for
 from tests.modules.tool_mcp.desk import SMALL, Desk, answer, new_session, opened, small
@@ -157,14 +157,19 @@ async def test_resources_and_prompts_can_be_left_out():
         assert {"small_read_resource", "small_get_prompt"}.isdisjoint(desk.tools)
 
 
-async def test_images_become_blocks_and_audio_a_note():
+async def test_images_and_audio_become_blocks():
     async with opened({"small": small("--all")}) as desk:
         result = await desk.call("small_image")
         text, image, audio, link = result.content
         assert isinstance(image, ImageBlock)
         assert image.source["media_type"] == "image/png"
         assert isinstance(text, TextBlock)
-        assert (text.text, audio.text) == ("a pixel", "[audio: audio/wav, 6 bytes, left out]")
+        assert text.text == "a pixel"
+        assert to_dict(audio) == {
+            "type": "audio",
+            "source": {"type": "base64", "media_type": "audio/wav", "data": "UklGRg=="},
+        }
+        assert result.output == "a pixel\n[image/png]\n[audio/wav]\n[resource note://one (one)]"
         assert link.text == "[resource note://one (one)]"
 
 
