@@ -7,30 +7,17 @@ from collections.abc import Collection
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import hypercorn  # noqa: F401 - so that a missing extra is noticed before anything is served
 from mcp.server import Server
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.middleware.cors import CORSMiddleware
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
-from amplifier.serve import run_server
 from amplifier.serve._guard import LOOPBACK_HOSTS, Guard, check_token
+from amplifier.serve._servers import run_asgi_server
 
 __all__ = ["check_token", "serve_http"]
-
-
-class _Application:
-    """The guarded application; its sessions are closed by those who opened them, after the last request."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request, or the lifespan."""
-        await self._app(scope, receive, send)
-
-    async def shut_down(self) -> None:
-        """There is nothing to wait for: the server ends the requests, and a request that ends stops its turn."""
 
 
 async def serve_http(
@@ -67,7 +54,8 @@ async def serve_http(
     async def listen() -> None:
         # Stopped by its event, not by cancellation, which ASGI servers do not unwind from; bounded by their own limits.
         with anyio.CancelScope(shield=True):
-            await run_server(_Application(app), listening, stop)
+            # Nothing has to be shut down before: a request that ends stops its turn, and then the sessions are closed.
+            await run_asgi_server(app, listening, stop, anyio.lowlevel.checkpoint)
 
     async with anyio.create_task_group() as group:
         group.start_soon(listen)
