@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -171,4 +172,7 @@ def test_a_session_with_a_remote_server_can_be_cancelled_at_every_point(mode, po
         expect=(ExecutionCancelled,),
         second_after=(1, 3),
     )
-    assert report.violations == [], str(report)
+    # On trio the sweep also reports generators that the SDK leaves to the garbage collector, as in test_http.py.
+    noise = re.compile("Async generator '(httpx2|httpcore2|mcp)[.]")
+    ours = [each for each in report.violations if not (each.kind == "NOISE" and noise.match(each.detail))]
+    assert ours == [], str(report)
