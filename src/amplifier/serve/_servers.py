@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
 import anyio
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from amplifier.contracts._containment import running_asyncio_loop
 
-__all__ = ["Served", "run_server"]
+__all__ = ["Served", "run_asgi_server", "run_server"]
 
 
 class Served(Protocol):
@@ -33,15 +33,22 @@ async def run_server(app: Served, listening: socket.socket, stop: anyio.Event) -
         listening: A socket that is bound.
         stop: Ends the server.
     """
+    await run_asgi_server(app, listening, stop, app.shut_down)
+
+
+async def run_asgi_server(
+    app: ASGIApp, listening: socket.socket, stop: anyio.Event, shut_down: Callable[[], Awaitable[None]]
+) -> None:
+    """Serve any ASGI application until ``stop`` is set; then run ``shut_down`` and close the connections."""
     closing = anyio.Event()
 
-    async def shut_down() -> None:
+    async def close() -> None:
         await stop.wait()
-        await app.shut_down()
+        await shut_down()
         closing.set()
 
     async with anyio.create_task_group() as group:
-        group.start_soon(shut_down)
+        group.start_soon(close)
         if running_asyncio_loop() is None:
             await _run_hypercorn(app, listening, closing)
         else:
@@ -49,7 +56,7 @@ async def run_server(app: Served, listening: socket.socket, stop: anyio.Event) -
         group.cancel_scope.cancel()
 
 
-async def _run_uvicorn(app: Served, listening: socket.socket, closing: anyio.Event) -> None:
+async def _run_uvicorn(app: ASGIApp, listening: socket.socket, closing: anyio.Event) -> None:
     import uvicorn  # noqa: PLC0415  # only on asyncio
 
     class Server(uvicorn.Server):
@@ -78,7 +85,7 @@ async def _run_uvicorn(app: Served, listening: socket.socket, closing: anyio.Eve
         group.cancel_scope.cancel()
 
 
-async def _run_hypercorn(app: Served, listening: socket.socket, closing: anyio.Event) -> None:
+async def _run_hypercorn(app: ASGIApp, listening: socket.socket, closing: anyio.Event) -> None:
     import hypercorn.trio  # noqa: PLC0415  # only on trio
     from hypercorn.config import Config  # noqa: PLC0415
 
