@@ -67,7 +67,8 @@ class TaskTool(BuiltinTool):
         self._slots = anyio.Semaphore(max_parallel)
         self._max_response_chars = max_response_chars
         self._words = self._description + describe(agents)
-        self._agent_names = list(agents)[:_MOST_EXAMPLES]
+        # As in the description: names that cannot be shown as they are could not be sent to a model either.
+        self._agent_names = [name for name in agents if shown(name, 200) == name][:_MOST_EXAMPLES]
 
     @property
     def description(self) -> str:
