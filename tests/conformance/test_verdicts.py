@@ -333,6 +333,46 @@ def test_a_tool_that_waits_for_timers_is_examined_completely(tmp_path):
     assert report.ok, str(report)
 
 
+LOOP = """
+    from amplifier.modules import loop_basic
+
+    __amplifier_module_type__ = "orchestrator"
+
+
+    class Own(BaseException): ...
+
+
+    class Loop:
+        def __init__(self, inner):
+            self._inner = inner
+
+        async def execute(self, prompt, context, providers, tools, hooks, coordinator=None):
+            try:
+                return await self._inner.execute(prompt, context, providers, tools, hooks, coordinator=coordinator)
+            except Exception:
+                raise
+            except BaseException as gone:
+                raise {instead}
+
+
+    async def mount(coordinator, config):
+        await loop_basic.mount(coordinator, config)
+        coordinator.mount("orchestrator", Loop(coordinator.get("orchestrator")))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("instead", "examined_on"),
+    [('BaseExceptionGroup("", [gone])', "asyncio"), ("Own", "asyncio"), ("Own", "trio"), ("SystemExit", "trio")],
+)
+def test_a_cancelled_turn_that_raises_something_else_breaks_the_contract_of_its_loop(tmp_path, instead, examined_on):
+    file = write_module(tmp_path, LOOP.format(instead=instead), "loop_raising.py")
+    report = check(file, only=["orchestrator.keeps_the_transcript_when_cancelled"], backends=[examined_on])
+    assert {found.clause for found in report.violations} == {"A7"}, str(report)
+    assert "could not be completed" not in str(report)
+
+
 # ── one finding again ──
 
 
