@@ -75,6 +75,11 @@ def reraise_own_cancellation(error: BaseException) -> None:
         raise error
 
 
+def _holds_cancellation(error: BaseException) -> bool:
+    """Whether an error is a group with a cancellation in it: the call was cancelled and has not failed by itself."""
+    return isinstance(error, BaseExceptionGroup) and error.subgroup(anyio.get_cancelled_exc_class()) is not None
+
+
 async def call_with_deadline(
     function: Callable[..., Any], *args: Any, seconds: float = CALL_SECONDS, is_exact: bool = False, **kwargs: Any
 ) -> Outcome:
@@ -92,7 +97,7 @@ async def call_with_deadline(
     count_call()
     started = unstalled_time()
     real_start = started - skipped()
-    is_async = None
+    is_async, value = None, None
     patient = is_virtual() and not is_exact
     with anyio.CancelScope() as scope:
         begun = anyio.current_time()
@@ -106,7 +111,8 @@ async def call_with_deadline(
                     value = await value
         except BaseException as error:  # noqa: BLE001 — foreign code: it may exit, or invent a cancellation
             reraise_own_cancellation(error)
-            return Outcome(kind="raised", error=error, seconds=unstalled_time() - started, is_async=is_async)
+            if not (scope.cancel_called and _holds_cancellation(error)):
+                return Outcome(kind="raised", error=error, seconds=unstalled_time() - started, is_async=is_async)
         if anyio.current_time() <= scope.deadline and not scope.cancel_called:
             return Outcome(kind="returned", value=value, seconds=unstalled_time() - started, is_async=is_async)
     has_waited = unstalled_time() - skipped() - real_start >= waiting_seconds(seconds)
