@@ -370,3 +370,22 @@ async def test_time_of_children_that_run_outside_of_the_parents_turn_counts_once
         await run()
         assert outcomes[-1] == "seconds"
         assert session.budget.used.seconds == pytest.approx(5)
+
+
+async def test_agent_of_tool_task_reports_its_refused_call_to_its_parent():
+    def script(request: ChatRequest) -> Answer:
+        has_results = any(message.role == "tool" for message in request.messages)
+        return Answer() if has_results else Answer(calls=[("task", {"agent": "helper", "instruction": "help"})])
+
+    session = agent(Model(script), budget={"model_calls": 10})
+    session.config["tools"] = ["tool-task"]
+    session.config["agents"] = {
+        "helper": {"description": "Helps.", "session": {"budget": {"model_calls": 0}}},
+    }
+    async with session:
+        assert await session.execute("hello") == "done"
+        [result] = [
+            message for message in await session.coordinator.get("context").get_messages() if message["role"] == "tool"
+        ]
+        assert "for model calls" in str(result["content"])
+        assert session.budget.used.model_calls == 2

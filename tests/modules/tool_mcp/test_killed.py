@@ -160,7 +160,9 @@ def url() -> Iterator[str]:
 @pytest.mark.filterwarnings("ignore:Async generator '(httpx2|httpcore2|mcp):ResourceWarning")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
-    "points", [6, pytest.param(None, marks=[pytest.mark.long, pytest.mark.timeout(1200)])], ids=["some", "all"]
+    "points",
+    [pytest.param(6, marks=pytest.mark.slow), pytest.param(None, marks=[pytest.mark.long, pytest.mark.timeout(1200)])],
+    ids=["some", "all"],
 )
 def test_a_session_with_a_remote_server_can_be_cancelled_at_every_point(mode, points, url):
     report = cancel_everywhere(

@@ -97,7 +97,10 @@ class TaskTool(BuiltinTool):
         if outcome.failure is None:
             return ToolResult(output=output)
         result = self._failed(outcome.failure)
-        result.output = output
+        result.output = {
+            **output,
+            "failure": str(outcome.failure),
+        }  # the model is shown the output of a result, if it has one
         return result
 
     async def delegate(self, agent: Agent, instruction: str) -> Outcome:
