@@ -39,6 +39,17 @@ class Blueprint:
     complaint: str | None
     backends: tuple[str, ...] | None = None
 
+    def on_island(self, module_id: str) -> Blueprint:
+        """The same module for a session on trio, where it runs on an asyncio island."""
+        from amplifier._islands import mount_on_island, ready_on_island  # noqa: PLC0415 — asyncio on trio is for few sessions
+
+        ready = self.on_session_ready
+        return attrs.evolve(
+            self,
+            mount=mount_on_island(self.mount, module_id),
+            on_session_ready=None if ready is None else ready_on_island(ready, module_id),
+        )
+
     def loaded(self, module_id: str, config: dict[str, Any]) -> LoadedModule:
         return LoadedModule(
             module_id=module_id,

@@ -33,6 +33,9 @@ __all__ = ["VIRTUAL_ASYNCIO", "Backend", "VirtualTimeLoop", "virtual_backend", "
 Backend = tuple[str, dict[str, Any]]
 """A backend's name and its options, as `anyio.run` and the ``anyio_backend`` fixture take them."""
 
+_WAITING_FOR_THREADS = ("trio._threads", "amplifier._islands._calls")
+"""Modules in whose functions a task on trio waits for another thread."""
+
 _SLICE = 0.01
 """Real seconds between two looks at whether work outside the loop is still going on."""
 
@@ -205,7 +208,7 @@ VIRTUAL_ASYNCIO: Backend = ("asyncio", {"loop_factory": VirtualTimeLoop})
 def virtual_clock() -> MockClock:
     """A trio clock that starts at 0 and jumps to the next deadline when every task is blocked.
 
-    While a task waits for a worker thread, time passes as on the wall. Unlike `VirtualTimeLoop`, trio's clock does not
+    While a task waits for a worker thread, or for a module on an asyncio island, time passes as on the wall. Unlike `VirtualTimeLoop`, trio's clock does not
     wait for child processes or sockets.
 
     Raises:
@@ -239,7 +242,7 @@ def _waits_for_thread() -> bool:
     tasks = [root] if root is not None else []
     while tasks:
         task = tasks.pop()
-        if any(frame.f_globals.get("__name__") == "trio._threads" for frame, _ in task.iter_await_frames()):
+        if any(frame.f_globals.get("__name__") in _WAITING_FOR_THREADS for frame, _ in task.iter_await_frames()):
             return True
         tasks.extend(child for nursery in task.child_nurseries for child in nursery.child_tasks)
     return False
