@@ -16,6 +16,7 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
+import sniffio
 import trio
 
 from amplifier.contracts._containment import is_cancellation_type
@@ -55,7 +56,7 @@ class Visit:
         self._fn = fn
         self._args = args
         self._kwargs = kwargs
-        self._context = contextvars.copy_context()
+        self._context = context_for("asyncio")
         self._waiting = trio.lowlevel.current_task()
         self._scope: anyio.CancelScope | None = None
         self._value: Any = None
@@ -162,7 +163,7 @@ class Errand:
         self._fn = fn
         self._args = args
         self._kwargs = kwargs
-        self._context = contextvars.copy_context()
+        self._context = context_for("trio")
         self._scope: trio.CancelScope | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._value: Any = None
@@ -239,7 +240,7 @@ def call_trio_now(island: Island, fn: Callable[..., Any], args: tuple[Any, ...],
         SessionStateError: Trio has ended.
         BaseException: What the call raised.
     """
-    context = contextvars.copy_context()
+    context = context_for("trio")
     done = threading.Event()
     values: list[Any] = []
     errors: list[BaseException] = []
@@ -264,11 +265,18 @@ def call_trio_now(island: Island, fn: Callable[..., Any], args: tuple[Any, ...],
     return values[0]
 
 
+def context_for(library: str) -> contextvars.Context:
+    """A copy of the caller's context variables for code that runs on the other side."""
+    context = contextvars.copy_context()
+    context.run(sniffio.current_async_library_cvar.set, library)  # AnyIO asks it before it looks for a loop
+    return context
+
+
 def take_changes(context: contextvars.Context) -> None:
     """Set the context variables that were changed on the other side."""
     here = contextvars.copy_context()
     for variable, value in context.items():
-        if here.get(variable, _MISSING) is not value:
+        if here.get(variable, _MISSING) is not value and variable is not sniffio.current_async_library_cvar:
             variable.set(value)
 
 
