@@ -45,6 +45,14 @@ _AWAITED_BY_CONTRACT: Final = frozenset(
 )
 """Methods that are awaited by contract: they run on the island even if they are not ``async def``."""
 
+_CALLBACKS_MAY_BE_ASYNC: Final = frozenset(
+    {
+        *("register", "on", "on_cancel", "register_cleanup", "register_contributor", "register_step_wrapper"),
+        *("host", "run_section", "run_step", "start_soon"),
+    }
+)
+"""Methods of the kernel that take callbacks, sync or async: what a module gives them runs on the island either way."""
+
 _OWN_NAMES: Final = frozenset({"_get", "_island_border", "_island_home", "_island_managers", "_island_target"})
 
 
@@ -86,11 +94,7 @@ class OfIsland(Wrapped):
 
     def _get(self, name: str) -> Any:
         border, value = self._island_border, getattr(self._island_target, name)
-        if not isinstance(value, _FUNCTIONS):
-            return border.for_trio(value)
-        if name in _AWAITED_BY_CONTRACT or _is_async(value):
-            return border.for_trio(value)
-        return border.called_in_place(value)
+        return border.called_by_kernel(value) if name in _AWAITED_BY_CONTRACT else border.for_trio(value)
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._island_target, name, self._island_border.for_island(value))
@@ -102,8 +106,10 @@ class OfTrio(Wrapped):
     __slots__ = ()
 
     def _get(self, name: str) -> Any:
-        border = self._island_border
-        return border.for_island(getattr(self._island_target, name))
+        border, value = self._island_border, getattr(self._island_target, name)
+        if name in _CALLBACKS_MAY_BE_ASYNC and isinstance(value, _FUNCTIONS):
+            return border.registrar(value)
+        return border.for_island(value)
 
     def __setattr__(self, name: str, value: Any) -> None:
         border, target = self._island_border, self._island_target
@@ -116,18 +122,23 @@ class OfTrio(Wrapped):
 class Border:
     """Wraps and unwraps what crosses between one island and trio."""
 
-    __slots__ = ("_for_island", "_for_trio", "island")
+    __slots__ = ("_awaited", "_for_island", "_for_trio", "island")
 
     def __init__(self, island: Island) -> None:
         self.island = island
         # By identity, so that a cleanup that is returned and registered, or an instance that is returned and mounted, is
         # the same one on the other side. What is wrapped lives as long as its wrapper.
         self._for_trio: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary()
+        self._awaited: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary()
         self._for_island: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary()
 
     def for_trio(self, value: Any) -> Any:
-        """A value of the island as code on trio gets it."""
+        """A value of the island as code on trio gets it; a sync function is called in place, on trio's thread."""
         return self._crossing(value, OfTrio, self._for_trio, self._make_for_trio, self.for_trio)
+
+    def called_by_kernel(self, value: Any) -> Any:
+        """As `for_trio`, but a sync function is awaited by its caller and runs on the island."""
+        return self._crossing(value, OfTrio, self._awaited, self._make_awaited, self.called_by_kernel)
 
     def for_island(self, value: Any) -> Any:
         """A value of trio as code on the island gets it."""
@@ -173,22 +184,27 @@ class Border:
                 value,
                 OfIsland,
             )
-        if isinstance(value, _FUNCTIONS) or (callable(value) and not is_live(value)):
+        if _is_async(value):
+            return self._make_awaited(value)
+        if isinstance(value, _FUNCTIONS):
 
-            async def calling(*args: Any, **kwargs: Any) -> Any:
-                return self.for_trio(await island.call(value, *self._in(args), **self._in(kwargs)))
+            def calling(*args: Any, **kwargs: Any) -> Any:
+                return self.for_trio(value(*self._in(args), **self._in(kwargs)))
 
             return self._marked(calling, value, OfIsland)
         return _class_for(value, OfIsland)(self, value) if is_live(value) else value
 
-    def called_in_place(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        """A sync method of the island's object, called on trio's thread; what it returns to be awaited is awaited on the island."""
+    def _make_awaited(self, value: Any) -> Any:
+        if not isinstance(value, _FUNCTIONS) and (is_live(value) or not callable(value)):
+            return self.for_trio(value)
+        if inspect.isasyncgenfunction(_bare(value)):
+            return self.for_trio(value)
+        island = self.island
 
-        @functools.wraps(method)
-        def calling(*args: Any, **kwargs: Any) -> Any:
-            return self.for_trio(method(*self._in(args), **self._in(kwargs)))
+        async def calling(*args: Any, **kwargs: Any) -> Any:
+            return self.for_trio(await island.call(value, *self._in(args), **self._in(kwargs)))
 
-        return calling
+        return self._marked(calling, value, OfIsland)
 
     def _in(self, values: Any) -> Any:
         if type(values) is dict:
@@ -225,6 +241,16 @@ class Border:
 
             return self._marked(calling, value, OfTrio)
         return _class_for(value, OfTrio)(self, value) if is_live(value) else value
+
+    def registrar(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """A method of the kernel that takes callbacks, as code on the island calls it."""
+        behind = self.for_island(method)
+
+        @functools.wraps(method)
+        def registering(*args: Any, **kwargs: Any) -> Any:
+            return behind(*map(self.called_by_kernel, args), **{k: self.called_by_kernel(v) for k, v in kwargs.items()})
+
+        return registering
 
     def _out(self, values: Any) -> Any:
         if type(values) is dict:

@@ -22,7 +22,7 @@ def mount_on_island(mount: Callable[..., Any], module_id: str) -> Callable[..., 
     @functools.wraps(mount)
     async def mounting(coordinator: Any, config: Any) -> Any:
         island = _island_of(coordinator, module_id)
-        return island.border.for_trio(await island.call(mount, island.border.for_island(coordinator), config))
+        return island.border.called_by_kernel(await island.call(mount, island.border.for_island(coordinator), config))
 
     @functools.wraps(mount)
     def entering(coordinator: Any, config: Any) -> Any:
@@ -30,7 +30,7 @@ def mount_on_island(mount: Callable[..., Any], module_id: str) -> Callable[..., 
         answer = mount(island.border.for_island(coordinator), config)
         if hasattr(type(answer), "__aenter__") and hasattr(type(answer), "__aexit__"):  # a structured mount
             return Manager(island, island.call, answer, island.border.for_trio)
-        return island.border.for_trio(answer)
+        return island.border.called_by_kernel(answer)
 
     return mounting if inspect.iscoroutinefunction(inspect.unwrap(mount)) else entering
 
