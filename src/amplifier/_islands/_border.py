@@ -158,8 +158,8 @@ class Border:
             return _with_members(value, again)
         if getattr(type(value), "_island_home", None) is not None or isinstance(value, FunctionType):
             home = getattr(value, "_island_home", None)
-            if home is foreign and value._island_border is self:
-                return value._island_target
+            if home is not None and value._island_border is self:
+                return value._island_target if home is foreign else value
         key = _key(value)
         made = known.get(key)
         if made is None:

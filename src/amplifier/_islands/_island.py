@@ -34,6 +34,24 @@ class Work(Protocol):
     def cancel(self) -> None: ...
 
 
+class IslandThread(threading.Thread):
+    """The thread of an island.
+
+    Attributes:
+        visits: Calls from trio that wait for it.
+        token: The trio run they come from.
+        is_stopping: The session waits for its end.
+    """
+
+    visits: set[Visit]
+    token: trio.lowlevel.TrioToken
+    is_stopping: bool = False
+
+    def is_awaited_on(self, token: trio.lowlevel.TrioToken) -> bool:
+        """Whether a task of that trio run waits for the island."""
+        return self.token is token and (self.is_stopping or bool(self.visits))
+
+
 class Island:
     """An asyncio event loop in a thread of its own, for the asyncio-only modules of one session on trio.
 
@@ -62,7 +80,9 @@ class Island:
         self._residents: set[asyncio.Task[None]] = set()
         self.border: Border = Border(self)
         self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name=f"{THREAD_NAME} of {session_id}", daemon=True)
+        self._thread = IslandThread(target=self._run, name=f"{THREAD_NAME} of {session_id}", daemon=True)
+        self._thread.visits = self.visits
+        self._thread.token = self._token
         self._thread.start()
 
     def __repr__(self) -> str:
@@ -156,7 +176,7 @@ class Island:
         Cancelled, it closes the coroutines of tasks that ignore their cancellation. A thread that blocks cannot be ended by
         anything: it is waited for, and the caller's watchdog reports that.
         """
-        self.is_stopping = True
+        self.is_stopping = self._thread.is_stopping = True
         self.post(self.loop.stop)
         try:
             await self._end()

@@ -33,9 +33,6 @@ __all__ = ["VIRTUAL_ASYNCIO", "Backend", "VirtualTimeLoop", "virtual_backend", "
 Backend = tuple[str, dict[str, Any]]
 """A backend's name and its options, as `anyio.run` and the ``anyio_backend`` fixture take them."""
 
-_WAITING_FOR_THREADS = ("trio._threads", "amplifier._islands._calls")
-"""Modules in whose functions a task on trio waits for another thread."""
-
 _SLICE = 0.01
 """Real seconds between two looks at whether work outside the loop is still going on."""
 
@@ -233,16 +230,20 @@ def virtual_clock() -> MockClock:
 
 
 def _waits_for_thread() -> bool:
-    """Whether a task of this trio run waits for a worker thread. An abandoned thread does not count."""
-    from trio.lowlevel import current_root_task  # noqa: PLC0415 — trio is an optional part
+    """Whether a task of this trio run waits for a worker thread or an asyncio island. An abandoned thread does not count."""
+    from trio.lowlevel import current_root_task, current_trio_token  # noqa: PLC0415 — trio is an optional part
 
     if threading.active_count() == 1:
         return False
+    # The kernel drives some awaits by hand, so that the frames of those who wait for an island are not seen below.
+    for thread in threading.enumerate():
+        if hasattr(thread, "is_awaited_on") and thread.is_awaited_on(current_trio_token()):
+            return True
     root = current_root_task()
     tasks = [root] if root is not None else []
     while tasks:
         task = tasks.pop()
-        if any(frame.f_globals.get("__name__") in _WAITING_FOR_THREADS for frame, _ in task.iter_await_frames()):
+        if any(frame.f_globals.get("__name__") == "trio._threads" for frame, _ in task.iter_await_frames()):
             return True
         tasks.extend(child for nursery in task.child_nurseries for child in nursery.child_tasks)
     return False
