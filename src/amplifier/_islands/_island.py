@@ -49,7 +49,11 @@ class IslandThread(threading.Thread):
 
     def is_awaited_on(self, token: trio.lowlevel.TrioToken) -> bool:
         """Whether a task of that trio run waits for the island."""
-        return self.token is token and (self.is_stopping or bool(self.visits))
+        return self.token is token and self.is_awaited()
+
+    def is_awaited(self) -> bool:
+        """Whether anything waits for the island."""
+        return self.is_stopping or bool(self.visits)
 
 
 class Island:
