@@ -460,3 +460,31 @@ async def test_a_module_that_keeps_a_tool_beyond_the_session_gets_a_clear_error(
         return
     with pytest.raises(SessionStateError, match=r"asyncio island of session .* has ended"):
         await tool.execute({})
+
+
+async def test_terminal_events_that_follow_each_other_are_all_delivered_while_a_loop_unwinds():
+    heard: list[str] = []
+    began = anyio.Event()
+
+    class Loop:
+        async def execute(self, prompt: str, hooks: Any, coordinator: Any, **kwargs: Any) -> str:
+            try:
+                coordinator.get_capability("began")()
+                await asyncio.Event().wait()
+            finally:
+                await hooks.emit("execution:end", {"status": "cancelled"})
+                await hooks.emit("orchestrator:complete", {"status": "cancelled"})
+            return "never"
+
+    async def mount(coordinator: Any, config: Any) -> None:
+        await coordinator.mount("orchestrator", Loop())
+
+    session = agent(loop=asyncio_only(mount))
+    session.coordinator.register_capability("began", began.set)
+    for event in ("execution:end", "orchestrator:complete"):
+        session.coordinator.hooks.register(event, lambda event, data: heard.append(event))
+    async with session, anyio.create_task_group() as group:
+        group.start_soon(session.execute, "go")
+        await began.wait()
+        group.cancel_scope.cancel()
+    assert heard == ["execution:end", "orchestrator:complete"]

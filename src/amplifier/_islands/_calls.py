@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import math
 import threading
 from collections.abc import Callable, Mapping
 from inspect import isawaitable
@@ -174,9 +175,11 @@ class Errand:
         """Wait for the call; a cancellation of the waiting task, native or by a scope, is passed on, and its end waited for.
 
         The call begins even if the task is cancelled already, as a call on trio would: it is cut off at its first wait
-        unless it is shielded. So what is emitted while a module unwinds is delivered.
+        unless it is shielded. So what is emitted while a module unwinds is delivered, and what a call returns in a
+        cancelled scope is not lost: the scope cancels the task again at its next wait. A native cancel comes only once.
         """
         held: BaseException | None = None
+        is_native = False
         self._island.post_to_trio(self._start)
         try:
             while not self._is_over:
@@ -185,11 +188,13 @@ class Errand:
                     with anyio.CancelScope(shield=held is not None):
                         await self._waiter
                 except asyncio.CancelledError as exc:
+                    is_native = is_native or held is not None or anyio.current_effective_deadline() != -math.inf
                     if held is None:
                         self._island.post_to_trio(self.cancel)
-                    held = held or exc
+                    held = exc
             take_changes(self._context)
-            if held is not None and (self._error is None or is_cancellation_type(self._error)):
+            is_cut_off = self._error is not None and is_cancellation_type(self._error)
+            if held is not None and (is_cut_off or (is_native and self._error is None)):
                 raise held
             if self._error is not None:
                 raise _spurious(self._error) if is_cancellation_type(self._error) else self._error

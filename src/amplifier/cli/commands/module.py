@@ -105,14 +105,17 @@ def show_module(module_id: str, as_json: bool) -> None:
         advice = f"{did_you_mean(near)} " if near else ""
         raise CommandError(f"no module {module_id!r} is installed; {advice}`amplifier module list` shows all of them")
     facts = {**_description(found[0]), "others": [_origin(other) for other in found[1:]]}
+    loader = ModuleLoader()
     try:
-        loaded: LoadedModule = anyio.run(ModuleLoader().load, module_id)
+        loaded: LoadedModule = anyio.run(loader.load, module_id)
     except AmplifierError as error:
         facts |= {"loads": False, "problem": error_message(error)}
     else:
         facts |= {"loads": True, "origin": loaded.origin, "about": _about(loaded)}
         if modules_on_island([module_id]):
             facts["backends"] = ON_ISLAND
+    finally:
+        loader.cleanup()
     if as_json:
         click.echo(json.dumps(facts, indent=2))
         return
