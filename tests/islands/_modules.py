@@ -168,11 +168,13 @@ class Loop:
         await hooks.emit("execution:start", {"prompt": prompt})
         await context.add_message({"role": "user", "content": prompt})
         provider = next(iter(providers.values()))
+        text = ""
         for _ in range(5):
             stored = await context.get_messages_for_request()
             messages = [Message(role=message["role"], content=str(message["content"])) for message in stored]
             response = await provider.complete(ChatRequest(messages=messages))
             calls = provider.parse_tool_calls(response)
+            text = response.content[0].text
             if not calls:
                 break
             await context.add_message(
@@ -185,7 +187,6 @@ class Loop:
             results = await asyncio.gather(*(self._call(call, tools, hooks) for call in calls))
             for call, result in zip(calls, results, strict=True):
                 await context.add_message({"role": "tool", "tool_call_id": call.id, "content": result})
-        text = response.content[0].text
         await context.add_message({"role": "assistant", "content": text})
         await hooks.emit("execution:end", {"status": "completed"})
         await hooks.emit("orchestrator:complete", {"status": "success"})

@@ -218,11 +218,11 @@ async def test_code_on_the_island_cancels_a_call_of_trio_and_waits_for_its_end(w
                 with anyio.fail_after(0.01):
                     await call()
             else:
-                task = asyncio.create_task(call())
+                started = asyncio.create_task(call())
                 while not steps:  # noqa: ASYNC110 — until the other side has begun
                     await asyncio.sleep(0)
-                task.cancel()
-                await task
+                started.cancel()
+                await started
         except (TimeoutError, asyncio.CancelledError) as exc:
             steps.append(type(exc).__name__)
         task = asyncio.current_task()
@@ -316,7 +316,8 @@ async def test_a_stream_is_asked_for_one_item_at_a_time_and_closed_when_it_is_le
     made: list[int] = []
     closed: list[str] = []
     async with agent(tool=numbers_module(made, closed)) as session:
-        stream = session.coordinator.get("tools")["numbers"].stream()
+        tools: Any = session.coordinator.get("tools")
+        stream = tools["numbers"].stream()
         async with aclosing(stream):
             assert [await anext(stream) for _ in range(3)] == [0, 1, 2]
             await anyio.wait_all_tasks_blocked()

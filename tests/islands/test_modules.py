@@ -75,7 +75,7 @@ async def test_a_module_finds_its_own_objects_as_they_are_and_those_of_others_wr
         tool = session.coordinator.get("tools")["work"]
         assert isinstance(tool, ToolContract)
         assert (tool.name, tool.description) == ("work", "Works with asyncio.")
-        assert session.coordinator.own_attribute == {"a": 1}
+        assert vars(session.coordinator)["own_attribute"] == {"a": 1}
     assert seen == {
         "own": True,
         "session": session.session_id,

@@ -83,7 +83,8 @@ def test_a_stream_of_the_island_that_is_read_on_trio() -> None:
             tools={"tool-s": on_island(seed(world, "source", instance=None, after=_mounting(Source())))},
         )
         async with world.opened(session):
-            source = session.coordinator.get("tools")["source"]
+            tools: Any = session.coordinator.get("tools")
+            source = tools["source"]
             assert [number async for number in source.stream()] == [0, 1, 2]
             async with aclosing(source.stream()) as numbers:
                 assert await anext(numbers) == 0
