@@ -294,6 +294,11 @@ class CheckContext:
         return [loaded.config, loaded.given] if loaded.given != loaded.config else [loaded.config]
 
     @property
+    def is_on_island(self) -> bool:
+        """Whether the module runs on an asyncio island."""
+        return self.backend == "trio" and self.loaded.needs_island
+
+    @property
     def cancel_modes(self) -> tuple[bool, ...]:
         """Whether to cancel by ``Task.cancel()``: False for by scope, and on asyncio also True."""
         return (False, True) if self.backend == "asyncio" else (False,)
