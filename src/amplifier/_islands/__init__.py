@@ -7,6 +7,7 @@ what crosses between the two loops is wrapped. Imported only when the first such
 - `_calls`: one call across: who waits, who is cancelled, what is raised.
 - `_residents`: what needs one task for several calls: async generators and context managers.
 - `_border`: which values are wrapped on their way across, and how.
+- `_protocol`: what these use of an island.
 - `_mounting`: a mount function whose module lives on the island.
 """
 

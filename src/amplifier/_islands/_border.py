@@ -14,12 +14,10 @@ import operator
 import weakref
 from collections.abc import Awaitable, Callable, Generator, Hashable
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from ._protocol import IslandProtocol
 from ._residents import Manager, stream
-
-if TYPE_CHECKING:
-    from ._island import Island
 
 _DATA: Final = (
     str,
@@ -124,7 +122,7 @@ class Border:
 
     __slots__ = ("_awaited", "_for_island", "_for_trio", "island")
 
-    def __init__(self, island: Island) -> None:
+    def __init__(self, island: IslandProtocol) -> None:
         self.island = island
         # By identity, so that a cleanup that is returned and registered, or an instance that is returned and mounted, is
         # the same one on the other side. What is wrapped lives as long as its wrapper.

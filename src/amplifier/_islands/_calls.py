@@ -14,7 +14,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import anyio
 import sniffio
@@ -23,8 +23,7 @@ import trio
 from amplifier.contracts._containment import is_cancellation_type
 from amplifier.errors import SpuriousCancellation
 
-if TYPE_CHECKING:
-    from ._island import Island
+from ._protocol import IslandProtocol
 
 _LOOK: Final = 1.0
 """Seconds between two looks at whether trio still runs, while a thread waits for it."""
@@ -51,7 +50,7 @@ class Visit:
     )
 
     def __init__(
-        self, island: Island, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, island: IslandProtocol, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
         self._island = island
         self._fn = fn
@@ -158,7 +157,7 @@ class Errand:
     )
 
     def __init__(
-        self, island: Island, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, island: IslandProtocol, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
         self._island = island
         self._fn = fn
@@ -238,7 +237,9 @@ class Errand:
             self._island.post(self._wake)
 
 
-def call_trio_now(island: Island, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def call_trio_now(
+    island: IslandProtocol, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
     """Call something sync on trio's thread, from any other one, and wait for it.
 
     Raises:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from contextvars import copy_context
 from inspect import isawaitable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import trio
 
@@ -18,6 +18,7 @@ from amplifier.errors import SessionStateError
 
 from ._border import Border
 from ._calls import Errand, Visit, call_trio_now
+from ._protocol import Work
 
 logger: logging.Logger = logging.getLogger("amplifier.islands")
 
@@ -26,12 +27,6 @@ THREAD_NAME: Final = "amplifier asyncio island"
 _FIRST_INTERVAL: Final = 0.05
 _LONGEST_INTERVAL: Final = 0.2
 """Seconds between two cancellations of a task that does not end."""
-
-
-class Work(Protocol):
-    """Something that the island asked for and that runs on trio."""
-
-    def cancel(self) -> None: ...
 
 
 class IslandThread(threading.Thread):

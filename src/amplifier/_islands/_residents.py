@@ -10,15 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import anyio
 
 from amplifier.contracts._containment import is_cancellation_type
 from amplifier.errors import SessionStateError
 
-if TYPE_CHECKING:
-    from ._island import Island
+from ._protocol import IslandProtocol
 
 logger: logging.Logger = logging.getLogger("amplifier.islands")
 
@@ -44,7 +43,7 @@ class Resident:
         is_over: The task has ended.
     """
 
-    def __init__(self, island: Island, name: str, close: Callable[[BaseException], Awaitable[Any]]) -> None:
+    def __init__(self, island: IslandProtocol, name: str, close: Callable[[BaseException], Awaitable[Any]]) -> None:
         self._island = island
         self._name = name
         self._close = close
@@ -130,7 +129,9 @@ class Resident:
         self._answered.set()
 
 
-async def stream(island: Island, hop: Hop, iterator: Any, wrap: Callable[[Any], Any]) -> AsyncGenerator[Any, None]:
+async def stream(
+    island: IslandProtocol, hop: Hop, iterator: Any, wrap: Callable[[Any], Any]
+) -> AsyncGenerator[Any, None]:
     """Iterate an async iterator of the other side; it is asked for one item at a time."""
 
     async def close(exc: BaseException | None = None) -> None:
@@ -156,7 +157,7 @@ class Manager:
 
     __slots__ = ("_hop", "_island", "_manager", "_residents", "_wrap")
 
-    def __init__(self, island: Island, hop: Hop, manager: Any, wrap: Callable[[Any], Any]) -> None:
+    def __init__(self, island: IslandProtocol, hop: Hop, manager: Any, wrap: Callable[[Any], Any]) -> None:
         self._island = island
         self._hop = hop
         self._manager = manager

@@ -366,13 +366,7 @@ class ModuleCoordinator(MountPointAccess):
     # ── asyncio on trio ──
 
     def asyncio_island(self) -> Island:
-        """The asyncio event loop for modules that need one in a session on trio; started for the first of them.
-
-        It ends when everything that was mounted after it has been cleaned up.
-
-        Raises:
-            SessionStateError: The session is closed.
-        """
+        """The asyncio event loop for modules that need one on trio; started for the first of them, ended after its cleanups."""
         if self._island is None:
             if self._is_closed:
                 raise SessionStateError(f"session {self._session_id!r} is closed; it starts no asyncio island any more")
