@@ -222,7 +222,7 @@ VIRTUAL_ASYNCIO: Backend = ("asyncio", {"loop_factory": VirtualTimeLoop})
 def virtual_clock() -> MockClock:
     """A trio clock that starts at 0 and jumps to the next deadline when every task is blocked.
 
-    While a task waits for a worker thread, time passes as on the wall. Unlike `VirtualTimeLoop`, trio's clock does not
+    While a task waits for a worker thread, or for a module on an asyncio island, time passes as on the wall. Unlike `VirtualTimeLoop`, trio's clock does not
     wait for child processes or sockets.
 
     Raises:
@@ -247,11 +247,15 @@ def virtual_clock() -> MockClock:
 
 
 def _waits_for_thread() -> bool:
-    """Whether a task of this trio run waits for a worker thread. An abandoned thread does not count."""
-    from trio.lowlevel import current_root_task  # noqa: PLC0415 — trio is an optional part
+    """Whether a task of this trio run waits for a worker thread or an asyncio island. An abandoned thread does not count."""
+    from trio.lowlevel import current_root_task, current_trio_token  # noqa: PLC0415 — trio is an optional part
 
     if threading.active_count() == 1:
         return False
+    # The kernel drives some awaits by hand, so that the frames of those who wait for an island are not seen below.
+    for thread in threading.enumerate():
+        if hasattr(thread, "is_awaited_on") and thread.is_awaited_on(current_trio_token()):
+            return True
     root = current_root_task()
     tasks = [root] if root is not None else []
     while tasks:

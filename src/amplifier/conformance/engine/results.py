@@ -53,7 +53,8 @@ class Results:
 
     Attributes:
         module_type: The module's type; None for as long as it is not known.
-        backends: What the module declares to run on.
+        backends: Where the module can be examined.
+        needs_island: It declares asyncio only, and runs on an asyncio island on trio.
         findings: What was found, one for each backend and case.
         coverage: What the checks got to see.
         unmounted: Why the module could not be mounted, by backend.
@@ -64,6 +65,7 @@ class Results:
     progress: Progress | None = None
     module_type: str | None
     backends: list[str] = attrs.field(factory=lambda: list(BACKENDS))
+    needs_island: bool = False
     findings: list[Finding] = attrs.field(factory=list)
     coverage: Coverage = attrs.field(factory=Coverage)
     unmounted: dict[str, str] = attrs.field(factory=dict)
@@ -115,7 +117,8 @@ class Results:
                 self.coverage.failed[step] = f"the check {step} could not be completed: {reason}"
             case {"note": note}:
                 run.notes += [note] if note not in run.notes else []
-            case {"module_type": module_type, "backends": backends, "steps": steps}:
+            case {"module_type": module_type, "backends": backends, "needs_island": needs_island, "steps": steps}:
+                self.needs_island = needs_island
                 self.module_type = module_type
                 self.backends = backends
                 run.steps = run.steps or steps

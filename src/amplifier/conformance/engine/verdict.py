@@ -45,7 +45,10 @@ def make_report(results: Results, profile: str) -> Report:
         seed=job.seed,
         backends=[] if profile == "static" else _run_on(results),
         clauses=outcomes,
-        limitations=[f"declares that it does not run on {name}" for name in BACKENDS if name not in results.backends],
+        limitations=[
+            *(f"declares that it does not run on {name}" for name in BACKENDS if name not in results.backends),
+            *(["declares asyncio only: on trio it runs on an asyncio island"] if results.needs_island else []),
+        ],
         notes=_notes(results, outcomes, missing, verdict, profile),
         selected=job.only if job.replay is None else [job.replay.rpartition(":")[0]],
     )

@@ -133,7 +133,7 @@ class MountedModule:
 
     async def _call_mount(self, config: dict[str, Any]) -> None:
         core = self.session.coordinator
-        answer = self.loaded.mount(self.coordinator, config)
+        answer = self.loaded.mount_on(self.ctx.backend)(self.coordinator, config)
         if hasattr(type(answer), "__aenter__") and hasattr(type(answer), "__aexit__"):
             self.is_structured = True
             self.returned, self.leave_mount = await core.hosting.host(answer, name=OWNER, owner=OWNER)
@@ -296,6 +296,11 @@ class CheckContext:
         return [loaded.config, loaded.given] if loaded.given != loaded.config else [loaded.config]
 
     @property
+    def is_on_island(self) -> bool:
+        """Whether the module runs on an asyncio island."""
+        return self.backend == "trio" and self.loaded.needs_island
+
+    @property
     def cancel_modes(self) -> tuple[bool, ...]:
         """Whether to cancel by ``Task.cancel()``: False for by scope, and on asyncio also True."""
         return (False, True) if self.backend == "asyncio" else (False,)
@@ -346,8 +351,9 @@ class CheckContext:
                 self.coverage.mount_attempted = True
                 count_mount()
                 await mounted.mount(self.loaded.config if config is None else config)
-                if ready and self.loaded.on_session_ready is not None:
-                    await mounted.call(self.loaded.on_session_ready, mounted.coordinator)
+                on_session_ready = self.loaded.ready_on(self.backend) if ready else None
+                if on_session_ready is not None:
+                    await mounted.call(on_session_ready, mounted.coordinator)
                 self.coverage.instance_seen |= mounted.is_present
                 try:
                     yield mounted

@@ -181,6 +181,8 @@ def _may_act(thread: threading.Thread) -> bool:
         return False
     if thread.name == _POOLED_THREAD:
         return False
+    if hasattr(thread, "is_awaited"):  # of an asyncio island, which acts on its own only for someone who waits
+        return bool(thread.is_awaited())
     worker = getattr(getattr(thread, "_target", None), "__self__", None)
     cache = getattr(sys.modules.get("trio._core._thread_cache"), "THREAD_CACHE", None)
     return worker is None or worker not in getattr(cache, "_idle_workers", ())

@@ -48,7 +48,7 @@ class _Mount:
         self.left: list[str] = []
 
     async def run(self) -> None:
-        answer = self._ctx.loaded.mount(self.coordinator, self._config)
+        answer = self._ctx.loaded.mount_on(self._ctx.backend)(self.coordinator, self._config)
         if hasattr(type(answer), "__aenter__"):
             async with answer:
                 self.is_done = True
