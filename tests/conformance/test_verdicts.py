@@ -376,6 +376,44 @@ def test_a_cancelled_turn_that_raises_something_else_breaks_the_contract_of_its_
     assert "could not be completed" not in str(report)
 
 
+# ── what changes by itself ──
+
+CLOCK = """
+    import anyio
+    from amplifier import ToolResult
+
+    __amplifier_module_type__ = "tool"
+    MINUTES = [0]
+
+
+    class Clock:
+        name = "clock"
+        description = "Shows the minute."
+
+        def get_schema(self):
+            return {"type": "object", "properties": {}}
+
+        async def execute(self, input):
+            try:
+                await anyio.sleep(0.01)
+            except BaseException:
+                MINUTES[0] = 1
+                raise
+            return ToolResult(success=True, output={"minute": MINUTES[0]})
+
+
+    async def mount(coordinator, config):
+        coordinator.mount("tools", Clock())
+"""
+
+
+@pytest.mark.parametrize("examined_on", ["asyncio", "trio"])
+def test_a_minute_that_ends_while_a_call_is_cancelled_is_no_torn_state(tmp_path, examined_on):
+    file = write_module(tmp_path, CLOCK, "tool_clock.py")
+    report = check(file, only=["tool.tears_no_state"], backends=[examined_on])
+    assert report.violations == [], str(report)
+
+
 # ── one finding again ──
 
 
