@@ -56,7 +56,10 @@ class HttpTransport:
                 403: "the credentials in the plan are not enough",
                 404: "is the path of the url right?",
             }.get(status)
-            self._refusal = f"answered HTTP {status} {response.reason_phrase}" + (f"; {advice}" if advice else "")
+            answer = (
+                f"answered HTTP {status} {response.reason_phrase}".rstrip()
+            )  # HTTP/2 and some servers have no phrase
+            self._refusal = answer + (f"; {advice}" if advice else "")
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Any]:
