@@ -22,7 +22,6 @@ from amplifier.errors import MissingExtraError, SessionStateError
 
 from ._database import DatabaseConflict, DatabaseDown, Row, Run
 from ._engine import DurableEngine, SessionFactory
-from ._errors import EngineUnavailableError
 from ._local import check_concurrency, open_store, raises_one_error
 from ._stored_turns import StoredTurns
 from ._turn_store import TurnStore
@@ -130,15 +129,16 @@ class _DbosEngine(StoredTurns):
         """
         check_concurrency(concurrency)
         worker = Worker(self._store, make_session, self._poll, self._lease, self._take_over)
-        failure: list[EngineUnavailableError] = []
+        failures: list[Exception] = []
 
         async def run(turn_id: str) -> None:
             try:
                 turn = await self._store.claim(turn_id, worker.name)
                 if turn is not None:
                     await worker.run_turn(turn)
-            except EngineUnavailableError as error:
-                failure.append(error)
+            except Exception as error:
+                # DBOS takes the workflow for running as long as this worker lives, so it must not.
+                failures.append(error)
                 group.cancel_scope.cancel()
                 raise
 
@@ -148,20 +148,21 @@ class _DbosEngine(StoredTurns):
             except BaseException as error:
                 raise _HandedOver from error
 
-        async with raises_one_error(), self._launched(worker, concurrency):
-            async with anyio.create_task_group() as group, BlockingPortal() as portal:
+        try:
+            async with raises_one_error(), anyio.create_task_group() as group, BlockingPortal() as portal:
                 try:
-                    await worker.beat_once()
-                    group.start_soon(worker.beat)
-                    group.start_soon(worker.listen)
-                    _serve(dispatch)
-                    task_status.started()
-                    await anyio.sleep_forever()
+                    async with _serving(dispatch), self._launched(worker, concurrency):
+                        await worker.beat_once()
+                        group.start_soon(worker.beat)
+                        group.start_soon(worker.listen)
+                        task_status.started()
+                        await anyio.sleep_forever()
                 finally:
-                    _serve(None)
                     await portal.stop(cancel_remaining=True)
-            for error in failure:
-                raise error
+        finally:
+            await worker.leave()
+        for error in failures:
+            raise error
 
     @asynccontextmanager
     async def _launched(self, worker: Worker, concurrency: int) -> AsyncIterator[None]:
@@ -172,15 +173,12 @@ class _DbosEngine(StoredTurns):
             "executor_id": worker.name,
             "application_version": _VERSION,
             "log_level": "WARNING",
-            "notification_listener_polling_interval_sec": 60.0,  # turns do not use the notifications of DBOS
+            "notification_listener_polling_interval_sec": 0.5,  # its thread sleeps that long before it ends
         }
 
         def launch() -> None:
             if DBOS(config=config)._launched:
-                raise SessionStateError(
-                    "DBOS runs in this process already, with a worker of amplifier or for the application itself, and it has one "
-                    "instance per process; run this worker in a process of its own"
-                )
+                raise _in_use("for the application itself")
             self._client.register_queue(_QUEUE, worker_concurrency=concurrency, polling_interval_sec=self._poll)
             DBOS.launch()
 
@@ -190,7 +188,6 @@ class _DbosEngine(StoredTurns):
         finally:
             with anyio.CancelScope(shield=True):  # DBOS bounds it: every thread is waited for at most 10 seconds
                 await anyio.to_thread.run_sync(DBOS.destroy)
-            await worker.leave()
 
     async def _take_over(self, name: str) -> None:
         def recover() -> bool:
@@ -203,9 +200,23 @@ class _DbosEngine(StoredTurns):
             await self._store.forget_worker(name)
 
 
-def _serve(dispatch: Callable[[str], None] | None) -> None:
+@asynccontextmanager
+async def _serving(dispatch: Callable[[str], None]) -> AsyncIterator[None]:
+    """Let DBOS give turns to this function; before it is launched, because a turn that no one takes would stay with this process."""
     global _dispatch  # noqa: PLW0603 — DBOS calls a function of this module, and has one instance per process
+    if _dispatch is not None:
+        raise _in_use("with a worker of amplifier")
     _dispatch = dispatch
+    try:
+        yield
+    finally:
+        _dispatch = None
+
+
+def _in_use(how: str) -> SessionStateError:
+    return SessionStateError(
+        f"DBOS runs in this process already, {how}, and it has one instance per process; run this worker in a process of its own"
+    )
 
 
 @asynccontextmanager
