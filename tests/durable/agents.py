@@ -20,12 +20,19 @@ REPEATABLE = {"again": True, "once": False, "unknown": None}
 ENGINES = ("local", "dbos")
 
 
-def open_engine(kind: str, folder: Path, **options: Any) -> AbstractAsyncContextManager[DurableEngine]:
-    """An engine whose workers notice everything quickly."""
+def open_engine(kind: str, place: Path | str, **options: Any) -> AbstractAsyncContextManager[DurableEngine]:
+    """An engine whose workers notice everything quickly.
+
+    Args:
+        kind: ``local``, or ``dbos``.
+        place: A folder for its file; for DBOS also a URL.
+        options: Others than the quick ones.
+    """
     options = {"poll": 0.02, "lease": 1.0, "patience": 2.0, **options}
     if kind == "local":
-        return open_local_engine(folder / "turns.db", **options)
-    return open_dbos_engine(f"sqlite:///{folder / 'dbos.sqlite'}", **options)
+        return open_local_engine(Path(place) / "turns.db", **options)
+    url = place if "://" in str(place) else f"sqlite:///{Path(place) / 'dbos.sqlite'}"
+    return open_dbos_engine(str(url), **options)
 
 
 def mounting(thing: Any) -> Any:
