@@ -171,5 +171,5 @@ docs: $(READY)
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --fresh-env --quiet docs docs/_build/html
 
 clean:
-	rm -rf .venv .venv-* .amplifier .node .mcp-servers .models .browser .bubblewrap build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-* .amplifier .node .mcp-servers .engines .models .browser .bubblewrap build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 
 from amplifier import AmplifierSession, ModuleLoader
 from amplifier.durable import DurableEngine, TurnStatus, open_local_engine
@@ -17,22 +18,22 @@ from tests.modules.durable_agent import EffectTool, ScriptedModel
 
 REPEATABLE = {"again": True, "once": False, "unknown": None}
 
-ENGINES = ("local", "dbos")
+ENGINES = ("local", "dbos", pytest.param("postgres", marks=pytest.mark.slow))
+"""A file, DBOS on a file, DBOS on Postgres."""
 
 
 def open_engine(kind: str, place: Path | str, **options: Any) -> AbstractAsyncContextManager[DurableEngine]:
     """An engine whose workers notice everything quickly.
 
     Args:
-        kind: ``local``, or ``dbos``.
-        place: A folder for its file; for DBOS also a URL.
+        kind: One of `ENGINES`.
+        place: A folder for its file, or the URL of a database.
         options: Others than the quick ones.
     """
     options = {"poll": 0.02, "lease": 1.0, "patience": 2.0, **options}
     if kind == "local":
         return open_local_engine(Path(place) / "turns.db", **options)
-    url = place if "://" in str(place) else f"sqlite:///{Path(place) / 'dbos.sqlite'}"
-    return open_dbos_engine(str(url), **options)
+    return open_dbos_engine(str(place) if kind == "postgres" else f"sqlite:///{place}/dbos.sqlite", **options)
 
 
 def mounting(thing: Any) -> Any:

@@ -13,6 +13,7 @@ from amplifier.durable import (
     TurnStoppedError,
     UnknownTurnError,
 )
+from amplifier.durable._turn_store import TurnStore
 from amplifier.errors import PlanError, SessionBusyError
 from amplifier.models import HookResult
 from tests.durable.agents import ENGINES, agent, answering, effect_agent, open_engine, tool, until, working
@@ -21,7 +22,7 @@ from tests.modules.durable_agent import transcript_problems
 pytestmark = pytest.mark.parametrize("kind", ENGINES)
 
 
-async def test_a_turn_runs_and_its_conversation_goes_on_with_the_next(kind, tmp_path):
+async def test_a_turn_runs_and_its_conversation_goes_on_with_the_next(kind, place):
     seen = []
     provider = answering("Hello Anna.", "Your name is Anna.")
 
@@ -30,7 +31,7 @@ async def test_a_turn_runs_and_its_conversation_goes_on_with_the_next(kind, tmp_
         session.coordinator.hooks.register("provider:request", lambda event, data: seen.append(data["messages"]))
         return session
 
-    async with open_engine(kind, tmp_path) as engine, working(engine, make_session):
+    async with open_engine(kind, place) as engine, working(engine, make_session):
         with anyio.fail_after(20):
             first = await engine.start("anna-1", "I am Anna")
             assert await engine.result(first) == "Hello Anna."
@@ -42,8 +43,8 @@ async def test_a_turn_runs_and_its_conversation_goes_on_with_the_next(kind, tmp_
         assert await engine.messages("bert-1") == []
 
 
-async def test_every_tool_result_is_at_its_own_call(kind, tmp_path):
-    async with open_engine(kind, tmp_path) as engine, working(engine, effect_agent(tmp_path)):
+async def test_every_tool_result_is_at_its_own_call(kind, place, tmp_path):
+    async with open_engine(kind, place) as engine, working(engine, effect_agent(tmp_path)):
         with anyio.fail_after(20):
             turns = [await engine.start(f"s{number}", "go") for number in range(3)]
             for turn in turns:
@@ -53,8 +54,8 @@ async def test_every_tool_result_is_at_its_own_call(kind, tmp_path):
     assert sum(message["role"] == "tool" for message in messages) == 16
 
 
-async def test_starting_the_same_turn_twice_starts_it_once(kind, tmp_path):
-    async with open_engine(kind, tmp_path) as engine:
+async def test_starting_the_same_turn_twice_starts_it_once(kind, place):
+    async with open_engine(kind, place) as engine:
         assert await engine.start("s", "go", turn_id="order 17") == "order 17"
         assert await engine.start("s", "go", turn_id="order 17") == "order 17"
         with pytest.raises(TurnConflictError, match="order 17"):
@@ -64,15 +65,15 @@ async def test_starting_the_same_turn_twice_starts_it_once(kind, tmp_path):
                 assert await engine.result("order 17") == "Done."
 
 
-async def test_a_second_open_turn_of_a_session_is_refused(kind, tmp_path):
-    async with open_engine(kind, tmp_path) as engine:
+async def test_a_second_open_turn_of_a_session_is_refused(kind, place):
+    async with open_engine(kind, place) as engine:
         first = await engine.start("s", "go")
         with pytest.raises(SessionBusyError, match=first):
             await engine.start("s", "go on")
 
 
-async def test_wrong_input_is_refused_with_a_clear_error(kind, tmp_path):
-    async with open_engine(kind, tmp_path) as engine:
+async def test_wrong_input_is_refused_with_a_clear_error(kind, place):
+    async with open_engine(kind, place) as engine:
         with pytest.raises(PlanError, match="session"):
             await engine.start("../etc", "go")
         with pytest.raises(TypeError, match="prompt must be a str"):
@@ -86,11 +87,11 @@ async def test_wrong_input_is_refused_with_a_clear_error(kind, tmp_path):
             await engine.work(agent(answering("x")), concurrency=0)
 
 
-async def test_an_error_of_the_turn_is_reported_and_the_conversation_kept(kind, tmp_path):
+async def test_an_error_of_the_turn_is_reported_and_the_conversation_kept(kind, place):
     def fail(request):
         raise RuntimeError("no model today")
 
-    async with open_engine(kind, tmp_path) as engine, working(engine, agent(answering(fail))):
+    async with open_engine(kind, place) as engine, working(engine, agent(answering(fail))):
         turn = await engine.start("s", "go")
         with anyio.fail_after(20), pytest.raises(TurnFailedError, match="no model today") as caught:
             await engine.result(turn)
@@ -98,13 +99,13 @@ async def test_an_error_of_the_turn_is_reported_and_the_conversation_kept(kind, 
         assert [m["role"] for m in await engine.messages("s")] == ["user"]
 
 
-async def test_a_session_that_cannot_be_made_fails_its_turn_and_not_the_worker(kind, tmp_path):
+async def test_a_session_that_cannot_be_made_fails_its_turn_and_not_the_worker(kind, place):
     def make_session(session_id):
         if session_id == "bad":
             raise LookupError("no such customer")
         return agent(answering("Fine."))(session_id)
 
-    async with open_engine(kind, tmp_path) as engine, working(engine, make_session):
+    async with open_engine(kind, place) as engine, working(engine, make_session):
         with anyio.fail_after(20):
             bad, good = await engine.start("bad", "go"), await engine.start("good", "go")
             with pytest.raises(TurnFailedError, match="no such customer"):
@@ -112,10 +113,10 @@ async def test_a_session_that_cannot_be_made_fails_its_turn_and_not_the_worker(k
             assert await engine.result(good) == "Fine."
 
 
-async def test_a_context_with_messages_of_its_own_is_refused(kind, tmp_path):
+async def test_a_context_with_messages_of_its_own_is_refused(kind, place, tmp_path):
     where = {"module": "context-persistent", "config": {"path": str(tmp_path / "own")}}
     section = {"orchestrator": "loop-basic", "context": where}
-    async with open_engine(kind, tmp_path) as engine, working(engine, agent(answering("a", "b"), session=section)):
+    async with open_engine(kind, place) as engine, working(engine, agent(answering("a", "b"), session=section)):
         with anyio.fail_after(20):
             assert await engine.result(await engine.start("s", "go")) == "a"
             with pytest.raises(TurnFailedError, match="begins empty"):
@@ -137,10 +138,10 @@ async def wait_for_question(engine, turn):
 
 
 @pytest.mark.parametrize(("option", "expected"), [("Allow", "paid"), ("Deny", "denied")])
-async def test_a_question_waits_for_its_answer(kind, tmp_path, option, expected):
+async def test_a_question_waits_for_its_answer(kind, place, option, expected):
     pay = tool("pay", lambda given: "paid")
     make_session = agent(answering([("pay", {})], "Done."), pay, hooks=asking_tool())
-    async with open_engine(kind, tmp_path) as engine, working(engine, make_session):
+    async with open_engine(kind, place) as engine, working(engine, make_session):
         turn = await engine.start("s", "pay")
         question = await wait_for_question(engine, turn)
         assert (question.prompt, question.options, question.tool_name) == ("May I pay?", ("Allow", "Deny"), "pay")
@@ -156,7 +157,7 @@ async def test_a_question_waits_for_its_answer(kind, tmp_path, option, expected)
             await engine.approve(turn, question.question_id, option)
 
 
-async def test_a_question_is_answered_while_no_worker_runs_and_the_next_one_goes_on(kind, tmp_path):
+async def test_a_question_is_answered_while_no_worker_runs_and_the_next_one_goes_on(kind, place):
     paid = []
     models = []
 
@@ -172,7 +173,7 @@ async def test_a_question_is_answered_while_no_worker_runs_and_the_next_one_goes
             answering([("pay", {})], "Done.") if len(models) == 1 else answering("Done."), pay, hooks=asking_tool()
         )(session_id)
 
-    async with open_engine(kind, tmp_path) as engine:
+    async with open_engine(kind, place) as engine:
         turn = await engine.start("s", "pay")
         async with working(engine, make_session):
             question = await wait_for_question(engine, turn)
@@ -184,12 +185,12 @@ async def test_a_question_is_answered_while_no_worker_runs_and_the_next_one_goes
     assert (len(paid), len(models)) == (1, 2)
 
 
-async def test_a_turn_is_stopped(kind, tmp_path):
+async def test_a_turn_is_stopped(kind, place):
     async def hang(given):
         await anyio.sleep_forever()
 
     make_session = agent(answering([("hang", {})], "unreached"), tool("hang", hang))
-    async with open_engine(kind, tmp_path) as engine, working(engine, make_session):
+    async with open_engine(kind, place) as engine, working(engine, make_session):
         turn = await engine.start("s", "go")
         with anyio.fail_after(20):
             async for event in engine.watch(turn):
@@ -209,7 +210,7 @@ async def test_a_turn_is_stopped(kind, tmp_path):
         )
 
 
-async def test_a_graceful_stop_lets_the_tool_finish(kind, tmp_path):
+async def test_a_graceful_stop_lets_the_tool_finish(kind, place):
     begun, go_on = anyio.Event(), anyio.Event()
 
     async def slow(given):
@@ -218,7 +219,7 @@ async def test_a_graceful_stop_lets_the_tool_finish(kind, tmp_path):
         return "finished"
 
     make_session = agent(answering([("slow", {})], "unreached"), tool("slow", slow))
-    async with open_engine(kind, tmp_path) as engine, working(engine, make_session):
+    async with open_engine(kind, place) as engine, working(engine, make_session):
         turn = await engine.start("s", "go")
         with anyio.fail_after(20):
             await begun.wait()
@@ -230,8 +231,8 @@ async def test_a_graceful_stop_lets_the_tool_finish(kind, tmp_path):
         assert (await engine.messages("s"))[2]["content"] == "finished"
 
 
-async def test_a_turn_that_no_worker_has_begun_is_stopped_at_once(kind, tmp_path):
-    async with open_engine(kind, tmp_path) as engine:
+async def test_a_turn_that_no_worker_has_begun_is_stopped_at_once(kind, place):
+    async with open_engine(kind, place) as engine:
         turn = await engine.start("s", "go")
         await engine.stop(turn)
         with pytest.raises(TurnStoppedError):
@@ -242,7 +243,7 @@ async def test_a_turn_that_no_worker_has_begun_is_stopped_at_once(kind, tmp_path
         assert [m["content"] for m in await engine.messages("s")] == ["hi", "Hello."]
 
 
-async def test_a_turn_that_was_handed_over_and_is_then_stopped_keeps_what_was_done(kind, tmp_path):
+async def test_a_turn_that_was_handed_over_and_is_then_stopped_keeps_what_was_done(kind, place):
     begun = anyio.Event()
 
     async def hang(given):
@@ -252,7 +253,7 @@ async def test_a_turn_that_was_handed_over_and_is_then_stopped_keeps_what_was_do
     first = agent(
         answering([("look", {})], [("hang", {})]), tool("look", lambda given: "two shelves"), tool("hang", hang)
     )
-    async with open_engine(kind, tmp_path) as engine:
+    async with open_engine(kind, place) as engine:
         turn = await engine.start("s", "go")
         async with working(engine, first):
             with anyio.fail_after(20):
@@ -266,10 +267,10 @@ async def test_a_turn_that_was_handed_over_and_is_then_stopped_keeps_what_was_do
         assert len(contents) == 2
 
 
-async def test_watchers_see_the_events_and_can_go_on_behind_a_position(kind, tmp_path):
+async def test_watchers_see_the_events_and_can_go_on_behind_a_position(kind, place):
     secret = "sk-" + "a1B2" * 12
     look = tool("look", lambda given: {"api_key": secret, "shelves": 2})
-    async with open_engine(kind, tmp_path) as engine, working(engine, agent(answering([("look", {})], "Two."), look)):
+    async with open_engine(kind, place) as engine, working(engine, agent(answering([("look", {})], "Two."), look)):
         turn = await engine.start("s", "go")
         with anyio.fail_after(20):
             events = [event async for event in engine.watch(turn)]
@@ -283,7 +284,7 @@ async def test_watchers_see_the_events_and_can_go_on_behind_a_position(kind, tmp
         assert again == events[3:]
 
 
-async def test_a_worker_that_leaves_hands_its_turn_over_and_nothing_known_is_repeated(kind, tmp_path):
+async def test_a_worker_that_leaves_hands_its_turn_over_and_nothing_known_is_repeated(kind, place):
     begun = anyio.Event()
     calls = []
 
@@ -305,7 +306,7 @@ async def test_a_worker_that_leaves_hands_its_turn_over_and_nothing_known_is_rep
 
         return answering(*map(asked, answers))
 
-    async with open_engine(kind, tmp_path) as engine:
+    async with open_engine(kind, place) as engine:
         turn = await engine.start("s", "go")
         first = agent(model([("look", {}), ("hang", {})]), tool("look", look), tool("hang", hang, repeatable=True))
         async with working(engine, first):
@@ -328,7 +329,7 @@ async def wait_until_recorded(engine, turn, name):
             return
 
 
-async def test_a_call_that_may_have_had_its_effect_is_not_repeated(kind, tmp_path):
+async def test_a_call_that_may_have_had_its_effect_is_not_repeated(kind, place):
     begun = anyio.Event()
     paid = []
 
@@ -338,7 +339,7 @@ async def test_a_call_that_may_have_had_its_effect_is_not_repeated(kind, tmp_pat
         await anyio.sleep_forever()
 
     pay = tool("pay", hang, repeatable=False)
-    async with open_engine(kind, tmp_path) as engine:
+    async with open_engine(kind, place) as engine:
         turn = await engine.start("s", "go")
         async with working(engine, agent(answering([("pay", {})]), pay)):
             with anyio.fail_after(20):
@@ -352,7 +353,7 @@ async def test_a_call_that_may_have_had_its_effect_is_not_repeated(kind, tmp_pat
     assert paid == [1]
 
 
-async def test_a_turn_whose_plan_has_changed_is_held_until_someone_decides(kind, tmp_path):
+async def test_a_turn_whose_plan_has_changed_is_held_until_someone_decides(kind, place):
     begun = anyio.Event()
 
     async def hang(given):
@@ -360,7 +361,7 @@ async def test_a_turn_whose_plan_has_changed_is_held_until_someone_decides(kind,
         await anyio.sleep_forever()
 
     old = tool("old", hang, repeatable=True)
-    async with open_engine(kind, tmp_path) as engine:
+    async with open_engine(kind, place) as engine:
         turn = await engine.start("s", "go")
         async with working(engine, agent(answering([("old", {})]), old)):
             with anyio.fail_after(20):
@@ -376,14 +377,14 @@ async def test_a_turn_whose_plan_has_changed_is_held_until_someone_decides(kind,
         assert "no tool named 'old' any more" in (await engine.messages("s"))[2]["content"]
 
 
-async def test_a_held_turn_can_be_stopped(kind, tmp_path):
+async def test_a_held_turn_can_be_stopped(kind, place):
     begun = anyio.Event()
 
     async def hang(given):
         begun.set()
         await anyio.sleep_forever()
 
-    async with open_engine(kind, tmp_path) as engine:
+    async with open_engine(kind, place) as engine:
         turn = await engine.start("s", "go")
         async with working(engine, agent(answering([("old", {})]), tool("old", hang))):
             with anyio.fail_after(20):
@@ -396,8 +397,8 @@ async def test_a_held_turn_can_be_stopped(kind, tmp_path):
                 assert (await until(engine, turn, lambda status: status.is_final)).state == "stopped"
 
 
-async def test_effects_and_results_agree_over_many_hand_overs(kind, tmp_path):
-    async with open_engine(kind, tmp_path) as engine:
+async def test_effects_and_results_agree_over_many_hand_overs(kind, place, tmp_path):
+    async with open_engine(kind, place) as engine:
         turn = await engine.start("s", "go")
         for seconds in (0.05, 0.1, 0.15, 0.2):
             async with working(engine, effect_agent(tmp_path)):
@@ -407,3 +408,32 @@ async def test_effects_and_results_agree_over_many_hand_overs(kind, tmp_path):
                 assert await engine.result(turn) == "All done."
         messages = await engine.messages("s")
     assert transcript_problems(messages, is_whole=True) == []
+
+
+async def test_no_event_is_lost_when_a_turn_ends_while_events_are_being_stored(kind, place, monkeypatch):
+    storing, ended = anyio.Event(), anyio.Event()
+    add_events = TurnStore.add_events
+
+    async def add_late(store, *args):
+        storing.set()
+        await ended.wait()
+        await anyio.sleep(
+            0.2
+        )  # the end of the turn must wait for this, and would have been stored by now if it did not
+        await add_events(store, *args)
+
+    async def look(given):
+        await storing.wait()
+        return "two shelves"
+
+    def make_session(session_id):
+        session = agent(answering([("look", {})], "Two."), tool("look", look))(session_id)
+        session.coordinator.hooks.register("session:end", lambda event, data: ended.set())
+        return session
+
+    monkeypatch.setattr(TurnStore, "add_events", add_late)
+    async with open_engine(kind, place) as engine, working(engine, make_session):
+        with anyio.fail_after(20):
+            names = [event.name async for event in engine.watch(await engine.start("s", "go"))]
+    assert [name for name in names if name.startswith("tool:")] == ["tool:pre", "tool:post"]
+    assert names[-1] == "session:end"

@@ -128,21 +128,21 @@ def check_session(
 
 
 @pytest.mark.parametrize("kind", ["local", "dbos"])
-async def test_turns_of_killed_workers_go_on_elsewhere(kind, tmp_path, anyio_backend_name):
-    counted = await kill_workers(kind, anyio_backend_name, str(tmp_path), tmp_path, 3, 100)
+async def test_turns_of_killed_workers_go_on_elsewhere(kind, place, tmp_path, anyio_backend_name):
+    counted = await kill_workers(kind, anyio_backend_name, place, tmp_path, 3, 100)
     assert counted["kills"] == 3
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["local", "dbos"])
-async def test_ten_kills(kind, tmp_path, anyio_backend_name):
-    await kill_workers(kind, anyio_backend_name, str(tmp_path), tmp_path, 10, 250)
+@pytest.mark.parametrize("kind", ["local", "dbos", "postgres"])
+async def test_ten_kills(kind, place, tmp_path, anyio_backend_name):
+    await kill_workers(kind, anyio_backend_name, place, tmp_path, 10, 250)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("kind", ["local", "dbos"])
-async def test_a_hundred_kills(kind, tmp_path, anyio_backend_name, capsys):
-    counted = await kill_workers(kind, anyio_backend_name, str(tmp_path), tmp_path, 100, 1700)
+@pytest.mark.parametrize("kind", ["local", "dbos", "postgres"])
+async def test_a_hundred_kills(kind, place, tmp_path, anyio_backend_name, capsys):
+    counted = await kill_workers(kind, anyio_backend_name, place, tmp_path, 100, 1700)
     with capsys.disabled():
         print(f"\n{kind} {anyio_backend_name}: {dict(counted)}")

@@ -48,6 +48,8 @@ class RunningTurn:
         self._given_up: set[str] = set()
         self._events: list[tuple[str, Any]] = []
         self._position = turn.last_position
+        self._storing = anyio.Lock()
+        self._is_over = False
 
     @property
     def is_asking(self) -> bool:
@@ -80,24 +82,22 @@ class RunningTurn:
             answers.append(option)
             answered.set()
 
-    def take_events(self) -> tuple[int, list[tuple[str, Any]]]:
-        """Events that are not stored yet, and the position of the last one."""
-        events, self._events = self._events, []
-        return self._position, events
-
     async def flush(self) -> None:
         """Store the events that are not stored yet, and withdraw questions that were not answered in time.
 
         Not when a question is given up: that happens as well when the worker leaves, and then the question can still be answered.
         """
-        position, events = self.take_events()
-        try:
-            if events:
-                await self._store.add_events(self.turn, position, events)
-            while self._given_up:
-                await self._store.withdraw(self.turn, self._given_up.pop())
-        except TurnLost:
-            self.lose()
+        async with self._storing:
+            if self._is_over:
+                return
+            position, events = self._take_events()
+            try:
+                if events:
+                    await self._store.add_events(self.turn, position, events)
+                while self._given_up:
+                    await self._store.withdraw(self.turn, self._given_up.pop())
+            except TurnLost:
+                self.lose()
 
     # ── the attempt ──
 
@@ -110,8 +110,9 @@ class RunningTurn:
         with self._scope:
             try:
                 outcome = await self._attempt(make_session)
-                position, events = self.take_events()
-                await self._store.finish(self.turn, outcome, position, events)
+                async with self._storing:  # events that are being stored by `flush` come first
+                    self._is_over = True
+                    await self._store.finish(self.turn, outcome, *self._take_events())
             except TurnLost:
                 return
 
@@ -177,6 +178,11 @@ class RunningTurn:
     async def _note_event(self, event: str, data: dict[str, Any]) -> None:
         self._position += 1
         self._events.append((event, _slim(data)))
+
+    def _take_events(self) -> tuple[int, list[tuple[str, Any]]]:
+        """Events that are not stored yet, and the position of the last one."""
+        events, self._events = self._events, []
+        return self._position, events
 
     # ── approvals ──
 

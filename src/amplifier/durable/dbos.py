@@ -8,6 +8,7 @@ they are made, and tools that run at the same time have no such order.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, final
@@ -42,6 +43,8 @@ _QUEUE = "amplifier-turns"
 _WORKFLOW = "amplifier-turn"
 _VERSION = "amplifier-durable-1"
 """What DBOS takes for the version of the code. Fixed: whether a turn may go on with other code is decided by its plan."""
+
+_ENDING_SECONDS = 5.0
 
 _dispatch: Callable[[str], None] | None = None
 """Runs a turn in the worker of this process; DBOS has one instance per process, and so have we."""
@@ -176,6 +179,13 @@ class _DbosEngine(StoredTurns):
             "notification_listener_polling_interval_sec": 0.5,  # its thread sleeps that long before it ends
         }
 
+        def end() -> None:
+            """Let DBOS note that turns have ended, then end it; turns that were running are being cancelled now."""
+            patience = time.monotonic() + _ENDING_SECONDS
+            while DBOS(config=config)._active_workflows_set.activeList() and time.monotonic() < patience:
+                time.sleep(0.01)
+            DBOS.destroy()
+
         def launch() -> None:
             if DBOS(config=config)._launched:
                 raise _in_use("for the application itself")
@@ -186,8 +196,10 @@ class _DbosEngine(StoredTurns):
         try:
             yield
         finally:
-            with anyio.CancelScope(shield=True):  # DBOS bounds it: every thread is waited for at most 10 seconds
-                await anyio.to_thread.run_sync(DBOS.destroy)
+            with anyio.CancelScope(
+                shield=True
+            ):  # bounded there, and by DBOS: every thread is waited for at most 10 seconds
+                await anyio.to_thread.run_sync(end)
 
     async def _take_over(self, name: str) -> None:
         def recover() -> bool:
