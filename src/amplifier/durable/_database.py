@@ -90,7 +90,7 @@ class SqliteDatabase:
             return done
 
     def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self._path, timeout=10.0, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(self._path, timeout=2.0, isolation_level=None, check_same_thread=False)
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")  # a commit is on the disk, also after a loss of power

@@ -78,7 +78,7 @@ class _SqlDatabase:
     def __init__(self, url: sa.URL) -> None:
         self.name = url.render_as_string(hide_password=True)
         if url.get_backend_name() == "sqlite":
-            self._engine = sa.create_engine(url, connect_args={"timeout": 30})
+            self._engine = sa.create_engine(url, connect_args={"timeout": 2})
             sa.event.listen(self._engine, "connect", _prepare_sqlite)
             sa.event.listen(self._engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
         else:
