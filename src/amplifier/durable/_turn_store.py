@@ -201,8 +201,7 @@ class TurnStore:
             if status.is_final:
                 return
             if status.attempt == 0:
-                # The attempt goes up, so that a worker that has just been given the turn by its engine cannot begin it.
-                change = "state = 'stopped', is_open = 0, attempt = 1"
+                change = "state = 'stopped', is_open = 0"
             elif status.state == "held":
                 change = "state = 'queued', error_type = NULL, error = NULL"
             else:
@@ -456,7 +455,7 @@ class TurnStore:
 
         def work(run: Run) -> list[str]:
             rows = run(
-                "UPDATE amplifier_turns SET state = 'queued', attempt = attempt + 1 "
+                "UPDATE amplifier_turns SET state = 'queued' "
                 "WHERE worker = :worker AND state = 'running' AND is_open = 1 RETURNING turn_id",
                 worker=worker,
             )
