@@ -33,8 +33,8 @@ def open_engine(kind: str, folder: Path) -> AbstractAsyncContextManager[DurableE
     if kind == "dbos":
         from amplifier.durable.dbos import open_dbos_engine  # noqa: PLC0415 — an extra
 
-        return open_dbos_engine(f"sqlite:///{folder / 'dbos.sqlite'}", lease=2.0)
-    return open_local_engine(folder / "turns.db", lease=2.0)
+        return open_dbos_engine(f"sqlite:///{folder / 'dbos.sqlite'}", lease=5.0)
+    return open_local_engine(folder / "turns.db", lease=5.0)
 
 
 # ── the agent ──

@@ -143,8 +143,9 @@ def test_every_example_is_in_the_list_and_in_a_test():
 def test_turns_of_a_killed_worker_go_on_with_the_other(backend, engine, tmp_path):
     output = run_example("durable/two_workers.py", backend, engine, cwd=tmp_path)
     assert "worker, which is killed now" in output
-    assert "anna: Everything is on its way. (attempt 2)" in output
+    attempt = int(re.findall(r"anna: Everything is on its way. \(attempt (\d+)\)", output)[0])
+    assert attempt >= 2  # on a very busy machine the other worker may be taken for dead as well
     assert "bert: Everything is on its way." in output
     assert "  books shipped under order-0\n  lamps shipped under order-1\n  chairs shipped under order-2" in output
-    calls = int(re.findall(r"calls of anna's: (\d), orders: 3", output)[0])
-    assert calls in (3, 4)  # the one that was running may have run again
+    calls = int(re.findall(r"calls of anna's: (\d+), orders: 3", output)[0])
+    assert 3 <= calls < 3 + attempt  # one call runs at a time, and may run again in the next attempt
