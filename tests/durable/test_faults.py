@@ -10,7 +10,9 @@ from contextlib import closing
 import anyio
 import anyio.to_thread
 import pytest
+from dbos import DBOS
 
+import amplifier.durable.dbos as module
 from amplifier.durable import EngineUnavailableError, NewerFormatError, open_local_engine
 from amplifier.durable._turn_store import TurnStore
 from amplifier.durable.dbos import open_dbos_engine
@@ -203,3 +205,47 @@ def test_an_engine_without_its_extra_says_what_to_install():
     found = run_python("import sys; sys.modules['dbos'] = None; import amplifier.durable.dbos")
     assert "amplifier.durable.dbos needs an optional part" in found
     assert "pip install 'amplifier[dbos]'" in found
+
+
+async def test_a_late_worker_cannot_take_a_turn_that_dbos_has_given_to_another_one(tmp_path):
+    """Else DBOS would look for it with the wrong worker, and no one would go on with it if the late one died."""
+    begun = anyio.Event()
+
+    async def hang(given):
+        begun.set()
+        await anyio.sleep_forever()
+
+    async with open_engine("dbos", tmp_path) as engine:
+        async with working(engine, agent(answering([("hang", {})]), tool("hang", hang))):
+            turn = await engine.start("s", "go")
+            with anyio.fail_after(30):
+                await begun.wait()
+                [workflow] = await anyio.to_thread.run_sync(DBOS.list_workflows)
+                assert module._dispatch is not None
+                with pytest.raises(module._HandedOver):
+                    await anyio.to_thread.run_sync(module._dispatch, turn, workflow.workflow_id, "an earlier token")
+                status = await engine.status(turn)
+                assert (status.state, status.attempt) == ("running", 1)
+
+
+async def test_a_turn_that_a_worker_was_given_twice_goes_on_once(tmp_path):
+    begun = [anyio.Event(), anyio.Event()]
+
+    async def hang(given):
+        next(event for event in begun if not event.is_set()).set()
+        await anyio.sleep_forever()
+
+    async with open_engine("dbos", tmp_path) as engine:
+        turn = await engine.start("s", "go")
+        async with working(engine, agent(answering([("hang", {})]), tool("hang", hang, repeatable=True))):
+            with anyio.fail_after(30):
+                await begun[0].wait()
+                name = str((await engine.status(turn)).worker)
+                await anyio.to_thread.run_sync(
+                    DBOS._recover_pending_workflows, [name]
+                )  # as if it had been taken for dead
+                await begun[1].wait()
+                assert (await engine.status(turn)).attempt == 2
+        async with working(engine, agent(answering("Done."), tool("hang", lambda given: "in time", repeatable=True))):
+            with anyio.fail_after(30):
+                assert await engine.result(turn) == "Done."

@@ -101,8 +101,11 @@ class RunningTurn:
 
     # ── the attempt ──
 
-    async def run(self, make_session: SessionFactory) -> None:
+    async def run(self, make_session: SessionFactory) -> bool:
         """Run it and record how it ends.
+
+        Returns:
+            Whether it has ended or is held; False if another worker has it.
 
         Raises:
             EngineUnavailableError: What happens cannot be recorded; nothing was, and the turn goes on elsewhere.
@@ -113,8 +116,10 @@ class RunningTurn:
                 async with self._storing:  # events that are being stored by `flush` come first
                     self._is_over = True
                     await self._store.finish(self.turn, outcome, *self._take_events())
+                return True
             except TurnLost:
-                return
+                pass
+        return False
 
     async def _attempt(self, make_session: SessionFactory) -> Outcome:
         if self.turn.attempt > self.turn.most_attempts:

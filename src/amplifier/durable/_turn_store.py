@@ -241,9 +241,26 @@ class TurnStore:
 
     # ── for workers ──
 
-    async def claim(self, turn_id: str, worker: str) -> ClaimedTurn | None:
-        """Take one turn; None if it does not wait for a worker any more."""
-        return await self._do(lambda run: self._claim(run, turn_id, worker))
+    async def claim(
+        self, turn_id: str, worker: str, is_allowed: Callable[[Run], bool] = lambda run: True
+    ) -> ClaimedTurn | None:
+        """Take one turn that an engine has given to a worker; None if it has ended or is held.
+
+        Args:
+            turn_id: The turn; it may be running elsewhere, and is lost there then.
+            worker: Who takes it.
+            is_allowed: Asked in the same transaction: the engine may have given the turn to another worker since.
+
+        Raises:
+            TurnLost: It is not allowed.
+        """
+
+        def work(run: Run) -> ClaimedTurn | None:
+            if not is_allowed(run):
+                raise TurnLost
+            return self._claim(run, turn_id, worker)
+
+        return await self._do(work)
 
     async def claim_next(self, worker: str) -> ClaimedTurn | None:
         """Take a turn that waits for a worker; None if there is none."""

@@ -52,15 +52,18 @@ class Worker:
         self._running: dict[str, RunningTurn] = {}
         self._seen: dict[str, tuple[int, float]] = {}
 
-    async def run_turn(self, turn: ClaimedTurn) -> None:
+    async def run_turn(self, turn: ClaimedTurn) -> bool:
         """Run a turn that was claimed, until it ends or is lost.
+
+        Returns:
+            Whether it has ended or is held; False if another worker has it.
 
         Raises:
             EngineUnavailableError: What happens cannot be recorded any more.
         """
         running = self._running[turn.turn_id] = RunningTurn(self._store, turn)
         try:
-            await running.run(self._make_session)
+            return await running.run(self._make_session)
         finally:
             if self._running.get(turn.turn_id) is running:
                 del self._running[turn.turn_id]

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar, final
+from typing import Any, TypeAlias, TypeVar, final
 
 import anyio
 import anyio.to_thread
@@ -31,6 +31,7 @@ from ._worker import Worker
 try:
     import sqlalchemy as sa
     from dbos import DBOS, DBOSClient, DBOSConfig
+    from dbos._context import get_local_dbos_context
 except ImportError as error:
     raise MissingExtraError("amplifier.durable.dbos", extra="dbos", missing=error.name) from error
 
@@ -46,8 +47,10 @@ _VERSION = "amplifier-durable-1"
 
 _ENDING_SECONDS = 5.0
 
-_dispatch: Callable[[str], None] | None = None
-"""Runs a turn in the worker of this process; DBOS has one instance per process, and so have we."""
+_Dispatch: TypeAlias = Callable[[str, str, str | None], None]
+
+_dispatch: _Dispatch | None = None
+"""Runs a turn in the worker of this process, given the workflow and the token of its execution; DBOS has one instance per process."""
 
 
 class _HandedOver(BaseException):
@@ -56,9 +59,10 @@ class _HandedOver(BaseException):
 
 @DBOS.workflow(name=_WORKFLOW, max_recovery_attempts=None)
 def _run_turn(turn_id: str) -> None:
-    if _dispatch is None:
+    context = get_local_dbos_context()
+    if _dispatch is None or context is None:
         raise _HandedOver
-    _dispatch(turn_id)
+    _dispatch(turn_id, context.workflow_id, context.owner_xid)
 
 
 class _SqlRun:
@@ -115,6 +119,10 @@ class _DbosEngine(StoredTurns):
         self._lease = lease
         self._url = url
         self._client = client
+        # SQLite has no schemas, and locks everything for a transaction that writes.
+        table, lock = ("workflow_status", "") if url.startswith("sqlite") else ("dbos.workflow_status", " FOR UPDATE")
+        is_owned = "workflow_uuid = :workflow AND status = 'PENDING' AND owner_xid = :owner"
+        self._owned = f"SELECT 1 FROM {table} WHERE {is_owned}{lock}"
 
     async def work(
         self,
@@ -134,22 +142,29 @@ class _DbosEngine(StoredTurns):
         worker = Worker(self._store, make_session, self._poll, self._lease, self._take_over)
         failures: list[Exception] = []
 
-        async def run(turn_id: str) -> None:
+        async def run(turn_id: str, workflow_id: str, owner: str | None) -> bool:
+            def is_owner(run: Run) -> bool:
+                """Whether DBOS has not given the workflow to another worker since, and does not before the turn is claimed."""
+                return bool(run(self._owned, workflow=workflow_id, owner=owner))
+
             try:
-                turn = await self._store.claim(turn_id, worker.name)
-                if turn is not None:
-                    await worker.run_turn(turn)
+                turn = await self._store.claim(turn_id, worker.name, is_owner)
+                return turn is None or await worker.run_turn(turn)
+            except TurnLost:
+                return False
             except Exception as error:
                 # DBOS takes the workflow for running as long as this worker lives, so it must not.
                 failures.append(error)
                 group.cancel_scope.cancel()
                 raise
 
-        def dispatch(turn_id: str) -> None:
+        def dispatch(turn_id: str, workflow_id: str, owner: str | None) -> None:
             try:
-                portal.call(run, turn_id)
+                is_over = portal.call(run, turn_id, workflow_id, owner)
             except BaseException as error:
                 raise _HandedOver from error
+            if not is_over:
+                raise _HandedOver
 
         try:
             async with raises_one_error(), anyio.create_task_group() as group, BlockingPortal() as portal:
@@ -213,7 +228,7 @@ class _DbosEngine(StoredTurns):
 
 
 @asynccontextmanager
-async def _serving(dispatch: Callable[[str], None]) -> AsyncIterator[None]:
+async def _serving(dispatch: _Dispatch) -> AsyncIterator[None]:
     """Let DBOS give turns to this function; before it is launched, because a turn that no one takes would stay with this process."""
     global _dispatch  # noqa: PLW0603 — DBOS calls a function of this module, and has one instance per process
     if _dispatch is not None:
