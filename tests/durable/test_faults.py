@@ -215,17 +215,21 @@ async def test_a_late_worker_cannot_take_a_turn_that_dbos_has_given_to_another_o
         begun.set()
         await anyio.sleep_forever()
 
-    async with open_engine("dbos", tmp_path) as engine:
-        async with working(engine, agent(answering([("hang", {})]), tool("hang", hang))):
-            turn = await engine.start("s", "go")
-            with anyio.fail_after(30):
-                await begun.wait()
-                [workflow] = await anyio.to_thread.run_sync(DBOS.list_workflows)
-                assert module._dispatch is not None
-                with pytest.raises(module._HandedOver):
-                    await anyio.to_thread.run_sync(module._dispatch, turn, workflow.workflow_id, "an earlier token")
-                status = await engine.status(turn)
-                assert (status.state, status.attempt) == ("running", 1)
+    def make_session(session_id):
+        model = answering([("hang", {})]) if session_id == "s" else answering("Hello.")
+        return agent(model, tool("hang", hang))(session_id)
+
+    async with open_engine("dbos", tmp_path) as engine, working(engine, make_session):
+        turn = await engine.start("s", "go")
+        with anyio.fail_after(30):
+            await begun.wait()
+            [workflow] = await anyio.to_thread.run_sync(DBOS.list_workflows)
+            assert module._dispatch is not None
+            with pytest.raises(module._HandedOver):
+                await anyio.to_thread.run_sync(module._dispatch, turn, workflow.workflow_id, "an earlier token")
+            status = await engine.status(turn)
+            assert (status.state, status.attempt) == ("running", 1)
+            assert await engine.result(await engine.start("other", "hi")) == "Hello."
 
 
 async def test_a_turn_that_a_worker_was_given_twice_goes_on_once(tmp_path):

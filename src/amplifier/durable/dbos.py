@@ -23,6 +23,7 @@ from amplifier.errors import MissingExtraError, SessionStateError
 
 from ._database import DatabaseConflict, DatabaseDown, Row, Run
 from ._engine import DurableEngine, SessionFactory
+from ._errors import TurnLost
 from ._local import check_concurrency, open_store, raises_one_error
 from ._stored_turns import StoredTurns
 from ._turn_store import TurnStore
