@@ -19,7 +19,7 @@ import pytest
 
 from amplifier.durable import DurableEngine
 from tests.durable.agents import open_engine
-from tests.durable.worker_processes import worker_processes
+from tests.durable.worker_processes import LEASE, worker_processes
 from tests.modules.durable_agent import ANSWERS, TOOLS, transcript_problems
 
 SEED = os.environ.get("AMPLIFIER_TEST_SEED", "0")
@@ -32,6 +32,11 @@ def effects_of(folder: Path, session: str) -> list[tuple[str, str]]:
     file = folder / f"{session}.effects"
     lines = file.read_text().splitlines() if file.exists() else []
     return [(line.split()[0], line) for line in lines]
+
+
+def all_effects(folder: Path) -> int:
+    """How many effects there are."""
+    return sum(file.read_bytes().count(b"\n") for file in folder.glob("*.effects"))
 
 
 async def recorded(engine: DurableEngine) -> dict[tuple[str, str], str]:
@@ -69,13 +74,17 @@ async def kill_workers(kind: str, backend: str, place: str, folder: Path, kills:
 
     done: set[str] = set()
     with worker_processes(kind, backend, place, folder) as workers, anyio.fail_after(patience):
-        async with open_engine(kind, place) as engine:
+        async with open_engine(kind, place, lease=LEASE) as engine:
             await keep_busy(engine)
             for _ in range(WORKERS):
                 await anyio.to_thread.run_sync(workers.start)
+            wanted = 0
             while counted["kills"] < kills:
                 busy = await keep_busy(engine)
-                await anyio.sleep(chance.uniform(0, 0.5))  # a moment that nothing marks; nothing waits for it
+                # A moment that nothing marks, after some progress, however slow this machine is.
+                await anyio.sleep(chance.uniform(0, 0.1))
+                if all_effects(folder) < wanted:
+                    continue
                 running = [pid for pid in workers.living if any(f"-{pid}-" in name for name in busy)]
                 if not running:
                     continue
@@ -83,6 +92,7 @@ async def kill_workers(kind: str, backend: str, place: str, folder: Path, kills:
                 acknowledged |= {key: (text, times(*key)) for key, text in snapshot.items()}
                 workers.kill(chance.choice(running))
                 counted["kills"] += 1
+                wanted = all_effects(folder) + chance.randrange(12)
                 await anyio.to_thread.run_sync(workers.start)
             began = time.monotonic()
             for session, turn in turns.items():

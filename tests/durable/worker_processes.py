@@ -37,9 +37,13 @@ while line := sys.stdin.readline():
 """
 
 
+LEASE = 2.0
+"""Seconds until a killed worker is noticed; a living one that is slower than that on a busy machine is taken for dead, which has to do no harm."""
+
+
 async def work(kind: str, place: str, folder: str) -> None:
     """What each process runs."""
-    async with open_engine(kind, place) as engine:
+    async with open_engine(kind, place, lease=LEASE) as engine:
         await engine.work(effect_agent(Path(folder)), concurrency=4)
 
 
