@@ -43,7 +43,7 @@ LEASE = 2.0
 
 async def work(kind: str, place: str, folder: str) -> None:
     """What each process runs."""
-    async with open_engine(kind, place, lease=LEASE) as engine:
+    async with open_engine(kind, place, lease=LEASE, patience=120.0) as engine:
         await engine.work(effect_agent(Path(folder)), concurrency=4)
 
 

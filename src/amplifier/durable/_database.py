@@ -6,6 +6,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -44,8 +45,12 @@ class Database(Protocol):
 
     name: str
 
-    def transaction(self, work: Callable[[Run], T]) -> T:
+    def transaction(self, work: Callable[[Run], T], *, only_reads: bool = False) -> T:
         """Do some work atomically; what it raises rolls back.
+
+        Args:
+            work: Gets a function that runs statements.
+            only_reads: It changes nothing, so it need not wait for others that do.
 
         Raises:
             DatabaseDown: There is no connection.
@@ -61,7 +66,7 @@ class Database(Protocol):
 class SqliteDatabase:
     """A file of SQLite, through the standard library; one connection, used by one thread at a time.
 
-    A transaction takes the write lock at its beginning: workers read what they then change.
+    A transaction that writes takes the write lock at its beginning: workers read what they then change.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -70,12 +75,12 @@ class SqliteDatabase:
         self._connection: sqlite3.Connection | None = None
         self._lock = threading.Lock()
 
-    def transaction(self, work: Callable[[Run], T]) -> T:
+    def transaction(self, work: Callable[[Run], T], *, only_reads: bool = False) -> T:
         """Do some work atomically."""
         with self._lock:
             try:
                 connection = self._connection or self._connect()
-                connection.execute("BEGIN IMMEDIATE")
+                connection.execute("BEGIN" if only_reads else "BEGIN IMMEDIATE")
                 try:
                     done = work(lambda statement, /, **values: connection.execute(statement, values).fetchall())
                     connection.execute("COMMIT")
@@ -123,7 +128,7 @@ class Transactions:
         self._patience = patience
         self._threads = anyio.CapacityLimiter(8)  # own ones, so that busy tools do not keep results from being stored
 
-    async def __call__(self, work: Callable[[Run], T], *, patience: float | None = None) -> T:
+    async def __call__(self, work: Callable[[Run], T], *, patience: float | None = None, only_reads: bool = False) -> T:
         """Do some work.
 
         Raises:
@@ -131,9 +136,10 @@ class Transactions:
         """
         until = time.monotonic() + (self._patience if patience is None else patience)
         pause = 0.05
+        transact = partial(self._database.transaction, work, only_reads=only_reads)
         while True:
             try:
-                return await anyio.to_thread.run_sync(self._database.transaction, work, limiter=self._threads)
+                return await anyio.to_thread.run_sync(transact, limiter=self._threads)
             except DatabaseDown as error:
                 if time.monotonic() + pause > until:
                     raise EngineUnavailableError(

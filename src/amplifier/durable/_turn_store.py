@@ -132,7 +132,7 @@ class TurnStore:
         def work(run: Run) -> TurnStatus:
             return _status(run, turn_id)
 
-        return await self._do(work)
+        return await self._do(work, only_reads=True)
 
     async def events_after(self, turn_id: str, position: int) -> tuple[list[WatchedEvent], TurnStatus]:
         """Events behind a position, and what the turn did when there were no more."""
@@ -153,7 +153,7 @@ class TurnStore:
                         found.append(WatchedEvent(position=place, attempt=attempt, name=name, data=data))
             return found, status
 
-        return await self._do(work)
+        return await self._do(work, only_reads=True)
 
     async def answer(self, turn_id: str, question_id: str, option: str) -> None:
         """Store the answer to a question."""
@@ -237,7 +237,7 @@ class TurnStore:
         def work(run: Run) -> list[dict[str, Any]]:
             return _messages(run, session_id)
 
-        return await self._do(work)
+        return await self._do(work, only_reads=True)
 
     # ── for workers ──
 
@@ -396,7 +396,7 @@ class TurnStore:
                 answers |= {(turn_id, question): answer for question, answer in run(answered, turn=turn_id)}
             return {turn_id: (attempt, _stop_request(stop)) for turn_id, attempt, stop in rows}, answers
 
-        return await self._do(work)
+        return await self._do(work, only_reads=True)
 
     async def add_events(self, turn: ClaimedTurn, last_position: int, events: list[tuple[str, Any]]) -> None:
         """Store events for watchers; the last one has this position."""

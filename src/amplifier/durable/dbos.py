@@ -38,7 +38,7 @@ except ImportError as error:
 
 __all__ = ["open_dbos_engine"]
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 _APPLICATION = "amplifier"
 _QUEUE = "amplifier-turns"
@@ -47,6 +47,7 @@ _VERSION = "amplifier-durable-1"
 """What DBOS takes for the version of the code. Fixed: whether a turn may go on with other code is decided by its plan."""
 
 _ENDING_SECONDS = 5.0
+_ONLY_READS = "amplifier_only_reads"
 
 _Dispatch: TypeAlias = Callable[[str, str, str | None], None]
 
@@ -85,16 +86,19 @@ class _SqlDatabase:
         if url.get_backend_name() == "sqlite":
             self._engine = sa.create_engine(url, connect_args={"timeout": 2})
             sa.event.listen(self._engine, "connect", _prepare_sqlite)
-            sa.event.listen(self._engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+            sa.event.listen(self._engine, "begin", _begin_sqlite)
         else:
             self._engine = sa.create_engine(
                 url, pool_size=8, max_overflow=2, pool_pre_ping=True, connect_args={"connect_timeout": 5}
             )
 
-    def transaction(self, work: Callable[[Run], T]) -> T:
+    def transaction(self, work: Callable[[Run], _T], *, only_reads: bool = False) -> _T:
         """Do some work atomically."""
         try:
-            with self._engine.begin() as connection:
+            with (
+                self._engine.connect().execution_options(**{_ONLY_READS: only_reads}) as connection,
+                connection.begin(),
+            ):
                 return work(_SqlRun(connection))
         except sa.exc.IntegrityError as error:
             raise DatabaseConflict(str(error)) from error
@@ -106,8 +110,13 @@ class _SqlDatabase:
         self._engine.dispose()
 
 
+def _begin_sqlite(connection: sa.Connection) -> None:
+    only_reads = connection.get_execution_options().get(_ONLY_READS)
+    connection.exec_driver_sql("BEGIN" if only_reads else "BEGIN IMMEDIATE")
+
+
 def _prepare_sqlite(connection: Any, record: Any) -> None:
-    connection.isolation_level = None  # transactions begin as `begin` above does
+    connection.isolation_level = None  # `_begin_sqlite` begins transactions
     connection.execute("PRAGMA journal_mode = WAL")
 
 
