@@ -16,7 +16,8 @@ from ._database import Database, DatabaseConflict, Run, SqliteDatabase, Transact
 from ._engine import DurableEngine, SessionFactory
 from ._schema import create_tables
 from ._stored_turns import StoredTurns
-from ._turn_store import ClaimedTurn, TurnStore
+from ._turn_rows import ClaimedTurn
+from ._turn_store import TurnStore
 from ._worker import Worker
 
 

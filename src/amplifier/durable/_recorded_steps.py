@@ -16,7 +16,8 @@ from amplifier.contracts import Step
 from amplifier.errors import ModelError
 from amplifier.models import ChatResponse, ToolResult, from_dict, to_dict
 
-from ._turn_store import ClaimedTurn, TurnStore
+from ._turn_rows import ClaimedTurn
+from ._turn_store import TurnStore
 
 
 class RecordedSteps:

@@ -18,7 +18,8 @@ from amplifier.plan._changes import module_hashes, plan_changes
 from ._engine import Question, SessionFactory
 from ._errors import EngineUnavailableError, TurnLost
 from ._recorded_steps import RecordedSteps
-from ._turn_store import ClaimedTurn, Outcome, StopRequest, TurnStore
+from ._turn_rows import ClaimedTurn, Outcome, StopRequest
+from ._turn_store import TurnStore
 
 _LAST = 2**31
 _LARGEST_EVENT = 16_384

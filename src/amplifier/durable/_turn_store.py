@@ -1,7 +1,7 @@
 """Turns in a database: what clients ask for and what workers record, each call one transaction.
 
 A worker that claims a turn raises the turn's attempt number. Everything a worker writes about a turn demands the number it was
-given (`_hold`), so a worker that was taken for dead, and is not, cannot write any more; nor can it begin a tool call, which is
+given (`hold_turn`), so a worker that was taken for dead, and is not, cannot write any more; nor can it begin a tool call, which is
 recorded first.
 """
 
@@ -19,63 +19,25 @@ from amplifier.errors import SessionBusyError
 from amplifier.plan import validate_session_id
 
 from ._database import DatabaseConflict, Run, Transactions
-from ._engine import Question, TurnState, TurnStatus, WatchedEvent
-from ._errors import QuestionClosedError, TurnConflictError, TurnLost, UnknownTurnError
+from ._engine import Question, TurnStatus, WatchedEvent
+from ._errors import QuestionClosedError, TurnConflictError, TurnLost
+from ._turn_rows import (
+    ClaimedTurn,
+    Outcome,
+    StopRequest,
+    forget_steps,
+    hold_turn,
+    insert_events,
+    read_messages,
+    read_status,
+    read_stop_request,
+)
 
 _MOST_ATTEMPTS = 100
 """A turn whose workers die every time, for want of memory for example, must not go round for ever."""
 
 Enqueue = Callable[[Run, str], None]
 """Called inside the transaction that makes a turn ready for a worker, with the turn's id."""
-
-
-@attrs.frozen(kw_only=True)
-class StopRequest:
-    """How a turn is to be stopped."""
-
-    graceful: bool
-    reason: str | None
-
-
-@attrs.frozen(kw_only=True)
-class ClaimedTurn:
-    """A turn that a worker runs.
-
-    Attributes:
-        number: Of the turn in its session, counted from 1.
-        attempt: The fencing number of this worker.
-        plan: Hashes of the plan that the turn began with; None for a new turn.
-        messages: The conversation before the turn.
-        results: Of steps that have finished, by key.
-        started: Keys of tool calls that have begun.
-        last_position: Of the events so far.
-        stop: How the turn is to be stopped, if that was asked for before.
-        most_attempts: The last attempt that may run it.
-    """
-
-    turn_id: str
-    session_id: str
-    number: int
-    prompt: str
-    attempt: int
-    plan: dict[str, str] | None
-    messages: list[dict[str, Any]]
-    results: dict[str, Any]
-    started: frozenset[str]
-    last_position: int
-    stop: StopRequest | None
-    most_attempts: int
-
-
-@attrs.frozen(kw_only=True)
-class Outcome:
-    """How a turn ended, or why it is held."""
-
-    state: TurnState
-    answer: str | None = None
-    error_type: str | None = None
-    error: str | None = None
-    messages: list[dict[str, Any]] | None = None
 
 
 class TurnStore:
@@ -130,7 +92,7 @@ class TurnStore:
         """What a turn does now."""
 
         def work(run: Run) -> TurnStatus:
-            return _status(run, turn_id)
+            return read_status(run, turn_id)
 
         return await self._do(work, only_reads=True)
 
@@ -138,7 +100,7 @@ class TurnStore:
         """Events behind a position, and what the turn did when there were no more."""
 
         def work(run: Run) -> tuple[list[WatchedEvent], TurnStatus]:
-            status = _status(run, turn_id)
+            status = read_status(run, turn_id)
             rows = run(
                 "SELECT last_position, attempt, events FROM amplifier_events "
                 "WHERE turn_id = :turn AND last_position > :position ORDER BY last_position LIMIT 100",
@@ -159,7 +121,7 @@ class TurnStore:
         """Store the answer to a question."""
 
         def work(run: Run) -> None:
-            status = _status(run, turn_id)
+            status = read_status(run, turn_id)
             known = "SELECT answer FROM amplifier_questions WHERE turn_id = :turn AND question_id = :question"
             answered = run(known, turn=turn_id, question=question_id)
             if answered == [(option,)]:
@@ -197,7 +159,7 @@ class TurnStore:
         wanted = orjson.dumps({"graceful": graceful, "reason": reason}).decode()
 
         def work(run: Run) -> None:
-            status = _status(run, turn_id)
+            status = read_status(run, turn_id)
             if status.is_final:
                 return
             if status.attempt == 0:
@@ -220,7 +182,7 @@ class TurnStore:
         """Let a held turn go on with any plan."""
 
         def work(run: Run) -> None:
-            if _status(run, turn_id).state == "held":
+            if read_status(run, turn_id).state == "held":
                 run(
                     "UPDATE amplifier_turns SET state = 'queued', plan = NULL, error_type = NULL, error = NULL, "
                     "most_attempts = attempt + :more WHERE turn_id = :turn RETURNING 1",
@@ -235,7 +197,7 @@ class TurnStore:
         """The conversation of a session."""
 
         def work(run: Run) -> list[dict[str, Any]]:
-            return _messages(run, session_id)
+            return read_messages(run, session_id)
 
         return await self._do(work, only_reads=True)
 
@@ -296,11 +258,11 @@ class TurnStore:
             prompt=prompt,
             attempt=attempt,
             plan=None if plan is None else orjson.loads(plan),
-            messages=_messages(run, session_id),
+            messages=read_messages(run, session_id),
             results={step: orjson.loads(result) for step, what, result in steps if what == "finished"},
             started=frozenset(step for step, what, _ in steps if what == "started"),
             last_position=last,
-            stop=_stop_request(stop),
+            stop=read_stop_request(stop),
             most_attempts=most_attempts,
         )
 
@@ -308,7 +270,7 @@ class TurnStore:
         """Record the plan that a turn begins with."""
 
         def work(run: Run) -> None:
-            _hold(run, turn)
+            hold_turn(run, turn)
             run(
                 "UPDATE amplifier_turns SET plan = :plan WHERE turn_id = :turn RETURNING 1",
                 turn=turn.turn_id,
@@ -321,7 +283,7 @@ class TurnStore:
         """Record that a tool call begins (``started``), or the result of a step (``finished``)."""
 
         def work(run: Run) -> None:
-            _hold(run, turn)
+            hold_turn(run, turn)
             run(
                 "INSERT INTO amplifier_steps (turn_id, step, what, result) VALUES (:turn, :step, :what, :result) "
                 "ON CONFLICT (turn_id, step, what) DO NOTHING RETURNING 1",
@@ -338,7 +300,7 @@ class TurnStore:
         details = orjson.dumps(attrs.asdict(question)).decode()
 
         def work(run: Run) -> str | None:
-            _hold(run, turn)
+            hold_turn(run, turn)
             run(
                 "INSERT INTO amplifier_questions (turn_id, question_id, details) VALUES (:turn, :question, :details) "
                 "ON CONFLICT (turn_id, question_id) DO NOTHING RETURNING 1",
@@ -394,7 +356,7 @@ class TurnStore:
                     "SELECT question_id, answer FROM amplifier_questions WHERE turn_id = :turn AND answer IS NOT NULL"
                 )
                 answers |= {(turn_id, question): answer for question, answer in run(answered, turn=turn_id)}
-            return {turn_id: (attempt, _stop_request(stop)) for turn_id, attempt, stop in rows}, answers
+            return {turn_id: (attempt, read_stop_request(stop)) for turn_id, attempt, stop in rows}, answers
 
         return await self._do(work, only_reads=True)
 
@@ -402,8 +364,8 @@ class TurnStore:
         """Store events for watchers; the last one has this position."""
 
         def work(run: Run) -> None:
-            _hold(run, turn)
-            _add_events(run, turn, last_position, events)
+            hold_turn(run, turn)
+            insert_events(run, turn, last_position, events)
 
         await self._do(work)
 
@@ -431,7 +393,7 @@ class TurnStore:
                 if run(same, turn=turn.turn_id, attempt=turn.attempt, state=outcome.state):
                     return  # the connection was lost while this was committed
                 raise TurnLost
-            _add_events(run, turn, last_position, events)
+            insert_events(run, turn, last_position, events)
             if outcome.messages is not None:
                 run(
                     "INSERT INTO amplifier_conversations (session_id, messages) VALUES (:session, :messages) "
@@ -440,7 +402,7 @@ class TurnStore:
                     messages=orjson.dumps(outcome.messages).decode(),
                 )
             if not is_open:
-                _forget_steps(run, turn.turn_id)
+                forget_steps(run, turn.turn_id)
 
         await self._do(work)
 
@@ -488,75 +450,3 @@ class TurnStore:
     @staticmethod
     def _forget_worker(run: Run, worker: str) -> None:
         run("DELETE FROM amplifier_workers WHERE worker = :worker RETURNING 1", worker=worker)
-
-
-def _hold(run: Run, turn: ClaimedTurn) -> None:
-    """Make sure, until the end of the transaction, that the turn belongs to this attempt.
-
-    An update that changes nothing locks the row on Postgres, where reading it would let another worker claim it meanwhile.
-    """
-    held = run(
-        "UPDATE amplifier_turns SET attempt = attempt "
-        "WHERE turn_id = :turn AND attempt = :attempt AND is_open = 1 AND state = 'running' RETURNING 1",
-        turn=turn.turn_id,
-        attempt=turn.attempt,
-    )
-    if not held:
-        raise TurnLost
-
-
-def _status(run: Run, turn_id: str) -> TurnStatus:
-    rows = run(
-        "SELECT session_id, state, attempt, worker, answer, error_type, error FROM amplifier_turns WHERE turn_id = :turn",
-        turn=turn_id,
-    )
-    if not rows:
-        raise UnknownTurnError(
-            f"there is no turn {turn_id!r}; expected an id that start() returned, and the engine it was started on",
-            turn_id=turn_id,
-        )
-    session_id, state, attempt, worker, answer, error_type, error = rows[0]
-    asked = run(
-        "SELECT details FROM amplifier_questions WHERE turn_id = :turn AND answer IS NULL ORDER BY question_id",
-        turn=turn_id,
-    )
-    questions = [orjson.loads(details) for (details,) in asked]
-    return TurnStatus(
-        turn_id=turn_id,
-        session_id=session_id,
-        state=state,
-        attempt=attempt,
-        worker=worker,
-        answer=answer,
-        error_type=error_type,
-        error=error,
-        questions=tuple(Question(**{**details, "options": tuple(details["options"])}) for details in questions),
-    )
-
-
-def _stop_request(stop: str | None) -> StopRequest | None:
-    return None if stop is None else StopRequest(**orjson.loads(stop))
-
-
-def _messages(run: Run, session_id: str) -> list[dict[str, Any]]:
-    rows = run("SELECT messages FROM amplifier_conversations WHERE session_id = :session", session=session_id)
-    found: list[dict[str, Any]] = orjson.loads(rows[0][0]) if rows else []
-    return found
-
-
-def _add_events(run: Run, turn: ClaimedTurn, last_position: int, events: list[tuple[str, Any]]) -> None:
-    if events:
-        run(
-            "INSERT INTO amplifier_events (turn_id, last_position, attempt, events) "
-            "VALUES (:turn, :position, :attempt, :events) ON CONFLICT (turn_id, last_position) DO NOTHING RETURNING 1",
-            turn=turn.turn_id,
-            position=last_position,
-            attempt=turn.attempt,
-            events=orjson.dumps(events).decode(),
-        )
-
-
-def _forget_steps(run: Run, turn_id: str) -> None:
-    """The conversation has the results now."""
-    for table in ("amplifier_steps", "amplifier_questions"):
-        run(f"DELETE FROM {table} WHERE turn_id = :turn RETURNING 1", turn=turn_id)
