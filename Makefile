@@ -7,6 +7,8 @@
 #   make corpus       the kit on every corpus module       make docs         the manual: docs/_build/html
 #   make bench        against the published kernel         make bench-quick  the same in two minutes, less exact
 #   make format       format and sort imports with ruff    make parts        servers, a small model and a browser for tests
+#   make release      wheel, sdist, list of dependencies   make lock         the versions that CI installs
+#   make audit        their known vulnerabilities          make screenshots  the pictures of the manual
 #   make clean        remove everything that make built
 #
 # PYTHON=... selects the interpreter, ARGS=... is passed to pytest: make test ARGS="-k hooks -x". JOBS=0 runs one process.
@@ -19,6 +21,8 @@ VERSIONS := 3.11 3.12 3.13 3.14
 
 ifdef CI
 export HYPOTHESIS_PROFILE ?= ci
+# CI installs the same versions every time; everyone else gets the newest that pyproject.toml allows.
+LOCKED := --constraint .ci/lock.txt
 endif
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # The suite starts hundreds of programs; without cached bytecode each would compile every module again.
@@ -30,12 +34,12 @@ PARALLEL := -n $(JOBS) --dist worksteal
 CODE := src tests docs $(wildcard benchmarks examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup parts run test test-slow test-long test-all check check-style check-format check-types check-imports check-prose format bench bench-quick bench-docs bench-instructions bench-record conformance corpus faults test-compat docs clean
+.PHONY: help setup parts run test test-slow test-long test-all check check-style check-format check-types check-imports check-prose format bench bench-quick bench-docs bench-instructions bench-record conformance corpus faults test-compat docs screenshots lock release audit clean
 .DELETE_ON_ERROR:
 .PRECIOUS: .venv-3.%/.ready
 
 help:
-	@sed -n '3,12s/^# \{0,1\}//p' Makefile
+	@sed -n '3,14s/^# \{0,1\}//p' Makefile
 
 setup: $(READY)
 
@@ -46,7 +50,7 @@ define install
 	@"$(1)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "amplifier needs Python 3.11 or newer; $(1) is $$("$(1)" --version 2>&1)" >&2; exit 1; }
 	@test -x $(@D)/bin/python || "$(1)" -m venv $(@D)
 	@$(@D)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
-	@$(@D)/bin/python -m pip install --quiet --no-compile --editable ".[all]" --group $(2)
+	@$(@D)/bin/python -m pip install --quiet --no-compile $(LOCKED) --editable ".[all]" --group $(2)
 	@$(@D)/bin/python -m compileall -qq -j 0 $(@D)/lib || true
 	@touch $@
 endef
@@ -169,6 +173,34 @@ bench-record: $(READY)
 docs: $(READY)
 	$(BIN)/python -m docs._generate
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --fresh-env --quiet docs docs/_build/html
+
+# The pictures of the trace page in docs/how-to/images.
+screenshots: parts
+	$(BIN)/python -m tests.tracing.screenshots
+
+# Versions for CI: the newest that satisfy every extra and group, for all Pythons. Run it after a change of the dependencies.
+lock: .venv-release/.ready
+	@.venv-release/bin/uv pip compile pyproject.toml --quiet --upgrade --universal --python-version 3.11 --all-extras --group dev --group bench \
+	    --no-emit-index-url --no-emit-find-links --no-annotate --no-header --output-file .ci/lock.txt
+
+# The wheel and the sdist, equal byte for byte for equal sources, and a list of what they depend on in the CycloneDX format.
+release: .venv-release/.ready
+	@rm -rf dist .venv-release-all
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	@"$(PYTHON)" -m venv .venv-release-all
+	@.venv-release-all/bin/python -m pip install --quiet --no-compile --constraint .ci/lock.txt "$$(ls dist/*.whl)[all]"
+	@.venv-release/bin/cyclonedx-py environment .venv-release-all/bin/python --pyproject pyproject.toml --output-reproducible --output-file dist/sbom.cdx.json
+	@ls -l dist
+
+# Known vulnerabilities of the locked versions; needs the vulnerability service of the package index.
+audit: .venv-release/.ready
+	.venv-release/bin/pip-audit --strict --no-deps --disable-pip --requirement .ci/lock.txt
+
+.venv-release/.ready: pyproject.toml $(READY)
+	@test -x $(@D)/bin/python || "$(PYTHON)" -m venv $(@D)
+	@$(@D)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	@$(@D)/bin/python -m pip install --quiet --group release
+	@touch $@
 
 clean:
 	rm -rf .venv .venv-* .amplifier .node .mcp-servers .engines .models .browser .bubblewrap build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

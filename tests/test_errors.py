@@ -7,6 +7,7 @@ import copy
 import inspect
 import pickle
 import re
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -95,6 +96,11 @@ SAMPLES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "ExecutionCancelled": ((MESSAGE,), {"session_id": "s-1", "was_immediate": False, "reason": "Ctrl-C"}),
     "ExecutionDenied": ((MESSAGE,), {"event": "prompt:submit", "reason": "not today"}),
     "ExecutionTimeout": ((MESSAGE,), {"session_id": "s-1", "seconds": 2.5}),
+    "BudgetError": ((MESSAGE,), {"what": "cost"}),
+    "BudgetExceeded": (
+        (MESSAGE,),
+        {"what": "cost", "limit": Decimal("0.5"), "used": Decimal("0.4"), "requested": 0.2, "session_id": "s-1"},
+    ),
     "DeadlineExceeded": ((MESSAGE,), {"operation": "mount", "module": "tool-x", "seconds": 120.0}),
     "HookRecursionError": ((MESSAGE,), {"chain": ("tool:pre", "tool:post")}),
     "PlanError": (([("$.session", "is missing"), ("$.tools[0]", "has no module")],), {"subject": "plan.yaml"}),

@@ -65,6 +65,8 @@ OURS = [
     "module:crashed",
     "cleanup:failed",
     "turn:resumed",
+    "budget:warning",
+    "budget:exceeded",
 ]
 
 
@@ -105,6 +107,7 @@ def test_terminal_events_are_those_delivered_while_a_turn_unwinds() -> None:
                 "execution:end",
                 "orchestrator:complete",
                 "tool:error",
+                "budget:exceeded",
             }
         )
         == events.TERMINAL_EVENTS

@@ -8,7 +8,7 @@ from ._api import API_PAGES, api_index, facade_page, module_page
 from ._commands import commands_page
 from ._contracts import CONTRACT_PAGES, contract_page, contracts_index
 from ._deadlines import deadlines_page
-from ._event_payloads import PAYLOADS_FILE, payloads_text
+from ._event_payloads import payload_files
 from ._model_schemas import models_schema_text
 from ._modules import modules_index
 from ._plan import mount_plan_page, schema_text
@@ -33,16 +33,20 @@ def render() -> dict[str, str]:
     pages |= {f"contracts/{name}.md": contract_page(name) for name in CONTRACT_PAGES}
     pages |= {f"api/{file}.md": module_page(module) for module, file in API_PAGES.items()}
     files = {f"docs/reference/{path}": text for path, text in pages.items()}
-    return files | {
-        PAYLOADS_FILE: payloads_text(),
-        "src/amplifier/models/models.schema.json": models_schema_text(),
-        "src/amplifier/plan/mount-plan.schema.json": schema_text(),
-    }
+    return (
+        files
+        | payload_files()
+        | {
+            "src/amplifier/models/models.schema.json": models_schema_text(),
+            "src/amplifier/plan/mount-plan.schema.json": schema_text(),
+        }
+    )
 
 
 def write() -> None:
     """Write the files."""
-    _write(PAYLOADS_FILE, payloads_text())  # first, because its page of the reference is made from it
+    for path, text in payload_files().items():  # first, because their page of the reference is made from them
+        _write(path, text)
     for path, text in render().items():
         _write(path, text)
 

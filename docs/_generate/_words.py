@@ -12,7 +12,10 @@ from ._markdown import joined, named, page, read_doc, table
 _IN_A_TRACE = (
     "- `in a trace`: what the event becomes with [hooks-otel](modules/hooks-otel.md). `invoke_agent`, `chat` and `execute_tool`: part of "
     "the span of a turn, a model call or a tool call. `event`: an event of the innermost open span. `session`: nothing but the session's "
-    "id, because it happens outside of turns. `none`: nothing, because there are too many of its kind."
+    "id, because it happens outside of turns. `none`: nothing, because there are too many of its kind. In "
+    "[a trace of the command line](../how-to/see-what-an-agent-did.md) they become the row of a turn, a model call or a tool call; a row of "
+    "their own below it (`approval:*` share one); a part of the session's row, or a row below it if something failed; a part of the "
+    "row of the model call."
 )
 
 

@@ -13,8 +13,10 @@ Layout, to be read top to bottom; an import may only point down:
     modules                  built-in loops, contexts, providers, tools and hooks
     observability            what every task of a process is doing
     durable                  turns that survive the processes that run them
+    tracing                  what a session did: from its event log to text and pages
     mcp                      an agent as an MCP server
     kernel                   the mechanism: session, coordinator, hooks, cancellation
+    budget                   limits for tokens, cost, calls and time
     loading · plan           from module id to mount function · from dict to mount plan
     contracts                what a module must be and what it may expect
     models                   values that cross a boundary; stable JSON
@@ -36,6 +38,8 @@ from amplifier.errors import (
     AccessDeniedError,
     AmplifierError,
     AuthenticationError,
+    BudgetError,
+    BudgetExceeded,
     ConfigurationError,
     ContentFilterError,
     ContextLengthError,
@@ -125,6 +129,8 @@ __all__ = [
     "ApprovalRequest",
     "ApprovalResponse",
     "AuthenticationError",
+    "BudgetError",
+    "BudgetExceeded",
     "CancellationState",
     "CancellationToken",
     "ChatRequest",

@@ -20,6 +20,8 @@ __all__ = [
     "APPROVAL_REQUIRED",
     "ARTIFACT_READ",
     "ARTIFACT_WRITE",
+    "BUDGET_EXCEEDED",
+    "BUDGET_WARNING",
     "CANCEL_COMPLETED",
     "CANCEL_REQUESTED",
     "CATALOGUE",
@@ -168,6 +170,8 @@ HOOK_FAILED: Final = "hook:failed"
 MODULE_CRASHED: Final = "module:crashed"
 CLEANUP_FAILED: Final = "cleanup:failed"
 TURN_RESUMED: Final = "turn:resumed"
+BUDGET_WARNING: Final = "budget:warning"
+BUDGET_EXCEEDED: Final = "budget:exceeded"
 
 # ── the table ────────────────────────────────────────────────────────────────────────────────────
 
@@ -401,6 +405,21 @@ _OURS: Final = (
         (),
         "A turn that was cut off goes on; the outcome of each of its open tool calls is kept, started, repeated or interrupted.",
     ),
+    Event(
+        BUDGET_WARNING,
+        ("what", "limit", "used", "share"),
+        "kernel",
+        (),
+        "Once per limit of session.budget, when the share warn_at of it is used; in the session whose limit it is.",
+    ),
+    Event(
+        BUDGET_EXCEEDED,
+        ("what", "limit", "used", "requested", "refused_session_id"),
+        "kernel",
+        (),
+        "A call did not fit into session.budget and was refused; the turn of refused_session_id ends with BudgetExceeded.",
+        terminal=True,
+    ),
 )
 
 CATALOGUE: Final[Mapping[str, Event]] = MappingProxyType({event.name: event for event in (*_CANONICAL, *_OURS)})
@@ -424,6 +443,7 @@ TRACE_ROLES: Final[Mapping[str, TraceRole]] = MappingProxyType(
         **dict.fromkeys((PROVIDER_REQUEST, PROVIDER_RESPONSE, LLM_REQUEST, LLM_RESPONSE), "chat"),
         **dict.fromkeys((TOOL_PRE, TOOL_POST, TOOL_ERROR), "execute_tool"),
         **dict.fromkeys((PROMPT_SUBMIT, PROMPT_COMPLETE, PLAN_START, PLAN_END, TURN_RESUMED), "event"),
+        **dict.fromkeys((BUDGET_WARNING, BUDGET_EXCEEDED), "event"),
         **dict.fromkeys((PROVIDER_RESOLVE, PROVIDER_RETRY, PROVIDER_ERROR, PROVIDER_THROTTLE), "event"),
         PROVIDER_TOOL_SEQUENCE_REPAIRED: "event",
         **dict.fromkeys((CONTEXT_PRE_COMPACT, CONTEXT_POST_COMPACT, CONTEXT_COMPACTION, CONTEXT_INCLUDE), "event"),

@@ -110,6 +110,7 @@ class Tab:
 
     Attributes:
         problems: What the browser logged about the page: errors of scripts, refused loads, violations of its policy.
+        requests: The addresses that were requested since ``Network.enable`` was sent.
     """
 
     def __init__(self, to_browser: int, from_browser: int) -> None:
@@ -118,6 +119,7 @@ class Tab:
         self._number = 0
         self._session: str | None = None
         self.problems: list[str] = []
+        self.requests: list[str] = []
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
@@ -168,6 +170,8 @@ class Tab:
             self.problems.append(message["params"]["entry"]["text"])
         elif message.get("method") == "Runtime.exceptionThrown":
             self.problems.append(str(message["params"]["exceptionDetails"]))
+        elif message.get("method") == "Network.requestWillBeSent":
+            self.requests.append(message["params"]["request"]["url"])
         return message
 
 

@@ -9,7 +9,7 @@ from hypothesis import settings
 # No profile has a deadline: wall time on a busy machine proves nothing about the code.
 settings.register_profile("dev", max_examples=50, deadline=None, print_blob=True)
 # The same examples on every run, so that a red build is about the change and not about luck.
-settings.register_profile("ci", max_examples=100, deadline=None, print_blob=True, derandomize=True, database=None)
+settings.register_profile("ci", max_examples=50, deadline=None, print_blob=True, derandomize=True, database=None)
 settings.register_profile("quick", max_examples=25, deadline=None, print_blob=True, derandomize=True, database=None)
 settings.register_profile("thorough", max_examples=2000, deadline=None, print_blob=True)
 

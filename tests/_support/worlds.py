@@ -282,6 +282,7 @@ def sweep(
     points: int,
     modes: Sequence[str] = MODES,
     also: Callable[[World], Sequence[str]] | None = None,
+    has_threads: bool = False,
     **options: Any,
 ) -> SweepReport:
     """Cancel a scenario everywhere and fail on any violation.
@@ -291,6 +292,7 @@ def sweep(
         points: The least number of suspension points it must have, so that it does not shrink to nothing unnoticed.
         modes: How to cancel.
         also: More that must hold afterwards.
+        has_threads: Part of it runs in threads, whose answers come in another order each time.
         options: Passed on to `cancel_everywhere`.
     """
 
@@ -302,6 +304,7 @@ def sweep(
         report = cancel_everywhere(make, modes=modes, **options)
     report.raise_if_broken()
     TRIALS.append(report.total_trials)
-    assert [note for note in report.notes if "max_points" not in note] == []
+    known = ("max_points", "not deterministic") if has_threads else ("max_points",)
+    assert [note for note in report.notes if not any(words in note for words in known)] == [], str(report)
     assert min(report.points.values()) >= points, str(report)
     return report

@@ -47,6 +47,7 @@ def test_initialize_reports_the_version_and_the_capabilities(backend, home, work
     edit(scenario)
 
 
+@pytest.mark.slow
 def test_thoughts_are_streamed_and_an_answer_that_is_not_streamed_is_shown(backend, home, workdir, plan):
     script = {"responses": [{"thinking": "let me see", "text": "done"}]}
     mock: dict[str, object] = {
@@ -237,6 +238,7 @@ def test_stored_session_is_listed_and_loaded_with_its_conversation(backend, home
     assert SessionStore(home / "sessions").record(session_id).status == "success"
 
 
+@pytest.mark.slow
 def test_session_that_is_open_in_another_process_cannot_be_loaded(backend, home, workdir, plan):
     async def scenario():
         async with editing(backend, plan, home, workdir) as editor, editing(backend, plan, home, workdir) as other:

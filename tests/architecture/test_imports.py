@@ -17,6 +17,7 @@ from tests._support.tree import MIRROR, SOURCE, TESTS, module_name, parse, pytho
 
 BANNED_IN_SOURCE = {"asyncio", "unittest"}
 MAY_IMPORT_ASYNCIO = (
+    "amplifier._islands",
     "amplifier.compat",
     "amplifier.testing",
     "amplifier.kernel.runtime.backend",

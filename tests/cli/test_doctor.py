@@ -71,6 +71,20 @@ def test_a_module_that_is_broken_is_named(tmp_path, monkeypatch, capsys):
     assert "no_such_library" in broken["text"]
 
 
+def test_a_module_that_runs_on_an_island_on_trio_is_named(tmp_path, monkeypatch, capsys):
+    package = tmp_path / "amplifier-module-tool-timer" / "amplifier_module_tool_timer"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        '__amplifier_backends__ = ("asyncio",)\n\nasync def mount(coordinator, config): ...\n'
+    )
+    monkeypatch.setenv("AMPLIFIER_MODULES", str(tmp_path))
+    monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / "home"))
+    main(["doctor", "--json"])
+    (named,) = [each for each in findings(capsys)["module"] if each["text"].startswith("tool-timer")]
+    assert named["verdict"] == "ok"
+    assert "needs asyncio; on trio it runs on an asyncio island" in named["text"]
+
+
 def script(folder, text):
     folder.mkdir(exist_ok=True)
     file = folder / "amplifier"

@@ -171,6 +171,7 @@ def test_pasted_text_is_shown_with_what_a_terminal_would_obey_or_hide(backend, h
         assert "\x1b[31m" not in terminal.screen
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [(5, 20), (2, 10), (10, 3)], ids=str)
 def test_small_windows_take_long_lines_pastes_and_completion(size, backend, home, workdir, plan):
     arguments = ("run", "--plan", plan, "--backend", backend)
@@ -218,6 +219,7 @@ def test_a_signal_while_a_line_is_being_entered_restores_the_terminal(which, bac
         assert terminal.screen.count("\x1b[?2004h") == terminal.screen.count("\x1b[?2004l")
 
 
+@pytest.mark.slow
 def test_an_interrupt_sent_as_a_signal_does_what_the_key_does(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
@@ -244,6 +246,7 @@ def test_keys_behind_a_ctrl_c_belong_to_the_next_line(home, workdir, plan):
         assert "\ndropped" not in terminal.text
 
 
+@pytest.mark.slow
 def test_a_window_that_is_closed_at_the_prompt_ends_the_chat(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
@@ -263,6 +266,7 @@ def without_prompt_toolkit(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(ROOT), str(package.parent)])}
 
 
+@pytest.mark.slow
 def test_commands_and_piped_prompts_do_without_prompt_toolkit(without_prompt_toolkit, home, workdir, plan):
     finished = run_cli("run", "--plan", plan, home=home, cwd=workdir, stdin="say hello", extra=without_prompt_toolkit)
     assert (finished.returncode, finished.stdout) == (0, "hello \n")

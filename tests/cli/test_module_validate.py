@@ -14,6 +14,7 @@ from amplifier.cli import main
 from tests._support.terminal import open_terminal
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["hypothesis", "jsonschema_rs", "trio"])
 def test_a_missing_extra_is_reported_and_not_blamed_on_the_module(package):
     program = (
@@ -70,6 +71,34 @@ def test_options_that_do_not_apply_to_the_module_are_rejected(arguments, message
     printed = capsys.readouterr()
     assert printed.out == ""
     assert message in printed.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["no-such-module"], "'no-such-module' is neither a folder, a .py file"),
+        (["tool-todo", "--plan", '{"tools": ["tool-tood"]}'], "did you mean 'tool-todo'?"),
+        (["tool-todo", "--config", "{"], "--config is not JSON"),
+        (["tool-todo", "--only", "T99"], "there is no such clause"),
+    ],
+)
+def test_a_command_that_fails_is_reported_in_every_form_that_was_asked_for(arguments, message, capsys, tmp_path):
+    junit, sarif = tmp_path / "report.xml", tmp_path / "report.sarif"
+    options = ["--github", "--junit", str(junit), "--sarif", str(sarif)]
+    assert main(["module", "validate", *arguments, *options]) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err
+    (annotation,) = printed.out.splitlines()
+    assert annotation.startswith(f"::error title={arguments[0]}%3A unchecked::")
+    assert message in annotation
+    suite = ElementTree.fromstring(junit.read_text(encoding="utf-8"))
+    assert suite.attrib["errors"] == "1"
+    assert message in "".join(suite.itertext())
+    (run,) = json.loads(sarif.read_text(encoding="utf-8"))["runs"]
+    (invocation,) = run["invocations"]
+    assert invocation["executionSuccessful"] is False
+    assert message in invocation["toolExecutionNotifications"][0]["message"]["text"]
+    assert run["results"] == []
 
 
 def test_unchecked_clauses_are_not_reported_as_kept(capsys):
@@ -169,6 +198,7 @@ def test_progress_is_shown_at_a_terminal_and_removed_before_the_report(tmp_path)
     assert all(len(line) <= 60 for line in terminal.text[terminal.text.find("tool-todo (tool):") :].splitlines())
 
 
+@pytest.mark.slow
 def test_no_progress_in_a_pipe_or_with_json(tmp_path):
     words = ["module", "validate", "tool-todo", "--only", "A2", "--static"]
     out = (tmp_path / "out").open("w")

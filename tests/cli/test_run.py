@@ -53,6 +53,7 @@ def test_quiet_leaves_the_answer(home, workdir, plan):
     assert (finished.returncode, finished.stdout, finished.stderr) == (0, "hello \n", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [[], ["-"]])
 def test_the_prompt_may_come_through_a_pipe(words, home, workdir, plan):
     finished = run_cli("run", *words, "--plan", plan, home=home, cwd=workdir, stdin="say from a pipe")
@@ -70,6 +71,7 @@ def test_json_is_one_object_of_a_fixed_shape(backend, home, workdir, plan):
     assert Path(shown["files"]["transcript"]).is_file()
 
 
+@pytest.mark.slow
 def test_json_trace_has_every_tool_call_in_order(home, workdir, plan):
     for name in ("a", "b"):
         (workdir / name).touch()
@@ -278,6 +280,7 @@ def test_a_module_that_cannot_be_used_stops_the_run_and_all_of_them_are_named(ba
     assert os.listdir(home / "sessions") == []
 
 
+@pytest.mark.slow
 def test_with_strict_false_a_plan_runs_without_the_modules_that_fail(backend, home, workdir, plan):
     session = {"orchestrator": "loop-streaming", "context": "context-simple", "strict": False}
     odd = change(plan, **UNUSABLE, session=session)
@@ -297,6 +300,7 @@ def test_a_provider_that_fails_hides_no_other_module_that_does(home, workdir, pl
 SHY = "import logging; logging.getLogger('shy').warning('provider-shy is not mounted: needs SHY_KEY')"
 
 
+@pytest.mark.slow
 def test_no_other_provider_answers_in_place_of_the_chosen_one(backend, home, workdir, plan, tmp_path):
     shy = {"module": "provider-shy", "source": write_module(tmp_path, SHY)}
     both = change(plan, providers=[shy, *json.loads(Path(plan).read_text())["providers"]])
@@ -405,6 +409,7 @@ def test_a_session_is_resumed_from_anywhere_with_plan_and_directory_it_had(home,
     assert (elsewhere / "trace").exists()
 
 
+@pytest.mark.slow
 def test_a_session_with_an_id_of_the_users_cannot_be_begun_twice(home, workdir, plan):
     words = ("run", "say x", "--session-id", "mine", "--plan", plan)
     assert json_of(run_cli(*words, "--output-format", "json", home=home, cwd=workdir))["session_id"] == "mine"
@@ -417,6 +422,7 @@ def test_error_for_a_misspelt_session_suggests_the_nearest_one(home, workdir, pl
     assert_one_message(finished, 2, "did you mean 'monday-report'?")
 
 
+@pytest.mark.slow
 def test_a_session_that_another_process_has_open_is_refused(home, workdir, plan):
     prompt = f"call wait_for {json.dumps({'path': str(workdir / 'gate')})}"
     words = ("run", prompt, "--session-id", "busy", "--plan", plan)
@@ -473,6 +479,7 @@ def test_a_signal_ends_a_run_with_its_code_and_valid_json(backend, home, workdir
     assert json.loads((home / "sessions" / shown["session_id"] / "metadata.json").read_text())["status"] == "cancelled"
 
 
+@pytest.mark.slow
 def test_ctrl_c_once_and_twice_work_without_a_terminal_too(backend, home, workdir, plan):
     with start(
         "run", "hang", "--output-format", "json", "--plan", plan, "--backend", backend, home=home, cwd=workdir
@@ -529,6 +536,7 @@ def test_a_signal_that_the_parent_ignores_stays_ignored(home, workdir, plan):
     assert (process.returncode, output) == (0, "done: it is there \n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["run", "say hello"], ["session", "list"], ["module", "list"]])
 def test_a_reader_that_has_gone_ends_the_command_quietly(words, home, workdir, plan):
     SessionStore(home / "sessions").write(SessionRecord(session_id="one"))
@@ -553,6 +561,7 @@ def test_a_reader_that_has_gone_ends_the_command_quietly(words, home, workdir, p
     assert "BrokenPipe" not in finished.stderr
 
 
+@pytest.mark.slow
 def test_a_delegated_task_is_counted_and_keeps_its_own_session(backend, home, workdir, plan):
     content = json.loads(Path(plan).read_text())
     agents: dict[str, object] = {"helper": {"tools": []}}
@@ -573,3 +582,38 @@ def test_a_context_without_a_file_runs_too(home, workdir, tmp_path):
     plan = str(write_plan(folder, context="context-simple"))
     shown = json_of(run_cli("run", "say x", "--output-format", "json", "--plan", plan, home=home, cwd=workdir))
     assert (shown["status"], shown["files"]) == ("success", {})
+
+
+# ── budgets ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_used_budget_is_shown(backend, home, workdir):
+    words = ("run", "hello", "-p", "offline", "--max-cost", "0.50", "--max-total-tokens", "100000")
+    finished = run_cli(*words, "--backend", backend, home=home, cwd=workdir)
+    assert finished.returncode == 0
+    [line] = [line for line in finished.stderr.splitlines() if line.startswith("budget ")]
+    assert line.endswith("of 100,000 tokens, 0 of 0.5 USD used")
+
+
+def test_budget_that_does_not_suffice_has_an_exit_code_of_its_own(backend, home, workdir):
+    words = ("run", "hello", "-p", "offline", "--max-total-tokens", "50", "--output-format", "json")
+    finished = run_cli(*words, "--backend", backend, home=home, cwd=workdir)
+    shown = json_of(finished)
+    assert (finished.returncode, shown["exit_code"]) == (3, 3)
+    assert (shown["status"], shown["error_type"], shown["response"]) == ("error", "BudgetExceeded", None)
+    assert shown["budget"] == {"used": {"tokens": 0}, "limits": {"tokens": 50}, "currency": "USD"}
+    assert "does not suffice: tokens 0 of 50 used" in shown["error"]
+    assert "--max-total-tokens" in shown["error"]
+    assert finished.stderr.count("amplifier: ") == 1
+
+
+def test_cost_of_a_model_without_a_price_is_refused(home, workdir, plan):
+    finished = run_cli("run", "say hello", "--plan", plan, "--max-cost", "0.50", home=home, cwd=workdir)
+    assert (finished.returncode, finished.stdout) == (1, "")
+    assert "session.budget.prices" in finished.stderr
+
+
+def test_negative_budget_is_a_usage_error(home, workdir):
+    finished = run_cli("run", "hello", "-p", "offline", "--max-cost", "-1", home=home, cwd=workdir)
+    assert finished.returncode == 2
+    assert "--max-cost" in finished.stderr

@@ -31,6 +31,7 @@ def test_the_trace_of_a_run_arrives_at_a_collector(backend, home, workdir):
     assert PROMPT not in str(receiver.spans)
 
 
+@pytest.mark.slow
 def test_a_collector_that_is_not_there_does_not_disturb_the_run(home, workdir):
     with socket.create_server(("127.0.0.1", 0)) as closed:
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
@@ -39,6 +40,7 @@ def test_a_collector_that_is_not_there_does_not_disturb_the_run(home, workdir):
     assert "0 files" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_collector_that_never_answers_does_not_keep_the_run_from_ending(home, workdir):
     with running_receiver(silent=True) as receiver:
         done = run_cli("run", "-y", "-q", "-p", "offline", "--otel", receiver.url, PROMPT, home=home, cwd=workdir)

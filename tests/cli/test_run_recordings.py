@@ -6,6 +6,8 @@ import json
 import stat
 from pathlib import Path
 
+import pytest
+
 from tests._support.terminal import json_of, run_cli
 
 PROMPT = "list the files"
@@ -24,6 +26,7 @@ def test_a_run_is_recorded_and_replayed_in_another_directory_on_either_backend(b
     assert (replayed.returncode, replayed.stdout) == (0, recorded.stdout)
 
 
+@pytest.mark.long
 def test_another_prompt_ends_with_the_difference(home, tmp_path, workdir):
     file = tmp_path / "run.jsonl"
     run_cli("run", "-y", "-p", "offline", "--record", str(file), PROMPT, home=home, cwd=workdir)

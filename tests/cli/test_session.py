@@ -219,6 +219,17 @@ def test_a_torn_tail_is_reported_and_the_rest_shown(store, capsys):
     assert "the last 4 bytes of the transcript could not be read" in captured.err
 
 
+def test_a_transcript_is_shown_up_to_where_a_line_was_dropped(store, capsys):
+    keep(store, "gap")
+    log = store.folder("gap") / "messages.log"
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join([*lines[:3], *lines[4:]]))
+    assert main(["session", "show", "gap", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["messages"] == MESSAGES[:2]
+    assert f"the last {sum(map(len, lines[4:]))} bytes of the transcript could not be read" in captured.err
+
+
 @pytest.mark.parametrize(("turns", "kept"), [(None, 6), ("0", 0), ("1", 4), ("2", 6), ("9", 6)])
 def test_a_fork_copies_the_first_turns_and_is_independent(turns, kept, store, capsys):
     keep(store, "origin", title="first", provider="provider-x")

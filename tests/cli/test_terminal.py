@@ -318,6 +318,7 @@ def test_yes_asks_nothing(home, workdir, plan):
 # ── ends ─────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("which", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_stops_the_turn_closes_the_session_and_is_the_exit_code(which, code, backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
@@ -348,6 +349,7 @@ def test_a_terminal_that_goes_away_stops_the_tool(home, workdir, plan):
         assert (workdir / "gate.cancelled").exists()
 
 
+@pytest.mark.slow
 def test_a_session_goes_on_after_its_process_was_killed(backend, home, workdir, plan, tmp_path):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")

@@ -13,19 +13,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
+import sniffio
+import trio
 
 from .agent_play import SCENARIOS, Approver, approve_with, build, play
 from .published_agent import agent_plan, write_agent
 
 LOOPS = ("loop-basic", "loop-streaming")
 SLEEP = {"bash": {"command": "exec sleep 600"}}
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """Both loops call asyncio by name."""
-    return "asyncio"
 
 
 @pytest.fixture
@@ -39,6 +36,43 @@ def directory(alias: None, tmp_path: Path) -> Iterator[Path]:
         del sys.modules[name]
 
 
+class Turn:
+    """A turn in a task of its own, which can be cancelled and awaited."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self._over = anyio.Event()
+        self._outcome: list[Any] = []
+        self._task: Any = None
+        self._scope = anyio.CancelScope()
+        if sniffio.current_async_library() == "trio":
+            trio.lowlevel.spawn_system_task(self._run)
+        else:
+            self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            with self._scope:
+                self._outcome = [await self._session.execute("go"), None]
+        except BaseException as exc:
+            self._outcome = [None, exc]
+        finally:
+            self._over.set()
+
+    def cancel(self) -> None:
+        """Cancel the task as each backend does."""
+        self._scope.cancel() if self._task is None else self._task.cancel()
+
+    def __await__(self) -> Any:
+        yield from self._over.wait().__await__()
+        if not self._outcome:
+            raise asyncio.CancelledError("the turn was cancelled")
+        value, error = self._outcome
+        if error is not None:
+            raise error
+        return value
+
+
 class Running:
     """A session whose agent is in the middle of a command that would never end."""
 
@@ -47,10 +81,10 @@ class Running:
         self.log = log
         self.messages: list[dict[str, Any]] = []
 
-    async def until_the_command_runs(self) -> asyncio.Task[str]:
-        started = asyncio.Event()
+    async def until_the_command_runs(self) -> Turn:
+        started = anyio.Event()
         self.session.coordinator.register_capability("test.started", started.set)
-        turn = asyncio.create_task(self.session.execute("go"))
+        turn = Turn(self.session)
         await started.wait()
         return turn
 
@@ -82,6 +116,7 @@ def is_running(pid: int) -> bool:
 # ── whole turns ──────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("name", SCENARIOS)
 async def test_every_scenario_ends_with_all_handlers_gone_and_everything_closed(directory: Path, loop: str, name: str):

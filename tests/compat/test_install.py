@@ -374,6 +374,7 @@ def published_wheel(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_command_takes_precedence_over_an_installed_wheel_under_pytest(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(published_wheel(tmp_path / "installed")))
     (tmp_path / "test_it.py").write_text(textwrap.dedent(SUITE))
@@ -381,6 +382,7 @@ def test_the_command_takes_precedence_over_an_installed_wheel_under_pytest(tmp_p
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
+@pytest.mark.slow
 def test_the_plugin_takes_precedence_over_an_installed_wheel_and_the_option_reports_the_conflict(tmp_path):
     wheel = str(published_wheel(tmp_path / "installed"))
     ended = run_suite(tmp_path, "-p", "amplifier.compat.pytest", PYTHONPATH=wheel)

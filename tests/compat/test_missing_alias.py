@@ -100,6 +100,7 @@ def test_another_missing_package_is_reported_without_the_command(tmp_path: Path)
     assert ADVICE not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("-p", "amplifier.compat.pytest")])
 def test_a_suite_with_a_process_that_lacks_the_alias_ends_with_the_command(tmp_path: Path, options: tuple[str, ...]):
     suite = """

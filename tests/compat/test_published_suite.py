@@ -9,6 +9,7 @@ import pytest
 from .suite_runs import LEAST, SUITE, run_suite, without_pydantic
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_suite_passes_through_the_alias():
     left_out = without_pydantic()

@@ -125,6 +125,7 @@ def _stop_by_task(session: Any, task: asyncio.Task[Any]) -> None:
     task.cancel()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [_stop_by_token, _stop_by_task])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_stopped_turn_closes_the_connection(

@@ -3,8 +3,9 @@
 ``corpus/<type>/faulty/<clause>_<what>.py`` breaks exactly that clause; ``corpus/<type>/sound/<what>.py`` breaks none;
 ``corpus/<type>/allowed/<clause>_<what>.py`` leaves out what that clause recommends, and conforms. Modules that the kit does not
 judge correctly yet, or was not tried on, are in ``corpus/<type>/open/``; see `open_corpus`.
-Each takes seconds, so `make test` checks one of each type, `make test-slow` a fixed sample, and ``make corpus`` all with three
-seeds.
+Each takes seconds, so `make test` checks one of each type, `make test-slow` a fixed sample, and ``make corpus`` all: the faulty ones
+with the checks of their clause and one seed, for a fault is there or it is not; the others with every check and three seeds, for a
+false finding may depend on the cases that were drawn.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from amplifier.conformance.harness.check_registry import all_clauses
 CORPUS = Path(__file__).parent / "corpus"
 WHOLE = bool(os.environ.get("WHOLE_CORPUS"))
 SEEDS = (0, 1, 2) if WHOLE else (0,)
-PART = 16
+PART = 32
 """One in so many is examined when not all are."""
 
 
@@ -75,11 +76,10 @@ def test_the_corpus_is_large_and_its_files_are_named_after_clauses():
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("file", modules("faulty"))
-def test_a_planted_fault_is_found(file, seed):
+def test_a_planted_fault_is_found(file):
     clause = file.stem.partition("_")[0]
-    report = examined(file, seed, *([] if WHOLE else [clause]))
+    report = examined(file, 0, clause)
     found = {finding.clause for finding in [*report.violations, *report.recommendations]}
     assert clause in found, str(report)
 

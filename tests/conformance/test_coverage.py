@@ -149,10 +149,18 @@ def test_one_backend_alone_does_not_examine_a18(tmp_path):
 
 
 def test_a_clause_lists_the_backends_it_was_examined_on(tmp_path):
-    file = write_module(tmp_path, '__amplifier_backends__ = ("asyncio",)\n' + SOUND_TOOL.replace("\n    ", "\n"))
+    file = write_module(tmp_path, '__amplifier_backends__ = ("trio",)\n' + SOUND_TOOL.replace("\n    ", "\n"))
     report = check(file, only=["A18", "A2", "T5"])
     assert outcome_of(report, "A18").status == "kept"  # it declares what it runs on
-    assert {clause: outcome_of(report, clause).backends for clause in ("T5", "A2")} == {"T5": ["asyncio"], "A2": []}
+    assert {clause: outcome_of(report, clause).backends for clause in ("T5", "A2")} == {"T5": ["trio"], "A2": []}
+
+
+def test_a_module_for_asyncio_only_is_examined_on_trio_as_well_on_an_island(tmp_path):
+    file = write_module(tmp_path, '__amplifier_backends__ = ("asyncio",)\n' + SOUND_TOOL.replace("\n    ", "\n"))
+    report = check(file, only=["A18", "T5"])
+    assert {clause: outcome_of(report, clause).status for clause in ("A18", "T5")} == {"A18": "kept", "T5": "kept"}
+    assert outcome_of(report, "T5").backends == ["asyncio", "trio"]
+    assert report.limitations == ["declares asyncio only: on trio it runs on an asyncio island"]
 
 
 def test_a_check_that_ended_with_its_process_keeps_no_clause(tmp_path):

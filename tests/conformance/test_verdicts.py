@@ -52,6 +52,7 @@ def test_a_recommended_clause_alone_conforms_when_it_is_kept(tmp_path, clause):
     assert clause in with_status(report, "kept")
 
 
+@pytest.mark.slow
 def test_a_run_of_some_clauses_is_judged_by_these_alone(tmp_path):
     always_fails = SOUND_TOOL.replace(
         "ToolResult(success=True, output=text)", "ToolResult(success=False, error={'m': 1})"
@@ -77,6 +78,7 @@ def test_a_tool_whose_calls_all_fail_is_unchecked(tmp_path):
     assert {"T5", "T6", "A16"} <= with_status(report, "kept")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keyword", ['"examples": ["open sesame"]', '"default": "open sesame"'])
 def test_examples_and_defaults_of_the_schema_lead_to_calls_that_succeed(tmp_path, keyword):
     source = PICKY_TOOL.replace('{"type": "string"}', '{"type": "string", ' + keyword + "}")
@@ -185,19 +187,33 @@ def in_execute(statement: str) -> str:
     return SOUND_TOOL.replace('text = input.get("text")', f'text = input.get("text")\n            {body}')
 
 
-def test_inputs_on_which_a_tool_hangs_leave_it_unchecked(tmp_path):
+@pytest.mark.parametrize("examined_on", ["asyncio", "trio"])
+@pytest.mark.parametrize("waits", ["anyio.Event().wait()", "anyio.sleep_forever()"])
+def test_inputs_on_which_a_tool_never_returns_break_its_contract(tmp_path, waits, examined_on):
     source = in_execute(
-        """
+        f"""
         if not isinstance(text, str):
             import anyio
-            await anyio.Event().wait()
+            await {waits}
         """
     )
-    report = check(write_module(tmp_path, source), only=["T5"], backends=["asyncio"])
+    report = check(write_module(tmp_path, source), only=["T5"], backends=[examined_on])
+    assert {found.clause for found in report.violations} == {"T5"}, str(report)
+    assert all("execute never returns" in found.what for found in report.violations), str(report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("examined_on", ["asyncio", "trio"])
+@pytest.mark.parametrize("waits", ["while True: await anyio.sleep(1)", "await anyio.sleep(1e9)"])
+def test_a_tool_that_polls_or_sleeps_for_long_is_unchecked_and_not_blamed(tmp_path, waits, examined_on):
+    source = in_execute(f"import anyio\n{waits}")
+    report = check(write_module(tmp_path, source), only=["T5"], backends=[examined_on])
     assert report.verdict == "unchecked", str(report)
+    assert report.violations == []
     assert "calls did not return, so no more were made" in about(report, "T5")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("examined_on", ["asyncio", "trio"])
 def test_a_hanging_call_is_named_and_so_is_what_could_not_be_examined_for_it(tmp_path, examined_on):
     source = in_execute("import time; time.sleep(3600)")
@@ -222,9 +238,154 @@ def test_a_call_that_can_never_end_is_found_without_waiting_for_it(tmp_path, exa
     assert any("execute" in found.what and "had not ended" in found.what for found in report.violations), str(report)
 
 
+SHIELDED_POLLING = """
+    import anyio
+    with anyio.CancelScope(shield=True):
+        while True:
+            await anyio.sleep(1)
+"""
+DEAF_LOOP = """
+    import anyio
+    while True:
+        try:
+            await anyio.sleep(1)
+        except BaseException:
+            pass
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("examined_on", ["asyncio", "trio"])
+@pytest.mark.parametrize("statement", [SHIELDED_POLLING, DEAF_LOOP])
+def test_a_call_that_goes_on_after_its_cancellation_is_not_taken_for_a_blocked_loop(tmp_path, statement, examined_on):
+    report = check(write_module(tmp_path, in_execute(statement)), only=["tool.is_a_tool"], backends=[examined_on])
+    assert {found.clause for found in report.violations} == {"A8"}, str(report)
+    assert all(found.what.startswith("execute, cancelled at its deadline,") for found in report.violations), str(report)
+
+
+# ── findings of a step that does not come to its end ──
+
+ENDS = {
+    "hangs": "import anyio\nwith anyio.CancelScope(shield=True): await anyio.Event().wait()",
+    "blocks": "import time; time.sleep(3600)",
+    "ends the process": "import os; os._exit(1)",
+}
+
+
+@pytest.mark.parametrize("examined_on", ["asyncio", "trio"])
+@pytest.mark.parametrize("end", ENDS)
+def test_what_a_step_has_found_is_kept_when_the_module_ends_its_process_later(tmp_path, end, examined_on):
+    statement = f"""
+        if not isinstance(text, str):
+{indent(ENDS[end], " " * 12)}
+        return ToolResult(success=True, output={{1, 2}})
+    """
+    report = check(
+        write_module(tmp_path, in_execute(statement)), only=["tool.answers_listed_inputs"], backends=[examined_on]
+    )
+    found = {finding.clause for finding in report.violations}
+    assert "T9" in found, str(report)
+    assert found & {"A8", "A17"}, str(report)
+
+
+# ── what a module raises instead of its cancellation ──
+
+INSTEAD = {
+    "a group": 'raise BaseExceptionGroup("two", [gone, ValueError("no")])',
+    "a group around the cancellation": 'raise BaseExceptionGroup("one", [gone])',
+    "an exit": "raise SystemExit(3)",
+    "an error of its own": "raise Own",
+}
+RAISING = """
+    import anyio
+
+
+    class Own(BaseException): ...
+
+
+    async def stopped():
+        try:
+            await anyio.sleep(0.01)
+        except BaseException as gone:
+            {instead}
+
+"""
+
+
+@pytest.mark.parametrize("examined_on", ["asyncio", "trio"])
+@pytest.mark.parametrize("instead", INSTEAD)
+@pytest.mark.parametrize("place", ["mount", "execute"])
+def test_a_cancelled_call_that_raises_something_else_breaks_its_contract(tmp_path, place, instead, examined_on):
+    source = in_execute("await stopped()") if place == "execute" else SOUND_TOOL
+    if place == "mount":
+        source = source.replace(MOUNTED, f"await stopped()\n        {MOUNTED}")
+    source = dedent(RAISING.format(instead=INSTEAD[instead])) + dedent(source)
+    check_name = "every_module.fails_without_traces" if place == "mount" else "every_module.survives_cancellation"
+    report = check(write_module(tmp_path, source), only=[check_name], backends=[examined_on])
+    # On trio a scope takes its own cancellation out of a group, so that nothing is left of one that holds no more.
+    is_kept = examined_on == "trio" and instead == "a group around the cancellation"
+    is_exit = examined_on == "asyncio" and instead == "an exit"
+    expected = set() if is_kept else {"A7"}
+    found = {finding.clause for finding in report.violations}
+    assert found - ({"A17"} if is_exit else set()) == expected, str(report)
+    assert is_exit or "could not be completed" not in str(report)
+
+
 def test_a_tool_that_waits_for_timers_is_examined_completely(tmp_path):
     report = check(write_module(tmp_path, in_execute("import anyio; await anyio.sleep(20)")), only=["T5", "T9", "A7"])
     assert report.ok, str(report)
+
+
+LOOP = """
+    from amplifier.modules import loop_basic
+
+    __amplifier_module_type__ = "orchestrator"
+
+
+    class Own(BaseException): ...
+
+
+    class Loop:
+        def __init__(self, inner):
+            self._inner = inner
+
+        async def execute(self, prompt, context, providers, tools, hooks, coordinator=None):
+            try:
+                return await self._inner.execute(prompt, context, providers, tools, hooks, coordinator=coordinator)
+            except Exception:
+                raise
+            except BaseException as gone:
+                raise {instead}
+
+
+    async def mount(coordinator, config):
+        await loop_basic.mount(coordinator, config)
+        coordinator.mount("orchestrator", Loop(coordinator.get("orchestrator")))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("instead", "examined_on"),
+    [('BaseExceptionGroup("", [gone])', "asyncio"), ("Own", "asyncio"), ("Own", "trio"), ("SystemExit", "trio")],
+)
+def test_a_cancelled_turn_that_raises_something_else_breaks_the_contract_of_its_loop(tmp_path, instead, examined_on):
+    file = write_module(tmp_path, LOOP.format(instead=instead), "loop_raising.py")
+    report = check(file, only=["orchestrator.keeps_the_transcript_when_cancelled"], backends=[examined_on])
+    assert {found.clause for found in report.violations} == {"A7"}, str(report)
+    assert "could not be completed" not in str(report)
+
+
+# ── one finding again ──
+
+
+def test_a_replayed_finding_names_the_backend_it_ran_on(tmp_path):
+    source = SOUND_TOOL.replace("output=text", "output={text}")
+    file = write_module(tmp_path, source)
+    found = next(each for each in check(file, only=["T9"], backends=["trio"]).violations if each.clause == "T9")
+    report = check(file, replay=found.reproduce.split()[-1])
+    assert report.backends == ["trio"]
+    assert "quick on trio, seed 0" in str(report).splitlines()[-1]
 
 
 # ── the working directory ──

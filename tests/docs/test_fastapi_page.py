@@ -90,6 +90,7 @@ def test_wrong_requests_are_rejected_with_the_reason(example: Server) -> None:
         assert response.status == 422
 
 
+@pytest.mark.slow
 def test_client_that_leaves_cancels_its_turn(held: Server) -> None:
     connection = begin(held, ANNA, "hold")
     held.wait_for("tool: holding")
@@ -107,6 +108,7 @@ def test_failure_of_the_model_is_reported(held: Server) -> None:
     assert ask(held, ANNA, "hello")[0] == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 def test_server_that_is_stopped_unwinds_its_turns(held: Server, folder: Path, number: signal.Signals) -> None:
     connection = begin(held, ANNA, "hold")

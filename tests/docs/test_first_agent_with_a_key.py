@@ -86,6 +86,7 @@ def test_watch_program_uses_the_provider_whose_key_is_set(service, desk):
     ]
 
 
+@pytest.mark.slow
 def test_command_line_uses_the_provider_whose_key_is_set(service, desk):
     output = with_a_key(service, "-m", "amplifier", "run", "-q", QUESTION, desk=desk)
     assert output == "Notes. A person with a boat.\n"

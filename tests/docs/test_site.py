@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
 import shutil
 import subprocess
@@ -58,9 +60,16 @@ def dead_links(site: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target: Path = tmp_path_factory.mktemp("site")
-    finished = build(DOCS, target)
-    assert (finished.returncode, finished.stderr) == (0, "")
+    """The manual, built once for all processes of a run: the first one builds, the others wait for it."""
+    base = tmp_path_factory.getbasetemp()
+    shared: Path = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    target, done = shared / "site", shared / "site.built"
+    with (shared / "site.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            finished = build(DOCS, target)
+            done.write_text(f"{finished.returncode}{finished.stderr}", encoding="utf-8")
+    assert done.read_text(encoding="utf-8") == "0"
     return target
 
 

@@ -75,6 +75,7 @@ def test_the_loop_falls_back_to_the_next_model(backend, tmp_path):
     assert "agent: - buy milk (pending)" in output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BOTH)
 def test_sub_agents_report_and_are_closed(backend, tmp_path):
     output = run_example("sub_agents.py", backend, cwd=tmp_path)

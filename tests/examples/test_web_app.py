@@ -69,6 +69,7 @@ def test_a_turn_is_streamed_as_events(example):
     example.wait_for("anna: completed")
 
 
+@pytest.mark.slow
 def test_a_client_that_leaves_while_the_model_writes_stops_it(example):
     with example.post(ANNA, "count the lines in notes.txt") as response:
         stream = events(response)
@@ -96,6 +97,7 @@ def test_a_client_that_leaves_in_the_middle_of_a_turn_cancels_it_and_nothing_is_
     assert nothing_left(held)
 
 
+@pytest.mark.slow
 def test_after_a_cancelled_turn_the_conversation_is_whole_and_goes_on(held):
     begin_to_hold(held).close()
     held.wait_for("anna: cancelled")
@@ -109,6 +111,7 @@ def test_after_a_cancelled_turn_the_conversation_is_whole_and_goes_on(held):
     assert nothing_left(held)
 
 
+@pytest.mark.long
 def test_a_second_turn_of_a_busy_conversation_is_rejected_and_changes_nothing(held):
     with begin_to_hold(held):
         with held.post(ANNA, "me too") as second:
@@ -130,6 +133,7 @@ def test_a_server_that_is_stopped_in_the_middle_of_a_turn_unwinds_it(held, desk,
     assert log.count('"tool_call_id":"call-1"') == 1
 
 
+@pytest.mark.long
 def test_a_turn_that_fails_is_reported_to_its_client_and_the_next_one_works(held):
     with held.post(ANNA, "fail") as response:
         assert list(events(response)) == [("error", "InvalidRequestError: this request is refused")]
@@ -139,6 +143,7 @@ def test_a_turn_that_fails_is_reported_to_its_client_and_the_next_one_works(held
     assert "interrupted" in held.get(ANNA)[1]["content"]
 
 
+@pytest.mark.long
 def test_a_conversation_of_a_wrong_name_is_refused_with_the_reason(held):
     with held.post("/conversations/.hidden", "hello") as response:
         assert response.status == 400

@@ -1,11 +1,14 @@
-"""Serves a scripted agent: ``agent_program.py BACKEND TRANSPORT FILE``; over HTTP it prints its URL.
+"""Serves a scripted agent: ``agent_program.py BACKEND TRANSPORT``; over HTTP it prints its URL.
 
-The agent calls the tool ``step`` once and then answers. The prompt decides what the tool does: ``hang`` waits until it is cancelled and
-notes both in FILE, ``ask`` needs permission, everything else is repeated.
+Over HTTP its clients need the token in the variable ``TOKEN``.
+
+The agent calls the tool ``step`` once and then answers. The prompt decides what the tool does: ``hang FILE`` waits until it is cancelled
+and notes both in FILE, ``ask`` needs permission, everything else is repeated.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,25 +21,26 @@ from amplifier.models import HookResult, ToolResult
 from amplifier.modules import context_simple, loop_basic
 from amplifier.testing import MockProvider
 
-BACKEND, TRANSPORT, FILE = sys.argv[1:4]
+BACKEND, TRANSPORT = sys.argv[1:3]
 
 
 class Step:
     name, description = "step", "Does what the prompt says."
 
     async def execute(self, given: dict[str, Any]) -> ToolResult:
-        if given["prompt"] == "hang":
-            note("begun")
+        action, _, file = given["prompt"].partition(" ")
+        if action == "hang":
+            note(file, "begun")
             try:
                 await anyio.sleep_forever()
             finally:
-                note("cancelled")
+                note(file, "cancelled")
         return ToolResult(output=given["prompt"].upper())
 
 
-def note(line: str) -> None:
-    with Path(FILE).open("a") as file:
-        file.write(f"{line}\n")
+def note(file: str, line: str) -> None:
+    with Path(file).open("a") as notes:
+        notes.write(f"{line}\n")
 
 
 def last_user_message(request: Any) -> str:
@@ -87,10 +91,10 @@ async def main() -> None:
         lambda: AmplifierSession(PLAN, loader=ModuleLoader(modules=MODULES)),
         transport=TRANSPORT,  # type: ignore[arg-type]
         port=0,
+        token=os.environ.get("TOKEN"),
         max_sessions=2,
         on_listening=lambda address: print(address, flush=True),
     )
-    note("served")
 
 
 anyio.run(main, backend=BACKEND)

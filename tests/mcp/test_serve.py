@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
 import attrs
+import httpx2
 import mcp_types
 import pytest
 from mcp import Client, MCPError
 from mcp.client.stdio import StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
 
+from amplifier import AmplifierSession
+from amplifier.cli import main
+from amplifier.mcp import serve
 from amplifier.testing import wait_for
 from tests._support.tree import ROOT
 
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(httpx2|httpcore2|mcp):ResourceWarning")
 
+TOKEN = "a-token-for-the-tests"
 PROGRAM = str(Path(__file__).with_name("agent_program.py"))
 
 
@@ -43,47 +50,69 @@ class Agent:
     notes: Path
 
     @asynccontextmanager
-    async def client(self, answer: Any = None) -> AsyncIterator[Client]:
+    async def client(self, answer: Any = None, **headers: str) -> AsyncIterator[Client]:
         async def elicit(context: Any, params: Any) -> Any:
             return answer(params)
 
-        async with Client(self.target, mode=self.mode, elicitation_callback=elicit if answer else None) as client:
-            yield client
+        async with httpx2.AsyncClient(headers=headers or {"Authorization": f"Bearer {TOKEN}"}) as http_client:
+            target = self.target
+            if isinstance(target, str):
+                target = streamable_http_client(target, http_client=http_client)
+            async with Client(target, mode=self.mode, elicitation_callback=elicit if answer else None) as client:
+                yield client
 
 
-WAYS = [
-    ("asyncio", "stdio", "auto"),
-    ("asyncio", "http", "legacy"),
-    ("trio", "stdio", "legacy"),
-    ("trio", "http", "auto"),
-]
-"""Backend of the server, transport, form of the protocol; each with a client on both backends."""
-OTHER_WAYS = [
+STDIO = [("asyncio", "stdio", "auto"), ("trio", "stdio", "legacy")]
+HTTP = [("asyncio", "http", "legacy"), ("trio", "http", "auto")]
+OTHERS = [
     ("asyncio", "stdio", "legacy"),
     ("asyncio", "http", "auto"),
     ("trio", "stdio", "auto"),
     ("trio", "http", "legacy"),
 ]
-SLOW = [pytest.param(way, marks=pytest.mark.slow) for way in OTHER_WAYS]  # a server takes seconds to start
-SOME = [*WAYS[1:3], *(pytest.param(way, marks=pytest.mark.slow) for way in (WAYS[0], WAYS[3]))]
+"""Backend of the server, transport, form of the protocol; each with a client on both backends."""
 
 
-@pytest.fixture(params=SOME, ids="-".join)
-def agent(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Agent]:
+def slow(*ways: tuple[str, str, str]) -> list[Any]:
+    """A server on standard streams serves one client, and takes seconds to start."""
+    return [pytest.param(way, marks=pytest.mark.slow) for way in ways]
+
+
+@pytest.fixture(scope="module")
+def http_servers() -> Iterator[dict[str, str]]:
+    """URLs of servers by their backends; they serve all tests of this file."""
+    environment = {**os.environ, "TOKEN": TOKEN}
+    with ExitStack() as stack:
+        started = {
+            backend: stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, PROGRAM, backend, "http"], stdout=subprocess.PIPE, text=True, env=environment
+                )
+            )
+            for backend in ("asyncio", "trio")
+        }
+        try:
+            urls = {}
+            for backend, process in started.items():
+                assert process.stdout is not None
+                urls[backend] = process.stdout.readline().strip()
+            yield urls
+        finally:
+            for process in started.values():
+                process.send_signal(signal.SIGINT)
+
+
+@pytest.fixture(params=[*HTTP, *slow(*STDIO)], ids="-".join)
+def agent(request: pytest.FixtureRequest, http_servers: dict[str, str], tmp_path: Path) -> Agent:
     """A served agent."""
     server_backend, transport, mode = request.param
-    notes = tmp_path / "notes"
-    arguments = [PROGRAM, server_backend, transport, str(notes)]
-    environment = {"PYTHONPATH": str(ROOT)}
-    if transport == "stdio":
-        yield Agent(StdioServerParameters(command=sys.executable, args=arguments, env=environment), mode, notes)
-        return
-    with subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield Agent(process.stdout.readline().strip(), mode, notes)
-        finally:
-            process.send_signal(signal.SIGINT)
+    target: Any
+    if transport == "http":
+        target = http_servers[server_backend]
+    else:
+        arguments = [PROGRAM, server_backend, transport]
+        target = StdioServerParameters(command=sys.executable, args=arguments, env={"PYTHONPATH": str(ROOT)})
+    return Agent(target, mode, tmp_path / "notes")
 
 
 def decided(decision: str) -> Any:
@@ -94,7 +123,7 @@ async def run(client: Client, prompt: str, **given: Any) -> Any:
     return await client.call_tool("run", {"prompt": prompt, **given})
 
 
-@pytest.mark.parametrize("agent", [*WAYS, *SLOW], ids="-".join, indirect=True)
+@pytest.mark.parametrize("agent", [*HTTP, *STDIO, *slow(*OTHERS)], ids="-".join, indirect=True)
 async def test_a_client_runs_turns_asks_and_reads_its_conversation(agent):
     questions: list[str] = []
     steps: list[str | None] = []
@@ -135,7 +164,7 @@ async def test_a_cancelled_call_stops_the_turn_and_the_session_stays_usable(agen
     async with agent.client() as client:
         session = (await run(client, "hello")).structured_content["session_id"]
         async with anyio.create_task_group() as group:
-            group.start_soon(lambda: run(client, "hang", session=session))
+            group.start_soon(lambda: run(client, f"hang {agent.notes}", session=session))
             assert await wait_for(agent.notes.exists, timeout=60)
             group.cancel_scope.cancel()
         assert await wait_for(lambda: "cancelled" in agent.notes.read_text(), timeout=60)
@@ -179,16 +208,76 @@ async def test_the_session_that_was_idle_longest_makes_room(agent):
         assert len((await three.list_resources()).resources) == 1
 
 
+@pytest.mark.parametrize("agent", HTTP, ids="-".join, indirect=True)
+async def test_only_clients_with_the_token_from_no_other_site_are_served(agent):
+    async with agent.client() as client:
+        assert (await run(client, "hello")).content[0].text == "3 messages; HELLO"
+    right = f"Bearer {TOKEN}"
+    refused = [
+        (401, {"Authorization": "Bearer another-token-than-that"}),
+        (401, {"Authorization": f"Basic {TOKEN}"}),
+        (401, {"X-Nothing": "no token at all"}),
+        (403, {"Authorization": right, "Origin": "https://example.org"}),
+        (403, {"Authorization": right, "Host": "example.org"}),
+    ]
+    for status, headers in refused:
+        with pytest.raises((MCPError, httpx2.HTTPStatusError, ExceptionGroup)):
+            async with agent.client(**headers) as client:
+                await run(client, "hello")
+        async with httpx2.AsyncClient(headers=headers) as plain:
+            assert (await plain.post(agent.target, json={})).status_code == status
+
+
+async def test_http_without_a_token_is_refused_unless_it_is_meant():
+    with pytest.raises(ValueError, match="HTTP needs one; pass an empty text if something else checks"):
+        await serve(lambda: AmplifierSession({}), transport="http")
+    with pytest.raises(ValueError, match="at least 16 printable ASCII characters"):
+        await serve(lambda: AmplifierSession({}), transport="http", token="short", port=0)
+
+
+def mock_plan(folder: Path) -> str:
+    plan = folder / "plan.json"
+    modules = {"orchestrator": "loop-basic", "context": "context-simple"}
+    plan.write_text(json.dumps({"session": modules, "providers": ["provider-mock"]}))
+    return str(plan)
+
+
+async def test_the_command_prints_a_token_for_http_that_its_clients_need(anyio_backend_name, tmp_path):
+    words = ["mcp", "serve", mock_plan(tmp_path), "--transport", "http", "--port", "0", "--backend", anyio_backend_name]
+    environment = {name: value for name, value in os.environ.items() if name != "AMPLIFIER_SERVE_TOKEN"}
+    async with await anyio.open_process([sys.executable, "-m", "amplifier", *words], env=environment) as process:
+        assert process.stderr is not None
+        text = b""
+        while b"token: " not in text or not text.endswith(b"\n"):
+            text += await process.stderr.receive()
+        url, token = (line.split(" ")[-1] for line in text.decode().splitlines()[-2:])
+        async with (
+            httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as http_client,
+            Client(streamable_http_client(url, http_client=http_client)) as client,
+        ):
+            assert [tool.name for tool in (await client.list_tools()).tools] == ["run"]
+        async with httpx2.AsyncClient() as plain:
+            assert (await plain.post(url, json={})).status_code == 401
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--no-token", "--host", "0.0.0.0"], "without a token the server may listen on this machine only"),
+        (["--host", "0.0.0.0"], "needs --allow-host"),
+    ],
+)
+def test_the_command_refuses_to_serve_everyone(words, message, tmp_path, capsys):
+    assert main(["mcp", "serve", mock_plan(tmp_path), "--transport", "http", "--port", "0", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("server_backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_the_command_ends_at_a_signal_while_it_waits_for_its_client(number, server_backend, tmp_path):
-    plan = tmp_path / "plan.json"
-    plan.write_text(
-        json.dumps(
-            {"session": {"orchestrator": "loop-basic", "context": "context-simple"}, "providers": ["provider-mock"]}
-        )
-    )
-    command = [sys.executable, "-m", "amplifier", "mcp", "serve", str(plan), "--backend", server_backend]
+    command = [sys.executable, "-m", "amplifier", "mcp", "serve", mock_plan(tmp_path), "--backend", server_backend]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None

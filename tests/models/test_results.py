@@ -23,8 +23,10 @@ from amplifier.models import (
     ImageBlock,
     TextBlock,
     ToolResult,
+    UnknownBlock,
     Usage,
     from_json,
+    to_dict,
     to_json,
 )
 
@@ -196,9 +198,26 @@ def test_media_types_of_images_are_accepted(media_type):
     assert ToolResult(content=[{"type": "image", "source": {**PNG, "media_type": media_type}}]).content
 
 
+WAV = {"type": "base64", "media_type": "audio/wav", "data": "aGk="}
+
+
+def test_audio_is_kept_as_a_block_of_its_type_and_hidden_from_hooks():
+    result = ToolResult(content=[{"type": "audio", "source": {**WAV, "more": 1}, "visibility": "user"}])
+    (block,) = result.content
+    assert isinstance(block, UnknownBlock)
+    assert to_dict(result)["content"] == [{"type": "audio", "source": WAV}]
+    assert ToolResult(content=result.content) == result == from_json(ToolResult, to_json(result))
+    (shown,) = result.safe_hook_presentation()["content"]
+    note = "[Audio omitted from tool event; original retained for model request if unmodified.]"
+    assert shown == {"type": "text", "text": note}
+
+
 @pytest.mark.parametrize(
     ("content", "path", "problem"),
     [
+        ([{"type": "audio", "data": "aGk="}], "content[0]", "invalid tool result audio source"),
+        ([{"type": "audio", "source": {**WAV, "data": "aGk"}}], "content[0]", "invalid tool result audio data"),
+        ([{"type": "audio", "source": PNG}], "content[0]", "invalid tool result audio media type"),
         ("x", "content", "invalid tool result content"),
         (5, "content", "invalid tool result content"),
         ([{"type": "thinking", "thinking": "x"}], "content[0]", "invalid tool result content"),

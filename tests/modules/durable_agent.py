@@ -110,7 +110,7 @@ def records(file: Path) -> list[dict[str, Any]]:
     found = []
     for line in file.read_bytes().split(b"\n")[:-1] if file.exists() else []:
         try:
-            found.append(json.loads(line[9:]))
+            found.append(json.loads(line[line.find(b"{") :]))
         except ValueError:
             break
     return found[1:]

@@ -85,8 +85,10 @@ async def test_a_message_is_in_the_file_when_add_message_returns(tmp_path):
             await context.add_message({"role": "user", "content": f"number {number}\nof 5 — ünïcode 中"})
             lines = (tmp_path / "s" / "messages.log").read_bytes().splitlines()
             assert len(lines) == number + 2
-            checksum, _, body = lines[-1].partition(b" ")
-            assert int(checksum, 16) == zlib.crc32(body)
+            checksum, _, rest = lines[-1].partition(b" ")
+            assert int(checksum, 16) == zlib.crc32(rest)
+            line_number, _link, body = rest.split(b" ", 2)
+            assert int(line_number) == len(lines)
             assert json.loads(body)["content"].startswith(f"number {number}\n")
 
 

@@ -11,7 +11,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from amplifier.modules.context_persistent import LogDamagedError
-from amplifier.modules.context_persistent._log_records import encode_header, encode_message, scan
+from amplifier.modules.context_persistent._log_records import Chain, encode_message, new_file, scan
 from amplifier.modules.context_persistent._message_log import MessageLog
 
 MESSAGES: list[dict[str, Any]] = [
@@ -20,17 +20,26 @@ MESSAGES: list[dict[str, Any]] = [
     {"role": "tool", "tool_call_id": "1", "content": "ü"},
 ]
 NEXT = {"role": "user", "content": "next"}
-LINES = [encode_header("s", 1), *(encode_message(message)[0] for message in MESSAGES)]
+TEXTS = [encode_message(message)[0] for message in MESSAGES]
+LINES = new_file("s", 1, TEXTS)[0].splitlines(keepends=True)
 WHOLE = b"".join(LINES)
-START_OF_LAST = len(WHOLE) - len(LINES[-1])
-RUBBISH = random.Random(7).randbytes(len(LINES[-1]))
 
+
+def unlinked(*records: dict[str, Any]) -> bytes:
+    """Lines without numbers and links, as earlier releases wrote them."""
+    return Chain(is_linked=False).add(encode_message(record)[0] for record in records)[0]
+
+
+OLD_HEADER = {"format": "amplifier-context", "version": 1, "session_id": "s", "generation": 1}
+FORMATS = {"linked": LINES, "unlinked": unlinked(OLD_HEADER, *MESSAGES).splitlines(keepends=True)}
+
+RUBBISH = random.Random(7).randbytes(1000)
 TAILS = {
-    "cut": lambda at: WHOLE[:at],
-    "zeros": lambda at: WHOLE[:at] + bytes(len(WHOLE) - at),
-    "rubbish": lambda at: WHOLE[:at] + RUBBISH[: len(WHOLE) - at],
-    "rubbish that ends a line": lambda at: WHOLE[:at] + RUBBISH[: len(WHOLE) - at - 1] + b"\n",
-    "hole": lambda at: WHOLE[:at] + bytes(min(8, len(WHOLE) - at)) + WHOLE[at + 8 :],
+    "cut": lambda whole, at: whole[:at],
+    "zeros": lambda whole, at: whole[:at] + bytes(len(whole) - at),
+    "rubbish": lambda whole, at: whole[:at] + RUBBISH[: len(whole) - at],
+    "rubbish that ends a line": lambda whole, at: whole[:at] + RUBBISH[: len(whole) - at - 1] + b"\n",
+    "hole": lambda whole, at: whole[:at] + bytes(min(8, len(whole) - at)) + whole[at + 8 :],
 }
 
 
@@ -40,20 +49,23 @@ def put(folder: Path, data: bytes) -> MessageLog:
     return MessageLog(folder, "s")
 
 
+@pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("tail", TAILS)
-def test_a_tail_torn_at_any_byte_is_cut_and_the_next_message_is_kept(tail, tmp_path, monkeypatch):
+def test_a_tail_torn_at_any_byte_is_cut_and_the_next_message_is_kept(tail, form, tmp_path, monkeypatch):
+    whole = b"".join(FORMATS[form])
+    last = len(FORMATS[form][-1])
     # What is tested is which bytes are kept, not when the disk has them.
     monkeypatch.setattr("os.fsync", lambda fd: None)
     images = 0
-    for at in range(START_OF_LAST, len(WHOLE) - tail.endswith("a line")):
-        log = put(tmp_path, TAILS[tail](at))
+    for at in range(len(whole) - last, len(whole) - tail.endswith("a line")):
+        log = put(tmp_path, TAILS[tail](whole, at))
         assert log.open() == MESSAGES[:-1], f"torn at byte {at}"
         log.append([encode_message(NEXT)[0]])
         log.close()
         assert log.open() == [*MESSAGES[:-1], NEXT], f"torn at byte {at}"
         log.close()
         images += 1
-    assert images >= len(LINES[-1]) - 1
+    assert images >= last - 1
 
 
 def test_a_cut_is_reported(tmp_path, caplog):
@@ -65,12 +77,15 @@ def test_a_cut_is_reported(tmp_path, caplog):
     assert f"the last {lost} bytes are of a message that was never stored completely; cut off" in caplog.text
 
 
+@pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("line", [1, 2, 3])
-def test_any_changed_byte_before_the_last_record_is_reported_with_its_line(line, tmp_path):
-    start = sum(map(len, LINES[: line - 1]))
-    for at in range(start, start + len(LINES[line - 1])):
+def test_any_changed_byte_before_the_last_record_is_reported_with_its_line(line, form, tmp_path):
+    lines = FORMATS[form]
+    whole = b"".join(lines)
+    start = sum(map(len, lines[: line - 1]))
+    for at in range(start, start + len(lines[line - 1])):
         for flip in (1, 0x20, 0x80):
-            data = WHOLE[:at] + bytes([WHOLE[at] ^ flip]) + WHOLE[at + 1 :]
+            data = whole[:at] + bytes([whole[at] ^ flip]) + whole[at + 1 :]
             with pytest.raises(LogDamagedError) as caught:
                 scan(data, tmp_path, "s")
             assert caught.value.line == line, f"byte {at} of the file was changed by {flip:#x}"
@@ -99,15 +114,89 @@ def test_a_last_record_that_somebody_edited_is_reported_and_not_cut(tmp_path):
         (b"\0" * 50, "not the beginning of a conversation file"),
         (LINES[0][:-1], "not the beginning of a conversation file"),
         (LINES[1], "not the beginning of a conversation file"),
-        (encode_header("other", 1), "it is the conversation of session 'other', not of 's'"),
-        (encode_message({"format": "amplifier-context", "version": 2, "generation": 1})[0], "version 2 of the format"),
-        (LINES[0] + encode_message({"content": "without a role"})[0], "line 2: the record is no message"),
+        (new_file("other", 1, [])[0], "it is the conversation of session 'other', not of 's'"),
+        (unlinked({**OLD_HEADER, "version": 3}), "version 3 of the format, expected 2"),
+        (unlinked({**OLD_HEADER, "version": 0}), "version 0 of the format, expected 2"),
+        (unlinked({**OLD_HEADER, "version": "2"}), "version '2' of the format, expected 2"),
+        (new_file("s", 1, [b'{"content":"without a role"}'])[0], "line 2: the record is no message"),
+        (unlinked(OLD_HEADER, {"content": "without a role"}), "line 2: the record is no message"),
     ],
 )
 def test_a_file_that_is_not_this_conversation_is_refused_and_left_alone(data, reason, tmp_path):
     with pytest.raises(LogDamagedError, match=reason):
         put(tmp_path, data).open()
     assert (tmp_path / "messages.log").read_bytes() == data
+
+
+LONG = new_file("s", 1, [encode_message({"role": "user", "content": str(number)})[0] for number in range(6)])
+LONG_LINES = LONG[0].splitlines(keepends=True)
+OTHER = new_file("s", 1, [encode_message({"role": "user", "content": f"other {number}"})[0] for number in range(6)])
+OTHER_LINES = OTHER[0].splitlines(keepends=True)
+
+
+@pytest.mark.parametrize(
+    ("lines", "line", "reason"),
+    [
+        ([*LONG_LINES[:2], *LONG_LINES[3:]], 3, "1 record is missing before record 4"),
+        ([*LONG_LINES[:2], *LONG_LINES[5:]], 3, "3 records are missing before record 6"),
+        ([*LONG_LINES[:3], *LONG_LINES[2:]], 4, "record 3 is here again, or was moved; expected record 4"),
+        ([*LONG_LINES, LONG_LINES[-1]], 8, "record 7 is here again, or was moved; expected record 8"),
+        ([*LONG_LINES[:2], LONG_LINES[3], LONG_LINES[2], *LONG_LINES[4:]], 3, "1 record is missing before record 4"),
+        ([*LONG_LINES[:3], *OTHER_LINES[3:]], 4, "record 4 does not belong behind the one before it"),
+        ([*LONG_LINES[:3], unlinked({"role": "user"}), *LONG_LINES[3:]], 4, "the record has no number"),
+        (LONG_LINES[1:], 1, "this is not the beginning of a conversation file"),
+    ],
+)
+def test_records_that_were_dropped_doubled_swapped_or_mixed_are_reported(lines, line, reason, tmp_path):
+    data = b"".join(lines)
+    with pytest.raises(LogDamagedError, match=reason) as caught:
+        put(tmp_path, data).open()
+    assert caught.value.line == line
+    assert (tmp_path / "messages.log").read_bytes() == data
+
+
+@given(st.lists(st.sampled_from(LONG_LINES[1:]), max_size=8))
+def test_only_records_in_their_order_without_a_gap_are_read(lines):
+    try:
+        found = scan(b"".join([LONG_LINES[0], *lines]), Path("messages.log"), "s").records
+    except LogDamagedError:
+        assert lines != LONG_LINES[1 : len(lines) + 1]
+        return
+    assert lines == LONG_LINES[1 : len(found) + 1]
+
+
+def test_a_file_of_an_earlier_release_goes_on_as_it_is_until_it_is_replaced(tmp_path):
+    old = b"".join(FORMATS["unlinked"])
+    log = put(tmp_path, old)
+    assert log.open() == MESSAGES
+    log.append([encode_message(NEXT)[0]])
+    log.close()
+    assert (tmp_path / "messages.log").read_bytes() == old + unlinked(NEXT)
+    assert log.open() == [*MESSAGES, NEXT]
+    log.replace([*TEXTS, encode_message(NEXT)[0]])
+    log.append([encode_message(NEXT)[0]])
+    log.close()
+    lines = (tmp_path / "messages.log").read_bytes().splitlines()
+    assert [int(line.split(b" ")[1]) for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert log.open() == [*MESSAGES, NEXT, NEXT]
+    log.close()
+
+
+def test_a_failed_append_leaves_no_gap_in_the_numbers(tmp_path, monkeypatch):
+    log = put(tmp_path, WHOLE)
+    log.open()
+
+    def fail(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", fail)
+        with pytest.raises(OSError, match="No space"):
+            log.append([encode_message(NEXT)[0]])
+    log.append([encode_message(NEXT)[0]])
+    log.close()
+    assert log.open() == [*MESSAGES, NEXT]
+    log.close()
 
 
 def test_an_empty_file_is_a_new_conversation(tmp_path):
@@ -142,6 +231,4 @@ def test_whatever_happened_to_a_file_what_is_read_from_it_was_written_in_this_or
         event("refused")
         return
     event(f"{len(found)} messages")
-    # A whole record repeated is a message stored twice, as far as any checksum shows.
-    assert found[: len(MESSAGES)] == MESSAGES[: len(found)]
-    assert all(message in MESSAGES for message in found)
+    assert found == MESSAGES[: len(found)]

@@ -31,22 +31,22 @@ import trio
 import anyio._backends._trio, anyio._backends._asyncio
 from amplifier.modules.context_persistent import PersistentContext
 from amplifier.modules.context_persistent._options import read_persistent_options
-from tests.modules.test_context_persistent_killed import steps
+from tests.modules.test_context_persistent_killed import STEPS
 
-async def write(root, seed):
+async def write(root, seed, kind):
     context = PersistentContext(read_persistent_options("s", {"path": root, "resume_policy": "replace"}))
     await context.open()
     os.write(1, b"opened\\n")
-    for number, (step, argument) in enumerate(steps(seed)):
+    for number, (step, argument) in enumerate(STEPS[kind](seed)):
         await getattr(context, step)(*argument)
         os.write(1, b"%d\\n" % number)
 
 for line in sys.stdin:  # one child per line, forked: starting an interpreter for each would take minutes
-    backend, seed, root = line.rstrip("\\n").split(" ", 2)
+    backend, kind, seed, root = line.rstrip("\\n").split(" ", 3)
     child = os.fork()
     if child == 0:
         try:
-            anyio.run(write, root, int(seed), backend=backend)
+            anyio.run(write, root, int(seed), kind, backend=backend)
         except BaseException as error:
             os.write(1, f"failed: {error!r}\\n".encode())
         os._exit(1)
@@ -56,7 +56,10 @@ for line in sys.stdin:  # one child per line, forked: starting an interpreter fo
 """
 
 
-def steps(seed: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
+Steps = Iterator[tuple[str, tuple[Any, ...]]]
+
+
+def mixed_steps(seed: int) -> Steps:
     """What a writer does, for ever: messages short and long, now and then a new conversation."""
     chance = random.Random(seed)
     for number in range(1_000_000):
@@ -71,10 +74,21 @@ def steps(seed: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
                 yield "add_message", (message,)
 
 
-def states(before: list[Any], seed: int) -> Iterator[list[Any]]:
+def alternating_steps(seed: int) -> Steps:
+    """Every other step forgets the conversation; the others begin a new one."""
+    for step, argument in mixed_steps(seed):
+        if step == "add_message":
+            yield step, argument
+            yield "clear", ()
+
+
+STEPS = {"mixed": mixed_steps, "alternating": alternating_steps}
+
+
+def states(before: list[Any], kind: str, seed: int) -> Iterator[list[Any]]:
     """What must be stored after each step."""
     now = list(before)
-    for step, argument in steps(seed):
+    for step, argument in STEPS[kind](seed):
         now = {"set_messages": [*argument[0]] if argument else [], "clear": []}.get(step, [*now, *argument])
         yield now
 
@@ -90,13 +104,13 @@ def writers() -> Iterator[subprocess.Popen[str]]:
         process.wait(timeout=60)
 
 
-def kill_once(writers: subprocess.Popen[str], backend: str, seed: int, root: Path) -> int | None:
+def kill_once(writers: subprocess.Popen[str], backend: str, kind: str, seed: int, root: Path) -> int | None:
     """Let a writer write and kill it; returns the last step it acknowledged, None if it did not even open."""
     assert writers.stdin is not None
     assert writers.stdout is not None
     chance = random.Random(seed)
     wanted = chance.choice([0, 1, 2, 5, 20])
-    writers.stdin.write(f"{backend} {seed} {root}\n")
+    writers.stdin.write(f"{backend} {kind} {seed} {root}\n")
     writers.stdin.flush()
     acknowledged: int | None = None
     killed = False
@@ -121,17 +135,25 @@ def kill_once(writers: subprocess.Popen[str], backend: str, seed: int, root: Pat
     return acknowledged
 
 
-def test_a_killed_writer_has_stored_what_it_acknowledged_and_nothing_else(writers, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("kind", "kills"),
+    [
+        pytest.param("mixed", KILLS, id="mixed"),
+        pytest.param("alternating", 20, id="alternating"),
+        pytest.param("alternating", 300, id="alternating, many", marks=pytest.mark.long),
+    ],
+)
+def test_a_killed_writer_has_stored_what_it_acknowledged_and_nothing_else(writers, tmp_path, capsys, kind, kills):
     before: list[Any] = []
     acknowledged_in_all = in_flight = 0
-    for kill in range(KILLS):
+    for kill in range(kills):
         root = tmp_path / str(kill // KILLS_PER_CONVERSATION)
         if kill % KILLS_PER_CONVERSATION == 0:
             before = []
         seed = SEED * 1_000_003 + kill
-        last = kill_once(writers, ("asyncio", "trio")[kill % 2], seed, root)
+        last = kill_once(writers, ("asyncio", "trio")[kill % 2], kind, seed, root)
         found = stored(root)
-        expected = states(before, seed)
+        expected = states(before, kind, seed)
         acknowledged = before
         for _ in range((last if last is not None else -1) + 1):
             acknowledged = next(expected)
@@ -139,6 +161,6 @@ def test_a_killed_writer_has_stored_what_it_acknowledged_and_nothing_else(writer
         acknowledged_in_all += 0 if last is None else last + 1
         in_flight += found != acknowledged
         before = found
-    assert acknowledged_in_all > KILLS
+    assert acknowledged_in_all > kills
     with capsys.disabled():
-        print(f"\n{KILLS} kills: {acknowledged_in_all} acknowledged, 0 lost, 0 invented, {in_flight} stored in flight")
+        print(f"\n{kills} kills: {acknowledged_in_all} acknowledged, 0 lost, 0 invented, {in_flight} stored in flight")

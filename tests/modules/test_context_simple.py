@@ -239,8 +239,9 @@ async def test_a_conversation_within_the_threshold_is_shown_whole():
     assert len(await context.get_messages_for_request(tokens)) < 100
 
 
-async def test_a_picture_counts_as_a_picture_and_not_as_its_base64():
-    picture = {"type": "image", "source": {"type": "base64", "data": "A" * 4_000_000}}
+@pytest.mark.parametrize("kind", ["image", "audio"])
+async def test_a_picture_counts_as_a_picture_and_not_as_its_base64(kind):
+    picture = {"type": kind, "source": {"type": "base64", "data": "A" * 4_000_000}}
     nested = {"type": "tool_result", "tool_call_id": "c", "output": [picture, {"type": "text", "text": "seen"}]}
     context = SimpleContext()
     await context.add_message({"role": "assistant", "content": [{"type": "tool_call", "id": "c", "name": "look"}]})

@@ -381,6 +381,7 @@ anyio.run(main, Path(sys.argv[1]), sys.argv[2], backend=sys.argv[2])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("limit", [400, 900, 1500])
 def test_a_file_that_may_not_grow_loses_nothing(tmp_path: Path, backend: str, limit: int) -> None:

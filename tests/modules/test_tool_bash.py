@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from amplifier.contracts import Tool, tool_schema
 from amplifier.errors import ModuleLoadError, PlanError
 from amplifier.modules import tool_bash
+from amplifier.modules._shared.process_tree import MARK, chained
 from amplifier.modules.tool_bash._capture import Capture
 from amplifier.modules.tool_bash._environment import PASSED_ON
-from amplifier.modules.tool_bash._process_tree import MARK, chained
 from amplifier.testing import TestCoordinator, wait_for
 from tests._support.child_process import run_child
 from tests.modules.test_tool_filesystem import Desk

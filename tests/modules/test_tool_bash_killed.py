@@ -16,7 +16,8 @@ import pytest
 
 from amplifier import AmplifierSession, ModuleLoader
 from amplifier.modules import loop_basic, tool_bash
-from amplifier.modules.tool_bash import _command, _process_tree
+from amplifier.modules._shared import process_tree
+from amplifier.modules.tool_bash import _command
 from amplifier.testing import MODES, MockContextManager, MockProvider, TestCoordinator, cancel_everywhere, wait_for
 from tests.modules.test_tool_filesystem import Desk
 
@@ -136,6 +137,7 @@ async def test_what_a_command_leaves_behind_is_ended_with_it():
         assert gone(token) == []
 
 
+@pytest.mark.long
 async def test_cancelled_after_any_while_no_process_of_a_tree_is_left():
     """Moments that no suspension marks: between a fork and an exec, between the shell's start and its first child."""
     desk = await Desk.open(None, tool_bash)
@@ -150,8 +152,8 @@ async def test_cancelled_after_any_while_no_process_of_a_tree_is_left():
 
 
 async def test_where_there_is_no_proc_the_whole_group_is_ended_still(monkeypatch):
-    monkeypatch.setattr(_process_tree, "HAS_PROC", False)
-    monkeypatch.setattr(_process_tree.ProcessTree.__init__, "__kwdefaults__", {"has_proc": False})
+    monkeypatch.setattr(process_tree, "HAS_PROC", False)
+    monkeypatch.setattr(process_tree.ProcessTree.__init__, "__kwdefaults__", {"has_proc": False})
     monkeypatch.setattr(_command, "_KILLING", 0.2)  # a zombie that init is slow to reap counts as a member here
     desk = await Desk.open(None, tool_bash, timeout=0.4, kill_grace=0.2)
     for way in ("a pipeline", "ignored signals"):
@@ -165,13 +167,13 @@ async def test_where_there_is_no_proc_the_whole_group_is_ended_still(monkeypatch
 
 
 def test_a_process_that_leaves_the_group_after_it_was_seen_there_is_still_reached():
-    if not _process_tree.HAS_PROC:  # other systems do not show where it went, see the module's limits
+    if not process_tree.HAS_PROC:  # other systems do not show where it went, see the module's limits
         assert not LINUX
         return
     leaver = f"{PYTHON} -c 'import os, time; input(); os.setsid(); print(1, flush=True); time.sleep(600)' <&0 & wait"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(["bash", "-c", leaver], start_new_session=True, **pipes) as shell:  # type: ignore[call-overload]
-        tree = _process_tree.ProcessTree(shell, "no mark at all")
+        tree = process_tree.ProcessTree(shell, "no mark at all")
         while len(tree.members()) < 2:
             time.sleep(0.01)
         shell.stdin.write(b"go\n")
@@ -187,10 +189,10 @@ def test_a_process_that_got_the_id_of_another_is_never_signalled():
     """`send` signals by id and start time; a member that is not the one that was seen stays alone."""
     with subprocess.Popen(["sleep", "600"], start_new_session=True) as unrelated:
         try:
-            seen = _process_tree.look_at(unrelated.pid)
+            seen = process_tree.look_at(unrelated.pid)
             if seen is not None:  # there is no /proc elsewhere
-                older = _process_tree.Process(unrelated.pid, seen.started - 1, 1, 1, 1, "S")
-                _process_tree._send(older, signal.SIGKILL)
+                older = process_tree.Process(unrelated.pid, seen.started - 1, 1, 1, 1, "S")
+                process_tree._send(older, signal.SIGKILL)
             with pytest.raises(subprocess.TimeoutExpired):
                 unrelated.wait(0.1)
         finally:
@@ -217,6 +219,7 @@ def test_a_call_cancelled_at_any_suspension_leaves_nothing(command, mode):
     assert report.points[mode] >= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_a_session_cancelled_at_any_suspension_leaves_no_process(mode):
     token = str(uuid.uuid4().int)

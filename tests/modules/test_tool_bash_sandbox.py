@@ -14,7 +14,8 @@ import pytest
 
 from amplifier.errors import ModuleLoadError, PlanError
 from amplifier.modules import hooks_approval, tool_bash
-from amplifier.modules.tool_bash import _confinement, _supervisor
+from amplifier.modules._shared import supervisor
+from amplifier.modules.tool_bash import _confinement
 from amplifier.modules.tool_bash._options import BashOptions
 from amplifier.testing import TestCoordinator, wait_for
 from tests._support.bubblewrap import find_bubblewrap
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="th
 
 _WORKING = {
     "bwrap": BWRAP is not None,
-    "landlock": _supervisor.landlock_abi() >= _supervisor.MINIMUM_ABI,
+    "landlock": supervisor.landlock_abi() >= supervisor.MINIMUM_ABI,
     "off": True,
 }
 SANDBOXES = [kind for kind in ("bwrap", "landlock") if _WORKING[kind]]
@@ -121,6 +122,7 @@ async def test_exit_codes_and_both_streams_come_back(kind, tmp_path):
     assert result.error == {"message": "exit code 3", "type": "ExitCode"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SANDBOXES)
 async def test_temporary_files_do_not_last(kind, tmp_path):
     coordinator = await opened(tmp_path, sandbox=kind)
@@ -259,6 +261,7 @@ async def test_a_cancelled_command_leaves_nothing(kind, tmp_path):
     assert gone(token) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*SANDBOXES, "off"])
 def test_a_killed_agent_leaves_no_command(kind, tmp_path):
     token = f"600.{uuid.uuid4().int}"
@@ -285,7 +288,7 @@ def test_a_process_of_the_same_user_cannot_read_the_environment_of_the_agent():
     code = (
         "import os, subprocess\n"
         "from amplifier.modules.tool_bash._hidden_environment import hide_environment\n"
-        "from amplifier.modules.tool_bash._supervisor import PR_SET_DUMPABLE, prctl\n"
+        "from amplifier.modules._shared.supervisor import PR_SET_DUMPABLE, prctl\n"
         "if os.geteuid() == 0:\n"
         "    os.setgroups([]); os.setresgid(12345, 12345, 12345); os.setresuid(12345, 12345, 12345)\n"
         "    prctl(PR_SET_DUMPABLE, 1)  # a change of user takes it away\n"

@@ -520,6 +520,7 @@ def test_no_swap_that_is_undone_at_once_leads_outside(tmp_path, before_every_cal
     assert not (tmp_path / "scene").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", [swap_dir, swap_parent, swap_leaf], ids=lambda attack: attack.__name__)
 def test_no_swap_leads_a_search_outside(tmp_path, before_every_call, attack):
     async def make(root: Path) -> Callable[[], Any]:

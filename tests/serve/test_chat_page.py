@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests._support.browser import Tab, open_tab
 from tests.serve._server import Server, running
 
@@ -82,6 +84,7 @@ def test_page_sends_streams_asks_stops_and_reconnects(backend, home, workdir, pl
         assert tab.problems == []
 
 
+@pytest.mark.slow
 def test_page_can_be_used_without_a_mouse_and_by_a_screen_reader(backend, home, workdir, plan):
     with running(backend, plan, home, workdir) as server, open_tab() as tab:
         open_page(tab, server)

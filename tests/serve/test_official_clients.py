@@ -47,6 +47,7 @@ def test_openai_sdk_streams_answers_of_turns_with_tools(backend, home, workdir, 
     assert not list((home / "sessions").glob("*"))  # a conversation that comes with its request is not kept
 
 
+@pytest.mark.slow
 def test_openai_sdk_gets_errors_of_its_own_classes(backend, home, workdir, plan):
     ask: list[Any] = [{"role": "user", "content": "say hello"}]
     fail: list[Any] = [{"role": "user", "content": "fail"}]
@@ -62,6 +63,7 @@ def test_openai_sdk_gets_errors_of_its_own_classes(backend, home, workdir, plan)
             client.chat.completions.create(model="amplifier", messages=fail, stream=True)
 
 
+@pytest.mark.slow
 def test_openai_sdk_that_leaves_stops_its_turn(backend, home, workdir, plan):
     ask: list[Any] = [{"role": "user", "content": "hang"}]
     with running(backend, plan, home, workdir, "--max-turns", "1") as server, openai_client(server) as client:

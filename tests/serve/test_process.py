@@ -27,6 +27,7 @@ def ask(server: Server, method: str, path: str, body: Any = None) -> tuple[int, 
     return response.status, json.loads(data) if data else None
 
 
+@pytest.mark.long
 def test_conversation_of_the_session_api_is_kept_and_resumed(backend, home, workdir, plan):
     with running(backend, plan, home, workdir) as server:
         assert ask(server, "POST", "/api/sessions", {"session_id": "anna"})[0] == 201
@@ -40,6 +41,7 @@ def test_conversation_of_the_session_api_is_kept_and_resumed(backend, home, work
     assert "anna" not in run_cli("session", "list", home=home, cwd=workdir).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_signal_lets_a_running_tool_finish_and_ends_the_server(number, code, backend, home, workdir, plan):
     with running(backend, plan, home, workdir) as server:
@@ -60,6 +62,7 @@ def test_signal_lets_a_running_tool_finish_and_ends_the_server(number, code, bac
     assert "it is there" in stored
 
 
+@pytest.mark.slow
 def test_turn_that_does_not_end_in_time_is_cancelled(backend, home, workdir, plan):
     with running(backend, plan, home, workdir, "--shutdown-seconds", "0.2") as server:
         ask(server, "POST", "/api/sessions", {"session_id": "anna"})

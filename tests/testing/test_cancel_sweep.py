@@ -232,6 +232,7 @@ def test_the_random_module_is_seeded_for_the_scenario_and_given_back() -> None:
     assert random.random() == expected
 
 
+@pytest.mark.slow
 def test_another_process_reports_the_same() -> None:
     program = (
         "import sys, json; sys.path.insert(0, sys.argv[1])\n"

@@ -49,6 +49,7 @@ def run_suite(
     )
 
 
+@pytest.mark.slow
 def test_a_test_records_on_one_backend_and_replays_on_both(tmp_path):
     refused = run_suite(tmp_path)
     assert refused.returncode == 1

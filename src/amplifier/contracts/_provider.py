@@ -21,6 +21,10 @@ class Provider(Protocol):
     should be an async iterator over the same chunks itself, because published loops read it with a bare ``async for``. Then it
     closes itself: at its end, when it fails and when its reader is cancelled, each time before the reader goes on; left between two
     chunks, when it is collected or, at the latest, with the provider.
+
+    Two more optional members serve budgets. ``estimate_cost(request, *, input_tokens, output_tokens, **kwargs)`` returns the most that
+    a call may cost, in US dollars, as a Decimal, or None if the price is not known. ``output_limit(request, **kwargs)`` returns the
+    most output tokens that the call may return. Both take the keywords of ``complete``, and ask no service.
     """
 
     @property

@@ -14,6 +14,8 @@
     ├── ModelError (ValueError)                   data does not fit a model; carries every problem with its path
     ├── ResultError (ValueError)                  the model's answer does not fit the type that was asked for
     ├── ExecutionDenied                           a hook denied the prompt or the model call of a turn
+    ├── BudgetError                               a budget cannot be kept: unknown price, calls past it
+    │   └── BudgetExceeded                        a limit of session.budget is used up
     ├── ContractError                             a module broke the contract of its kind
     ├── ContainedError                            third-party code raised what is not an Exception, such as SystemExit
     │   └── SpuriousCancellation                  it raised a cancellation although nothing was cancelled
@@ -81,6 +83,8 @@ from ._modules import (
 )
 from ._session import (
     ApprovalTimeoutError,
+    BudgetError,
+    BudgetExceeded,
     DeadlineExceeded,
     ExecutionCancelled,
     ExecutionDenied,
@@ -98,6 +102,8 @@ __all__ = [
     "AmplifierError",
     "ApprovalTimeoutError",
     "AuthenticationError",
+    "BudgetError",
+    "BudgetExceeded",
     "ConfigurationError",
     "ContainedError",
     "ContentFilterError",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 
 from ._base import AmplifierError
 
@@ -80,6 +81,46 @@ class ExecutionDenied(AmplifierError):
         super().__init__(message)
         self.event = event
         self.reason = reason
+
+
+class BudgetError(AmplifierError):
+    """A budget cannot be kept: a price is not known, or the loop calls models past it. See `BudgetExceeded` for one that is used up.
+
+    Attributes:
+        what: The limit that cannot be kept, such as ``cost``; None if it is the budget as a whole.
+    """
+
+    def __init__(self, message: str, *, what: str | None = None) -> None:
+        super().__init__(message)
+        self.what = what
+
+
+class BudgetExceeded(BudgetError):
+    """A call was refused, or a turn was stopped, because a limit of ``session.budget`` is used up.
+
+    Attributes:
+        what: The limit: ``tokens``, ``cost``, ``model_calls``, ``tool_calls`` or ``seconds``.
+        limit: Its value; a Decimal for ``cost``.
+        used: What was used of it.
+        requested: What the refused call needs at least; 0 for ``seconds``.
+        session_id: The session whose limit it is; that of the call or one above it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        what: str | None = None,
+        limit: Decimal | float = 0,
+        used: Decimal | float = 0,
+        requested: Decimal | float = 0,
+        session_id: str | None = None,
+    ) -> None:
+        super().__init__(message, what=what)
+        self.limit = limit
+        self.used = used
+        self.requested = requested
+        self.session_id = session_id
 
 
 class DeadlineExceeded(AmplifierError, TimeoutError):

@@ -43,6 +43,7 @@ class CatalogueEntry:
         source: What a plan has as the module's ``source`` to pin it; None where nothing does.
         is_used: A plan that names the id without a source gets this one.
         is_contested: Other distributions claim the id as well and none is used.
+        needs_asyncio: It declares asyncio without trio, and runs on an asyncio island there.
     """
 
     info: ModuleInfo
@@ -50,6 +51,7 @@ class CatalogueEntry:
     source: Any = None
     is_used: bool = True
     is_contested: bool = False
+    needs_asyncio: bool = False
 
 
 def describe(
@@ -81,7 +83,8 @@ def registered_module(module_id: str, source: object, module_type: str | None) -
     except ModuleLoadError as exc:
         logger.error("%s", exc)
         return None
-    return CatalogueEntry(info=info, origin="registered in process")
+    backends = getattr(source, "__amplifier_backends__", None)
+    return CatalogueEntry(info=info, origin="registered in process", needs_asyncio=_needs_asyncio(backends))
 
 
 def installed_modules(*, built_in: bool) -> Iterator[CatalogueEntry]:
@@ -100,7 +103,7 @@ def installed_modules(*, built_in: bool) -> Iterator[CatalogueEntry]:
             try:
                 info = describe(
                     module_id,
-                    declared=_declared_type(source),
+                    declared=_declared(source, "__amplifier_module_type__"),
                     origin=str(claim),
                     version=claim.version,
                     summary=("" if built_in else _summary(claim)) or _first_line(source, module_id),
@@ -109,7 +112,10 @@ def installed_modules(*, built_in: bool) -> Iterator[CatalogueEntry]:
                 logger.error("%s", exc)
                 continue
             origin = "built in" if built_in else f"{claim.distribution} {claim.version}".rstrip()
-            yield CatalogueEntry(info=info, origin=origin, source=pin_for(claim))
+            backends = _declared(source, "__amplifier_backends__")
+            yield CatalogueEntry(
+                info=info, origin=origin, source=pin_for(claim), needs_asyncio=_needs_asyncio(backends)
+            )
 
 
 def modules_in(search_paths: Sequence[Path]) -> Iterator[CatalogueEntry]:
@@ -119,13 +125,15 @@ def modules_in(search_paths: Sequence[Path]) -> Iterator[CatalogueEntry]:
             try:
                 _, directory = find_package(root, module_id)
                 version, summary = _project_facts(root)
-                declared = _declared_type(_parsed(directory / "__init__.py"))
+                source = _parsed(directory / "__init__.py")
+                declared = _declared(source, "__amplifier_module_type__")
                 origin = f"path {root}"
                 info = describe(module_id, declared=declared, origin=origin, version=version, summary=summary)
             except ModuleLoadError as exc:
                 logger.error("%s", exc)
             else:
-                yield CatalogueEntry(info=info, origin=origin, source=str(root))
+                backends = _declared(source, "__amplifier_backends__")
+                yield CatalogueEntry(info=info, origin=origin, source=str(root), needs_asyncio=_needs_asyncio(backends))
 
 
 def ranked(*levels: Sequence[CatalogueEntry]) -> list[CatalogueEntry]:
@@ -158,16 +166,25 @@ def _parsed(file: Path | None) -> ast.Module:
     return ast.Module(body=[], type_ignores=[])
 
 
-def _declared_type(source: ast.Module) -> object:
-    """The value assigned to ``__amplifier_module_type__``, if it is a constant."""
+def _needs_asyncio(backends: object) -> bool:
+    return (
+        isinstance(backends, str | tuple | list | set | frozenset) and "asyncio" in backends and "trio" not in backends
+    )
+
+
+def _declared(source: ast.Module, name: str) -> object:
+    """The value assigned to a name such as ``__amplifier_module_type__``, if it is a constant."""
     for node in source.body:
         targets = (
             node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
         )
         names = [target.id for target in targets if isinstance(target, ast.Name)]
         value = getattr(node, "value", None)
-        if "__amplifier_module_type__" in names and isinstance(value, ast.Constant):
-            return value.value
+        if name in names and value is not None:
+            try:
+                return ast.literal_eval(value)
+            except ValueError:  # computed: only an import can tell
+                return None
     return None
 
 

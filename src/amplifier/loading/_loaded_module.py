@@ -119,23 +119,28 @@ def check_declared_backends(declared: object, module_id: str, origin: str) -> tu
     )
 
 
-def refuse_other_backend(backends: tuple[str, ...], module_id: str, origin: str) -> None:
-    """Refuse a module on a backend that is not among those it declares; where nothing runs, nothing is refused.
+def needs_island(backends: tuple[str, ...], module_id: str, origin: str) -> bool:
+    """Whether a module that declares its backends has to run on an asyncio island here: trio runs, and it needs asyncio.
+
+    Where nothing runs, no module needs one.
 
     Raises:
-        ModuleLoadError: The running backend is another one.
+        ModuleLoadError: The running backend is another one, and there is no island for the module's.
     """
     try:
         running = anyio.get_cancelled_exc_class().__module__.partition(".")[0]
     except RuntimeError:  # no event loop is running; the module may be meant for a later one
-        return
-    if running not in backends:
+        return False
+    if running in backends:
+        return False
+    if running != "trio" or "asyncio" not in backends:
         raise ModuleLoadError(
             f"module {module_id!r} ({origin}) cannot run on {running}: it declares __amplifier_backends__ = "
             f"{backends!r}; run the session on {' or '.join(backends)}, or use another module",
             module_id=module_id,
             reason_code="validation_failed",
         )
+    return True
 
 
 @final

@@ -48,8 +48,8 @@ from ._loaded_module import (
     TYPE_TO_MOUNT_POINT,
     LoadedModule,
     check_module_id,
+    needs_island,
     package_name,
-    refuse_other_backend,
 )
 from ._module_definition import Blueprint, examine_imported, examine_registered, find_target
 from ._precedence import choose, find_pinned, read_pin
@@ -323,7 +323,8 @@ class ModuleLoader:
         if definition.complaint is not None:
             logger.warning("%s", definition.complaint)
         if definition.backends is not None:
-            refuse_other_backend(definition.backends, module_id, definition.origin)
+            if needs_island(definition.backends, module_id, definition.origin):
+                definition = definition.on_island(module_id)
         elif self.load_hook is not None:
             definition = self.load_hook(module_id, definition)
         self._loaded[module_id] = None

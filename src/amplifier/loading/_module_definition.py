@@ -29,6 +29,7 @@ class Blueprint:
     Attributes:
         complaint: What is wrong with the module though it can be used; logged at every load.
         backends: What the module declares as ``__amplifier_backends__``; None when it declares none.
+        is_on_island: It is mounted on an asyncio island, in a session on trio.
     """
 
     mount: Callable[..., Any]
@@ -38,6 +39,19 @@ class Blueprint:
     path: Path | None
     complaint: str | None
     backends: tuple[str, ...] | None = None
+    is_on_island: bool = False
+
+    def on_island(self, module_id: str) -> Blueprint:
+        """The same module for a session on trio, where it runs on an asyncio island."""
+        from amplifier._islands import mount_on_island, ready_on_island  # noqa: PLC0415 — asyncio on trio is for few sessions
+
+        ready = self.on_session_ready
+        return attrs.evolve(
+            self,
+            mount=mount_on_island(self.mount, module_id),
+            on_session_ready=None if ready is None else ready_on_island(ready, module_id),
+            is_on_island=True,
+        )
 
     def loaded(self, module_id: str, config: dict[str, Any]) -> LoadedModule:
         return LoadedModule(

@@ -15,7 +15,6 @@ from importlib.metadata import version
 from typing import Any
 
 import anyio
-import hypercorn  # noqa: F401 - so that a missing extra is noticed before anything is served
 from mcp.server import Server, ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp_types import (

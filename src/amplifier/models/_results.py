@@ -9,7 +9,7 @@ import attrs
 from amplifier.models._definition.base import Coercion, Model
 from amplifier.models._definition.decorator import checked, model
 
-from ._content import ImageBlock, TextBlock
+from ._content import ImageBlock, TextBlock, UnknownBlock
 from ._tool_output_text import clean_text, json_text, json_value
 from ._tool_result_content import as_tool_content
 
@@ -25,7 +25,7 @@ ApprovalDefault: TypeAlias = Literal["allow", "deny"]
 UserMessageLevel: TypeAlias = Literal["info", "warning", "error"]
 """The level of a hook's message to the user."""
 
-_IMAGE_OMITTED = "[Image omitted from tool event; original retained for model request if unmodified.]"
+_OMITTED = "[{} omitted from tool event; original retained for model request if unmodified.]"
 
 
 @model
@@ -39,13 +39,14 @@ class ToolResult(Model):
         success: Whether the tool did what it was asked to do.
         output: The result for the model: text, or a JSON value.
         error: Of a failure: ``message``, and more where there is more, such as ``type``.
-        content: Text and images for the model, in order; empty is None.
+        content: Text, images and audio for the model, in order; empty is None. Audio is an `UnknownBlock` of the type ``audio``
+            whose ``source`` is like that of an image.
     """
 
     success: bool = True
     output: Any = None
     error: dict[str, Any] | None = None
-    content: list[TextBlock | ImageBlock] | None = checked(as_tool_content, default=None, raw=True)
+    content: list[TextBlock | ImageBlock | UnknownBlock] | None = checked(as_tool_content, default=None, raw=True)
 
     def __attrs_post_init__(self) -> None:
         if not self.success and self.output is None and self.error and self.error.get("message"):
@@ -79,11 +80,14 @@ class ToolResult(Model):
         return clean_text(f"Error: {self.error.get('message', 'Unknown error')}") if self.error else "Error: Failed"
 
     def safe_hook_presentation(self) -> dict[str, Any]:
-        """The result as hooks may see it: JSON values only, with every image replaced by a note."""
+        """The result as hooks may see it: JSON values only, with every image and all audio replaced by a note."""
         shown = {"success": self.success, "output": json_value(self.output), "error": json_value(self.error)}
         if self.content:
             shown["content"] = [
-                {"type": "text", "text": _IMAGE_OMITTED if isinstance(block, ImageBlock) else block.text}
+                {
+                    "type": "text",
+                    "text": block.text if isinstance(block, TextBlock) else _OMITTED.format(block.type.capitalize()),
+                }
                 for block in self.content
             ]
         return shown

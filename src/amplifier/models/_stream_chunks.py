@@ -22,6 +22,7 @@ class StreamChunk(Model):
         kind: What it is about.
         index: The index of the content block.
         block_type: The block's type, at its start and with its deltas.
+        tool_name: At the start of a tool call, the tool, if its name has arrived.
         text: New text of the block, for deltas; arguments of a tool call arrive as JSON text.
         block: The finished block, at its end.
         response: The whole response, in the last chunk.
@@ -30,6 +31,7 @@ class StreamChunk(Model):
     kind: StreamKind
     index: int = 0
     block_type: str | None = None
+    tool_name: str | None = None
     text: str | None = None
     block: ContentBlockUnion | None = None
     response: ChatResponse | None = None

@@ -10,10 +10,22 @@ from ._names import is_module_id, new_session_id, validate_module_id, validate_s
 from ._overlay import expand_variables, merge_plans
 from ._reading import check_plan, parse_plan
 from ._schema import plan_schema
-from ._spec import Deadlines, ModuleSpec, MountPlan
-from ._types import DeadlinesDict, HookDict, ModuleDict, PlanDict, ProviderDict, RoleDict, SessionDict
+from ._spec import BudgetLimits, Deadlines, ModuleSpec, MountPlan, TokenPrice
+from ._types import (
+    BudgetDict,
+    DeadlinesDict,
+    HookDict,
+    ModuleDict,
+    PlanDict,
+    ProviderDict,
+    RoleDict,
+    SessionDict,
+    TokenPriceDict,
+)
 
 __all__ = [
+    "BudgetDict",
+    "BudgetLimits",
     "Deadlines",
     "DeadlinesDict",
     "HookDict",
@@ -24,6 +36,8 @@ __all__ = [
     "ProviderDict",
     "RoleDict",
     "SessionDict",
+    "TokenPrice",
+    "TokenPriceDict",
     "check_plan",
     "expand_variables",
     "is_module_id",

@@ -16,8 +16,9 @@ import attrs
 from .._json import format_path
 from .._spelling import cut_short, did_you_mean, misspelt, suggestion
 from ..errors import PlanError, Problem
+from ._budget import BUDGET_KEYS, read_budget
 from ._names import MODULE_ID_RULE, has_id_form, show
-from ._spec import DEADLINE_NAMES, DEFAULT_DEADLINES, LONGEST_DEADLINE, Deadlines, ModuleSpec, MountPlan
+from ._spec import DEADLINE_NAMES, DEFAULT_DEADLINES, LONGEST_DEADLINE, BudgetLimits, Deadlines, ModuleSpec, MountPlan
 
 _ROLES: Final = {
     "orchestrator": ("$.session.orchestrator", "orchestrator_source", "loop-basic"),
@@ -28,7 +29,7 @@ _SECTIONS: Final = frozenset({"session", "orchestrator", "context", *_LISTS, "ag
 _NOT_MISSED: Final = frozenset({"$schema"})  # the kernel does not read it, so a misspelling of it loses nothing
 _SESSION_KEYS: Final = frozenset(
     {"orchestrator", "context", "orchestrator_source", "context_source", "strict", "deadlines", "metadata", "raw"}
-    | {"injection_budget_per_turn", "injection_size_limit"}
+    | {"injection_budget_per_turn", "injection_size_limit", "budget"}
 )
 _SPEC_EXTRAS: Final = {"session": "module", "providers": "instance_id", "tools": "module", "hooks": "on_failure"}
 _SPEC_KEYS: Final = {name: frozenset({"module", "source", "config", extra}) for name, extra in _SPEC_EXTRAS.items()}
@@ -115,6 +116,9 @@ class _Reader:
             self.limit("injection_size_limit", size)
         if deadlines is not None:
             base = self.deadlines(deadlines, base)
+        limits = get("budget")
+        if limits is not None:
+            limits = self.budget(limits)
         providers = self.entries(config, "providers")
         if len(providers) > 1:
             self.instances(providers)
@@ -133,6 +137,7 @@ class _Reader:
             deadlines=base,
             injection_budget_per_turn=budget,
             injection_size_limit=size,
+            budget=limits,
             metadata=get("metadata"),
             raw=raw,
             warnings=self.warnings,
@@ -298,6 +303,11 @@ class _Reader:
         if type(value) is not int or value < 0:
             rule = "expected a whole number, 0 or more, or null for no limit"
             self.problem(f"$.session.{name}", f"{rule}; got {show(value)}")
+
+    def budget(self, given: Any) -> BudgetLimits | None:
+        path = "$.session.budget"
+        given = self.mapping(given, path, f"a mapping of limits by name ({', '.join(BUDGET_KEYS)})")
+        return None if given is None else read_budget(given, path, self.problem)
 
     def deadlines(self, given: Any, base: Deadlines) -> Deadlines:
         given = self.mapping(

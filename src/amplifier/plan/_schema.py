@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from ._budget import AMOUNT_PATTERN, PRICE_KEYS
 from ._names import MODULE_ID
 from ._spec import DEADLINE_NAMES, DEFAULT_DEADLINES, LONGEST_DEADLINE
 
@@ -100,6 +101,7 @@ def _session() -> dict[str, Any]:
             "deadlines": _deadlines(),
             "injection_budget_per_turn": _limit("Tokens that hooks may inject in one turn before a warning."),
             "injection_size_limit": _limit("Characters of one injection before it is refused."),
+            "budget": _budget(),
             "metadata": {"description": "The application's own data, sent along with session events."},
             "raw": _flag("Session events carry the plan, secrets taken out."),
         },
@@ -114,6 +116,57 @@ def _deadlines() -> dict[str, Any]:
         "properties": {
             name: {**seconds, "default": getattr(DEFAULT_DEADLINES, name), "description": _DEADLINES[name]}
             for name in DEADLINE_NAMES
+        },
+        "additionalProperties": False,
+    }
+
+
+def _budget() -> dict[str, Any]:
+    amount = [{"type": "number", "minimum": 0}, {"type": "string", "pattern": AMOUNT_PATTERN}]
+    price = {
+        "type": "object",
+        "description": "What a model costs, per million tokens.",
+        "required": list(PRICE_KEYS),
+        "properties": {key: {"anyOf": amount} for key in PRICE_KEYS},
+        "additionalProperties": False,
+    }
+    share = {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 1, "default": 0.8}
+    return {
+        "type": ["object", "null"],
+        "description": "What the session and all its children together may use; null is no limit.",
+        "properties": {
+            "tokens": _limit("Input and output tokens of all model calls."),
+            "cost": {
+                "anyOf": [*amount, {"type": "null"}],
+                "default": None,
+                "description": "The price of all model calls, as a number or as text. null: no limit.",
+            },
+            "currency": {
+                "type": ["string", "null"],
+                "pattern": "^[A-Z]{3}$",
+                "default": "USD",
+                "description": "Of the cost. Providers report US dollars; for another currency, give prices.",
+            },
+            "model_calls": _limit("Calls of models; every attempt counts."),
+            "tool_calls": _limit("Calls of tools."),
+            "seconds": {
+                "type": ["number", "null"],
+                "exclusiveMinimum": 0,
+                "maximum": LONGEST_DEADLINE,
+                "default": None,
+                "description": "Time in which turns run. null: no limit.",
+            },
+            "warn_at": {**share, "description": "The share of a limit at which budget:warning is emitted."},
+            "unknown_price": {
+                "enum": ["refuse", "allow", None],
+                "default": "refuse",
+                "description": "Whether a model without a known price may be called where cost is limited.",
+            },
+            "prices": {
+                "type": ["object", "null"],
+                "description": "Prices by model name, instead of those that providers know; `*` is for all other models.",
+                "additionalProperties": price,
+            },
         },
         "additionalProperties": False,
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any, Final, Literal, final
 
 import attrs
@@ -20,6 +22,43 @@ class Deadlines:
     cleanup: float | None = 10.0  # one cleanup
     teardown: float | None = 30.0  # the whole closing of a session
     turn: float | None = None  # one turn
+
+
+@final
+@attrs.frozen(kw_only=True)
+class TokenPrice:
+    """What a model costs, per million tokens, in the currency of the budget."""
+
+    input_per_million: Decimal
+    output_per_million: Decimal
+
+
+@final
+@attrs.frozen(kw_only=True)
+class BudgetLimits:
+    """What a session and all its children together may use; None is no limit.
+
+    Attributes:
+        tokens: Input and output tokens of all model calls.
+        cost: The price of all model calls, in ``currency``.
+        currency: Three capital letters. Providers report US dollars; with another currency, ``prices`` are needed.
+        model_calls: Calls of models; every attempt counts.
+        tool_calls: Calls of tools.
+        seconds: Time in which turns run.
+        warn_at: The share of a limit at which ``budget:warning`` is emitted; None for no warnings.
+        unknown_price: Whether a model without a known price is refused where ``cost`` is limited.
+        prices: Prices by model name; they take precedence over those that providers know. ``"*"`` is for all other models.
+    """
+
+    tokens: int | None = None
+    cost: Decimal | None = None
+    currency: str = "USD"
+    model_calls: int | None = None
+    tool_calls: int | None = None
+    seconds: float | None = None
+    warn_at: float | None = 0.8
+    unknown_price: Literal["refuse", "allow"] = "refuse"
+    prices: Mapping[str, TokenPrice] = attrs.Factory(dict)
 
 
 @final
@@ -50,6 +89,7 @@ class MountPlan:
     deadlines: Deadlines = Deadlines()
     injection_budget_per_turn: int | None = None  # tokens per turn before a warning; None is no limit
     injection_size_limit: int | None = None  # characters in one injection before an error; None is no limit
+    budget: BudgetLimits | None = None  # what the session and its children may use
     metadata: Any = None  # the application's own data, sent along with session events
     raw: bool = False  # session events carry the (redacted) plan
     warnings: list[str] = attrs.Factory(list)  # what is odd but not wrong, each beginning with its path

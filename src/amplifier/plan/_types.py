@@ -40,6 +40,27 @@ class DeadlinesDict(TypedDict, total=False):
     turn: float | None
 
 
+class TokenPriceDict(TypedDict):
+    """What a model costs, per million tokens."""
+
+    input_per_million: float | str
+    output_per_million: float | str
+
+
+class BudgetDict(TypedDict, total=False):
+    """What a session and all its children together may use; None is no limit."""
+
+    tokens: int | None
+    cost: float | str | None
+    currency: str | None
+    model_calls: int | None
+    tool_calls: int | None
+    seconds: float | None
+    warn_at: float | None
+    unknown_price: Literal["refuse", "allow"] | None
+    prices: dict[str, TokenPriceDict] | None
+
+
 class SessionDict(TypedDict, total=False):
     """The two modules every agent has, and the settings of the session."""
 
@@ -51,6 +72,7 @@ class SessionDict(TypedDict, total=False):
     deadlines: DeadlinesDict | None
     injection_budget_per_turn: int | None
     injection_size_limit: int | None
+    budget: BudgetDict | None
     metadata: Any
     raw: bool | None
 

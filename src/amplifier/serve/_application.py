@@ -15,7 +15,7 @@ from amplifier.kernel import AmplifierSession
 
 from ._ag_ui import ag_ui_routes
 from ._agents import Agents, SessionFactory
-from ._guard import LOOPBACK_HOSTS, Guard
+from ._guard import LOOPBACK_HOSTS, Guard, check_token
 from ._limits import Limits
 from ._openai_chat import openai_routes
 from ._page import FREE_PATHS, page_routes
@@ -87,8 +87,7 @@ def application(
     Raises:
         ValueError: The token is too short to be one.
     """
-    if token is not None and (len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token):
-        raise ValueError("token: expected at least 16 printable ASCII characters without spaces")
+    check_token(token)
     limits = limits or Limits()
     turns = Turns(limits)
     agents = Agents(make=make_session, check=check or _require_provider, limits=limits, turns=turns, name=name)

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ._problems import Problem
 
-__all__ = ["LOOPBACK_HOSTS", "Guard"]
+__all__ = ["LOOPBACK_HOSTS", "Guard", "check_token"]
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 
@@ -25,6 +25,16 @@ _SECURITY_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Frame-Options": "DENY",
 }
+
+
+def check_token(token: str | None) -> None:
+    """Refuse a token that others could guess, or that no header can carry.
+
+    Raises:
+        ValueError: It is no such text; None, for no token, passes.
+    """
+    if token is not None and (len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token):
+        raise ValueError("token: expected at least 16 printable ASCII characters without spaces")
 
 
 class Guard:

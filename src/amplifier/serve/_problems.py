@@ -10,7 +10,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from amplifier._json import redact_text
-from amplifier.errors import AmplifierError, ExecutionTimeout, LLMError, PlanError, RateLimitError, SessionBusyError
+from amplifier.errors import (
+    AmplifierError,
+    BudgetExceeded,
+    ExecutionDenied,
+    ExecutionTimeout,
+    LLMError,
+    PlanError,
+    RateLimitError,
+    SessionBusyError,
+)
 
 __all__ = ["Problem", "handlers", "problem_of"]
 
@@ -58,6 +67,10 @@ def problem_of(error: BaseException) -> Problem:
             return Problem(409, text, code="session_busy")
         case PlanError():
             return Problem(400, text, code="invalid_request")
+        case ExecutionDenied():
+            return Problem(403, text, code="denied")
+        case BudgetExceeded():  # not 429 and not 5xx, which clients repeat by themselves
+            return Problem(402, text, code="budget_exceeded")
         case ExecutionTimeout():
             return Problem(504, text, code="turn_timeout")
         case RateLimitError():

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 import anyio
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from amplifier.contracts._containment import running_asyncio_loop
 
-from ._application import Application
-
-__all__ = ["run_server"]
+__all__ = ["Served", "run_asgi_server", "run_server"]
 
 
-async def run_server(app: Application, listening: socket.socket, stop: anyio.Event) -> None:
+class Served(Protocol):
+    """An ASGI application that can be told to end what it is doing."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request, or the lifespan."""
+
+    async def shut_down(self) -> None:
+        """End what must not be cut off; called before the connections are closed."""
+
+
+async def run_server(app: Served, listening: socket.socket, stop: anyio.Event) -> None:
     """Serve until ``stop`` is set; then let turns end within their time, close the connections and the sessions.
 
     Args:
@@ -23,15 +33,22 @@ async def run_server(app: Application, listening: socket.socket, stop: anyio.Eve
         listening: A socket that is bound.
         stop: Ends the server.
     """
+    await run_asgi_server(app, listening, stop, app.shut_down)
+
+
+async def run_asgi_server(
+    app: ASGIApp, listening: socket.socket, stop: anyio.Event, shut_down: Callable[[], Awaitable[None]]
+) -> None:
+    """Serve any ASGI application until ``stop`` is set; then run ``shut_down`` and close the connections."""
     closing = anyio.Event()
 
-    async def shut_down() -> None:
+    async def close() -> None:
         await stop.wait()
-        await app.shut_down()
+        await shut_down()
         closing.set()
 
     async with anyio.create_task_group() as group:
-        group.start_soon(shut_down)
+        group.start_soon(close)
         if running_asyncio_loop() is None:
             await _run_hypercorn(app, listening, closing)
         else:
@@ -39,7 +56,7 @@ async def run_server(app: Application, listening: socket.socket, stop: anyio.Eve
         group.cancel_scope.cancel()
 
 
-async def _run_uvicorn(app: Application, listening: socket.socket, closing: anyio.Event) -> None:
+async def _run_uvicorn(app: ASGIApp, listening: socket.socket, closing: anyio.Event) -> None:
     import uvicorn  # noqa: PLC0415  # only on asyncio
 
     class Server(uvicorn.Server):
@@ -68,7 +85,7 @@ async def _run_uvicorn(app: Application, listening: socket.socket, closing: anyi
         group.cancel_scope.cancel()
 
 
-async def _run_hypercorn(app: Application, listening: socket.socket, closing: anyio.Event) -> None:
+async def _run_hypercorn(app: ASGIApp, listening: socket.socket, closing: anyio.Event) -> None:
     import hypercorn.trio  # noqa: PLC0415  # only on trio
     from hypercorn.config import Config  # noqa: PLC0415
 

@@ -20,6 +20,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from contextvars import Context
 from typing import TYPE_CHECKING, Any, final
 
 from amplifier.errors import MissingExtraError
@@ -70,6 +71,17 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         """Virtual seconds since the loop was made."""
         return self._virtual_now
 
+    def call_at(  # type: ignore[override]  # as run_in_executor below
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """As the base class, except that a timer that is never due, as `anyio.sleep_forever` sets one, is no timer at all.
+
+        The base class would wake up for it once a day, and a virtual day takes no time.
+        """
+        if math.isinf(when):
+            return asyncio.TimerHandle(when, callback, args, self, context)
+        return super().call_at(when, callback, *args, context=context)
+
     @contextmanager
     def real_time(self) -> Iterator[None]:
         """Let time pass as on the wall inside the block, for threads the loop cannot see."""
@@ -109,6 +121,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         """Move the clock; ``waited`` is how much of that was real."""
         self._virtual_now += seconds
 
+    def _turn(self) -> None:
+        """Called at every turn of the loop; for subclasses."""
+
     def _wait_without_timer(self) -> None:
         """Called before the loop sleeps until something outside wakes it; for subclasses."""
 
@@ -146,9 +161,11 @@ class _JumpingSelector(selectors.BaseSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         events = self._real.select(0)
+        loop = self._loop_ref()
+        if loop is not None:
+            loop._turn()
         if events or (timeout is not None and timeout <= 0):
             return events
-        loop = self._loop_ref()
         if loop is None:
             return self._real.select(timeout)
         if timeout is None:
@@ -205,7 +222,7 @@ VIRTUAL_ASYNCIO: Backend = ("asyncio", {"loop_factory": VirtualTimeLoop})
 def virtual_clock() -> MockClock:
     """A trio clock that starts at 0 and jumps to the next deadline when every task is blocked.
 
-    While a task waits for a worker thread, time passes as on the wall. Unlike `VirtualTimeLoop`, trio's clock does not
+    While a task waits for a worker thread, or for a module on an asyncio island, time passes as on the wall. Unlike `VirtualTimeLoop`, trio's clock does not
     wait for child processes or sockets.
 
     Raises:
@@ -230,11 +247,15 @@ def virtual_clock() -> MockClock:
 
 
 def _waits_for_thread() -> bool:
-    """Whether a task of this trio run waits for a worker thread. An abandoned thread does not count."""
-    from trio.lowlevel import current_root_task  # noqa: PLC0415 — trio is an optional part
+    """Whether a task of this trio run waits for a worker thread or an asyncio island. An abandoned thread does not count."""
+    from trio.lowlevel import current_root_task, current_trio_token  # noqa: PLC0415 — trio is an optional part
 
     if threading.active_count() == 1:
         return False
+    # The kernel drives some awaits by hand, so that the frames of those who wait for an island are not seen below.
+    for thread in threading.enumerate():
+        if hasattr(thread, "is_awaited_on") and thread.is_awaited_on(current_trio_token()):
+            return True
     root = current_root_task()
     tasks = [root] if root is not None else []
     while tasks:

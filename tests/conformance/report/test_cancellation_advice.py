@@ -165,6 +165,7 @@ def test_a_cancellation_that_except_star_raises_again_is_found_on_asyncio(tmp_pa
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize(
     ("body", "advice"),

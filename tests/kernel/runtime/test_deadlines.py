@@ -214,11 +214,15 @@ async def test_both_deadlines_at_the_same_moment_are_the_callers_cancellation():
 
 
 async def test_a_closed_series_leaves_no_deadline_behind():
+    effective = anyio.current_effective_deadline()
     series = Calls()
     await outcome(series, answer_after(1), 2)
     series.close()
     series.close()
-    await anyio.sleep(10)
+    assert anyio.current_effective_deadline() == effective
+    with anyio.move_on_after(20) as scope:
+        await anyio.sleep(10)
+    assert not scope.cancel_called
 
 
 async def test_a_series_without_an_awaiting_call_opens_no_scope():

@@ -134,6 +134,7 @@ def test_tasks_that_start_at_once_change_nothing(scenario: Callable[[World], Awa
     sweep(scenario, points=8, modes=ON_ASYNCIO, eager_tasks=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", [structured_modules], ids=lambda scenario: scenario.__name__)
 def test_uvloop_changes_nothing(scenario: Callable[[World], Awaitable[None]]) -> None:
     sweep(scenario, points=8, modes=ON_ASYNCIO, clock="real", loop_factory=uvloop.new_event_loop, second_after=(1, 3))

@@ -347,6 +347,7 @@ async def test_a_server_that_never_answers_ends_at_the_idle_timeout(service, ser
 # ── leaving ──────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["break", "error", "cancel", "nothing read"])
 async def test_leaving_a_stream_early_closes_the_connection_at_once(service, server, how, monkeypatch):
     """And nothing is left to the garbage collector: every warning is an error in this suite."""

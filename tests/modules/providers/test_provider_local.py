@@ -266,6 +266,7 @@ anyio.run(main, backend=sys.argv[1])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_parent_killed_by_force_takes_the_server_with_it(model, backend):
     command = [sys.executable, "-c", KILLED, backend, str(model)]

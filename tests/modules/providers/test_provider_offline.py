@@ -733,6 +733,7 @@ async def test_a_wrong_config_is_rejected(config, problem):
         await Booth.open(provider_offline, **config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_a_turn_cancelled_anywhere_leaves_nothing_and_no_file_torn(tmp_path, mode):
     def make() -> Any:

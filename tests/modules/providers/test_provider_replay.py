@@ -66,6 +66,7 @@ def record_a_family(service: ServiceCase, server: ScriptedHttpServer) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recorded_on", ["asyncio", "trio"])
 async def test_a_family_of_sessions_replays_on_both_backends_without_a_server(service, server, tmp_path, recorded_on):
     record_a_family(service, server)

@@ -138,6 +138,7 @@ async def test_one_that_is_left_is_closed_by_a_background_task():
     assert exchange.life == ["open", "closed"]
 
 
+@pytest.mark.slow
 async def test_one_that_is_left_without_a_background_is_closed_with_the_provider():
     exchange, other = Exchange("a", "b"), Exchange("a", "b")
 
@@ -232,6 +233,7 @@ async def test_a_connection_that_is_left_half_way_is_closed_while_the_session_is
             await anyio.to_thread.run_sync(server.wait_gone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHORT)
 async def test_without_a_task_group_it_is_closed_with_the_provider(server, name):
     service = SERVICES[name]

@@ -416,6 +416,15 @@ def test_responses_formats_and_options():
     assert encoded.degradation.requested == "stop"
 
 
+@pytest.mark.parametrize("wire_format", ["messages", "chat", "responses"])
+def test_audio_in_a_result_becomes_a_note(wire_format):
+    parts: Any = [{"type": "audio", "source": {"type": "base64", "media_type": "audio/wav", "data": "aGkh"}}]
+    call = ToolCallBlock(id="call_1", name="record", input={})
+    sent = json.dumps(body(wire_format, assistant(call), Message(role="tool", tool_call_id="call_1", content=parts)))
+    assert "[audio left out: audio/wav, 3 bytes; only text and images can be sent]" in sent
+    assert "aGkh" not in sent
+
+
 @pytest.mark.parametrize("wire_format", ["chat", "responses"])
 def test_an_image_without_a_source_is_refused(wire_format):
     with pytest.raises(InvalidRequestError, match="neither url nor data"):

@@ -4,11 +4,13 @@
 
     --ignore-term          survive SIGTERM and the end of input
     --child                start a child process that keeps the output open
+    --escapee              start one in a session of its own, which ignores SIGTERM; its command line has the server's name
     --garbage              print a banner before the first message
     --only-garbage         print a banner and answer nothing
     --silent               answer nothing
     --version=V            state this protocol version
     --tools=JSON           list these tools beside the others
+    --first-tools=JSON     list these before the others, as they are
     --exit                 end at once with exit code 3
     --name=N               the server's name
 
@@ -27,6 +29,8 @@ import time
 from typing import Any
 
 OPTIONS = {word.partition("=")[0]: word.partition("=")[2] for word in sys.argv[1:]}
+
+FIRST_TOOLS = json.loads(OPTIONS.get("--first-tools", "[]"))
 
 TEXT = {
     "type": "object",
@@ -118,7 +122,7 @@ class Server:
 
     def _answer(self, number: Any, method: str, params: dict[str, Any]) -> None:
         results: dict[str, Any] = {
-            "tools/list": {"tools": [{"name": name, **tool} for name, tool in self.tools.items()]},
+            "tools/list": {"tools": [*FIRST_TOOLS, *({"name": name, **tool} for name, tool in self.tools.items())]},
             "resources/list": {"resources": [{"uri": "note://one", "name": "one", "description": "The first."}]},
             "resources/templates/list": {"resourceTemplates": [{"uriTemplate": "note://{id}", "name": "note"}]},
             "resources/read": {"contents": [{"uri": params.get("uri", ""), "text": f"content of {params.get('uri')}"}]},
@@ -211,6 +215,9 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if "--child" in OPTIONS:
         subprocess.Popen([sys.executable, "-SEc", "import time; time.sleep(600)"])
+    if "--escapee" in OPTIONS:
+        code = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
+        subprocess.Popen([sys.executable, "-SEc", code, OPTIONS.get("--name", "")], start_new_session=True)
     if "--garbage" in OPTIONS or "--only-garbage" in OPTIONS:
         print("Welcome to the small server!", flush=True)
     server = Server()

@@ -108,11 +108,25 @@ async def test_a_tool_with_an_invalid_schema_is_left_out(caplog):
     assert "tool 'broken' is not used: its input schema is not valid JSON Schema: $.properties.a.type" in caplog.text
 
 
-@pytest.mark.parametrize("schema", [5, {"type": "array"}])
-async def test_a_schema_that_is_no_object_fails_the_server_with_the_place(schema):
-    async with opened({"small": small(f"--tools={json.dumps([{'name': 'a', 'inputSchema': schema}])}")}) as desk:
-        (failed,) = desk.events("mcp:server_failed")
-        assert "invalid value at tools.2.inputSchema" in failed["error"]
+@pytest.mark.parametrize(
+    ("tool", "words"),
+    [
+        ({"name": "odd", "inputSchema": 5}, "tool 'odd' is not used: invalid value at inputSchema"),
+        (
+            {"name": "odd", "inputSchema": {"type": "array"}},
+            "tool 'odd' is not used: invalid value at inputSchema.type",
+        ),
+        ({"name": "odd"}, "tool 'odd' is not used: invalid value at inputSchema: Field required"),
+        ({"name": ["odd"], "inputSchema": {"type": "object"}}, "is not used: invalid value at name"),
+    ],
+)
+async def test_a_tool_that_is_not_of_the_form_of_the_protocol_is_left_out_and_named(tool, words, caplog):
+    async with opened({"small": small(f"--first-tools={json.dumps([tool])}")}) as desk:
+        assert desk.events("mcp:server_failed") == []
+        assert sorted(desk.tools) == ["small_echo", "small_upper"]
+        assert (await desk.call("small_upper", text="a")).output == "A"
+    assert words in caplog.text
+    assert "server 'small': tool" in caplog.text
 
 
 async def test_tools_of_two_servers_with_one_name_are_named(caplog):

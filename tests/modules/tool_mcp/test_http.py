@@ -104,6 +104,7 @@ async def test_a_server_that_does_not_listen_is_named_with_its_address():
         assert "hidden" not in failed["error"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("protocol", ["auto", "legacy"])
 async def test_a_restarted_server_is_used_again(protocol):
     with serving() as port:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from amplifier import AmplifierSession
 from amplifier.errors import ExecutionCancelled
-from amplifier.models import ImageBlock, TextBlock, ToolResult
+from amplifier.models import ImageBlock, TextBlock, ToolResult, to_dict
 from amplifier.modules import tool_task
 from amplifier.testing import wait_for
-from tests.modules.tool_mcp.desk import Desk, answer, new_session, opened, small
+from tests.modules.tool_mcp.desk import SMALL, Desk, answer, new_session, opened, small
 
 
 def is_alive(pid: int) -> bool:
@@ -81,6 +84,47 @@ async def test_a_required_server_that_fails_fails_the_module():
         assert desk.tools == {}
 
 
+def become_a_server(file: Path) -> None:
+    file.write_text(f"#!/bin/sh\nexec {sys.executable} -SE {SMALL}\n")
+    file.chmod(0o700)
+
+
+async def test_a_server_that_failed_at_the_opening_is_tried_again_at_the_next_turn(tmp_path):
+    file = tmp_path / "late-server"
+    model = ["Not yet.", answer("", ("late_upper", {"text": "hello"})), "It is HELLO."]
+    async with opened({"late": {"command": str(file)}, "small": small()}, model=model) as desk:
+        (failed,) = desk.events("mcp:server_failed")
+        assert await desk.session.execute("shout") == "Not yet."
+        assert desk.events("mcp:server_failed") == [failed]  # the same failure is reported once
+        await anyio.to_thread.run_sync(become_a_server, file)
+        assert await wait_for(lambda: _is_open(desk), timeout=60)  # after the pause, which the first turn has begun
+        assert await desk.session.execute("shout") == "It is HELLO."
+        assert desk.status("late")["error"] is None
+        assert [event["server"] for event in desk.events("mcp:server_connected")] == ["small", "late"]
+        (changed,) = desk.events("mcp:tools_changed")
+        assert (changed["server"], changed["added"]) == ("late", ["echo", "upper"])
+
+
+async def _is_open(desk: Desk) -> bool:
+    await desk.session.coordinator.hooks.emit("execution:start", {"prompt": ""})
+    return desk.status("late")["state"] == "open"
+
+
+@pytest.mark.virtual_time
+async def test_a_server_that_goes_on_failing_is_tried_less_and_less_often(caplog):
+    caplog.set_level(logging.INFO, "amplifier.modules.tool-mcp")
+    async with opened({"gone": {"command": "no-such-program-anywhere"}}) as desk:
+        attempts = []
+        for _ in range(600):
+            await desk.session.coordinator.hooks.emit("execution:start", {"prompt": ""})
+            attempts.append(caplog.text.count("another attempt"))
+            await anyio.sleep(0.1)
+    assert attempts[0] == 1  # at once
+    assert attempts[4] == 1
+    assert attempts[-1] == 7  # after 0.5, 1, 2, 4, 8 and 16 seconds more
+    assert caplog.text.count("no-such-program-anywhere") == 1
+
+
 async def test_tools_appear_and_disappear_while_a_session_lives():
     async with opened({"small": small("--all")}) as desk:
         before = desk.tools["small_echo"]
@@ -113,14 +157,19 @@ async def test_resources_and_prompts_can_be_left_out():
         assert {"small_read_resource", "small_get_prompt"}.isdisjoint(desk.tools)
 
 
-async def test_images_become_blocks_and_audio_a_note():
+async def test_images_and_audio_become_blocks():
     async with opened({"small": small("--all")}) as desk:
         result = await desk.call("small_image")
         text, image, audio, link = result.content
         assert isinstance(image, ImageBlock)
         assert image.source["media_type"] == "image/png"
         assert isinstance(text, TextBlock)
-        assert (text.text, audio.text) == ("a pixel", "[audio: audio/wav, 6 bytes, left out]")
+        assert text.text == "a pixel"
+        assert to_dict(audio) == {
+            "type": "audio",
+            "source": {"type": "base64", "media_type": "audio/wav", "data": "UklGRg=="},
+        }
+        assert result.output == "a pixel\n[image/png]\n[audio/wav]\n[resource note://one (one)]"
         assert link.text == "[resource note://one (one)]"
 
 
@@ -134,6 +183,20 @@ async def test_ten_megabytes_arrive_whole():
     async with opened({"small": small("--all")}, max_result_chars=20_000_000) as desk:
         result = await desk.call("small_big", size=10_000_000)
         assert result.output == "x" * 10_000_000
+
+
+async def test_a_result_of_four_times_the_size_takes_about_four_times_the_work():
+    async with opened({"small": small("--all")}, max_result_chars=20_000_000) as desk:
+
+        async def cpu_seconds(size: int) -> float:
+            times = []
+            for _ in range(3):  # the least of them: what else the machine does only adds to it
+                started = time.process_time()
+                assert len((await desk.call("small_big", size=size)).output) == size
+                times.append(time.process_time() - started)
+            return min(times)
+
+        assert await cpu_seconds(4_000_000) / await cpu_seconds(1_000_000) < 8  # 4 if it is linear, 16 if quadratic
 
 
 async def test_a_message_that_is_too_large_ends_the_connection_with_a_clear_error():

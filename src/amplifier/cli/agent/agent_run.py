@@ -36,6 +36,7 @@ from amplifier.plan import check_plan
 from amplifier.plan._changes import plan_changes
 
 from .approvals import AllowEverything, AskAtTerminal, DenyEverything
+from .budget import budget_as_json, budget_text, with_budget
 from .chat import Chat
 from .default_plan import AgentPlan, build_plan, with_recordings, with_storage_paths
 from .otel_export import export_traces, with_traces
@@ -65,6 +66,8 @@ class RunRequest:
         record: The file to record the answers of providers in.
         replay: The file to take their answers from.
         otel: The collector to send traces and metrics to.
+        max_cost: The limit of session.budget, instead of the plan's.
+        max_total_tokens: As ``max_cost``.
     """
 
     store: SessionStore
@@ -81,6 +84,8 @@ class RunRequest:
     record: Path | None = None
     replay: Path | None = None
     otel: str | None = None
+    max_cost: float | None = None
+    max_total_tokens: int | None = None
     yes: bool = False
     quiet: bool = False
     debug: bool = False
@@ -248,6 +253,7 @@ class _AgentRun:
             plan = with_recordings(plan, record=request.record, replay=request.replay)
         if request.otel is not None:
             plan = with_traces(plan)
+        plan = with_budget(plan, cost=request.max_cost, tokens=request.max_total_tokens)
         return with_storage_paths(plan, sessions=request.store.root)
 
     def _show_sandbox(self, session: AmplifierSession) -> None:
@@ -342,6 +348,7 @@ class _AgentRun:
                 exit_code=self.exit_code,
                 files=files,
                 trace=request.output_format == "json-trace",
+                budget=None if agent is None else budget_as_json(agent.session.budget),
             )
             _print_object(self._streams, shown)
         elif agent is not None:
@@ -349,6 +356,8 @@ class _AgentRun:
             calls = f"{len(turn.tools)} tool call{'' if len(turn.tools) == 1 else 's'}, {turn.seconds:.1f} s"
             tokens = f", {agent.tokens} tokens" if agent.tokens else ""
             self._display.notice(f"session {request.session_id} ({calls}{tokens})")
+            if (used := budget_text(agent.session.budget)) is not None:
+                self._display.notice(f"budget {used}")
             if request.record is not None and request.record.exists():
                 files["recording"] = str(request.record)
             for name, path in files.items():

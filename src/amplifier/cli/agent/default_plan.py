@@ -15,6 +15,7 @@ import attrs
 from amplifier._json import copy_json
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.core.installed_modules import BUILT_IN_SOURCE, missing_package
+from amplifier.cli.sessions.store import EVENTS_FILE
 from amplifier.plan import expand_variables, merge_plans
 
 from .plan_files import read_plan_file
@@ -27,8 +28,6 @@ __all__ = ["AgentPlan", "build_plan", "with_recordings", "with_storage_paths"]
 OFFLINE_PROVIDER: Final = "provider-offline"
 API_KEYS: Final = {"ANTHROPIC_API_KEY": "provider-anthropic", "OPENAI_API_KEY": "provider-openai"}
 """The first key that is set selects the provider."""
-
-EVENTS_FILE: Final = "events.jsonl"
 
 DEFAULT_TOOLS: Final = ("tool-filesystem", "tool-search", "tool-todo", "tool-bash", "tool-web", "tool-task")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import secrets
 import signal
 import socket
@@ -16,7 +15,7 @@ import anyio
 import attrs
 
 from amplifier.cli.core.backend import require_backend
-from amplifier.cli.core.exit_codes import CommandError, Exit
+from amplifier.cli.core.exit_codes import Exit
 from amplifier.cli.sessions.home_folder import running_folder
 from amplifier.cli.sessions.running_commands import answer_task_requests
 from amplifier.cli.sessions.store import SessionStore
@@ -27,12 +26,11 @@ from amplifier.kernel import AmplifierSession
 from amplifier.serve import Limits, SessionRequest, application, run_server
 
 from .approvals import DenyEverything
+from .http_access import listen_on, reachability_warning, server_names
 from .served_sessions import ServedSessions
 from .signals import handled_signals
 
 __all__ = ["ServeRequest", "serve_http"]
-
-_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
 @attrs.frozen(kw_only=True)
@@ -61,8 +59,8 @@ class ServeRequest:
 def serve_http(request: ServeRequest) -> int:
     """Serve until a signal comes; returns the exit code."""
     require_backend(request.backend)
-    hosts = _hosts(request)
-    listening = _bind(request.host, request.port)
+    hosts = server_names(request.host, request.token, request.allowed_hosts)
+    listening = listen_on(request.host, request.port)
     with listening:
         display = Display(StandardStreams(), "text")
         install_log_handler(display, debug=request.debug)
@@ -130,43 +128,5 @@ def _announce(listening: socket.socket, request: ServeRequest, generated: str | 
     if generated is not None:
         lines.append(f"Token: {generated}")
     print(*lines, sep="\n", flush=True)
-    if not _is_loopback(request.host):
-        print("Other machines can reach this server, and the traffic is not encrypted.", file=sys.stderr)
-
-
-def _hosts(request: ServeRequest) -> list[str]:
-    """The names under which the server may be reached.
-
-    Raises:
-        CommandError: Without a token the server would be open to other machines, or no request could reach it.
-    """
-    if _is_loopback(request.host):
-        return [*_LOOPBACK_NAMES, *request.allowed_hosts]
-    if request.token == "":
-        raise CommandError(
-            "--no-token is possible on this machine only (--host 127.0.0.1): anyone could run the agent's tools"
-        )
-    if request.host in ("0.0.0.0", "::") and not request.allowed_hosts:
-        raise CommandError(
-            f"--host {request.host} needs --allow-host with the names under which clients reach the server"
-        )
-    own = f"[{request.host}]" if ":" in request.host else request.host
-    return [*_LOOPBACK_NAMES, own, *request.allowed_hosts]
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, address = found[0]
-        return socket.create_server(address[:2], family=family, backlog=1024)
-    except OSError as error:
-        raise CommandError(f"cannot listen on {host} port {port}: {error.strerror or error}") from error
+    if (warning := reachability_warning(request.host)) is not None:
+        print(warning, file=sys.stderr)

@@ -11,16 +11,16 @@ from amplifier._json import redact_text, visible_text
 from amplifier.cli.core.error_messages import error_message
 from amplifier.cli.core.exit_codes import CommandError, OutputLostError
 from amplifier.cli.core.turn_record import Outcome, TurnRecord
-from amplifier.cli.sessions.store import RUNNING, SessionRecord, SessionStore, now
+from amplifier.cli.sessions.store import EVENTS_FILE, RUNNING, SessionRecord, SessionStore, now
 from amplifier.cli.sessions.transcript import FILE_NAME
 from amplifier.cli.sessions.turn_plan import remove_turn_plan, write_turn_plan
 from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.log_output import LogNotices
 from amplifier.errors import ExecutionCancelled, NoUnfinishedTurnError
-from amplifier.events import TURN_RESUMED
+from amplifier.events import BUDGET_WARNING, TURN_RESUMED
 from amplifier.kernel import AmplifierSession
 
-from .default_plan import EVENTS_FILE, OFFLINE_PROVIDER
+from .default_plan import OFFLINE_PROVIDER
 from .module_failures import check_failures, failure_reason, list_failures
 from .signals import SignalHandler
 
@@ -118,6 +118,8 @@ class TerminalAgent:
                         self.latest.add(event)
                         if event.name == TURN_RESUMED:
                             self.display.notice(_resumed_message(event.data))
+                        elif event.name == BUDGET_WARNING:
+                            self.display.notice(_warning_message(event.data), "warning")
                         self.display.show(event, self.latest)
                 response = events.result
             was_stopped = self.session.status.status == "cancelled"
@@ -168,6 +170,11 @@ class TerminalAgent:
         folder = self.store.folder(self.session.session_id)
         paths = {"transcript": folder / FILE_NAME, "events": folder / EVENTS_FILE}
         return {name: str(path) for name, path in paths.items() if path.exists()}
+
+
+def _warning_message(data: Mapping[str, Any]) -> str:
+    what = str(data.get("what")).replace("_", " ")
+    return visible_text(f"budget: {what} {data.get('used')} of {data.get('limit')} used", multiline=False)
 
 
 def _resumed_message(data: Mapping[str, Any]) -> str:

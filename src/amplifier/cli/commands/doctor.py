@@ -24,7 +24,13 @@ from amplifier.cli.agent.default_plan import API_KEYS, DEFAULT_TOOLS, OFFLINE_PR
 from amplifier.cli.agent.mcp_servers import open_servers, read_servers
 from amplifier.cli.core.error_messages import error_message
 from amplifier.cli.core.exit_codes import Exit
-from amplifier.cli.core.installed_modules import REQUIRED_PACKAGES, installed_modules, missing_package
+from amplifier.cli.core.installed_modules import (
+    ON_ISLAND,
+    REQUIRED_PACKAGES,
+    installed_modules,
+    missing_package,
+    modules_on_island,
+)
 from amplifier.cli.sessions.home_folder import HOME_VARIABLE, find_home, running_folder, sessions_folder
 from amplifier.cli.sessions.running_commands import find_running, request_tasks, running_commands
 from amplifier.errors import AmplifierError
@@ -155,6 +161,8 @@ def _check_modules() -> Iterator[Finding]:
             verdict: Verdict = "problem" if module_id in _DEFAULT_MODULES else "note"
             yield Finding("module", verdict, f"{module_id}: {error_message(error)}")
     loader.cleanup()
+    for module_id in modules_on_island(each for each in found if missing_package(each) is None):
+        yield Finding("module", "ok", f"{module_id} {ON_ISLAND}")
     yield Finding("modules", "ok" if found else "problem", f"{len(found)} found, {broken} of them broken")
     missing = _DEFAULT_MODULES.difference(found)
     if missing:

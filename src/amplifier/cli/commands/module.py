@@ -16,9 +16,11 @@ from amplifier.cli.core.error_messages import error_message
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.core.installed_modules import (
     BUILT_IN_SOURCE,
+    ON_ISLAND,
     all_modules,
     installed_ids,
     missing_package,
+    modules_on_island,
     nearest_module,
 )
 from amplifier.cli.terminal.tables import print_table
@@ -76,7 +78,8 @@ def _missing(entry: CatalogueEntry) -> dict[str, str] | None:
 
 def _remark(entry: CatalogueEntry) -> str:
     lacking = _missing(entry)
-    return entry.info.description if lacking is None else f"needs {_how_to_get(lacking)}"
+    text = entry.info.description if lacking is None else f"needs {_how_to_get(lacking)}"
+    return f"{text} ({ON_ISLAND})" if entry.needs_asyncio else text
 
 
 def _origin(entry: CatalogueEntry) -> str:
@@ -102,12 +105,17 @@ def show_module(module_id: str, as_json: bool) -> None:
         advice = f"{did_you_mean(near)} " if near else ""
         raise CommandError(f"no module {module_id!r} is installed; {advice}`amplifier module list` shows all of them")
     facts = {**_description(found[0]), "others": [_origin(other) for other in found[1:]]}
+    loader = ModuleLoader()
     try:
-        loaded: LoadedModule = anyio.run(ModuleLoader().load, module_id)
+        loaded: LoadedModule = anyio.run(loader.load, module_id)
     except AmplifierError as error:
         facts |= {"loads": False, "problem": error_message(error)}
     else:
         facts |= {"loads": True, "origin": loaded.origin, "about": _about(loaded)}
+        if modules_on_island([module_id]):
+            facts["backends"] = ON_ISLAND
+    finally:
+        loader.cleanup()
     if as_json:
         click.echo(json.dumps(facts, indent=2))
         return

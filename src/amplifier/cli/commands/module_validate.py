@@ -16,9 +16,11 @@ import anyio
 import click
 
 from amplifier._json import visible_text
+from amplifier.cli.core.error_messages import error_message
 from amplifier.cli.core.exit_codes import CommandError, Exit
 from amplifier.cli.terminal.output import Output, StandardStreams
 from amplifier.conformance import Report, check_module
+from amplifier.errors import AmplifierError
 from amplifier.models import to_json
 
 from .shared_options import debug_option, json_option
@@ -71,37 +73,62 @@ def validate(
 
     Exit codes: 0 it conforms, 1 it breaks a required clause, 2 it could not be checked.
     """
-    check = functools.partial(
-        check_module,
-        target,
-        module_type=kind,
-        config=_read_object("--config", config),
-        plan=_read_object("--plan", plan),
-        static=static,
-        thorough=thorough,
-        seed=seed,
-        backends=backends or ("asyncio", "trio"),
-        only=only,
-        replay=replay,
-    )
     files = {"html": html, "junit": junit, "sarif": sarif}
     wanted = {name: file for name, file in files.items() if file is not None}
     _reject_unwritable(wanted)
     streams = StandardStreams()
-    with _progress(streams, quiet=as_json) as progress:
-        report = anyio.run(functools.partial(check, progress=progress))
+    annotations = (streams.err if as_json else streams.out) if github else None  # JSON stays alone on standard output
+    try:
+        check = functools.partial(
+            check_module,
+            target,
+            module_type=kind,
+            config=_read_object("--config", config),
+            plan=_read_object("--plan", plan),
+            static=static,
+            thorough=thorough,
+            seed=seed,
+            backends=backends or ("asyncio", "trio"),
+            only=only,
+            replay=replay,
+        )
+        with _progress(streams, quiet=as_json) as progress:
+            report = anyio.run(functools.partial(check, progress=progress))
+    except (AmplifierError, CommandError, OSError) as error:
+        # A service that only reads these would otherwise take a check that never began for one without findings.
+        _publish(_failure(target, seed, error), wanted, annotations)
+        raise
     if as_json:
         streams.out.line(to_json(report))
     else:
         _show(report, streams.out, verbose=verbose, github=github)
-    if github:
+    _publish(report, wanted, annotations)
+    return _EXITS[report.verdict]
+
+
+def _failure(target: str, seed: int, error: Exception) -> Report:
+    """The report on a module that could not be examined at all."""
+    return Report(
+        module=target,
+        type="unknown",
+        source=target,
+        verdict="unchecked",
+        profile="quick",
+        seed=seed,
+        backends=[],
+        notes=[error_message(error)],
+    )
+
+
+def _publish(report: Report, files: dict[str, Path], annotations: Output | None) -> None:
+    """Write a report in every form that was asked for besides the text."""
+    if annotations is not None:
         from amplifier.conformance.report.github import github_annotations  # noqa: PLC0415 — for those who want them
 
         for line in github_annotations(report):
-            (streams.err if as_json else streams.out).line(line)  # JSON stays alone on standard output
-    for name, file in wanted.items():
+            annotations.line(line)
+    for name, file in files.items():
         _write(name, file, report)
-    return _EXITS[report.verdict]
 
 
 def _read_object(option: str, text: str | None) -> dict[str, Any]:

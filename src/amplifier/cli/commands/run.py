@@ -63,6 +63,18 @@ def run_options(command: F) -> F:
                 "--otel", metavar="URL", help="Send traces and metrics to an OpenTelemetry collector (OTLP over HTTP)."
             ),
             click.option(
+                "--max-cost",
+                type=click.FloatRange(min=0),
+                metavar="USD",
+                help="End the turn before its model calls, and those of its agents, cost more than this.",
+            ),
+            click.option(
+                "--max-total-tokens",
+                type=click.IntRange(min=0),
+                metavar="N",
+                help="End the turn before its model calls, and those of its agents, take more input and output tokens than this.",
+            ),
+            click.option(
                 "--accept-plan-changes",
                 is_flag=True,
                 help="Go on with a turn that was cut off, even if the plan is not the one it began with.",
@@ -107,7 +119,7 @@ def run(
     PROMPT `-`, or none with something piped in, reads the prompt from standard input. The answer goes to standard output, everything
     else to standard error.
 
-    Exit codes: 0 answered, 1 the turn failed, 2 it could not begin, 130 stopped with Ctrl-C, 143 and 129 ended by SIGTERM and SIGHUP,
+    Exit codes: 0 answered, 1 the turn failed, 2 it could not begin, 3 its budget is used up, 130 stopped with Ctrl-C, 143 and 129 ended by SIGTERM and SIGHUP,
     141 the reader of the output has gone.
     """
     reject_unquoted_prompt(prompt)

@@ -2,43 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import click
 
-from amplifier.cli.core.exit_codes import CommandError
+from amplifier.cli.agent.http_access import read_token
 from amplifier.cli.sessions.home_folder import require_writable
 from amplifier.errors import MissingExtraError
 
-from .shared_options import PLAN_FILE, GlobalOptions, agent_options, open_store
+from .shared_options import PLAN_FILE, GlobalOptions, agent_options, http_options, open_store
 
 __all__ = ["serve"]
-
-TOKEN_VARIABLE = "AMPLIFIER_SERVE_TOKEN"
 
 
 @click.command()
 @click.argument("plan", required=False, type=PLAN_FILE)
 @agent_options
-@click.option(
-    "--host",
-    metavar="NAME",
-    default="127.0.0.1",
-    help="The address to listen on; other machines cannot reach 127.0.0.1.",
-)
-@click.option("--port", type=click.IntRange(0, 65535), default=8642, help="The port; 0 for any free one.")
-@click.option(
-    "--token-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE", help="Has the token."
-)
-@click.option("--no-token", is_flag=True, help="Let every program on this machine use the agent.")
-@click.option(
-    "--allow-host", "hosts", metavar="NAME", multiple=True, help="Another name under which the server is reached."
-)
-@click.option(
-    "--allow-origin", "origins", metavar="URL", multiple=True, help="Another site whose pages may use the server."
-)
+@http_options(port=8642)
 @click.option("--max-sessions", type=click.IntRange(1), metavar="N", default=100, help="Sessions open at once.")
 @click.option("--max-turns", type=click.IntRange(1), metavar="N", default=50, help="Turns running at once.")
 @click.option("--max-body", type=click.IntRange(1), metavar="BYTES", default=4 * 2**20, help="The largest request.")
@@ -72,7 +53,7 @@ def serve(global_options: GlobalOptions, /, plan: Path | None, backend: str, **o
         store=store,
         host=options["host"],
         port=options["port"],
-        token=_token(options["token_file"], none=options["no_token"]),
+        token=read_token(options["token_file"], none=options["no_token"]),
         allowed_hosts=options["hosts"],
         allowed_origins=options["origins"],
         limits=Limits(
@@ -90,25 +71,3 @@ def serve(global_options: GlobalOptions, /, plan: Path | None, backend: str, **o
         debug=global_options.debug,
     )
     return serve_http(request)
-
-
-def _token(file: Path | None, *, none: bool) -> str | None:
-    """The token that the user gives; empty for none, None to generate one."""
-    given = os.environ.get(TOKEN_VARIABLE)
-    if none:
-        if file is not None:
-            raise click.UsageError("--token-file and --no-token exclude each other")
-        return ""
-    if file is not None:
-        try:
-            given = file.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise CommandError(f"{file}: the token cannot be read: {error}") from error
-    if given is None:
-        return None
-    if len(given) < 16 or not given.isascii() or not given.isprintable() or " " in given:
-        source = TOKEN_VARIABLE if file is None else str(file)
-        raise CommandError(
-            f"{source}: expected at least 16 printable ASCII characters without spaces, got {len(given)}"
-        )
-    return given

@@ -1,10 +1,12 @@
-"""``amplifier session``: lists, shows, resumes, forks and deletes stored sessions."""
+"""``amplifier session``: lists, shows, traces, resumes, forks and deletes stored sessions."""
 
 from __future__ import annotations
 
 import json
 import sys
+import webbrowser
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -15,11 +17,23 @@ from amplifier._json import visible_text
 from amplifier.cli.commands.run import PROMPT_SETTINGS, reject_unquoted_prompt, run_options, start_run
 from amplifier.cli.commands.shared_options import GlobalOptions, complete_session, debug_option, json_option, open_store
 from amplifier.cli.core.exit_codes import CommandError, Exit
+from amplifier.cli.core.private_file import replace_file
 from amplifier.cli.sessions.conversation_text import heading_of_message, text_of_message
+from amplifier.cli.sessions.session_trace import read_trace
 from amplifier.cli.sessions.store import SessionRecord, SessionStore, now
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.tables import print_table
+from amplifier.errors import MissingExtraError
 from amplifier.modules.context_persistent import PersistentContext, PersistentOptions
+from amplifier.tracing import (
+    compare,
+    totals,
+    write_comparison_page,
+    write_comparison_text,
+    write_page,
+    write_summary,
+    write_text,
+)
 
 __all__ = ["session"]
 
@@ -28,7 +42,7 @@ _SESSION = click.argument("session_id", metavar="ID", shell_complete=complete_se
 
 @click.group()
 def session() -> None:
-    """Look at, resume, fork and delete the sessions that were kept.
+    """Look at, trace, resume, fork and delete the sessions that were kept.
 
     An ID may be shortened to a beginning that only one session has; `last` is the one used last.
     """
@@ -77,22 +91,99 @@ def _in_local_time(moment: str) -> str:
 def show_session(session_id: str, full: bool, as_json: bool) -> None:
     """Show the conversation of a session. It may be open elsewhere meanwhile.
 
-    Tool calls and tool output are shortened. --json prints everything.
+    Tool calls and tool output are shortened. --json prints everything. `amplifier session trace` shows what happened when.
     """
     store = open_store()
     record = store.find(session_id)
     transcript = store.transcript(record.session_id)
+    total = totals(read_trace(store, record.session_id))
     if as_json:
-        click.echo(json.dumps({**attrs.asdict(record), "messages": transcript.messages}, indent=2))
+        # Of the event log; null without one.
+        activity = {**attrs.asdict(total), "cost": None if total.cost is None else str(total.cost)}
+        shown = {
+            **attrs.asdict(record),
+            "activity": activity if total.turns or total.steps else None,
+            "messages": transcript.messages,
+        }
+        click.echo(json.dumps(shown, indent=2))
     else:
         for name, value in attrs.asdict(record).items():
             if value is not None:
                 click.echo(f"{name.replace('_', ' '):12} {visible_text(value, multiline=False)}")
+        if total.turns or total.steps:
+            click.echo(f"{'activity':12} {write_summary(total)}")
         for message in transcript.messages:
             click.echo(f"\n{click.style(heading_of_message(message), bold=True)}")
             click.echo(text_of_message(message, full=full))
     if transcript.unread:
         click.echo(f"the last {transcript.unread} bytes of the transcript could not be read", err=True)
+
+
+@session.command("trace")
+@click.argument("session_id", metavar="[ID]", default="last", shell_complete=complete_session)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="The file to write; - for standard output."
+)
+@click.option("--open", "open_browser", is_flag=True, help="Open the page in the browser.")
+@click.option("--text", "as_text", is_flag=True, help="Print text instead of writing a page.")
+@click.option("--compare", "other_id", metavar="ID", shell_complete=complete_session, help="Compare with this session.")
+@click.option("--live", is_flag=True, help="Follow the session in the browser while it runs.")
+@click.option("--backend", type=click.Choice(["asyncio", "trio"]), default="asyncio", help="The event loop of --live.")
+@debug_option
+def trace_session(
+    session_id: str,
+    output: Path | None,
+    open_browser: bool,
+    as_text: bool,
+    other_id: str | None,
+    live: bool,
+    backend: str,
+) -> int:
+    """Show what a session did: turns, model calls, tool calls, approvals, errors, and how long each took.
+
+    Writes one HTML page, trace-ID.html unless -o names another file; it loads nothing and needs no network. It contains what the
+    session's event log contains, so only you can read it. Without an ID it is the session that was used last.
+    """
+    store = open_store()
+    record = store.find(session_id)
+    if live:
+        if as_text or other_id is not None or output is not None:
+            raise click.UsageError("--live shows one session in the browser; leave out --text, --compare and --output")
+        return _follow(store, record.session_id, backend=backend, open_browser=open_browser)
+    if open_browser and as_text:
+        raise click.UsageError("--open opens a page; leave out --text")
+    trace = read_trace(store, record.session_id)
+    name = record.session_id
+    if other_id is None:
+        content = write_text(trace) if as_text else write_page(trace)
+    else:
+        other = store.find(other_id)
+        found = compare(trace, read_trace(store, other.session_id))
+        content = write_comparison_text(found) if as_text else write_comparison_page(found)
+        name = f"{record.session_id[:100]}-{other.session_id[:100]}"
+    if (as_text and output is None) or output == Path("-"):
+        if open_browser:
+            raise click.UsageError("--open needs a file; leave out --output -")
+        click.echo(content.encode(errors="backslashreplace"), nl=False)
+        return Exit.OK
+    path = Path(f"trace-{name}.html") if output is None else output
+    if path.exists() and not path.is_file():  # a device or a folder must not be replaced
+        raise CommandError(f"{path} is not a regular file; `-o -` writes to standard output")
+    replace_file(path, content.encode(errors="backslashreplace"))
+    click.echo(path)
+    if open_browser and not webbrowser.open(path.absolute().as_uri()):
+        raise CommandError(f"no browser could be started; open {path.absolute()} yourself", exit_code=Exit.FAILED)
+    return Exit.OK
+
+
+def _follow(store: SessionStore, session_id: str, *, backend: str, open_browser: bool) -> int:
+    try:
+        from amplifier.cli.agent.trace_server import follow_session  # noqa: PLC0415  # belongs to an extra
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "hypercorn"):
+            raise
+        raise MissingExtraError("--live", extra="serve", missing=error.name or "starlette") from error
+    return follow_session(store, session_id, backend=backend, open_browser=open_browser)
 
 
 @session.command("resume", context_settings=PROMPT_SETTINGS)

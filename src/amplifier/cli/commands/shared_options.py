@@ -20,6 +20,7 @@ __all__ = [
     "complete_running",
     "complete_session",
     "debug_option",
+    "http_options",
     "json_option",
     "open_store",
     "plan_option",
@@ -105,6 +106,54 @@ def agent_options(command: F) -> F:
     ):
         command = option(command)
     return command
+
+
+def http_options(*, port: int) -> Callable[[F], F]:
+    """Add the options of a server for HTTP: where it listens, and who may use it.
+
+    Args:
+        port: The default.
+    """
+
+    def add(command: F) -> F:
+        for option in reversed(
+            [
+                click.option(
+                    "--host",
+                    metavar="NAME",
+                    default="127.0.0.1",
+                    help="The address to listen on; other machines cannot reach 127.0.0.1.",
+                ),
+                click.option(
+                    "--port", type=click.IntRange(0, 65535), default=port, help="The port; 0 for any free one."
+                ),
+                click.option(
+                    "--token-file",
+                    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                    metavar="FILE",
+                    help="Has the token.",
+                ),
+                click.option("--no-token", is_flag=True, help="Let every program on this machine use the agent."),
+                click.option(
+                    "--allow-host",
+                    "hosts",
+                    metavar="NAME",
+                    multiple=True,
+                    help="Another name under which the server is reached.",
+                ),
+                click.option(
+                    "--allow-origin",
+                    "origins",
+                    metavar="URL",
+                    multiple=True,
+                    help="Another site whose pages may use the server.",
+                ),
+            ]
+        ):
+            command = option(command)
+        return command
+
+    return add
 
 
 def plan_option(command: F) -> F:

@@ -14,6 +14,7 @@ from amplifier._spelling import did_you_mean
 from amplifier.errors import (
     AmplifierError,
     AuthenticationError,
+    BudgetExceeded,
     LLMError,
     ModuleNotFoundError,
     ProviderUnavailableError,
@@ -65,6 +66,14 @@ def _raw_message(error: BaseException) -> str:
         return (
             f"no module {error.module_id!r} is installed{advice} `amplifier module list` shows what there is; "
             "`--debug` shows where it was looked for."
+        )
+    if isinstance(error, BudgetExceeded):
+        needs = "" if error.what == "seconds" else f", and the next call needs at least {error.requested}"
+        return (
+            f"the budget {'is used up' if error.used >= error.limit else 'does not suffice'}: {str(error.what).replace('_', ' ')} "
+            f"{error.used} of {error.limit} used{needs}. What was done is kept; "
+            "go on with a larger budget (--max-cost, --max-total-tokens, or session.budget in the plan): "
+            "amplifier run --resume last PROMPT"
         )
     if isinstance(error, CommandError | AmplifierError):
         return str(error) or type(error).__name__

@@ -13,6 +13,7 @@ class Exit(IntEnum):
     OK = 0
     FAILED = 1
     USAGE = 2
+    BUDGET = 3
     INTERRUPTED = 130
     BROKEN_PIPE = 141
 

@@ -8,26 +8,34 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+import anyio
+
 from amplifier._spelling import did_you_mean, nearest_names, resemble
-from amplifier.errors import ModuleLoadError
+from amplifier.errors import AmplifierError, ModuleLoadError
 from amplifier.loading import CatalogueEntry, ModuleLoader, choose, entry_points, find_pinned, is_built_in, read_pin
 from amplifier.plan import is_module_id
 
 __all__ = [
     "BUILT_IN_SOURCE",
+    "ON_ISLAND",
     "REQUIRED_PACKAGES",
     "all_modules",
     "installed_ids",
     "installed_modules",
     "missing_modules",
     "missing_package",
+    "modules_on_island",
     "nearest_module",
     "resembles_module",
 ]
+
+ON_ISLAND: Final = "needs asyncio; on trio it runs on an asyncio island, a thread with an event loop of its own"
+"""What is shown of a module that is for asyncio only."""
 
 BUILT_IN_SOURCE: Final = "builtin"
 """The source that pins a built-in module, where another distribution may provide the id as well."""
@@ -75,6 +83,27 @@ def missing_package(module_id: str) -> tuple[str, str] | None:
         return None
     package, extra = REQUIRED_PACKAGES[module_id]
     return (package, extra) if find_spec(package) is None else None
+
+
+def modules_on_island(module_ids: Iterable[str]) -> list[str]:
+    """Those modules that run on an asyncio island in a session on trio; none where trio is not installed.
+
+    They are imported for this. What cannot be loaded is left out.
+    """
+    if find_spec("trio") is None:
+        return []
+
+    async def look() -> list[str]:
+        loader = ModuleLoader()
+        found = []
+        for module_id in module_ids:
+            with suppress(AmplifierError):
+                if loader.find(module_id).is_on_island:
+                    found.append(module_id)
+        loader.cleanup()
+        return found
+
+    return anyio.run(look, backend="trio")
 
 
 def resembles_module(given: str, known: str) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 
+from amplifier.errors import BudgetExceeded
 from amplifier.events import PROVIDER_REQUEST, PROVIDER_RESPONSE
 from amplifier.models import TextDelta, ToolFinished, ToolStarted, TurnEvent
 
@@ -132,7 +133,7 @@ class Outcome:
     @property
     def exit_code(self) -> Exit:
         """What the shell gets."""
-        return _EXIT_CODES[self.status]
+        return Exit.BUDGET if isinstance(self.exception, BudgetExceeded) else _EXIT_CODES[self.status]
 
 
 def as_json(
@@ -143,6 +144,7 @@ def as_json(
     exit_code: int,
     files: dict[str, str] | None = None,
     trace: bool = False,
+    budget: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The one object that ``--output-format json`` and ``json-trace`` print."""
     shown: dict[str, Any] = {
@@ -168,6 +170,8 @@ def as_json(
         },
         "files": files or {},
     }
+    if budget is not None:
+        shown["budget"] = budget
     if trace:
         shown["execution_trace"] = [
             {

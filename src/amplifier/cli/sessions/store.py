@@ -34,12 +34,14 @@ from amplifier.errors import PlanError
 from amplifier.plan import validate_session_id
 
 from .home_folder import require_writable
-from .transcript import FILE_NAME, Transcript, read_transcript
+from .transcript import FILE_NAME, Transcript, read_steps, read_transcript
 
-__all__ = ["LAST", "SessionRecord", "SessionStore"]
+__all__ = ["EVENTS_FILE", "LAST", "SessionRecord", "SessionStore"]
 
 LAST = "last"
 """The name for the session that was used last."""
+
+EVENTS_FILE = "events.jsonl"
 
 RUNNING = "running"
 INTERRUPTED = "interrupted"
@@ -163,6 +165,21 @@ class SessionStore:
     def transcript(self, session_id: str) -> Transcript:
         """The conversation as it is on disk now."""
         return read_transcript(self.folder(session_id))
+
+    def steps(self, session_id: str) -> list[dict[str, Any]]:
+        """The step journal as it is on disk now; empty unless a turn runs or was cut off."""
+        return read_steps(self.folder(session_id))
+
+    def descendants(self, session_id: str) -> list[str]:
+        """The sessions of delegated tasks, and of the tasks that those delegated, each after the one that delegated it."""
+        try:
+            names = sorted(each.name for each in self.root.iterdir() if _is_session_id(each.name))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        found = [session_id]
+        for parent in found:
+            found += [name for name in names if _parent_of(name) == parent and name not in found]
+        return found[1:]
 
     def find(self, wanted: str) -> SessionRecord:
         """The session that an id, a unique beginning of an id, or ``last`` refers to.

@@ -1,7 +1,8 @@
 """Reads the conversation that context-persistent stores, without locking it: another process may be writing it.
 
-A line is the CRC-32 of the JSON in 8 hex digits, a space, and the JSON; the first line describes the file. Reading ends at the
-first line with a wrong checksum, which in a file that is being written is the incomplete last one.
+A line is the CRC-32 of the rest in 8 hex digits, then, in conversations since version 2, its number and its link, then the JSON; the first
+line describes the file. Reading ends at the first line with a wrong checksum, which in a file that is being written is the
+incomplete last one, and at the first line whose number is not the next one: a line was dropped, doubled or moved.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from typing import Any
 
 import attrs
 
-__all__ = ["Transcript", "read_transcript"]
+__all__ = ["Transcript", "read_steps", "read_transcript"]
 
 FILE_NAME = "messages.log"
+STEPS_FILE = "steps.log"
 
 
 @attrs.frozen
@@ -41,27 +43,46 @@ def read_transcript(folder: Path) -> Transcript:
     Raises:
         OSError: The file exists and cannot be read.
     """
+    records, unread = _read_records(folder / FILE_NAME)
+    return Transcript([record for record in records[1:] if isinstance(record.get("role"), str)], unread)
+
+
+def read_steps(folder: Path) -> list[dict[str, Any]]:
+    """Read the step journal in a session's folder; an absent file is an empty one.
+
+    Raises:
+        OSError: The file exists and cannot be read.
+    """
+    return [record for record in _read_records(folder / STEPS_FILE)[0][1:] if isinstance(record.get("step"), str)]
+
+
+def _read_records(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """The records of a file, the first one included, and the number of bytes after the last valid one."""
     try:
-        data = (folder / FILE_NAME).read_bytes()
+        data = path.read_bytes()
     except FileNotFoundError:
-        return Transcript([])
+        return [], 0
     records: list[dict[str, Any]] = []
     position = 0
     while (end := data.find(b"\n", position)) >= 0:
-        record = _record(data[position:end])
+        record = _record(data[position:end], len(records) + 1)
         if record is None:
             break
         records.append(record)
         position = end + 1
-    return Transcript([record for record in records[1:] if isinstance(record.get("role"), str)], len(data) - position)
+    return records, len(data) - position
 
 
-def _record(line: bytes) -> dict[str, Any] | None:
-    checksum, _, body = line.partition(b" ")
+def _record(line: bytes, number: int) -> dict[str, Any] | None:
+    checksum, _, rest = line.partition(b" ")
     try:
-        if int(checksum, 16) != zlib.crc32(body):
+        if int(checksum, 16) != zlib.crc32(rest):
             return None
-        value = json.loads(body)
+        if not rest.startswith(b"{"):
+            given, _link, rest = rest.split(b" ", 2)
+            if int(given) != number:
+                return None
+        value = json.loads(rest)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

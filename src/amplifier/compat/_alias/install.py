@@ -123,9 +123,6 @@ def adapt(module_id: str, blueprint: Blueprint) -> Blueprint:
 
     Returns:
         The module as it is to be used; see `_adapting.adapted`.
-
-    Raises:
-        ModuleLoadError: It was written for the published kernel and calls asyncio, and trio is what runs.
     """
     if ALIAS not in sys.modules:
         return blueprint

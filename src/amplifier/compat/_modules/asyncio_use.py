@@ -1,8 +1,8 @@
 """Recognizing published modules, and those among them that need asyncio, by their source.
 
 About half of the published modules use AnyIO or neither library; they run on trio as they are. The others call asyncio by name, or
-use a library that does, and on trio such a call finds no loop. Their source shows the call, so a module is refused when it is
-loaded, before it can fail in the middle of a turn, and the error names the call.
+use a library that does, and on trio such a call finds no loop. Their source shows the call, so such a module is mounted on an
+asyncio island there.
 """
 
 from __future__ import annotations
@@ -42,25 +42,20 @@ _NEED_ASYNCIO: Final = frozenset({"aiohttp", "litellm"})
 _ANNOTATIONS: Final = frozenset({"annotation", "returns"})
 
 
-def refuse_asyncio_on_trio(package: str, module_id: str) -> None:
-    """Refuse a module that calls asyncio while trio runs.
-
-    Raises:
-        ModuleLoadError: Names the first such call, its file and line.
-    """
+def needs_island(package: str) -> bool:
+    """Whether a module calls asyncio while trio runs, so that it has to run on an asyncio island."""
     if running_asyncio_loop() is not None or not _is_on_trio():
-        return
+        return False
     where = _source_of(package)
-    call = None if where is None else first_asyncio_call(where)
-    if call is not None:
-        raise cannot_run_on_trio(module_id, call)
+    return where is not None and first_asyncio_call(where) is not None
 
 
 def cannot_run_on_trio(module_id: str, call: str) -> ModuleLoadError:
-    """The error about a module that calls asyncio while trio runs, at loading or later."""
+    """The error about a module that turns out to call asyncio while it runs on trio."""
     return ModuleLoadError(
-        f"module {module_id!r} cannot run on trio: it calls {call}; run the session on asyncio, or use a module "
-        "that speaks AnyIO",
+        f"module {module_id!r} cannot run on trio: it calls {call}, which its own source does not show; declare "
+        '__amplifier_backends__ = ("asyncio",) in it, so that it gets an asyncio event loop of its own, or run the session '
+        "on asyncio",
         module_id=module_id,
         reason_code="validation_failed",
     )

@@ -9,8 +9,6 @@ from typing import Any
 from amplifier.errors import ModuleLoadError
 from amplifier.loading import entry_points
 
-from .asyncio_use import refuse_asyncio_on_trio
-
 
 def third_party_entries() -> list[Any]:
     """Entry points of third-party modules; ours are in another group, except in older metadata."""
@@ -27,7 +25,7 @@ def mount_of(claim: Any) -> tuple[Any, Any]:
     """The mount function of an installed module, and the Python module it is in.
 
     Raises:
-        ModuleLoadError: It cannot be imported, or cannot run on trio.
+        ModuleLoadError: It cannot be imported.
     """
     try:
         module = importlib.import_module(claim.module)
@@ -36,5 +34,4 @@ def mount_of(claim: Any) -> tuple[Any, Any]:
         raise ModuleLoadError(
             f"module {claim.module_id!r} ({claim}) cannot be used: {exc}", module_id=claim.module_id
         ) from exc
-    refuse_asyncio_on_trio(claim.module, claim.module_id)
     return mount, module

@@ -1,6 +1,6 @@
-"""Failures of a module that turns out to need asyncio while trio runs, reported like the refusal at loading.
+"""Failures of a module that turns out to need asyncio while it runs on trio.
 
-What a module calls is read from its own source when it is loaded (`asyncio_use`). A call in what it imports later, inside a function, or
+What a module calls is read from its own source when it is loaded (`asyncio_use`), and one that calls asyncio gets an island. A call in what it imports later, inside a function, or
 in a library, shows only when it is made: asyncio then raises "no running event loop", or trio reports that it got something
 unexpected. Such an error becomes a `ModuleLoadError` that names the module and the call.
 """

@@ -52,7 +52,7 @@ _call: ContextVar[_Call | None] = ContextVar("amplifier_compat_tool_call", defau
 def guard_tools(tools: Any) -> None:
     """End the processes of third-party tools with their calls; ours do so themselves. Without process groups nothing is done."""
     for name, tool in tools.items() if isinstance(tools, Mapping) and hasattr(os, "killpg") else ():
-        if not is_built_in(type(tool).__module__):
+        if not is_built_in(type(getattr(tool, "__wrapped__", tool)).__module__):  # a budget wraps tools
             put_around(tool, "execute", functools.partial(_guarded, name), key="processes")
 
 

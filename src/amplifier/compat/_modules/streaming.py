@@ -32,7 +32,8 @@ def providers_for(orchestrator: Any, providers: Any, tools: Any) -> Any:
 
 
 def _streams_natively(provider: Any) -> bool:
-    return hasattr(provider, "stream") and not is_published(type(provider).__module__)
+    module = type(getattr(provider, "__wrapped__", provider)).__module__  # a budget wraps providers
+    return hasattr(provider, "stream") and not is_published(module)
 
 
 class _WholeAnswers:

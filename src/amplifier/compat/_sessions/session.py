@@ -24,6 +24,7 @@ from amplifier.errors import ExecutionCancelled, SessionBusyError, SessionStateE
 from amplifier.events import CANCEL_COMPLETED, SESSION_END, SESSION_RESUME, SESSION_START
 from amplifier.kernel.runtime.backend import Loop, start_timer
 from amplifier.kernel.runtime.sections import run_section
+from amplifier.kernel.session.turn import metered_turn
 
 from .._modules.processes import guard_tools
 from .._modules.turns import PublishedTurn
@@ -387,7 +388,7 @@ def _checked_section(config: Any) -> dict[str, Any]:
 
     Raises:
         TypeError: Plan or section is not a dict.
-        ValueError: Something is missing.
+        ValueError: Something is missing, or there is a budget, which would not be kept.
         RuntimeError: The plan holds numbers that JSON does not have.
     """
     if not isinstance(config, dict):
@@ -400,6 +401,11 @@ def _checked_section(config: Any) -> dict[str, Any]:
     for name in ("orchestrator", "context"):
         if section is None or section.get(name) is None:
             raise ValueError(f"Configuration must specify session.{name}")
+    if (section or {}).get("budget") is not None or metered_turn.get() is not None:
+        raise ValueError(
+            "amplifier_core.AmplifierSession cannot keep a session.budget, neither one in its plan nor that of the turn in which it "
+            "is created; use amplifier.AmplifierSession, or remove session.budget"
+        )
     try:
         json.dumps(config, default=str, allow_nan=False)
     except ValueError as exc:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
-from amplifier.compat._modules.on_trio import translated
+from amplifier.compat._modules.adapting import ready_published
 
 from .events import MODULE_LOAD_FAILED, MODULE_ON_SESSION_READY_FAILED, SESSION_FORK
 from .utils import redact_secrets
@@ -142,7 +142,7 @@ class _Opening:
             queue = self._loader.get_on_session_ready_queue()
         for module, function in queue:
             try:
-                answer = translated(module, function)(self._coordinator)
+                answer = ready_published(module, function)(self._coordinator)
                 if inspect.isawaitable(answer):
                     await answer
             except Exception as exc:  # third-party code; not fatal by contract

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from amplifier.compat._modules.adapting import mount_published
-from amplifier.compat._modules.asyncio_use import refuse_asyncio_on_trio
 from amplifier.compat._modules.installed import built_in_claim, mount_of, third_party_entries
 from amplifier.errors import ModuleLoadError
 from amplifier.loading import Pin, find_pinned, read_pin
@@ -303,7 +302,6 @@ class ModuleLoader:
                     if module is None:
                         with suppress(ImportError):
                             module = importlib.import_module(name)
-                    refuse_asyncio_on_trio(name, module_id)
                 _attach_ready(mount, module, module_id)
                 return mount
         except ModuleLoadError:
@@ -320,7 +318,6 @@ class ModuleLoader:
         except Exception as exc:  # noqa: BLE001 — a package that fails to import is, as published, not there
             logger.debug("Could not load '%s' from filesystem: %s", module_id, exc)
             return None
-        refuse_asyncio_on_trio(name, module_id)
         mount = getattr(module, "mount", None)
         if mount is not None:
             _attach_ready(mount, module, module_id)

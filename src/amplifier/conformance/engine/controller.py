@@ -71,7 +71,6 @@ async def check_module(
         ValueError: ``only``, ``replay``, ``backends`` or ``plan`` hold an unknown name, or one that does not apply to
             this type of module.
     """
-    started = time.monotonic()
     only = only if isinstance(only, str) else list(only)
     reject_unknown(backends, only, replay)
     if not static:
@@ -90,13 +89,20 @@ async def check_module(
         only=list(only),
         replay=replay,
     )
-    results = Results(job=job, module_type=found.module_type, progress=progress)
+    report = await _examine(job, static=static, progress=progress)
+    # Once more, because some types are only known after the module was imported.
+    reject_inapplicable(report.type, static=static, only=only, replay=replay)
+    return report
+
+
+async def _examine(job: Job, *, static: bool, progress: Progress | None) -> Report:
+    """Run the checks that the job asks for, and judge what they found."""
+    started = time.monotonic()
+    results = Results(job=job, module_type=job.target.module_type, progress=progress)
     _run_static_checks(results)
     if not static:
         await _run_workers(results)
     report = make_report(results, "static" if static else job.profile)
-    # Once more, because some types are only known after the module was imported.
-    reject_inapplicable(report.type, static=static, only=only, replay=replay)
     report.seconds = round(time.monotonic() - started, 2)
     return report
 

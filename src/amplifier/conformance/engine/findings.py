@@ -16,6 +16,7 @@ from .job import Job, replay_token
 IMPORT = "import"
 """The name of the step before all checks."""
 IMPORT_HINT = "Let importing the module succeed and end at once; leave work that may fail or take long to mount."
+ENDS_PROCESS_HINT = "Let no call end the process: no os._exit, sys.exit or signal, and no crash of an extension."
 
 
 def make_finding(fault: Fault, job: Job, *, module_type: str | None, check: str, backend: str | None) -> Finding:

@@ -26,7 +26,7 @@ from amplifier.conformance.target.load import LoadedTarget
 from amplifier.conformance.target.source_literals import choices_in, inputs_in, texts_in
 from amplifier.errors import MissingExtraError
 
-from .findings import make_finding
+from .findings import ENDS_PROCESS_HINT, make_finding
 from .job import Job, read_replay_token
 
 Emit = Callable[[dict[str, Any]], None]
@@ -83,6 +83,8 @@ class Runner:
         self._examples, self._points = PROFILES[job.profile]
         self._facts: dict[str, dict[str, Any]] = {}
         self._coverage = StepCoverage()
+        self._playing: tuple[Step, CheckContext] | None = None
+        self._sent: set[str] = set()
         self.step: str = ""
 
     def steps(self) -> list[Step]:
@@ -107,17 +109,38 @@ class Runner:
             if number == 0:
                 self._guess_config(step)
             self._coverage = StepCoverage(backends=[step.backend])
+            self._playing, self._sent = None, set()
             try:
                 for fault in self._explore(step):
                     self._emit({"finding": attrs.asdict(self._finding(step, fault))})
             except MountFailed as failed:
+                self._send_faults()
                 self._emit({"unmounted": str(failed), "step": step.name})
             except MissingExtraError:
                 raise
             except BaseException as error:  # noqa: BLE001 — a check that fails itself shows nothing about the module
+                self._send_faults()
+                if (exiting := exit_in(error)) is not None:
+                    self._emit({"finding": attrs.asdict(self._finding(step, self._exit_fault(exiting)))})
                 self._emit({"failed": f"{type(error).__name__}: {error}", "step": step.name})
             seconds = (unstalled_time() - skipped() - started) / machine_load()
             self._emit({"done": step.name, "coverage": attrs.asdict(self._coverage), "seconds": seconds})
+
+    def _send_faults(self) -> None:
+        """Send what the step has found so far, each clause once; it counts if the step does not come to its end."""
+        if self._playing is None:
+            return
+        step, stage = self._playing
+        for fault in _with_input(stage):
+            if fault.clause not in self._sent:
+                self._sent.add(fault.clause)
+                self._emit({"found": attrs.asdict(self._finding(step, fault))})
+
+    def _exit_fault(self, error: BaseException) -> Fault:
+        """The fault of a module that raised an exit in a task of its own, which asyncio lets out of the loop."""
+        what = f"it raised {type(error).__name__}, which ends the process that runs it; a module must not do that"
+        location = self._loaded.target.location_of(error)
+        return Fault(clause="A17", what=what, location=location, hint=ENDS_PROCESS_HINT)
 
     def _finding(self, step: Step, fault: Fault) -> Finding:
         found_by = {"check": step.check.name, "backend": step.backend}
@@ -162,15 +185,14 @@ class Runner:
 
     def _play(self, step: Step, case: Any) -> list[Fault]:
         stage = attrs.evolve(self._stage(step, case), coverage=self._coverage)
+        self._playing = step, stage
         with _deterministic_order(step.backend, self._job.seed):
             run = anyio.run if step.check.real_time else run_virtually
             run(step.check.run, stage, backend=step.backend)
         for note in stage.notes:
             self._emit({"note": note})
-        return [
-            attrs.evolve(fault, input=without_service(case if fault.input is None else fault.input))
-            for fault in stage.faults
-        ]
+        self._send_faults()
+        return _with_input(stage)
 
     def _stage(self, step: Step, case: Any) -> CheckContext:
         return CheckContext(
@@ -180,7 +202,23 @@ class Runner:
             points=self._points,
             case=case,
             abort=lambda fault: self._abandon(self._finding(step, fault)),
+            before_call=self._send_faults,
         )
+
+
+def exit_in(error: BaseException) -> BaseException | None:
+    """The exit that an error is, or that a group of errors holds; None if there is none."""
+    if isinstance(error, BaseExceptionGroup):
+        return next((found for each in error.exceptions if (found := exit_in(each)) is not None), None)
+    return error if isinstance(error, (SystemExit, KeyboardInterrupt)) else None
+
+
+def _with_input(stage: CheckContext) -> list[Fault]:
+    """The faults of a check, each with its input: the case, where there is no other."""
+    return [
+        attrs.evolve(fault, input=without_service(stage.case if fault.input is None else fault.input))
+        for fault in stage.faults
+    ]
 
 
 async def _use(stage: CheckContext) -> None:

@@ -43,12 +43,22 @@ def make_report(results: Results, profile: str) -> Report:
         verdict=verdict,
         profile=profile,
         seed=job.seed,
-        backends=[] if profile == "static" else [name for name in job.backends if name in results.backends],
+        backends=[] if profile == "static" else _run_on(results),
         clauses=outcomes,
-        limitations=[f"declares that it does not run on {name}" for name in BACKENDS if name not in results.backends],
+        limitations=[
+            *(f"declares that it does not run on {name}" for name in BACKENDS if name not in results.backends),
+            *(["declares asyncio only: on trio it runs on an asyncio island"] if results.needs_island else []),
+        ],
         notes=_notes(results, outcomes, missing, verdict, profile),
         selected=job.only if job.replay is None else [job.replay.rpartition(":")[0]],
     )
+
+
+def _run_on(results: Results) -> list[str]:
+    """The backends that the module was to be run on: those it declares, and that of the replayed step alone."""
+    replay = results.job.replay
+    wanted = results.job.backends if replay is None else [replay.split(":")[1]]
+    return [name for name in results.job.backends if name in results.backends and name in wanted]
 
 
 def _judge_trio(results: Results) -> None:
@@ -136,9 +146,7 @@ def _missing(results: Results, findings: list[Finding], profile: str) -> list[_G
     """What the run was asked to examine and has not."""
     clauses = clauses_for(results.module_type)  # type: ignore[arg-type]  # a known type
     unusable = _unusable(findings)
-    backends = [name for name in results.job.backends if name in results.backends and name not in unusable]
-    if results.job.replay is not None:
-        backends = [name for name in backends if name == results.job.replay.split(":")[1]]
+    backends = [name for name in _run_on(results) if name not in unusable]
     gaps = []
     for clause in clauses:
         checks = [check for check in _checks_of(clause.id, results) if results.job.judges(check, clause.id)]

@@ -77,7 +77,14 @@ def main() -> int:
             emit({"note": f"it imports amplifier_core, here an alias of this kernel ({place})"})
         runner = Runner(loaded, job, emit, abandon)
         steps = [step.name for step in runner.steps()]
-        emit({"module_type": loaded.module_type, "backends": list(loaded.backends), "steps": steps})
+        emit(
+            {
+                "module_type": loaded.module_type,
+                "backends": list(loaded.backends),
+                "needs_island": loaded.needs_island,
+                "steps": steps,
+            }
+        )
         watched = (runner, emit, job, get_native_id())
         threading.Thread(target=_watch, args=watched, name=f"{KIT_THREAD} watch", daemon=True).start()
         runner.run()

@@ -38,7 +38,7 @@ from amplifier.testing import (
 from .coverage import StepCoverage
 from .cpu_clock import machine_load, skipped, unstalled_time
 from .resolver_sources import install_samples, resolver_of
-from .virtual_clock import when_stuck
+from .virtual_clock import turns, when_stuck
 from .work_count import count_mount
 
 OWNER = "target"
@@ -133,7 +133,7 @@ class MountedModule:
 
     async def _call_mount(self, config: dict[str, Any]) -> None:
         core = self.session.coordinator
-        answer = self.loaded.mount(self.coordinator, config)
+        answer = self.loaded.mount_on(self.ctx.backend)(self.coordinator, config)
         if hasattr(type(answer), "__aenter__") and hasattr(type(answer), "__aexit__"):
             self.is_structured = True
             self.returned, self.leave_mount = await core.hosting.host(answer, name=OWNER, owner=OWNER)
@@ -252,6 +252,7 @@ class CheckContext:
         faults: The faults found so far.
         notes: What limits the result.
         abort: Called with a fault when the module cannot be stopped and the process has to end.
+        before_call: Called before every call of the module, which may be the last one that this process makes.
         coverage: What the check has looked at; contexts derived from this one share it.
     """
 
@@ -263,6 +264,7 @@ class CheckContext:
     faults: list[Fault] = attrs.field(factory=list)
     notes: list[str] = attrs.field(factory=list)
     abort: Callable[[Fault], NoReturn] | None = None
+    before_call: Callable[[], None] = lambda: None
     coverage: StepCoverage = attrs.field(factory=StepCoverage)
 
     @property
@@ -292,6 +294,11 @@ class CheckContext:
         """
         loaded = self.loaded
         return [loaded.config, loaded.given] if loaded.given != loaded.config else [loaded.config]
+
+    @property
+    def is_on_island(self) -> bool:
+        """Whether the module runs on an asyncio island."""
+        return self.backend == "trio" and self.loaded.needs_island
 
     @property
     def cancel_modes(self) -> tuple[bool, ...]:
@@ -344,8 +351,9 @@ class CheckContext:
                 self.coverage.mount_attempted = True
                 count_mount()
                 await mounted.mount(self.loaded.config if config is None else config)
-                if ready and self.loaded.on_session_ready is not None:
-                    await mounted.call(self.loaded.on_session_ready, mounted.coordinator)
+                on_session_ready = self.loaded.ready_on(self.backend) if ready else None
+                if on_session_ready is not None:
+                    await mounted.call(on_session_ready, mounted.coordinator)
                 self.coverage.instance_seen |= mounted.is_present
                 try:
                     yield mounted
@@ -402,19 +410,22 @@ class CheckContext:
     ) -> Iterator[None]:
         """End the process if the body takes longer: code that ignores its cancellation cannot be ended otherwise.
 
-        The clause that is reported is A17 when the module is found running, and the one given when it waits.
+        The clause that is reported is A17 when the module blocks the loop, and the one given when the loop still turns.
         """
         if self.abort is None or threading.current_thread() is not threading.main_thread():
             yield
             return
+        self.before_call()
         abort, started = self.abort, unstalled_time() - skipped()
 
         def stop() -> None:
             abort(Fault(clause=clause, what=f"{what} had not ended when the check gave it up", input=self.case))
 
-        is_over = False
+        is_over = is_spinning = False
+        seen = turns()
 
         def ring(signum: int, frame: FrameType | None) -> None:
+            nonlocal is_spinning, seen
             if is_over:  # another call, made at the same time, ended later and set this one again
                 return
             line = self.line_of(frame)
@@ -424,7 +435,12 @@ class CheckContext:
             if left > 0:
                 signal.setitimer(signal.ITIMER_REAL, min(max(left, 0.1), 1.0))
                 return
-            if line is None:
+            has_turned, seen = turns() > seen, turns()
+            if line is not None and has_turned and not is_spinning:  # perhaps it is blocked since
+                is_spinning = True
+                signal.setitimer(signal.ITIMER_REAL, 1.0)
+                return
+            if line is None or has_turned:
                 stop()
             blocked = f"the event loop was blocked for good in {what.partition(',')[0]}"
             abort(Fault(clause="A17", what=blocked, input=self.case, location=line))

@@ -8,7 +8,7 @@ from typing import Any
 from amplifier.conformance.inputs.json_schema import acceptor
 
 from .mounted_module import MountedModule
-from .typical_use import Operation, execute_tool, schema_of, typical_operations
+from .typical_use import Operation, execute, schema_of, typical_operations
 
 _PLAIN, _OTHER = "text", "other text"
 
@@ -26,7 +26,7 @@ def other_operations(mounted: MountedModule) -> list[Operation]:
         changed = _with_other_texts(given)
         accepts = acceptor(schema_of(mounted.instances[name]))
         if changed != given and (accepts is None or accepts(changed)):
-            run = partial(execute_tool, name, changed)
+            run = partial(execute, name, changed)
             found.append(Operation(operation.name, {"tool": name, "input": changed}, run))
     return found
 

@@ -90,7 +90,7 @@ def _tool_exercises(mounted: MountedModule) -> list[Operation]:
             _samples[key] = sample_inputs(schema, CANARY, words=words, choices=choices)
         for sample in _samples[key][:most]:
             given = {"tool": name, "input": sample}
-            found.append(Operation(f"execute of the tool {name!r}", given, partial(execute_tool, name, sample)))
+            found.append(Operation(f"execute of the tool {name!r}", given, partial(execute, name, sample)))
     return found
 
 
@@ -102,7 +102,7 @@ def schema_of(tool: Any) -> dict[str, Any] | None:
         return None
 
 
-async def execute_tool(name: str, sample: dict[str, Any], mounted: MountedModule) -> Any:
+async def execute(name: str, sample: dict[str, Any], mounted: MountedModule) -> Any:
     """Call a tool; its success and its output."""
     result = await mounted.instances[name].execute(copy.deepcopy(sample))
     return [getattr(result, "success", None), getattr(result, "output", None)]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import attrs
 
 from amplifier.conformance.harness.llm_server.server_process import server_ids
 from amplifier.testing.virtual_time import VirtualTimeLoop
@@ -35,8 +36,14 @@ _POOLED_THREAD = "AnyIO worker thread"
 _real_monotonic = time.monotonic
 _when_stuck: list[Callable[[], None]] = []
 _local = threading.local()
-_limits: list[tuple[float, anyio.CancelScope]] = []
-"""Scopes to cancel at a real time, while the loop waits for something outside."""
+_TURNS_TO_END = 100_000
+_SECONDS_TO_END = 600.0
+"""Turns of the loop, and virtual seconds, that a cancelled call may go on; it has one second, in which no loop turns so often."""
+_TURNS_BETWEEN_LOOKS = 256
+_turns = 0
+_jumps = 0
+_EXACT_SECONDS = 1e6
+"""Up to here a sum of times is as exact as asyncio's timers need it."""
 
 
 def let_time_jump() -> None:
@@ -55,7 +62,9 @@ def _jumping(read: Callable[[], Any], unit: int) -> Callable[[], Any]:
 
 def run_virtually(function: Callable[..., Any], *args: Any, backend: str) -> Any:
     """As `anyio.run`, in virtual time."""
-    options = {"loop_factory": _Loop} if backend == "asyncio" else {"clock": _trio_clock()}
+    options: dict[str, Any] = {"loop_factory": _Loop}
+    if backend == "trio":
+        options = {"clock": _trio_clock(), "instruments": [_trio_turns()]}
     _local.is_virtual = True
     try:
         return anyio.run(function, *args, backend=backend, backend_options=options)
@@ -78,15 +87,57 @@ def when_stuck(call: Callable[[], None]) -> Iterator[None]:
         _when_stuck.remove(call)
 
 
-def _report_stuck() -> None:
-    if _when_stuck and threading.current_thread() is threading.main_thread():
-        _when_stuck[-1]()
+def _report_stuck() -> bool:
+    """Call the innermost function that asked for it; returns whether there was one."""
+    if not _when_stuck or threading.current_thread() is not threading.main_thread():
+        return False
+    _when_stuck[-1]()
+    return True
+
+
+@attrs.define(eq=False)
+class _Limit:
+    """What a call may take.
+
+    Attributes:
+        scope: Cancelled at its end.
+        until: The real time of its end, while the loop waits for something outside.
+        last_jump: The jump of the clock after which to cancel it.
+        cancelled: The turn and the virtual time at which it was first seen cancelled.
+    """
+
+    scope: anyio.CancelScope
+    until: float
+    last_jump: float
+    cancelled: tuple[int, float] | None = None
+
+    def look(self) -> None:
+        """Cancel the scope after its last jump, and report a call as stuck that goes on although it was cancelled."""
+        if not self.scope.cancel_called:
+            if _jumps > self.last_jump:
+                self.scope.cancel()
+            return
+        turn, second = self.cancelled = self.cancelled or (_turns, skipped())
+        if _turns - turn > _TURNS_TO_END or skipped() - second > _SECONDS_TO_END:
+            self.cancelled = None
+            _report_stuck()
+
+
+_limits: list[_Limit] = []
 
 
 @contextmanager
-def limited(scope: anyio.CancelScope, seconds: float) -> Iterator[None]:
-    """Cancel a scope once the body has taken that many real seconds and waits for something outside the loop."""
-    limit = (_real_monotonic() + seconds, scope)
+def limited(scope: anyio.CancelScope, seconds: float, *, jumps: float = math.inf) -> Iterator[None]:
+    """Cancel a scope once the body has taken that many real seconds and waits for something outside the loop.
+
+    A body that goes on for long after its scope was cancelled counts as stuck.
+
+    Args:
+        scope: The scope around the body.
+        seconds: The real seconds.
+        jumps: Cancel the scope as well after about so many jumps of the clock: it polls, and a jump costs real time.
+    """
+    limit = _Limit(scope, _real_monotonic() + seconds, _jumps + jumps)
     _limits.append(limit)
     try:
         yield
@@ -94,9 +145,29 @@ def limited(scope: anyio.CancelScope, seconds: float) -> Iterator[None]:
         _limits.remove(limit)
 
 
+def turns() -> int:
+    """How often the loops of this process have turned in virtual time; a loop that is blocked does not turn."""
+    return _turns
+
+
+def _count_turn() -> None:
+    global _turns  # noqa: PLW0603 — one loop after another counts here, and this is called at every turn
+    _turns += 1
+    if _turns % _TURNS_BETWEEN_LOOKS or threading.current_thread() is not threading.main_thread():
+        return
+    for limit in list(_limits):
+        limit.look()
+
+
+def _jump(seconds: float) -> None:
+    global _jumps  # noqa: PLW0603 — as above
+    _jumps += 1
+    skip(seconds)
+
+
 def _expired() -> list[anyio.CancelScope]:
     now = _real_monotonic()
-    return [scope for until, scope in _limits if until < now and not scope.cancel_called]
+    return [limit.scope for limit in _limits if limit.until < now and not limit.scope.cancel_called]
 
 
 def is_busy_outside() -> bool:
@@ -110,6 +181,8 @@ def _may_act(thread: threading.Thread) -> bool:
         return False
     if thread.name == _POOLED_THREAD:
         return False
+    if hasattr(thread, "is_awaited"):  # of an asyncio island, which acts on its own only for someone who waits
+        return bool(thread.is_awaited())
     worker = getattr(getattr(thread, "_target", None), "__self__", None)
     cache = getattr(sys.modules.get("trio._core._thread_cache"), "THREAD_CACHE", None)
     return worker is None or worker not in getattr(cache, "_idle_workers", ())
@@ -138,12 +211,28 @@ class _Loop(VirtualTimeLoop):
 
     def _advance(self, seconds: float, waited: float) -> None:
         super()._advance(seconds, waited)
-        skip(max(seconds - waited, 0.0))
+        if self._virtual_now > _EXACT_SECONDS:  # rounded down, the timer would never be due
+            self._virtual_now = math.nextafter(self._virtual_now, math.inf)
+        _jump(max(seconds - waited, 0.0))
+
+    def _turn(self) -> None:
+        _count_turn()
 
     def _wait_without_timer(self) -> None:
         # Work that has just ended may have left a message; looking does not take it.
-        if not self._work_outside() and not self._open_io() and not self._jumping_selector.poll():
-            _report_stuck()
+        is_alone = not self._work_outside() and not self._open_io() and not self._jumping_selector.poll()
+        if is_alone and _report_stuck():
+            self.call_soon_threadsafe(_count_turn)  # or the loop would sleep, whatever the function has done
+
+
+def _trio_turns() -> trio.abc.Instrument:
+    import trio  # noqa: PLC0415 — trio is an optional part
+
+    class Turns(trio.abc.Instrument):
+        def before_io_wait(self, timeout: float) -> None:
+            _count_turn()
+
+    return Turns()
 
 
 def _trio_clock() -> trio.abc.Clock:
@@ -181,7 +270,7 @@ def _trio_clock() -> trio.abc.Clock:
             if math.isinf(deadline):
                 _report_stuck()
                 return _SLICE
-            skip(max(deadline - self._now, 0.0))
+            _jump(max(deadline - self._now, 0.0))
             self._now = max(deadline, self._now)
             return 0.0
 

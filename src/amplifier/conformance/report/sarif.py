@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from amplifier._json import visible_text
-from amplifier.contracts import Clause, clauses_for
+from amplifier.contracts import CONTRACTS, Clause, clauses_for
 
 from .causes import Cause
 from .model import Report
@@ -25,7 +25,8 @@ _LONGEST_INPUT = 2000
 
 def write_sarif(report: Report) -> str:
     """The report as SARIF; files are named relative to the root of their repository."""
-    rules = clauses_for(report.type)  # type: ignore[arg-type]  # a report has a known type
+    # The type is unknown where the command failed before there was anything to examine.
+    rules = clauses_for(report.type) if report.type in CONTRACTS else ()  # type: ignore[arg-type]
     run = {
         "tool": {"driver": {"name": "amplifier", "version": _version(), "rules": [_rule(clause) for clause in rules]}},
         "invocations": [_invocation(report)],

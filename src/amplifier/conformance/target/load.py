@@ -14,7 +14,7 @@ import attrs
 
 from amplifier.contracts import CONTRACTS
 from amplifier.errors import ModuleLoadError
-from amplifier.loading import ModuleLoader
+from amplifier.loading import Blueprint, ModuleLoader
 
 from .locate import BACKENDS, Target
 
@@ -29,7 +29,8 @@ class LoadedTarget:
         mount: Its mount function.
         on_session_ready: Its callback, if it has one that can be called.
         module_type: Its type.
-        backends: What it declares to run on; both unless it declares otherwise.
+        backends: Where it is examined: what it declares to run on, and trio if it declares asyncio.
+        needs_island: It declares asyncio without trio, so that it runs on an asyncio island there.
         config: What it is mounted with; ``{directory}`` in a text is replaced by a directory of the session's own.
         given: What it was to be mounted with before anything was guessed, as far as it can be mounted with that.
         plan: What else the mount plan of its session holds.
@@ -42,10 +43,37 @@ class LoadedTarget:
     on_session_ready: Callable[..., Any] | None
     module_type: str
     backends: tuple[str, ...]
+    needs_island: bool = False
     config: dict[str, Any]
     given: dict[str, Any] = attrs.field(factory=dict)
     plan: dict[str, Any] = attrs.field(factory=dict)
     starts_processes: bool = False
+
+    def mount_on(self, backend: str) -> Callable[..., Any]:
+        """The mount function for a backend; call it there."""
+        return self._blueprint_on(backend).mount
+
+    def ready_on(self, backend: str) -> Callable[..., Any] | None:
+        """``on_session_ready`` for a backend; call it there."""
+        return self._blueprint_on(backend).on_session_ready
+
+    def _blueprint_on(self, backend: str) -> Blueprint:
+        plain = Blueprint(
+            mount=self.mount,
+            module_type=self.module_type,
+            on_session_ready=self.on_session_ready,
+            origin=self.target.reference,
+            path=self.target.file,
+            complaint=None,
+        )
+        if backend != "trio":
+            return plain
+        if self.needs_island:
+            return plain.on_island(self.target.module_id)
+        # Published modules need not declare anything: their source shows that they call asyncio.
+        adapt = ModuleLoader.load_hook
+        adapted = plain if adapt is None else adapt(self.target.module_id, plain)
+        return adapted if adapted.is_on_island else plain
 
 
 def load(target: Target, config: dict[str, Any], plan: dict[str, Any]) -> LoadedTarget:
@@ -85,7 +113,10 @@ def load(target: Target, config: dict[str, Any], plan: dict[str, Any]) -> Loaded
         mount=mount,
         on_session_ready=ready if inspect.iscoroutinefunction(ready) else None,
         module_type=module_type,
-        backends=tuple(name for name in BACKENDS if name in declared) or BACKENDS,
+        backends=BACKENDS
+        if "asyncio" in declared
+        else tuple(name for name in BACKENDS if name in declared) or BACKENDS,
+        needs_island="asyncio" in declared and "trio" not in declared,
         config=settings,
         given=settings,
         plan=plan,

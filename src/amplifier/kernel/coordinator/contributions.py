@@ -16,7 +16,7 @@ import attrs
 
 from ..runtime.deadlines import DeadlineGroup, DeadlinePassed
 from ..runtime.watchdog import Watchdog
-from .ownership import Ledger
+from .ownership import Ledger, Registration, Registry
 
 logger: logging.Logger = logging.getLogger("amplifier.coordinator")
 
@@ -25,29 +25,18 @@ _PLAIN = frozenset({type(None), bool, int, float, str, list, tuple, dict, set})
 
 
 @attrs.define(eq=False)
-class Contributor:
+class Contributor(Registration):
     """One callback on one channel."""
 
     channel: str
     name: str
     callback: Callable[[], Any]
     owner: str | None
-    kept_by: Contributions | None
-    """Only a module's contributor knows it: an application's stays after the closing and must not form a cycle."""
+    kept_by: Registry | None
 
     def __str__(self) -> str:
         module = f" of module {self.owner!r}" if self.owner and self.owner != self.name else ""
         return f"Contributor {self.name!r}{module} on channel {self.channel!r}"
-
-    def withdraw(self, key: object, owner: str) -> None:
-        """Remove it if this module registered it."""
-        if owner == self.owner:
-            self.drop(key)
-
-    def drop(self, key: object) -> None:
-        """Remove it."""
-        if self.kept_by is not None:
-            self.kept_by.remove(self)
 
 
 class Contributions:

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from inspect import isawaitable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from amplifier.contracts import OnFailure, Step, StepWrapper
 from amplifier.errors import DeadlineExceeded, SessionStateError
@@ -37,6 +37,9 @@ from .mounts import Mounts
 from .ownership import Ledger
 from .reports import Reports
 from .steps import StepWrappers
+
+if TYPE_CHECKING:
+    from amplifier._islands import Island
 
 logger: logging.Logger = logging.getLogger("amplifier.coordinator")
 
@@ -79,6 +82,8 @@ class ModuleCoordinator(MountPointAccess):
         self._is_closed = False
         self._hooks.belong_to(self._session_id, self._parent_id, self.watch, self.ledger, self.closing_time)
         self._hooks.set_default_fields(session_id=self._session_id, parent_id=self._parent_id)
+
+    _island: Island | None = None  # on the class: few sessions ever have one
 
     def __repr__(self) -> str:
         points = self.mounts.points
@@ -357,6 +362,25 @@ class ModuleCoordinator(MountPointAccess):
             return self.closing_time
         teardown = self.deadlines.teardown
         return TimeBudget(math.inf if teardown is None else loop_clock()() + teardown)
+
+    # ── asyncio on trio ──
+
+    def asyncio_island(self) -> Island:
+        """The asyncio event loop for modules that need one on trio; started for the first of them, ended after its cleanups."""
+        if self._island is None:
+            if self._is_closed:
+                raise SessionStateError(f"session {self._session_id!r} is closed; it starts no asyncio island any more")
+            from amplifier._islands import Island  # noqa: PLC0415 — asyncio on trio is for few sessions
+
+            self._island = Island(self._session_id)
+            self.cleanups.push(self.end_asyncio_island, None, what="asyncio island")
+        return self._island
+
+    async def end_asyncio_island(self) -> None:
+        """End the island, if there is one; the session does it when it closes."""
+        island, self._island = self._island, None
+        if island is not None:
+            await island.stop()
 
     # ── the session's side ──
 

@@ -6,7 +6,7 @@ Everything happens at the call; `Done` is what a caller may await afterwards, or
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, final
 
 from amplifier.errors import ContractError
@@ -44,9 +44,10 @@ class Mounts(SlotTable):
         strict: Replacing what another module mounted is an error.
         instances: Modules whose provider moves to a name of its own right after its mount; until then it may replace
             another instance.
+        meter: Puts what is mounted at a named point inside something that counts its calls; None without a budget.
     """
 
-    __slots__ = ("instances", "points", "strict")
+    __slots__ = ("instances", "meter", "points", "strict")
 
     def __init__(self, hooks: Any, ledger: Ledger) -> None:
         super().__init__(ledger)
@@ -60,6 +61,7 @@ class Mounts(SlotTable):
         }
         self.instances: frozenset[str | None] = _NOBODY
         self.strict: bool = False
+        self.meter: Callable[[str, Any], Any] | None = None
 
     def mount(self, point: str, module: Any, name: str | None, owner: str | None) -> None:
         """Put a module at a point.
@@ -192,7 +194,7 @@ class Mounts(SlotTable):
         if present is not None:
             self._check_replacing(point, name, owner)
         self.cover((point, name), EMPTY if present is None else present, owner)
-        named[name] = module
+        named[name] = module if self.meter is None else self.meter(point, module)
 
     def _check_replacing(self, point: str, name: str | None, owner: str | None) -> None:
         """Log, or in strict mode refuse, that a module takes the place of another one."""

@@ -32,6 +32,37 @@ class Entry(Protocol):
         """Take back what every module registered here; the entry has been struck out."""
 
 
+class Registry(Protocol):
+    """Where registrations are kept."""
+
+    def remove(self, registration: Any) -> None:
+        """Remove one, and strike it out of the ledger."""
+
+
+class Registration:
+    """An entry that belongs to one module: a base class for what is registered once and removed as a whole.
+
+    Attributes:
+        owner: The module; None for the application.
+        kept_by: Only a module's registration knows it: an application's stays after the closing and must not form a cycle.
+    """
+
+    __slots__ = ()
+
+    owner: str | None
+    kept_by: Registry | None
+
+    def withdraw(self, key: object, owner: str) -> None:
+        """Remove it if this module registered it."""
+        if owner == self.owner:
+            self.drop(key)
+
+    def drop(self, key: object) -> None:
+        """Remove it."""
+        if self.kept_by is not None:
+            self.kept_by.remove(self)
+
+
 @final
 class Ledger:
     """All that the modules of one session have registered, in the order in which they did.

@@ -13,32 +13,22 @@ from amplifier.contracts import Step, StepWrapper, call_scope, contained_failure
 from amplifier.errors import DeadlineExceeded
 
 from ..runtime.backend import cancel_scope, loop_clock
-from .ownership import Ledger
+from .ownership import Ledger, Registration, Registry
 
 Call = Callable[[], Awaitable[Any]]
 
 
 @attrs.define(eq=False)
-class _Registration:
+class _WrapperRegistration(Registration):
     """One wrapper, and the module that registered it."""
 
     wrapper: StepWrapper
     owner: str | None
-    kept_by: StepWrappers | None
+    kept_by: Registry | None
 
     def __str__(self) -> str:
         name = getattr(self.wrapper, "__qualname__", None) or type(self.wrapper).__qualname__
         return f"step wrapper {name!r}" + (f" of module {self.owner!r}" if self.owner else "")
-
-    def withdraw(self, key: object, owner: str) -> None:
-        """Remove it if this module registered it."""
-        if owner == self.owner:
-            self.drop(key)
-
-    def drop(self, key: object) -> None:
-        """Remove it."""
-        if self.kept_by is not None:
-            self.kept_by.remove(self)
 
 
 class StepWrappers:
@@ -47,7 +37,7 @@ class StepWrappers:
     __slots__ = ("_ledger", "_registered")
 
     def __init__(self, ledger: Ledger) -> None:
-        self._registered: tuple[_Registration, ...] = ()
+        self._registered: tuple[_WrapperRegistration, ...] = ()
         self._ledger = ledger
 
     def register(self, wrapper: Any, owner: str | None) -> Callable[[], None]:
@@ -58,13 +48,13 @@ class StepWrappers:
         """
         if not callable(wrapper):
             raise TypeError(f"a step wrapper must be an async function (step, run), got {wrapper!r}")
-        registration = _Registration(wrapper, owner, None if owner is None else self)
+        registration = _WrapperRegistration(wrapper, owner, None if owner is None else self)
         self._registered = (*self._registered, registration)
         if owner is not None:
             self._ledger.enter(registration, registration)
         return lambda: self.remove(registration)
 
-    def remove(self, registration: _Registration) -> None:
+    def remove(self, registration: _WrapperRegistration) -> None:
         """Remove a wrapper; steps that are inside of it go on. Nothing happens if it was removed before."""
         self._registered = tuple(each for each in self._registered if each is not registration)
         if registration.owner is not None:
@@ -104,7 +94,7 @@ class _WrappedStep:
 
     def __init__(
         self,
-        around: tuple[_Registration, ...],
+        around: tuple[_WrapperRegistration, ...],
         step: Step,
         run: Call,
         admit: Call | None,

@@ -265,7 +265,8 @@ class Opening:
             return False
         contract, point = _CONTRACTS[kind]
         mounts = self._coordinator.mounts
-        if any(module is result for _, _, module in mounts.mounted_by(owner)):
+        mounted = [module for _, _, module in mounts.mounted_by(owner)]
+        if any(result is module or result is getattr(module, "__wrapped__", None) for module in mounted):
             return True
         if isinstance(result, type) or not isinstance(result, contract):
             return False

@@ -13,7 +13,7 @@ import logging
 import warnings
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import anyio
 import attrs
@@ -25,7 +25,15 @@ from amplifier.errors import ExecutionCancelled, SessionStateError
 from amplifier.events import SESSION_FORK
 from amplifier.loading import ModuleLoader
 from amplifier.models import SessionStatus
-from amplifier.plan import MountPlan, PlanDict, merge_plans, new_session_id, parse_plan, validate_session_id
+from amplifier.plan import (
+    BudgetLimits,
+    MountPlan,
+    PlanDict,
+    merge_plans,
+    new_session_id,
+    parse_plan,
+    validate_session_id,
+)
 
 from ..coordinator.coordinator import ModuleCoordinator
 from ..runtime.await_location import forget_frames
@@ -38,8 +46,11 @@ from ..runtime.task_host import SessionTask, hosted_by
 from .closing import Closing
 from .lifecycle import Lifecycle, State
 from .opening import ModuleFailure, Opening, release_loader
-from .turn import TurnRunner
+from .turn import TurnRunner, metered_turn
 from .turn_access import TurnAccess, inside_turn_of
+
+if TYPE_CHECKING:  # a package that only budgets need
+    from amplifier.budget import Budget
 
 logger: logging.Logger = logging.getLogger("amplifier.session")
 
@@ -138,6 +149,12 @@ class AmplifierSession(TurnAccess):
         """Whether the session is open."""
         return self._lifecycle.state is State.OPEN
 
+    @property
+    def budget(self) -> Budget | None:
+        """What the session may use and has used; None before it is opened, and without a ``session.budget`` here or above."""
+        meter = self._turns.meter
+        return None if meter is None else meter.budget
+
     def running_call(self) -> RunningCall:
         """What the session is doing, for reports about sessions that hang."""
         return RunningCall(coordinator=self.coordinator, label=self._lifecycle.activity)
@@ -209,6 +226,7 @@ class AmplifierSession(TurnAccess):
         self.status.status = "running"
         self.status.ended_at = None
         self._turns.reopen()
+        self._open_budget(plan)
         protect_from_interrupts(AmplifierSession.__aexit__, AmplifierSession.cleanup, SessionTask.run)
         coordinator.open(plan, self._loop, self._announce_cancel)
         token = coordinator.cancellation
@@ -253,6 +271,24 @@ class AmplifierSession(TurnAccess):
             return parsed[0]
         return parse_plan(self.config)
 
+    def _open_budget(self, plan: MountPlan) -> None:
+        """Meter the session's calls if its plan has a budget, or if it is part of what a session with a budget does."""
+        meter = self._turns.meter
+        above = (None if self._parent is None else self._parent._turns.meter) or metered_turn.get()
+        if meter is None and above is None and plan.budget is None:
+            return
+        from amplifier.budget import Budget, SessionMeter  # noqa: PLC0415 — only sessions with a budget need it
+
+        limits = plan.budget or BudgetLimits()
+        if meter is None:
+            coordinator, parent = self.coordinator, None if above is None else above.budget
+            budget = Budget(limits, session_id=self.session_id, hooks=coordinator.hooks, parent=parent)
+            meter = self._turns.meter = SessionMeter(budget)
+            meter.watch(coordinator)
+            coordinator.mounts.meter = meter.meter
+        else:  # opened again: what was used counts on
+            meter.budget.use_limits(limits)
+
     def _take_failures(self, failures: list[ModuleFailure]) -> None:
         self.failures = failures
         if failures:
@@ -291,14 +327,18 @@ class AmplifierSession(TurnAccess):
     def fork(self, overlay: dict[str, Any] | None = None, *, session_id: str | None = None) -> AmplifierSession:
         """A child session with this one's plan under ``overlay``, not opened yet.
 
-        Once opened, the child is stopped with its parent and inherits the parent's deadlines.
+        Once opened, the child is stopped with its parent and inherits the parent's deadlines. What it uses counts in the parent's
+        budget; with a ``session.budget`` in ``overlay`` it has one of its own in addition.
 
         Raises:
             PlanError: The merged plan is wrong.
         """
         own = isinstance(self.loader, ModuleLoader)
+        base = self.config
+        if self._turns.meter is not None and "budget" in base["session"]:  # it holds for the child without being copied
+            base = {**base, "session": {key: value for key, value in base["session"].items() if key != "budget"}}
         child = AmplifierSession(
-            merge_plans(self.config, {} if overlay is None else overlay),
+            merge_plans(base, {} if overlay is None else overlay),
             loader=None if own else self.loader,
             session_id=session_id,
             parent_id=self.session_id,

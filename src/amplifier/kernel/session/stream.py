@@ -24,6 +24,7 @@ from amplifier.contracts._containment import is_cancellation_type, is_real_cance
 from amplifier.errors import SessionStateError
 from amplifier.events import (
     CONTENT_BLOCK_DELTA,
+    CONTENT_BLOCK_START,
     PROVIDER_REQUEST,
     TERMINAL_EVENTS,
     THINKING_DELTA,
@@ -191,23 +192,35 @@ def _typed(event: str, data: dict[str, Any]) -> TurnEvent:
 
 
 class _TypedAnswerEvents:
-    """Makes typed events of a turn with a typed answer: the text of the model's answer is read as far as it has arrived."""
+    """Makes typed events of a turn with a typed answer, which is read as far as it has arrived.
+
+    The answer is the model's text, or the input of a tool call whose ``content_block:start`` has ``is_answer`` in its metadata.
+    """
 
     def __init__(self, answer_format: AnswerFormat[Any]) -> None:
         self._format = answer_format
         self._answer: PartialAnswer | None = None
+        self._block: Any = None  # the index of the tool call
 
     def __call__(self, event: str, data: dict[str, Any]) -> TurnEvent:
         made = _typed(event, data)
         if event == PROVIDER_REQUEST:
-            self._answer = None  # the next model call answers anew
-        elif isinstance(made, TextDelta):
-            if self._answer is None:
-                from amplifier.answers import PartialAnswer  # noqa: PLC0415 — only typed answers need it
+            self._answer = self._block = None  # the next model call answers anew
+        elif event == CONTENT_BLOCK_START and _as_dict(data.get("metadata")).get("is_answer") is True:
+            self._answer, self._block = None, data.get("block_index")
+        elif event == CONTENT_BLOCK_DELTA:
+            is_text = isinstance(made, TextDelta)
+            if is_text if self._block is None else data.get("block_index") == self._block:
+                return self._read(made, str(data.get("delta") or ""))
+        return made
 
-                self._answer = PartialAnswer(self._format)
-            if self._answer.add(made.text):
-                return ResultDelta(name=event, data=data, text=made.text, value=self._answer.value)
+    def _read(self, made: TurnEvent, text: str) -> TurnEvent:
+        if self._answer is None:
+            from amplifier.answers import PartialAnswer  # noqa: PLC0415 — only typed answers need it
+
+            self._answer = PartialAnswer(self._format)
+        if self._answer.add(text):
+            return ResultDelta(name=made.name, data=made.data, text=text, value=self._answer.value)
         return made
 
 

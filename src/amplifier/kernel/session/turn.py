@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,14 @@ import anyio
 
 from amplifier._json import redact_secrets, redact_text
 from amplifier.contracts._containment import contained_failure, is_cancellation_type, text_of
-from amplifier.errors import ContractError, ExecutionCancelled, ExecutionTimeout, ResultError, SessionStateError
+from amplifier.errors import (
+    BudgetError,
+    ContractError,
+    ExecutionCancelled,
+    ExecutionTimeout,
+    ResultError,
+    SessionStateError,
+)
 from amplifier.events import (
     CANCEL_COMPLETED,
     CANCEL_REQUESTED,
@@ -33,14 +41,22 @@ from ..runtime.running_call import RunningCall
 from ..runtime.sections import run_section
 from .lifecycle import Lifecycle
 
-if TYPE_CHECKING:  # a package that only typed answers need
+if TYPE_CHECKING:  # packages that only typed answers and budgets need
     from amplifier.answers import AnswerFormat
+    from amplifier.budget import SessionMeter
+
+metered_turn: ContextVar[SessionMeter | None] = ContextVar("amplifier_metered_turn", default=None)
+"""Of the turn with a budget that the running code is part of. A session that is opened there uses the same budget."""
 
 logger: logging.Logger = logging.getLogger("amplifier.session")
 
 
 class TurnRunner:
-    """Runs the turns of one session, one at a time."""
+    """Runs the turns of one session, one at a time.
+
+    Attributes:
+        meter: Counts the calls of the session; None without a budget.
+    """
 
     __slots__ = (
         "_announcing",
@@ -52,6 +68,7 @@ class TurnRunner:
         "_scope",
         "_started",
         "_status",
+        "meter",
     )
 
     def __init__(
@@ -66,6 +83,7 @@ class TurnRunner:
         self._scope: anyio.CancelScope | None = None
         self._over: anyio.Event | None = None
         self._is_closing = False
+        self.meter: SessionMeter | None = None
 
     def running_call(self) -> RunningCall:
         """The turn that is running."""
@@ -111,6 +129,7 @@ class TurnRunner:
         Raises:
             ExecutionCancelled: The token asked for an immediate stop, or the session was closed meanwhile.
             ExecutionTimeout: The turn's own deadline passed.
+            BudgetError: A call did not fit into the session's budget, or it cannot be enforced.
             ContractError: The orchestrator returned no text.
             BaseException: Whatever the orchestrator raised, unchanged.
         """
@@ -120,8 +139,31 @@ class TurnRunner:
             self._require_typed_answers(execute)
         if token.is_immediate:
             raise self._cancelled("it was stopped before it began; call cancellation.reset() to run again")
+        until = math.inf if seconds is None else loop_clock()() + seconds
+        if self.meter is None:
+            return await self._run(execute, prompt, seconds, until, answer_format)
+        self.meter.meter_all(self._coordinator.mount_points)
+        until = min(until, await self.meter.begin_turn())
+        outer = metered_turn.set(self.meter)
+        try:
+            return await self._run(execute, prompt, seconds, until, answer_format)
+        finally:
+            metered_turn.reset(outer)
+            self.meter.end_turn()
+
+    async def _run(
+        self,
+        execute: Any,
+        prompt: str | None,
+        seconds: float | None,
+        until: float,
+        answer_format: AnswerFormat[Any] | None,
+    ) -> Any:
+        token = self._coordinator.cancellation
         self._begin(is_new=prompt is not None)
-        scope = self._scope = cancel_scope(math.inf if seconds is None else loop_clock()() + seconds)
+        scope = self._scope = cancel_scope(until)
+        if self.meter is not None:
+            self.meter.run_turn(scope.cancel)
         answer: Any = None
         try:
             with scope:
@@ -130,6 +172,7 @@ class TurnRunner:
                 answer = await self._call(execute, prompt, answer_format)
         except BaseException as exc:
             await self._ended_badly(exc)
+            self._raise_refusal(exc)
             raise
         finally:
             token.unbind()
@@ -227,11 +270,21 @@ class TurnRunner:
 
     # ── after ──
 
+    def _raise_refusal(self, exc: BaseException | None) -> None:
+        """Raise the error of the budget, whatever the loop made of it: an application must be able to tell it from an answer."""
+        refusal = None if self.meter is None else self.meter.refusal
+        if refusal is None or isinstance(exc, BudgetError) or (exc is not None and is_cancellation_type(exc)):
+            return
+        self._note_error(refusal)
+        raise refusal from exc
+
     async def _ended(self, scope: anyio.CancelScope, answer: Any, seconds: float | None) -> str:
         """The orchestrator came back, or our own scope cut it off."""
         token = self._coordinator.cancellation
         # As things are now: whoever hears of the cancellation below may reset the token.
         stopped = token.is_immediate
+        if not stopped:
+            self._raise_refusal(None)
         # By the clock: asyncio notices a deadline only at an await, and both backends must report the same.
         overran = loop_clock()() >= scope.deadline
         if token.is_cancelled or scope.cancel_called or overran:
@@ -239,6 +292,8 @@ class TurnRunner:
             await self._announce_cancelled(None)
         if not stopped and self._is_closing and scope.cancel_called:
             raise self._cancelled("its session was closed")
+        if not stopped and overran and self.meter is not None and self.meter.until <= scope.deadline:
+            raise await self.meter.out_of_time()
         if not stopped and overran:
             raise ExecutionTimeout(
                 f"the turn of session {self._coordinator.session_id!r} did not end within {seconds:g} s",

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 
 from amplifier.contracts import Hooks, Provider
-from amplifier.errors import ContractError, LLMError, LLMTimeoutError, ProviderUnavailableError
+from amplifier.errors import BudgetError, ContractError, LLMError, LLMTimeoutError, ProviderUnavailableError
 from amplifier.events import (
     CONTENT_BLOCK_DELTA,
     CONTENT_BLOCK_END,
@@ -48,13 +48,24 @@ def choose_provider(providers: Mapping[str, Provider], wanted: str | None) -> tu
 
 
 class ProviderCaller:
-    """Calls one provider on behalf of a turn."""
+    """Calls one provider on behalf of a turn.
 
-    def __init__(self, name: str, provider: Provider, hooks: Hooks, options: TurnOptions) -> None:
+    Args:
+        name: The provider's.
+        provider: The provider.
+        hooks: For events.
+        options: Those of the turn.
+        answer_tool: The tool that the model gives a typed answer with.
+    """
+
+    def __init__(
+        self, name: str, provider: Provider, hooks: Hooks, options: TurnOptions, answer_tool: str | None = None
+    ) -> None:
         self.name = name
         self.provider = provider
         self._hooks = hooks
         self._options = options
+        self._answer_tool = answer_tool
         self._who = f"provider {name!r}"
 
     async def ask(self, request: ChatRequest) -> ChatResponse:
@@ -86,6 +97,8 @@ class ProviderCaller:
                     },
                 )
                 await anyio.sleep(delay)
+            except BudgetError:  # the provider was not called
+                raise
             except Exception as exc:
                 await self._emit_error(exc)
                 raise
@@ -177,7 +190,10 @@ class ProviderCaller:
     async def _pass_on(self, chunk: StreamChunk) -> None:
         emit = self._hooks.emit
         if chunk.kind == "block_start":
-            await emit(CONTENT_BLOCK_START, {"block_index": chunk.index, "block_type": chunk.block_type})
+            start: dict[str, Any] = {"block_index": chunk.index, "block_type": chunk.block_type}
+            if chunk.tool_name is not None:
+                start["metadata"] = {"tool_name": chunk.tool_name, "is_answer": chunk.tool_name == self._answer_tool}
+            await emit(CONTENT_BLOCK_START, start)
         elif chunk.kind == "block_delta":
             details = {"block_index": chunk.index, "block_type": chunk.block_type, "delta": chunk.text}
             await emit(CONTENT_BLOCK_DELTA, details)

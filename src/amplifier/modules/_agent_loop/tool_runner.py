@@ -16,7 +16,7 @@ import attrs
 
 from amplifier._json import redact_text
 from amplifier.contracts import Coordinator, Hooks, Step, Tool, ordered_steps
-from amplifier.errors import ContractError
+from amplifier.errors import BudgetError, ContractError
 from amplifier.events import TOOL_ERROR, TOOL_POST, TOOL_PRE
 from amplifier.models import HookResult, ToolCall, ToolResult
 
@@ -263,6 +263,8 @@ class ToolRunner:
             result = await call_within(seconds, f"tool {name!r}", self._run_tool, name, given)
         except Overran:
             return refusal(f"the tool did not return within {seconds:g} s and was cancelled", "Timeout"), True
+        except BudgetError as exc:  # the tool was not called
+            return refusal(text_of(exc), type(exc).__name__), True
         except Exception as exc:  # noqa: BLE001 — a tool is third-party code; its failure is an answer for the model
             logger.warning("tool %r (%s) failed with %s", name, _class_of(tool), _written_out(exc))
             return refusal(text_of(exc), type(exc).__name__), True
@@ -289,6 +291,7 @@ class ToolRunner:
 
 
 def _class_of(tool: Any) -> str:
+    tool = getattr(tool, "__wrapped__", tool)  # which a budget meters
     return f"{type(tool).__module__}.{type(tool).__qualname__}"
 
 

@@ -176,7 +176,8 @@ class Turn:
 
     def _caller(self) -> ProviderCaller:
         name, provider = choose_provider(self._providers, self._options.default_provider)
-        return ProviderCaller(name, provider, self._hooks, self._options)
+        tool = None if self._answer is None else self._answer.tool
+        return ProviderCaller(name, provider, self._hooks, self._options, None if tool is None else tool.name)
 
     async def _iterate(self, caller: ProviderCaller) -> None:
         """Ask the model and run its tools until it answers without tool calls."""

@@ -181,8 +181,8 @@ def _cut_value(value: Any, most: int, depth: int = 0) -> Any:
     if depth > 50:
         return value
     if isinstance(value, dict):
-        if depth and value.get("type") == "image":  # a picture in a result is of no use in part
-            return value if count_tokens(value, 1) <= max(most, _LEAST_TEXT) else _note_of_block(value, "image")
+        if depth and (kind := value.get("type")) in ("image", "audio"):  # in a result it is of no use in part
+            return value if count_tokens(value, 1) <= max(most, _LEAST_TEXT) else _note_of_block(value, kind)
         return {
             key: inner if depth == 0 and key in _WHOLE_KEYS else _cut_value(inner, most, depth + 1)
             for key, inner in value.items()

@@ -1,7 +1,7 @@
 """Estimates how many tokens a message takes: the bytes of its JSON text, divided.
 
 Bytes of UTF-8 rather than characters: for English they are the same, and for Cyrillic, Chinese or emoji a byte count
-is much nearer to what tokenizers do. A picture counts as a picture, not as the base64 it is written in. Nothing here runs code of third-party classes or recurses.
+is much nearer to what tokenizers do. A picture counts as a picture, and audio as much as one, not as the base64 it is written in. Nothing here runs code of third-party classes or recurses.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import orjson
 
 _NOT_JSON = 32  # bytes that count for a value without a JSON form
 _PICTURE_TOKENS = 1600  # what the large providers charge at most for one picture that they scale down
+
+
+_MEDIA = ("image", "audio")
 
 
 def count_tokens(message: Any, chars_per_token: float) -> int:
@@ -27,20 +30,20 @@ def count_tokens(message: Any, chars_per_token: float) -> int:
 
 
 def _without_pictures(blocks: list[Any]) -> tuple[list[Any], int]:
-    """The blocks without pictures, and how many there were; looks into the parts of tool results, too."""
+    """The blocks without pictures and audio, and how many there were; looks into the parts of tool results, too."""
     rest: list[Any] = []
     pictures = 0
     for block in blocks:
         if not isinstance(block, dict):
             rest.append(block)
             continue
-        if block.get("type") == "image":
+        if block.get("type") in _MEDIA:
             pictures += 1
             continue
         for key in ("content", "output"):
             parts = block.get(key)
             if block.get("type") == "tool_result" and isinstance(parts, list):
-                others = [part for part in parts if not (isinstance(part, dict) and part.get("type") == "image")]
+                others = [part for part in parts if not (isinstance(part, dict) and part.get("type") in _MEDIA)]
                 pictures += len(parts) - len(others)
                 block = {**block, key: others}  # noqa: PLW2901 — a copy without pictures takes its place
         rest.append(block)

@@ -183,9 +183,18 @@ def _is_block(item: Any) -> bool:
 
 def _part(item: Any) -> ResultPart:
     block: Any = from_dict(ContentBlockUnion, item) if isinstance(item, dict) else item
+    if isinstance(block, UnknownBlock) and block.type == "audio":
+        return TextBlock(text=_note_of_audio(block.extra.get("source")))
     if isinstance(block, TextBlock | ImageBlock | UnknownBlock):
         return block
     return TextBlock(text=as_text(item))
+
+
+def _note_of_audio(source: Any) -> str:
+    """What a model gets instead of audio in a tool's result, which the services of these providers do not accept there."""
+    media_type, data = (source.get(key) for key in ("media_type", "data")) if isinstance(source, dict) else (None, None)
+    size = f", {len(data) * 3 // 4} bytes" if isinstance(data, str) else ""
+    return f"[audio left out: {str(media_type)[:80] if media_type else 'of unknown type'}{size}; only text and images can be sent]"
 
 
 def _listed_calls(message: Message, blocks: list[ContentBlockUnion]) -> list[ContentBlockUnion]:

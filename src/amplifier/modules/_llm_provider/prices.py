@@ -36,6 +36,12 @@ class Prices:
             return
         self.cost("gpt-4o", TokenCounts(input_tokens=1, output_tokens=1))
 
+    def most(self, model: str, input_tokens: int, output_tokens: int) -> Decimal | None:
+        """The most that so many tokens may cost in US dollars; None if unknown. Writing input into a cache may cost extra."""
+        written = TokenCounts(input_tokens=input_tokens, output_tokens=output_tokens, cache_write_tokens=input_tokens)
+        plain = self.cost(model, TokenCounts(input_tokens=input_tokens, output_tokens=output_tokens))
+        return None if plain is None else max(plain, self.cost(model, written) or plain)
+
     def cost(self, model: str, token_counts: TokenCounts) -> Decimal | None:
         """The price in US dollars; None if unknown. Never raises."""
         if self._library is None or not model:

@@ -55,12 +55,12 @@ class ContentBlocks:
         """The blocks that are complete, in the order they began."""
         return [block for block in self._finished if block is not None]
 
-    def start(self, key: Hashable, block_type: str) -> StreamChunk:
-        """Begin a block."""
+    def start(self, key: Hashable, block_type: str, tool_name: str | None = None) -> StreamChunk:
+        """Begin a block; one of a tool call with the name of the tool."""
         index = len(self._finished)
         self._finished.append(None)
         self._open[key] = _OpenBlock(index, block_type)
-        return StreamChunk(kind="block_start", index=index, block_type=block_type)
+        return StreamChunk(kind="block_start", index=index, block_type=block_type, tool_name=tool_name or None)
 
     def add(self, key: Hashable, text: str) -> list[StreamChunk]:
         """Add text to a block; half of a surrogate pair waits for the other half."""

@@ -8,6 +8,7 @@ import random
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from decimal import Decimal
 from typing import Any, final
 
 import anyio
@@ -103,6 +104,18 @@ class SdkProvider:
         except (LLMError, LookupError, TypeError, AttributeError, ValueError) as exc:
             logger.warning("%s: the list of models could not be read (%s); using the known models", self.name, exc)
             return self._catalogue.known()
+
+    def output_limit(self, request: ChatRequest, **kwargs: Any) -> int | None:
+        """The most output tokens of a call with these arguments, for budgets."""
+        known = self._catalogue.look_up(kwargs.get("model") or request.model or self._options.default_model)
+        return resolve_call_options(self._options, request, kwargs, known.max_output_tokens).max_tokens
+
+    def estimate_cost(
+        self, request: ChatRequest, *, input_tokens: int, output_tokens: int, **kwargs: Any
+    ) -> Decimal | None:
+        """The most that a call with so many tokens may cost in US dollars; None if the price is not known."""
+        model = kwargs.get("model") or request.model or self._options.default_model
+        return self._prices.most(model, input_tokens, output_tokens)
 
     async def complete(self, request: ChatRequest, **kwargs: Any) -> ChatResponse:
         """Send a request and wait for the whole response.

@@ -9,6 +9,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
+from decimal import Decimal
 from typing import Any, ClassVar
 
 import anyio
@@ -108,6 +109,10 @@ class LocalAnswerProvider(ABC):
             )
         ]
 
+    def estimate_cost(self, request: ChatRequest, **kwargs: Any) -> Decimal | None:
+        """Answers that are made in this process cost nothing."""
+        return Decimal(0)
+
     async def complete(self, request: ChatRequest, **kwargs: Any) -> ChatResponse:
         """Collect the stream.
 
@@ -193,7 +198,8 @@ class LocalAnswerProvider(ABC):
 
 def _chunks_of(answer: Answer) -> Iterator[StreamChunk]:
     for index, block in enumerate(answer.response.content):
-        yield StreamChunk(kind="block_start", index=index, block_type=block.type)
+        tool = block.name if isinstance(block, ToolCallBlock) else None
+        yield StreamChunk(kind="block_start", index=index, block_type=block.type, tool_name=tool)
         for piece in answer.pieces.get(index) or pieces_of(_text_of(block)):
             yield StreamChunk(kind="block_delta", index=index, block_type=block.type, text=piece)
         yield StreamChunk(kind="block_end", index=index, block_type=block.type, block=block)

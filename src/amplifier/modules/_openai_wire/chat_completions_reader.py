@@ -127,7 +127,7 @@ class ChatCompletionsReader(ResponseReader):
             number = len(self._calls)
             known = self._calls[number] = _Call(call_id, name or "")
             self._by_index[index] = number
-            chunks.append(self.blocks.start(("call", number), "tool_call"))
+            chunks.append(self.blocks.start(("call", number), "tool_call", name))
         known.id = known.id or call_id
         known.name = known.name or name or ""
         arguments = function.get("arguments")

@@ -83,7 +83,8 @@ class ResponsesApiReader(ResponseReader):
     def _start(self, index: int, item: dict[str, Any]) -> list[StreamChunk]:
         if item["type"] == "message":  # its parts are the blocks
             return []
-        return [self.blocks.start(index, _OUR_TYPE.get(item["type"], item["type"]))]
+        tool = item.get("name") if item["type"] == "function_call" else None
+        return [self.blocks.start(index, _OUR_TYPE.get(item["type"], item["type"]), tool)]
 
     def _add_text(self, key: tuple[int, int], text: str) -> list[StreamChunk]:
         chunks = [] if key in self.blocks else [self.blocks.start(key, "text")]

@@ -33,7 +33,7 @@ class LineSplitter:
         Raises:
             LineTooLong: A line is too long.
         """
-        first, *others = chunk.split(b"\n")
+        first, *others = chunk.split(b"\n") if b"\n" in chunk else (chunk,)  # splitting copies
         self._pieces.append(first)
         self._size += len(first)
         if self._size > self._max_bytes:

@@ -163,11 +163,11 @@ class PersistentContext:
             SessionStateError: The context is closed; nothing was stored.
         """
         require_role(message)
-        line, kept = encode_message(message)
+        text, kept = encode_message(message)
         if self._left_open and message["role"] != "tool" and not is_aside(message):
             await self._close_left_open()
         await self._change(
-            lambda: self._log.append([line]),
+            lambda: self._log.append([text]),
             lambda: self._conversation.append(kept),
         )
 
@@ -240,7 +240,7 @@ class PersistentContext:
         def on_disk() -> None:
             encoded = [encode_message(message) for message in messages]
             made.append(self._conversation_of(kept for _, kept in encoded))
-            self._log.replace([line for line, _ in encoded])
+            self._log.replace([text for text, _ in encoded])
 
         def in_memory() -> None:
             self._conversation.adopt(made[0])

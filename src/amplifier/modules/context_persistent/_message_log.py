@@ -28,7 +28,7 @@ from typing import Any
 from amplifier.errors import AmplifierError
 
 from ._errors import LogDamagedError, LogLockedError, UnsafeFolderError
-from ._log_records import CONVERSATION, LogKind, encode_header, scan
+from ._log_records import CONVERSATION, Chain, LogKind, new_file, scan
 
 try:
     import fcntl
@@ -63,6 +63,7 @@ class MessageLog:
         self._file: int | None = None
         self._size = 0
         self._has_rest = False
+        self._chain = Chain(is_linked=False)
         self.path = folder / kind.file
         self.generation = 0
 
@@ -124,7 +125,7 @@ class MessageLog:
             self.replace(())
             return []
         found = scan(data, self.path, self._session_id, self._kind)
-        self._size, self.generation = found.size, found.generation
+        self._size, self.generation, self._chain = found.size, found.generation, found.chain
         if found.torn:
             logger.warning(
                 "%s: the last %d bytes are of a %s that was never stored completely; cut off",
@@ -136,11 +137,11 @@ class MessageLog:
             self._cut_rest(self._file)
         return found.records
 
-    def append(self, lines: Sequence[bytes], *, sync: bool = True) -> None:
+    def append(self, texts: Sequence[bytes], *, sync: bool = True) -> None:
         """Put records at the end; on return they are on disk, and after an error they are not in the file.
 
         Args:
-            lines: The records.
+            texts: The records as JSON.
             sync: Whether a loss of power must not undo it; the end of the process never does.
 
         Raises:
@@ -150,7 +151,7 @@ class MessageLog:
         file = self._require_open()
         self._cut_rest(file)
         self._refuse_changed(file)
-        data = b"".join(lines)
+        data, chain = self._chain.add(texts)
         try:
             _write_all(file, data)
             if sync:
@@ -161,9 +162,10 @@ class MessageLog:
                 self._cut_rest(file)
             raise
         self._size += len(data)
+        self._chain = chain
 
-    def replace(self, lines: Sequence[bytes]) -> None:
-        """Put records in the place of everything: all of them or, after an error, none.
+    def replace(self, texts: Sequence[bytes]) -> None:
+        """Put records, as JSON, in the place of everything: all of them or, after an error, none.
 
         Raises:
             OSError: The system refuses. If `generation` has changed all the same, the new records are in place and only
@@ -171,7 +173,7 @@ class MessageLog:
         """
         if self._folder is None:
             self._require_open()
-        data = b"".join([encode_header(self._session_id, self.generation + 1, self._kind), *lines])
+        data, chain = new_file(self._session_id, self.generation + 1, texts, self._kind)
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         new = os.open(self._new, flags, 0o600, dir_fd=self._folder)
         try:
@@ -184,7 +186,7 @@ class MessageLog:
                 os.unlink(self._new, dir_fd=self._folder)
             raise
         old, self._file = self._file, new
-        self._size, self._has_rest = len(data), False
+        self._size, self._has_rest, self._chain = len(data), False, chain
         self.generation += 1
         if old is not None:
             os.close(old)

@@ -163,8 +163,8 @@ class StepJournal:
             **attrs.asdict(place),
             **fields,
         }
-        line = encode_message(record)[0]
-        await self._change(lambda: self._log.append([line], sync=sync), lost)
+        text = encode_message(record)[0]
+        await self._change(lambda: self._log.append([text], sync=sync), lost)
 
     async def _change(self, change: Callable[[], None], lost: str) -> None:
         try:

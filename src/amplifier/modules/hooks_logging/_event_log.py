@@ -16,6 +16,7 @@ from .._tool_base import Stop, ToolFailure, Workers
 from ._log_file import EventFile
 from ._log_record import broken_line, level_of, write_line
 from ._options import LEVELS, MODULE, LogOptions, read_log_options
+from ._rotation import Rotation
 
 logger = logging.getLogger("amplifier.modules.hooks-logging")
 
@@ -52,7 +53,9 @@ class EventLog:
     def __init__(self, options: LogOptions, hooks: Hooks) -> None:
         self._options = options
         self._hooks = hooks
-        self._file = EventFile(options.path)
+        rotation = None if options.max_bytes is None else Rotation(options.path, options.max_bytes, options.keep)
+        self._file = EventFile(options.path, rotation)
+        self._has_reported_rotation = False
         self._lowest = LEVELS.index(options.level)
         self._registered: dict[str, Callable[[], None]] = {}
         self._written = 0
@@ -86,6 +89,10 @@ class EventLog:
             self._written += 1
         except OSError as error:
             self._note_loss(error)
+        if self._file.rotation_error is not None and not self._has_reported_rotation:
+            self._has_reported_rotation = True
+            failure = self._file.rotation_error
+            logger.warning("%s cannot be rotated: %s; it grows beyond max_bytes", self._options.path, failure)
         return HookResult()
 
     def _note_loss(self, error: OSError) -> None:

@@ -12,6 +12,8 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+from ._rotation import Rotation
+
 _BEGINNING = b'{"ts":"'
 """The beginning of every line of this module; an incomplete line that begins differently has another writer."""
 _LONGEST_TAIL = 1 << 20
@@ -22,10 +24,16 @@ class EventFile:
 
     Args:
         path: The file; it and its directories are created if missing.
+        rotation: Renames the file when it is full.
+
+    Attributes:
+        rotation_error: Why the file was not rotated the last time it was full.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, rotation: Rotation | None = None) -> None:
         self.path = path
+        self.rotation_error: OSError | None = None
+        self._rotation = rotation
         self._file: int | None = None
         self._needs_newline = False
 
@@ -41,17 +49,31 @@ class EventFile:
             OSError: The file cannot be opened, or is not a regular file.
         """
         _make_folders(self.path.parent)
+        if self._rotation is not None:
+            self._rotation.open()
+        try:
+            file = self._open_file()
+            try:
+                self._repair(file)
+            except BaseException:
+                os.close(file)
+                raise
+        except BaseException:
+            self.close()
+            raise
+        self._file = file
+
+    def _open_file(self) -> int:
         # A symbolic link must not redirect the events, and a FIFO without a reader must not block.
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         file = os.open(self.path, flags, 0o600)
         try:
             if not stat.S_ISREG(os.fstat(file).st_mode):
                 raise OSError(errno.EINVAL, "not a regular file", str(self.path))
-            self._repair(file)
         except BaseException:
             os.close(file)
             raise
-        self._file = file
+        return file
 
     def _repair(self, file: int) -> None:
         """Remove an incomplete line of this module; after any other incomplete line begin a new one."""
@@ -75,12 +97,59 @@ class EventFile:
         """
         if self._file is None:
             raise OSError(errno.EBADF, "not open", str(self.path))
+        if self._rotation is None:
+            self._write(self._file, line)
+            return
+        if self._is_full(self._rotation, self._file, line) and self._append_to_new_file(self._rotation, line):
+            return
+        with self._rotation.shared():
+            self._write(self._newest_file(self._file), line)
+
+    def _append_to_new_file(self, rotation: Rotation, line: bytes) -> bool:
+        """Rotate, unless another writer has, and write; False if another writer is busy."""
+        with rotation.alone() as is_alone:
+            if not is_alone:
+                return False
+            file = self._newest_file(self._file)
+            if self._is_full(rotation, file, line):
+                try:
+                    rotation.rotate()
+                    self.rotation_error = None
+                except OSError as error:
+                    self.rotation_error = error
+                file = self._newest_file(file)
+            self._write(file, line)
+        return True
+
+    def _is_full(self, rotation: Rotation, file: int, line: bytes) -> bool:
+        size = os.fstat(file).st_size
+        return size > 0 and size + len(line) > rotation.max_bytes
+
+    def _newest_file(self, file: int | None) -> int:
+        """The file that has the log's name now: the open one, or the one that a rotation has put there."""
+        if file is not None:
+            ours = os.fstat(file)
+            try:
+                newest = os.lstat(self.path)
+                if (newest.st_dev, newest.st_ino) == (ours.st_dev, ours.st_ino):
+                    return file
+            except FileNotFoundError:
+                pass
+        new = self._open_file()
+        size = os.fstat(new).st_size
+        self._needs_newline = size > 0 and os.pread(new, 1, size - 1) != b"\n"
+        if file is not None:
+            os.close(file)
+        self._file = new
+        return new
+
+    def _write(self, file: int, line: bytes) -> None:
         data = b"\n" + line if self._needs_newline else line
-        written = os.write(self._file, data)
+        written = os.write(file, data)
         if written == len(data):
             self._needs_newline = False
             return
-        self._take_back(self._file, written)
+        self._take_back(file, written)
         raise OSError(errno.ENOSPC, "only part of a line could be written", str(self.path))
 
     def _take_back(self, file: int, written: int) -> None:
@@ -96,6 +165,8 @@ class EventFile:
         file, self._file = self._file, None
         if file is not None:
             os.close(file)
+        if self._rotation is not None:
+            self._rotation.close()
 
 
 def _make_folders(folder: Path) -> None:

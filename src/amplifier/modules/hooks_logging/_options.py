@@ -19,6 +19,7 @@ from .._shared.configuration import (
     file_name,
     flag,
     option,
+    optional,
     read_options,
     texts,
     whole_number,
@@ -68,6 +69,8 @@ class LogOptions:
         strip_raw: Whether to omit the payload's ``raw``.
         max_field_chars: The longest text within a line.
         max_line_bytes: The longest line.
+        max_bytes: The size at which the file is renamed and a new one begun; None for no limit.
+        keep: How many renamed files there are at most.
     """
 
     path: Path = option(_TEMPLATE, aliases=("session_log_template",))
@@ -80,6 +83,8 @@ class LogOptions:
     strip_raw: bool = option(flag, default=False)
     max_field_chars: int = option(whole_number(64), default=32_768)
     max_line_bytes: int = option(whole_number(1024), default=131_072)
+    max_bytes: int | None = option(optional(whole_number(1024), null="for no limit"), default=None)
+    keep: int = option(whole_number(1), default=5)
 
     def wants(self, event: str) -> bool:
         """Whether events of that name are written."""

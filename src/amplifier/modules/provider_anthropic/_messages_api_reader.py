@@ -83,7 +83,8 @@ class MessagesApiReader(ResponseReader):
     def _start(self, index: int, block: dict[str, Any]) -> list[StreamChunk]:
         self._starts[index] = {**block}
         kind = block["type"]
-        chunks = [self.blocks.start(index, _OUR_TYPE.get(kind, kind))]
+        tool = block.get("name") if kind == "tool_use" else None
+        chunks = [self.blocks.start(index, _OUR_TYPE.get(kind, kind), tool)]
         begun = block.get("thinking" if kind == "thinking" else "text")
         if isinstance(begun, str) and begun:
             chunks += self.blocks.add(index, begun)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from decimal import Decimal
 from typing import Any
 
 import anyio
@@ -92,6 +93,10 @@ class LocalProvider:
                 capabilities=list(_CAPABILITIES),
             )
         ]
+
+    def estimate_cost(self, request: ChatRequest, **kwargs: Any) -> Decimal | None:
+        """A model on this machine costs nothing."""
+        return Decimal(0)
 
     async def complete(self, request: ChatRequest, **kwargs: Any) -> ChatResponse:
         """Collect the stream.

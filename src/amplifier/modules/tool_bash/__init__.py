@@ -1,7 +1,6 @@
 """tool-bash: run a command in a shell, and have nothing of it left when the call is over.
 
-`_tool` is the tool, `_command` runs one command in a worker thread, `_started_shell` starts it below the program `_supervisor`, `_output_reader` reads its output,
-`_process_tree` finds and ends every process a command started, `_capture` keeps a bounded part of its output, `_environment` makes the environment of a command.
+`_tool` is the tool, `_command` runs one command in a worker thread, `_output_reader` reads its output, `_capture` keeps a bounded part of its output, `_environment` makes the environment of a command.
 `_confinement` decides how a command is confined, `_places` to which files, `_bubblewrap` how bubblewrap is called; `_hidden_environment` protects this process.
 """
 

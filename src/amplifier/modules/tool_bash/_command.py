@@ -16,11 +16,11 @@ from typing import Any
 
 import attrs
 
+from .._shared.process_tree import ProcessTree
+from .._shared.started_process import StartedProcess, start
 from .._tool_base import Stop, ToolFailure
 from ._capture import Capture
 from ._output_reader import OutputReader
-from ._process_tree import ProcessTree
-from ._started_shell import StartedShell, start
 
 logger = logging.getLogger("amplifier.modules.tools")
 
@@ -136,7 +136,7 @@ class Command:
             left_running=left if in_time else 0,
         )
 
-    def _started(self) -> StartedShell:
+    def _started(self) -> StartedProcess:
         try:
             return start(
                 self._arguments,
@@ -165,7 +165,7 @@ class Command:
             reader.read_until(_LAST_OUTPUT, lambda: reader.is_at_end, obey_stop=False)
         return found
 
-    def _kill(self, tree: ProcessTree, shell: StartedShell) -> None:
+    def _kill(self, tree: ProcessTree, shell: StartedProcess) -> None:
         """Kill what is left, and wait until it is gone."""
         give_up = time.monotonic() + _KILLING
         while left := tree.send(signal.SIGKILL):

@@ -1,7 +1,7 @@
 """What a command may do: which files it sees and changes, whether it reaches the network, how much it may use.
 
 `choose_sandbox` decides once per mount how that is enforced; `Sandbox.confine` prepares one command. `_bubblewrap` and
-`_supervisor` enforce it.
+`_shared.supervisor` enforce it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import attrs
 
 from amplifier.errors import ModuleLoadError
 
+from .._shared.started_process import can_supervise
+from .._shared.supervisor import MINIMUM_ABI, landlock_abi
 from ._bubblewrap import bubblewrap_arguments, bubblewrap_problem
 from ._options import BashOptions
 from ._places import extra_writable, find_places, link_home, visible_roots
-from ._started_shell import can_supervise
-from ._supervisor import MINIMUM_ABI, landlock_abi
 
 SandboxKind: TypeAlias = Literal["bwrap", "landlock", "off"]
 

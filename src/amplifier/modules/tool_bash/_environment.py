@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
-from ._process_tree import MARK, chained
+from .._shared.process_tree import MARK, chained
 
 PASSED_ON = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "TZ", "TERM", "LANG", "LANGUAGE"),

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from ._supervisor import PR_GET_DUMPABLE, PR_SET_DUMPABLE, prctl
+from .._shared.supervisor import PR_GET_DUMPABLE, PR_SET_DUMPABLE, prctl
 
 _lock = threading.Lock()
 _users = 0

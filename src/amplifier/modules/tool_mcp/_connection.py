@@ -29,6 +29,7 @@ from .._tool_base import ToolFailure, shown
 from ._options import ServerOptions
 from ._requests_from_server import RequestsFromServer
 from ._server_offer import Offer, read_offer
+from ._tool_list_filter import without_invalid_tools
 
 logger = logging.getLogger("amplifier.modules.tool-mcp")
 
@@ -40,6 +41,8 @@ _CLOSING = 3.0
 """Seconds for leaving a connection in order; what is not finished then is cancelled."""
 _SETTLING = 5.0
 """Seconds that a call waits to learn how the process of its server ended."""
+_RETRYING = 4.0
+"""Seconds that the beginning of a turn waits for a server that is tried again."""
 _TERMINATED = "Session terminated"
 """What the SDK's transport answers when an HTTP server does not know the session any more."""
 
@@ -117,6 +120,7 @@ class Connection:
         self._closing = anyio.Event()
         self._failures = 0
         self._not_before = -math.inf
+        self._reported = ""
 
     def __repr__(self) -> str:
         return f"<Connection to {self.options.name!r}: {self.state}>"
@@ -176,8 +180,8 @@ class Connection:
                     self.failure = None
                     attempt.client = client
                     attempt.settled.set()
-                    if before is not None:
-                        await self._announce_restart(before)
+                    if self.listeners:  # at the mount no hook listens yet: see on_session_ready
+                        await self._announce_opening(before)
                     async with anyio.create_task_group() as group:
                         group.start_soon(self._follow_changes, client)
                         await attempt.lost.wait()
@@ -200,8 +204,8 @@ class Connection:
 
     def _new_client(self, transport: Transport) -> Client:
         options, requests = self.options, self._requests
-        return Client(
-            transport.open(),
+        client = Client(
+            without_invalid_tools(transport.open(), options, lambda: client.protocol_version),
             mode=options.protocol,
             client_info=CLIENT,
             message_handler=self._take_message,
@@ -209,6 +213,7 @@ class Connection:
             sampling_callback=None if options.sampling == "deny" else requests.sample,
             elicitation_callback=requests.elicit if options.elicitation else None,
         )
+        return client
 
     async def _take_message(self, message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):
@@ -304,6 +309,20 @@ class Connection:
         attempt = self._begin()
         await attempt.settled.wait()
 
+    async def retry(self) -> None:
+        """Try again to open a server that could not be opened yet, unless it is too early; waits a few seconds at most.
+
+        An opening that takes longer goes on by itself. A failure is kept in `failure`.
+        """
+        if self.offer is None and self.failure is not None and self._attempt is None and not self._closing.is_set():
+            if self._not_before > anyio.current_time():
+                return
+            logger.info("server %r could not be opened before: another attempt", self.options.name)
+            self._begin()
+        if self.offer is None and self._attempt is not None:
+            with anyio.move_on_after(_RETRYING):
+                await self._attempt.settled.wait()
+
     async def _opened(self) -> _Attempt:
         """The open connection.
 
@@ -380,13 +399,15 @@ class Connection:
         return shown(self.options.without_secrets(" ".join(message.split())), 500)
 
     async def _report(self, failure: ToolFailure) -> None:
-        logger.warning("%s", failure)
-        if self.offer is not None:  # at the mount no hook listens yet: see on_session_ready
+        is_known = self.offer is None and str(failure) == self._reported  # at every turn, until it can be opened
+        self._reported = str(failure)
+        logger.log(logging.DEBUG if is_known else logging.WARNING, "%s", failure)
+        if self.listeners and not is_known:  # at the mount no hook listens yet: see on_session_ready
             await self._coordinator.hooks.emit(
                 "mcp:server_failed", {"server": self.options.name, "error": str(failure), "error_type": failure.kind}
             )
 
-    async def _announce_restart(self, before: Offer) -> None:
+    async def _announce_opening(self, before: Offer | None) -> None:
         await self._coordinator.hooks.emit(
             "mcp:server_connected",
             {"server": self.options.name, "seconds": round(self.seconds, 3), "starts": self.starts},
@@ -394,11 +415,12 @@ class Connection:
         if before != self.offer:
             await self._announce_change(before)
 
-    async def _announce_change(self, before: Offer) -> None:
+    async def _announce_change(self, before: Offer | None) -> None:
         for listener in list(self.listeners):
             await listener(self)
         assert self.offer is not None
-        old, new = ({tool.name for tool in offer.tools} for offer in (before, self.offer))
+        old = set() if before is None else {tool.name for tool in before.tools}
+        new = {tool.name for tool in self.offer.tools}
         await self._coordinator.hooks.emit(
             "mcp:tools_changed",
             {"server": self.options.name, "added": sorted(new - old), "removed": sorted(old - new)},

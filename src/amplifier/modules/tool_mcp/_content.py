@@ -1,10 +1,10 @@
-"""Results of the protocol as results of tools: text, images, structured values, and notes for what a model cannot read."""
+"""Results of the protocol as results of tools: text, images, audio, structured values, and notes for what a model cannot read."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from mcp_types import (
     AudioContent,
@@ -21,9 +21,11 @@ from mcp_types import (
 )
 
 from amplifier.errors import ModelError
-from amplifier.models import ImageBlock, TextBlock, ToolResult
+from amplifier.models import ImageBlock, TextBlock, ToolResult, UnknownBlock, from_dict
 
 from .._tool_base import shown
+
+_Block: TypeAlias = TextBlock | ImageBlock | UnknownBlock
 
 
 def as_tool_result(result: CallToolResult, *, longest: int, failure: str) -> ToolResult:
@@ -39,8 +41,8 @@ def as_tool_result(result: CallToolResult, *, longest: int, failure: str) -> Too
     if result.is_error:
         message = _cut(text or failure, longest)
         return ToolResult(success=False, output=message, error={"message": shown(message, 4000), "type": "ToolError"})
-    if any(isinstance(block, ImageBlock) for block in blocks):
-        return _with_images(blocks, result.structured_content, longest)
+    if not all(isinstance(block, TextBlock) for block in blocks):
+        return _with_media(blocks, result.structured_content, longest)
     output: Any = text
     structured = result.structured_content
     if structured is not None and structured != {"result": text}:  # how the Python SDK wraps a plain text
@@ -54,26 +56,26 @@ def as_tool_result(result: CallToolResult, *, longest: int, failure: str) -> Too
 def as_resource_result(result: ReadResourceResult, *, longest: int) -> ToolResult:
     """The content of a resource."""
     blocks = [_resource_block(content) for content in result.contents]
-    if any(isinstance(block, ImageBlock) for block in blocks):
-        return _with_images(blocks, None, longest)
+    if not all(isinstance(block, TextBlock) for block in blocks):
+        return _with_media(blocks, None, longest)
     text = "\n".join(block.text for block in blocks if isinstance(block, TextBlock))
     return ToolResult(output=_cut(text, longest))
 
 
 def as_prompt_result(result: GetPromptResult, *, longest: int) -> ToolResult:
     """The messages of a prompt."""
-    blocks: list[TextBlock | ImageBlock] = []
+    blocks: list[_Block] = []
     for message in result.messages:
         for block in _blocks([message.content]):
             blocks.append(TextBlock(text=f"{message.role}: {block.text}") if isinstance(block, TextBlock) else block)
-    if any(isinstance(block, ImageBlock) for block in blocks):
-        return _with_images(blocks, None, longest)
+    if not all(isinstance(block, TextBlock) for block in blocks):
+        return _with_media(blocks, None, longest)
     return ToolResult(output=_cut("\n\n".join(block.text for block in blocks if isinstance(block, TextBlock)), longest))
 
 
-def _with_images(blocks: list[TextBlock | ImageBlock], structured: Any, longest: int) -> ToolResult:
-    """Text and images in their order; hooks and logs see a note for each image."""
-    shortened: list[TextBlock | ImageBlock] = []
+def _with_media(blocks: list[_Block], structured: Any, longest: int) -> ToolResult:
+    """Text, images and audio in their order; hooks and logs see a note for each image and for audio."""
+    shortened: list[_Block] = []
     left = longest
     for block in blocks:
         if isinstance(block, TextBlock):
@@ -83,21 +85,21 @@ def _with_images(blocks: list[TextBlock | ImageBlock], structured: Any, longest:
             shortened.append(block)
     if structured is not None:
         shortened.append(TextBlock(text=_cut(json.dumps(structured, ensure_ascii=False), left)))
-    notes = [block.text if isinstance(block, TextBlock) else f"[{block.source['media_type']}]" for block in shortened]
+    notes = [block.text if isinstance(block, TextBlock) else f"[{_media_type(block)}]" for block in shortened]
     return ToolResult(output="\n".join(notes), content=shortened)
 
 
-def _blocks(content: Sequence[ContentBlock]) -> list[TextBlock | ImageBlock]:
+def _blocks(content: Sequence[ContentBlock]) -> list[_Block]:
     return [_block(block) for block in content]
 
 
-def _block(block: ContentBlock) -> TextBlock | ImageBlock:
+def _block(block: ContentBlock) -> _Block:
     if isinstance(block, TextContent):
         return TextBlock(text=_clean(block.text))
     if isinstance(block, ImageContent):
-        return _image(block.mime_type, block.data)
+        return _media("image", block.mime_type, block.data)
     if isinstance(block, AudioContent):
-        return _note("audio", block.mime_type, block.data)
+        return _media("audio", block.mime_type, block.data)
     if isinstance(block, ResourceLink):
         about = f": {shown(block.description)}" if block.description else ""
         return TextBlock(text=f"[resource {shown(str(block.uri))} ({shown(block.name)}){about}]")
@@ -105,22 +107,28 @@ def _block(block: ContentBlock) -> TextBlock | ImageBlock:
     return _resource_block(block.resource)
 
 
-def _resource_block(resource: TextResourceContents | BlobResourceContents) -> TextBlock | ImageBlock:
+def _resource_block(resource: TextResourceContents | BlobResourceContents) -> _Block:
     if isinstance(resource, TextResourceContents):
         return TextBlock(text=_clean(resource.text))
     media_type = resource.mime_type or "application/octet-stream"
-    if media_type.startswith("image/"):
-        return _image(media_type, resource.blob)
+    kind = media_type.partition("/")[0]
+    if kind in ("image", "audio"):
+        return _media(kind, media_type, resource.blob)
     return _note(f"resource {shown(str(resource.uri))}", media_type, resource.blob)
 
 
-def _image(media_type: str, data: str) -> TextBlock | ImageBlock:
+def _media(kind: str, media_type: str, data: str) -> _Block:
     source = {"type": "base64", "media_type": media_type, "data": data}
     try:
-        content = ToolResult(content=[ImageBlock(source=source)]).content
+        content = from_dict(ToolResult, {"content": [{"type": kind, "source": source}]}).content
     except ModelError:
-        return _note("unreadable image", media_type, data)
-    return content[0] if content else _note("unreadable image", media_type, data)
+        content = None
+    return content[0] if content else _note(f"unreadable {kind}", media_type, data)
+
+
+def _media_type(block: ImageBlock | UnknownBlock) -> str:
+    source = block.source if isinstance(block, ImageBlock) else block.extra["source"]
+    return str(source["media_type"])
 
 
 def _note(what: str, media_type: str, data: str) -> TextBlock:

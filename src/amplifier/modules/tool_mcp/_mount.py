@@ -15,8 +15,11 @@ import attrs
 
 from amplifier.contracts import Coordinator
 from amplifier.errors import MissingExtraError, ModuleLoadError
+from amplifier.events import EXECUTION_START
+from amplifier.models import HookResult
 
 from .._shared.session_files import working_directory
+from .._shared.started_process import can_supervise
 from ._options import MODULE, McpOptions, ServerOptions, read_mcp_options
 
 if TYPE_CHECKING:
@@ -57,6 +60,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         yield
         return
     parts = await anyio.to_thread.run_sync(_import_parts)
+    await anyio.to_thread.run_sync(can_supervise)  # it starts a program once, and keeps the answer
     shared: dict[str, Connection] = (coordinator.get_capability(SERVERS) or {}) if options.share else {}
     own = {
         server.name: parts.new_connection(server, options, coordinator)
@@ -80,6 +84,8 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
                 if options.share and not shared:
                     coordinator.register_capability(SERVERS, dict(own))
                 coordinator.register_capability(STATUS, partial(_status, connections, tools.names))
+                if any(connection.offer is None for connection in connections.values()):
+                    coordinator.hooks.register(EXECUTION_START, partial(_retry, connections), name=MODULE)
                 coordinator.register_contributor("observability.events", MODULE, lambda: list(_EVENTS))
                 yield
         finally:
@@ -97,6 +103,16 @@ async def on_session_ready(coordinator: Coordinator) -> None:
         else:
             about = {key: server[key] for key in ("server", "seconds", "starts", "protocol", "tools")}
             await coordinator.hooks.emit("mcp:server_connected", about)
+
+
+async def _retry(connections: dict[str, Connection], event: str, data: dict[str, Any]) -> HookResult:
+    """At the beginning of a turn, try the servers again that could not be opened before."""
+    waiting = [connection for connection in connections.values() if connection.offer is None]
+    if waiting:
+        async with anyio.create_task_group() as group:
+            for connection in waiting:
+                group.start_soon(connection.retry)
+    return HookResult()
 
 
 def _is_shared(server: ServerOptions, shared: dict[str, Connection]) -> bool:

@@ -1,7 +1,7 @@
-"""The process of a server: started in a process group of its own, and ended with everything in that group.
+"""The process of a server: started below the supervisor, and ended with everything that it started.
 
-Starting never awaits, so no cancellation comes between the start and the code that ends it. The leader of the group is reaped
-last: as long as it is not, its id cannot belong to another group.
+Starting never awaits, so no cancellation comes between the start and the code that ends it. Where there is no supervisor (it needs
+Linux), the process leads a group of its own, and only the members of that group are ended with it.
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 
+from .._shared.started_process import StartedProcess, can_supervise, launch
 from .._tool_base import ToolFailure, poll_until, shown
 from ._options import ServerOptions
 
@@ -29,7 +32,7 @@ _MOST_STDERR = 8192
 
 
 class ServerProcess:
-    """A running server.
+    """A server that was started.
 
     Args:
         options: The server's.
@@ -42,61 +45,80 @@ class ServerProcess:
     def __init__(self, options: ServerOptions, directory: Path) -> None:
         self._options = options
         self._stderr = b""
-        self._popen = _start(options, options.cwd or directory)
-        assert self._popen.stdin is not None
-        assert self._popen.stdout is not None
-        assert self._popen.stderr is not None
-        self._pipes = (self._popen.stdin, self._popen.stdout, self._popen.stderr)
+        self._start_problem: str | None = None
+        self._is_released = False
+        self._started = _start(options, options.cwd or directory)
+        child = self._started.process
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stderr is not None
+        self._pipes = (child.stdin, child.stdout, child.stderr)
         self.stdin, self.stdout, self.stderr = (pipe.fileno() for pipe in self._pipes)
         for pipe in (self.stdin, self.stdout, self.stderr):
             os.set_blocking(pipe, False)
 
     @property
     def pid(self) -> int:
-        """The id of the process and of its group."""
-        return self._popen.pid
+        """The id of the process and of its group; 0 before `wait_until_running`."""
+        return self._started.group
 
     def note_stderr(self, data: bytes) -> None:
         """Keep the last bytes of what it wrote to its standard error."""
         self._stderr = (self._stderr + data)[-_MOST_STDERR:]
 
+    async def wait_until_running(self) -> None:
+        """Wait until the supervisor has started the process.
+
+        Raises:
+            ToolFailure: It cannot be started.
+        """
+        if self._started.group == 0 and self._started.end is not None:
+            await anyio.wait_readable(self._started.end)
+        try:
+            self._started.wait_started()  # does not block: a line is there
+        except OSError as error:
+            raise _not_startable(self._options, error) from None
+
     async def wait_for_death(self) -> None:
-        """Wait until the process has ended, without reaping it."""
-        try:
-            descriptor = os.pidfd_open(self.pid)
-        except (AttributeError, OSError):  # no such call on this system
-            await poll_until(self._has_ended)
-            return
-        try:
-            await anyio.wait_readable(descriptor)
-        finally:
-            os.close(descriptor)
+        """Wait until the process has ended."""
+        while not self._has_ended():
+            if self._started.end is None:
+                await poll_until(self._has_ended)
+            else:
+                await anyio.wait_readable(self._started.end)
 
     def _has_ended(self) -> bool:
-        if self._popen.returncode is not None:
+        try:
+            return self._started.has_ended()
+        except OSError as error:  # the supervisor reports that the program could not be executed
+            self._start_problem = f"cannot be started: {error.strerror}"
             return True
-        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
     async def end(self) -> None:
-        """End the process and its group: close its input, then SIGTERM, then SIGKILL. Bounded, but not shielded."""
+        """End the process and all it started: close its input, then SIGTERM, then SIGKILL. Bounded, but not shielded."""
         grace = self._options.stop_grace
         self.close_pipes()
-        if not self._has_ended():
+        if self.pid and not self._has_ended():
             with anyio.move_on_after(grace):
                 await self.wait_for_death()
-        if not self._has_ended():
+        if self.pid and not self._has_ended():
             self._signal(signal.SIGTERM)
             with anyio.move_on_after(grace):
                 await self.wait_for_death()
-        self.kill()
-        with anyio.move_on_after(_KILLING):
-            await poll_until(lambda: self._popen.poll() is not None)
-        if self._popen.returncode is None:
-            logger.warning("server %r: process %d was killed and is still there", self._options.name, self.pid)
-
-    def kill(self) -> None:
-        """Kill everything in the group that is left."""
         self._signal(signal.SIGKILL)
+        with anyio.move_on_after(_KILLING):
+            if self.pid:
+                await self.wait_for_death()
+        if self.pid and not self._has_ended():
+            logger.warning("server %r: process %d was killed and is still there", self._options.name, self.pid)
+        self._is_released = True
+        await anyio.to_thread.run_sync(self._started.close)
+
+    def kill_rest(self) -> None:
+        """Kill everything that a process has left behind that has ended."""
+        self._signal(signal.SIGKILL)
+        self._is_released = True
+        self._started.release()
 
     def close_pipes(self) -> None:
         """Close our ends of its streams."""
@@ -105,13 +127,15 @@ class ServerProcess:
                 pipe.close()
 
     def _signal(self, number: signal.Signals) -> None:
-        if self._popen.returncode is None:  # once reaped, the id may belong to others
+        if self.pid and not self._is_released:  # once it is released, the id may belong to others
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, number)
 
     def how_it_ended(self) -> str:
         """How the process ended and the end of what it wrote to its standard error, for messages."""
-        code = self._popen.poll()
+        if self._start_problem is not None:
+            return self._start_problem
+        code = self._started.returncode
         if code is None:
             ended = "closed its standard output"
         elif code < 0:
@@ -126,34 +150,43 @@ class ServerProcess:
         )
 
 
-def _start(options: ServerOptions, directory: Path) -> subprocess.Popen[bytes]:
+def _start(options: ServerOptions, directory: Path) -> StartedProcess:
     assert options.command is not None
     inherited = {
         name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith(_INHERITED_PREFIXES)
     }
-    about = f"server {options.name!r}: the command {shown(options.command, 200)!r}"
-    try:
-        return subprocess.Popen(
-            [options.command, *options.args],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            cwd=directory,
-            env={**inherited, **options.env},
-            start_new_session=True,  # Ctrl-C must not reach the server: the session ends it
-        )
-    except FileNotFoundError as error:
-        if str(error.filename) == str(directory):
-            raise ToolFailure(
-                "ServerUnavailable",
-                f"server {options.name!r}: its working directory {shown(str(directory))!r} does not exist",
-            ) from None
+    environment = {**inherited, **options.env}
+    if not directory.is_dir():
         raise ToolFailure(
-            "ServerUnavailable", f"{about} was not found; install it, or name it with its path in the plan"
-        ) from None
+            "ServerUnavailable",
+            f"server {options.name!r}: its working directory {shown(str(directory))!r} does not exist",
+        )
+    command = options.command
+    # A name with a slash is relative to the working directory of the server, as the system has it.
+    program = shutil.which(directory / command if os.sep in command else command, path=environment.get("PATH"))
+    if program is None:
+        raise ToolFailure(
+            "ServerUnavailable",
+            f"{_about(options)} was not found; install it, or name it with its path in the plan",
+        )
+    try:
+        return launch(
+            [os.path.abspath(program), *options.args],  # noqa: PTH100 - the name stays as it is: no links are followed
+            directory=str(directory),
+            environment=environment,
+            confinement={} if can_supervise() else None,
+            stdin=subprocess.PIPE,
+        )
     except OSError as error:
-        raise ToolFailure("ServerUnavailable", f"{about} cannot be started: {error.strerror or error}") from None
+        raise _not_startable(options, error) from None
+
+
+def _not_startable(options: ServerOptions, error: OSError) -> ToolFailure:
+    return ToolFailure("ServerUnavailable", f"{_about(options)} cannot be started: {error.strerror or error}")
+
+
+def _about(options: ServerOptions) -> str:
+    return f"server {options.name!r}: the command {shown(options.command or '', 200)!r}"
 
 
 def _signal_name(number: int) -> str:

@@ -75,8 +75,8 @@ class StdioTransport:
 
     @property
     def pid(self) -> int | None:
-        """The id of the process, once it was started."""
-        return None if self._process is None else self._process.pid
+        """The id of the process, once it is running."""
+        return None if self._process is None else self._process.pid or None
 
     @property
     def hint(self) -> str:
@@ -91,13 +91,14 @@ class StdioTransport:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Streams]:
-        """Start the process; it and its group have ended when this is left.
+        """Start the process; it and everything it started have ended when this is left.
 
         Raises:
             ToolFailure: It cannot be started.
         """
         process = self._process = ServerProcess(self._options, self._directory)
         try:
+            await process.wait_until_running()
             inbox, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
             outbox, to_send = anyio.create_memory_object_stream[SessionMessage](_WAITING_MESSAGES)
             with inbox, received, outbox, to_send:
@@ -150,10 +151,10 @@ class StdioTransport:
         )
 
     async def _watch(self, process: ServerProcess) -> None:
-        """After the death of the process, end those of its children that keep its output open."""
+        """After the death of the process, end what it started, which may keep its output open."""
         await process.wait_for_death()
         await anyio.sleep(_LAST_WORDS)
-        process.kill()
+        process.kill_rest()
 
     async def _read_stderr(self, process: ServerProcess) -> None:
         while data := await read_chunk(process.stderr):

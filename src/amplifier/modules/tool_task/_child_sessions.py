@@ -17,7 +17,7 @@ import attrs
 
 from amplifier._json import redact_text
 from amplifier.contracts import Coordinator
-from amplifier.errors import ExecutionCancelled, ExecutionTimeout
+from amplifier.errors import BudgetError, ExecutionCancelled, ExecutionTimeout
 from amplifier.events import EXECUTION_END, LLM_RESPONSE, PROMPT_COMPLETE, PROVIDER_RESPONSE
 
 from .._tool_base import ToolFailure, shown
@@ -175,6 +175,8 @@ def _failure_from(error: Exception) -> ToolFailure:
         return error
     if isinstance(error, ExecutionCancelled):
         return ToolFailure("Cancelled", "the agent was stopped")
+    if isinstance(error, BudgetError):
+        return ToolFailure(type(error).__name__, shown(str(error), 1000))
     if isinstance(error, ExecutionTimeout):
         return ToolFailure("Timeout", shown(str(error)))
     while isinstance(error, ExceptionGroup):

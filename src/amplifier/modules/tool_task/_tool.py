@@ -15,6 +15,7 @@ from .._tool_base import BuiltinTool, ToolFailure, shown
 from ._agents import Agent, describe, find_agent
 from ._child_sessions import ChildSessions, Outcome, child_id
 
+_MOST_EXAMPLES = 50
 SPAWN = "session.spawn"
 """The capability through which an application opens child sessions its own way."""
 
@@ -66,11 +67,19 @@ class TaskTool(BuiltinTool):
         self._slots = anyio.Semaphore(max_parallel)
         self._max_response_chars = max_response_chars
         self._words = self._description + describe(agents)
+        # As in the description: names that cannot be shown as they are could not be sent to a model either.
+        self._agent_names = [name for name in agents if shown(name, 200) == name][:_MOST_EXAMPLES]
 
     @property
     def description(self) -> str:
         """What it does, and who there is."""
         return self._words
+
+    def get_schema(self) -> dict[str, Any]:
+        """The input, with the names of agents as examples."""
+        schema = super().get_schema()
+        schema["properties"]["agent"]["examples"] = list(self._agent_names)
+        return schema
 
     async def _run(self, values: dict[str, Any]) -> ToolResult:
         agent = find_agent(self._agents, values["agent"])
@@ -88,7 +97,10 @@ class TaskTool(BuiltinTool):
         if outcome.failure is None:
             return ToolResult(output=output)
         result = self._failed(outcome.failure)
-        result.output = output
+        result.output = {
+            **output,
+            "failure": str(outcome.failure),
+        }  # the model is shown the output of a result, if it has one
         return result
 
     async def delegate(self, agent: Agent, instruction: str) -> Outcome:

@@ -43,8 +43,7 @@ second Ctrl-C brings about; once, or again while the first is still being handle
 a module alone need not hold under it."""
 
 _ALL_MODES = (*MODES, *LOOP_END_MODES)
-_VIRTUAL_BUDGET = 10_000.0
-_REAL_BUDGET = 10.0
+_BUDGETS = {"virtual": 10_000.0, "real": 10.0}
 
 _ONE_SWEEP_AT_A_TIME = threading.Lock()
 """A sweep borrows what the process has only once: warning filters, hooks, the garbage collector."""
@@ -111,10 +110,9 @@ def cancel_everywhere(
     _refuse_nonsense(modes, second_after=second_after, budget=budget, only=only, clock=clock)
     _refuse_impossible_loop(loop_factory, clock=clock, eager_tasks=eager_tasks)
     _refuse_running_loop()
-    default_budget = _VIRTUAL_BUDGET if clock == "virtual" else _REAL_BUDGET
     base = TrialSettings(
         seed=seed,
-        budget=default_budget if budget is None else budget,
+        budget=_BUDGETS[clock] if budget is None else budget,
         max_steps=max_steps,
         virtual=clock == "virtual",
         grace=grace,
@@ -124,11 +122,7 @@ def cancel_everywhere(
     report = SweepReport(seed=seed, clock=clock)
     with _ONE_SWEEP_AT_A_TIME, _steady_process():
         for mode in dict.fromkeys(modes):
-            sweep = _ModeSweep(make, attrs.evolve(base, mode=mode), expect, tuple(second_after), report)
-            if only is None:
-                sweep.run(max_points)
-            else:
-                sweep.try_point(only)
+            _ModeSweep(make, attrs.evolve(base, mode=mode), expect, tuple(second_after), report).run(max_points, only)
     return report
 
 
@@ -143,7 +137,11 @@ class _ModeSweep:
     second_after: tuple[int, ...]
     report: SweepReport
 
-    def run(self, max_points: int | None) -> None:
+    def run(self, max_points: int | None, only: int | None) -> None:
+        """Try one suspension point, a number of them, or all."""
+        if only is not None:
+            self.try_point(only)
+            return
         mode = self.base.mode
         undisturbed, findings = self._trial(self.base)
         self._record(self.base, undisturbed, findings)

@@ -7,7 +7,7 @@ import logging
 from typing import Any
 
 from amplifier.errors import ModelError
-from amplifier.models import ChatResponse, ImageBlock, TextBlock, from_dict, to_dict
+from amplifier.models import ChatResponse, ImageBlock, TextBlock, UnknownBlock, from_dict, to_dict
 
 from ._codec import decode, encode
 from ._wire import ENUMS
@@ -87,7 +87,7 @@ def response_bytes(json_str: str) -> bytes:
     return encode(values, "ChatResponse")
 
 
-def plain_block(block: TextBlock | ImageBlock) -> dict[str, Any]:
+def plain_block(block: TextBlock | ImageBlock | UnknownBlock) -> dict[str, Any]:
     """A block of a tool result without what is not set."""
     return {name: value for name, value in to_dict(block).items() if value is not None}
 

@@ -8,7 +8,7 @@ import inspect
 from pathlib import Path
 from typing import Any, ClassVar
 
-from amplifier.compat._modules.on_trio import translated
+from amplifier.compat._modules.adapting import mount_published
 
 from .base import ValidationResult, check_on_session_ready, import_module_from_path
 
@@ -94,16 +94,17 @@ class ModuleValidator:
 
         coordinator = MockCoordinator()
         package = str(getattr(mount_fn, "__module__", "")).partition(".")[0]
-        mount = translated(package.removeprefix("amplifier_module_").replace("_", "-"), mount_fn)
+        module_id = package.removeprefix("amplifier_module_").replace("_", "-")
         answer = None
         try:
-            answer = await mount(coordinator, config if config is not None else {})
+            answer = await mount_published(module_id, mount_fn, coordinator, config if config is not None else {})
             self._check_mounted(result, coordinator, answer)
         except Exception as exc:  # noqa: BLE001 — the module is third-party code
             result.note("protocol_compliance", False, f"Error during protocol compliance check: {exc}")
         finally:
             for cleanup in (answer, *reversed(coordinator._cleanup_fns)):
                 await _clean_up(cleanup)
+            await coordinator.end_asyncio_island()
 
     def _check_mounted(self, result: ValidationResult, coordinator: Any, answer: Any) -> None:
         mounted = coordinator.mount_points.get(self.POINT)

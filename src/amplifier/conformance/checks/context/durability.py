@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 
+from amplifier.conformance.harness.calls.outcome import reraise_own_cancellation
 from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.mounted_module import CheckContext, MountFailed
 from amplifier.conformance.inputs.conversations import Message, spoken, tool_turn
@@ -78,7 +79,8 @@ async def _cancelled(ctx: CheckContext, operation: _Operation, k: int, native: b
         with ctx.alarm(what=f"a cancelled {operation.name}"):
             try:
                 trial = await cancel_at(k, run, native=native)
-            except Exception:  # noqa: BLE001 — foreign code; another check reports what leaves a cancelled call
+            except BaseException as error:  # noqa: BLE001 — foreign code; another check reports what leaves a cancelled call
+                reraise_own_cancellation(error)
                 return False
         if not trial.fired:
             return False

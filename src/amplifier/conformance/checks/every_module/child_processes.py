@@ -19,7 +19,7 @@ from amplifier.conformance.harness.calls.outcome import CALL_SECONDS, Outcome, c
 from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.mounted_module import CANCEL_GRACE, CheckContext, MountedModule
 from amplifier.conformance.harness.resources.snapshot import SEES_PROCESSES, Resources, is_waiting
-from amplifier.conformance.harness.typical_use import Operation, execute_tool, schema_of, typical_operations
+from amplifier.conformance.harness.typical_use import Operation, execute, schema_of, typical_operations
 from amplifier.conformance.inputs.json_schema import resolved
 from amplifier.conformance.inputs.schema_values import properties_of
 from amplifier.conformance.target.source_literals import starts_programs
@@ -56,7 +56,7 @@ def _operations(mounted: MountedModule) -> Iterator[Operation]:
             name, given = operation.given["tool"], operation.given["input"]
             largest = _with_largest_numbers(schema_of(mounted.instances[name]) or {}, given)
             if largest != given:
-                run = partial(execute_tool, name, largest)
+                run = partial(execute, name, largest)
                 yield Operation(operation.name, {"tool": name, "input": largest}, run)
                 continue
         yield operation

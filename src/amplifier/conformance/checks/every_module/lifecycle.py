@@ -99,7 +99,7 @@ async def takes_the_coordinator_when_ready(ctx: CheckContext) -> None:
         ctx.fault("A6", "on_session_ready is not async, so the kernel does not call it")
         return
     async with ctx.mount(ready=False) as mounted:
-        error = (await mounted.call(ready, mounted.coordinator)).error
+        error = (await mounted.call(ctx.loaded.ready_on(ctx.backend) or ready, mounted.coordinator)).error
         if isinstance(error, TypeError) and ctx.location_of(error) is None:
             ctx.fault("A6", f"on_session_ready cannot be called with the coordinator alone: {error}")
 

@@ -72,9 +72,8 @@ async def blocks_nothing(ctx: CheckContext) -> None:
     while runs[0] and len(runs) < _RUNS:
         runs.append(await _watched_run(ctx))
     for line in sorted(set.intersection(*(set(blocked) for blocked in runs)))[:1]:
-        shortest = min(blocked[line] for blocked in runs)
-        what = f"the event loop was blocked for at least {shortest * 1000:.0f} ms, three times out of three"
-        ctx.fault("A17", what, location=line)
+        # Without the time, which is another one in every run.
+        ctx.fault("A17", f"the event loop was blocked for too long in each of {len(runs)} runs", location=line)
 
 
 async def _watched_run(ctx: CheckContext) -> dict[str, float]:

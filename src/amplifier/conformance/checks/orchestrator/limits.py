@@ -8,6 +8,7 @@ from typing import Any
 import anyio.lowlevel
 
 from amplifier.conformance.harness.calls.cancelled import NEVER
+from amplifier.conformance.harness.calls.outcome import reraise_own_cancellation
 from amplifier.conformance.harness.check_registry import check
 from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
 from amplifier.conformance.harness.scripted_turns import (
@@ -186,7 +187,8 @@ class _Sweep:
         with self._ctx.alarm(what=f"a turn with {self._name}"):
             try:
                 trial = await cancel_at(k, self.session.execute_unguarded)
-            except Exception as error:  # noqa: BLE001 — foreign code: this is what is being looked for
+            except BaseException as error:  # noqa: BLE001 — foreign code: this is what is being looked for
+                reraise_own_cancellation(error)
                 what = f"a turn was cancelled, and execute raised {type(error).__name__}: {str(error)[:200]}"
                 self._ctx.fault("A7", what, given=given, cancelled_at=self._last, error=error)
                 return False

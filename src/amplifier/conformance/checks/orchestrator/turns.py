@@ -255,7 +255,7 @@ async def stops_at_drawn_places(ctx: CheckContext) -> None:
 
 async def _check_stopped(ctx: CheckContext, session: ScriptedSession) -> None:
     turn = await session.run_turn()
-    report(ctx, stop_violations(turn), session, turn)
+    report(ctx, stop_violations(turn, is_on_island=ctx.is_on_island), session, turn)
     report(ctx, turn_violations(turn), session, turn)
 
 

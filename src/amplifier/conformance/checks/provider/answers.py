@@ -179,7 +179,7 @@ def check_response(mounted: MountedModule, response: Any) -> None:
 def _parsed(mounted: MountedModule, response: ChatResponse) -> Any:
     try:
         calls = mounted.instance.parse_tool_calls(response)
-    except Exception as error:  # noqa: BLE001 — foreign code
+    except BaseException as error:  # noqa: BLE001 — foreign code, which is not async here: nothing is cancelled
         return f"{type(error).__name__}: {error}"
     return call_tuples(calls) if isinstance(calls, (list, tuple)) else repr(calls)
 

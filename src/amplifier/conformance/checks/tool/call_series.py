@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
+from amplifier.conformance.harness.calls.outcome import waits_for_ever
 from amplifier.conformance.harness.calls.series import SECONDS_PER_CALL, CallSeries
 from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule, MountFailed
 from amplifier.conformance.harness.resources.snapshot import files_below
@@ -19,6 +20,8 @@ from amplifier.conformance.inputs.json_schema import Accepts, acceptor, fingerpr
 from amplifier.models import ToolResult
 
 Input = dict[str, Any]
+_polling: set[str] = set()
+"""Tools of which a late call waits for more than nothing; finding that out takes long, and once is enough."""
 
 
 class _PrintDetector:
@@ -129,12 +132,24 @@ class ToolCallSeries(CallSeries):
                 return
             if outcome.kind != "late":
                 continue
-            if culprit is None:
-                self.ctx.notes.append(f"execute of {self._tool!r} {outcome} on some input")
-            else:
+            if culprit is not None:
                 what = f"execute never ends once it was called with {fingerprint(culprit)[:150]}"
                 self.fault("T5", what, {"tool": self._tool, "input": given})
+            elif self._tool not in _polling and await self._waits_for_ever(given):
+                what = "execute never returns: it waits for something that nothing is left to bring about"
+                self.fault("T5", what, {"tool": self._tool, "input": given})
+            else:
+                self.ctx.notes.append(f"execute of {self._tool!r} {outcome} on some input")
             return
+
+    async def _waits_for_ever(self, given: Input) -> bool:
+        async with self.ctx.mount() as mounted:
+            execute = mounted.instances[self._tool].execute
+            with self.ctx.alarm(what=f"execute of the tool {self._tool!r}"):
+                is_stuck = await waits_for_ever(execute, copy.deepcopy(given))
+        if not is_stuck:
+            _polling.add(self._tool)
+        return is_stuck
 
     def _check_unchanged(self, before: dict[str, Any], after: dict[str, Any]) -> None:
         names = {"T2": "name", "T3": "description", "T7": "schema"}
@@ -152,6 +167,6 @@ def _description(tool: Any) -> dict[str, Any]:
     """Name, description and schema, each under the clause that fixes it."""
     found: dict[str, Any] = {"T7": copy.deepcopy(schema_of(tool))}
     for member, clause in (("name", "T2"), ("description", "T3")):
-        with suppress(Exception):  # another check reports it
+        with suppress(BaseException):  # another check reports it; nothing is awaited here
             found[clause] = getattr(tool, member)
     return found

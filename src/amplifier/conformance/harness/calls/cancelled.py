@@ -8,7 +8,6 @@ An operation is cancelled as the first of a session and, where it behaves differ
 from __future__ import annotations
 
 import random
-from contextlib import suppress
 from typing import Any
 
 import attrs
@@ -21,7 +20,7 @@ from amplifier.conformance.harness.work_budget import Budget
 from amplifier.conformance.harness.work_count import count_call
 from amplifier.testing import cancel_at
 
-from .outcome import Outcome
+from .outcome import Outcome, reraise_own_cancellation
 
 NEVER = 1_000_000_000
 """A suspension that no call reaches."""
@@ -46,8 +45,11 @@ def chosen_suspensions(ctx: CheckContext, suspensions: int, most: int | None = N
 async def cancel_once(mounted: MountedModule, operation: Operation, k: int, *, native: bool = False) -> Any:
     """Run an operation and cancel it at its k-th suspension; None if it raised, which other checks report."""
     count_call()
-    with mounted.ctx.alarm(what=operation.name), suppress(Exception):
-        return await cancel_at(k, operation.run, mounted, native=native)
+    with mounted.ctx.alarm(what=operation.name):
+        try:
+            return await cancel_at(k, operation.run, mounted, native=native)
+        except BaseException as error:  # noqa: BLE001 — foreign code: it may raise a group, or exit
+            reraise_own_cancellation(error)
     return None
 
 
@@ -151,7 +153,8 @@ async def _cancel_repeatedly(ctx: CheckContext, variant: _Variant, k: int, nativ
             with ctx.alarm(what=f"{operation.name}, cancelled by {how},"):
                 try:
                     trial = await cancel_at(k, operation.run, mounted, native=native)
-                except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 — foreign code: this is what is being looked for
+                except BaseException as error:  # noqa: BLE001 — foreign code: this is what is being looked for
+                    reraise_own_cancellation(error)
                     worked = where and variant.usual.returned
                     if worked and (await mounted.call(operation.run, mounted)).kind == "raised":
                         break  # the cancellation before this one broke it

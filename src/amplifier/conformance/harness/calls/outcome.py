@@ -11,13 +11,15 @@ import anyio
 import attrs
 
 from amplifier.conformance.harness.cpu_clock import machine_load, skipped, slowdown, unstalled_time
-from amplifier.conformance.harness.virtual_clock import is_virtual, limited
+from amplifier.conformance.harness.virtual_clock import is_virtual, limited, when_stuck
 from amplifier.conformance.harness.work_count import count_call
 
 CALL_SECONDS = 5.0
 """Real seconds that a call may take while it waits for a thread, a process or a connection."""
 PATIENCE = 60.0
 """Virtual seconds that a call may take: they cost nothing, and a module may be slow."""
+_JUMPS = 3_000
+"""How often the virtual clock may jump in a call: one that polls every hundredth of a second takes half a minute then."""
 _AFTER_A_HANG = 1.0
 _hangs: list[bool] = []
 
@@ -63,6 +65,21 @@ def waiting_seconds(seconds: float) -> float:
     return min(seconds, _AFTER_A_HANG) if _hangs else seconds
 
 
+def reraise_own_cancellation(error: BaseException) -> None:
+    """Raise what foreign code raised again if it is the cancellation of a scope around this task, and nothing else.
+
+    Foreign code may raise anything: an exit, a cancellation that it made up, or a group that holds the real one. None of these ends a
+    cancelled call as it should, so the caller reports them.
+    """
+    if isinstance(error, anyio.get_cancelled_exc_class()) and anyio.current_effective_deadline() == -math.inf:
+        raise error
+
+
+def _holds_cancellation(error: BaseException) -> bool:
+    """Whether an error is a group with a cancellation in it: the call was cancelled and has not failed by itself."""
+    return isinstance(error, BaseExceptionGroup) and error.subgroup(anyio.get_cancelled_exc_class()) is not None
+
+
 async def call_with_deadline(
     function: Callable[..., Any], *args: Any, seconds: float = CALL_SECONDS, is_exact: bool = False, **kwargs: Any
 ) -> Outcome:
@@ -80,23 +97,22 @@ async def call_with_deadline(
     count_call()
     started = unstalled_time()
     real_start = started - skipped()
-    is_async = None
+    is_async, value = None, None
     patient = is_virtual() and not is_exact
     with anyio.CancelScope() as scope:
         begun = anyio.current_time()
         most = waiting_seconds(seconds) * max(slowdown(), machine_load())
         scope.deadline = begun + (max(seconds, PATIENCE) * slowdown() if patient else most)
         try:
-            with limited(scope, most):
+            with limited(scope, most, jumps=_JUMPS if patient else math.inf):
                 value = function(*args, **kwargs)
                 is_async = inspect.isawaitable(value)
                 if is_async:
                     value = await value
-        except BaseException as error:  # foreign code: it may exit, or invent a cancellation
-            is_cancelled = anyio.current_effective_deadline() == -math.inf
-            if isinstance(error, anyio.get_cancelled_exc_class()) and is_cancelled:
-                raise
-            return Outcome(kind="raised", error=error, seconds=unstalled_time() - started, is_async=is_async)
+        except BaseException as error:  # noqa: BLE001 — foreign code: it may exit, or invent a cancellation
+            reraise_own_cancellation(error)
+            if not (scope.cancel_called and _holds_cancellation(error)):
+                return Outcome(kind="raised", error=error, seconds=unstalled_time() - started, is_async=is_async)
         if anyio.current_time() <= scope.deadline and not scope.cancel_called:
             return Outcome(kind="returned", value=value, seconds=unstalled_time() - started, is_async=is_async)
     has_waited = unstalled_time() - skipped() - real_start >= waiting_seconds(seconds)
@@ -105,6 +121,29 @@ async def call_with_deadline(
     overrun = 0.0 if has_waited or not is_virtual() else anyio.current_time() - scope.deadline
     limit = PATIENCE if patient and not has_waited else seconds
     return Outcome(kind="late", seconds=limit, is_async=is_async, overrun=overrun)
+
+
+async def waits_for_ever(function: Callable[..., Any], *args: Any) -> bool:
+    """Whether a call waits for what cannot happen: no timer, thread, process or connection is left to bring it about.
+
+    Only in virtual time that can be known. The call is cancelled then; one that goes on for long is cancelled, too, and nothing is
+    known about it.
+    """
+    count_call()
+    is_stuck = False
+    with anyio.CancelScope() as scope:
+
+        def stop() -> None:
+            nonlocal is_stuck
+            is_stuck = True
+            scope.cancel()
+
+        try:
+            with when_stuck(stop), limited(scope, waiting_seconds(CALL_SECONDS), jumps=_JUMPS):
+                await function(*args)
+        except BaseException as error:  # noqa: BLE001 — foreign code, as above
+            reraise_own_cancellation(error)
+    return is_stuck
 
 
 def binding_error(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str | None:

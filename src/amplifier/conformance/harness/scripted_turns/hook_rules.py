@@ -94,16 +94,27 @@ def _check_whisper(turn: RecordedTurn, position: int, verdict: LogEntry) -> Iter
         yield "O19", f"what a hook injected for one request, at {verdict.name}, was in {times} of them"
 
 
-def stop_violations(turn: RecordedTurn) -> Iterator[Violation]:
-    """After a graceful stop running tools finish, and nothing new starts."""
+def stop_violations(turn: RecordedTurn, *, is_on_island: bool = False) -> Iterator[Violation]:
+    """After a graceful stop running tools finish, and nothing new starts.
+
+    Args:
+        turn: What happened.
+        is_on_island: The loop runs in another thread than its tools. The call of a tool that it had announced before the
+            stop may be on its way then.
+    """
     stops = turn.positions("stop")
     if not stops:
         return
     stop = stops[0]
     if turn.next_asked(stop) is not None:
         yield "O22", "the model was asked after a graceful stop"
+    on_the_way = {
+        (each.data or {}).get("tool_name")
+        for at, each in turn.entries("event")
+        if is_on_island and each.name == "tool:pre" and at < stop
+    }
     for at, each in turn.entries("started"):
-        if at > stop:
+        if at > stop and each.name not in on_the_way:
             yield "O22", f"the tool {each.name!r} was started after a graceful stop"
             break
     for at, each in turn.entries("interrupted"):

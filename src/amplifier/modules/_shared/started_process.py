@@ -1,6 +1,6 @@
-"""A command that was started: directly, or below the supervisor, which sees every process that the command starts.
+"""A program that was started: directly, or below the supervisor, which sees every process that the program starts.
 
-Blocking; runs in a worker thread.
+Blocking, `launch` excepted; for worker threads.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from . import _process_tree
+from . import process_tree
 
 logger = logging.getLogger("amplifier.modules.tools")
 
-_SUPERVISOR = str(Path(__file__).with_name("_supervisor.py"))
+_SUPERVISOR = str(Path(__file__).with_name("supervisor.py"))
 _PROBING = 30.0
 _LAST_WAIT = 12.0
 """Longer than the supervisor itself takes to give up."""
 
 
-class StartedShell(Protocol):
-    """A running command.
+class StartedProcess(Protocol):
+    """A running program.
 
     Attributes:
-        process: Our child: the shell, or the supervisor above it.
-        group: The process group of the shell.
-        end: A descriptor that becomes readable when the shell ends; None if the system has none.
+        process: Our child: the program, or the supervisor above it.
+        group: The id of the program and of its process group.
+        end: A descriptor that becomes readable when the program has been started and when it ends; None if the system has none.
     """
 
     process: subprocess.Popen[bytes]
@@ -42,20 +42,32 @@ class StartedShell(Protocol):
 
     @property
     def returncode(self) -> int | None:
-        """The shell's exit code, negative for a signal; None while it runs."""
+        """The program's exit code, negative for a signal; None while it runs."""
+        ...
+
+    def wait_started(self) -> None:
+        """Wait until the program is running.
+
+        Raises:
+            OSError: It could not be started.
+        """
         ...
 
     def has_ended(self) -> bool:
-        """Whether the shell has ended."""
+        """Whether the program has ended."""
+        ...
+
+    def release(self) -> None:
+        """Have a supervisor end everything that is left; its process group must not be signalled any more."""
         ...
 
     def close(self) -> None:
-        """Reap the process; nothing of the command may be running any more."""
+        """Release it and reap our child."""
         ...
 
 
-class DirectShell:
-    """A shell that is our child."""
+class DirectProcess:
+    """A program that is our child."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
@@ -69,9 +81,15 @@ class DirectShell:
         """Its exit code, once it is reaped."""
         return self.process.returncode
 
+    def wait_started(self) -> None:
+        """It is running."""
+
     def has_ended(self) -> bool:
         """Whether it has ended; it is left unreaped where that can be asked for, see `ProcessTree`."""
-        return _process_tree.has_ended(self.process)
+        return process_tree.has_ended(self.process)
+
+    def release(self) -> None:
+        """There is no supervisor."""
 
     def close(self) -> None:
         """Reap it."""
@@ -82,39 +100,41 @@ class DirectShell:
             self.process.wait(_LAST_WAIT)
 
 
-class SupervisedShell:
-    """A shell that is a child of the supervisor.
+class SupervisedProcess:
+    """A program that is a child of the supervisor.
 
     Args:
         process: The supervisor.
         status: The pipe on which it reports.
         control: The pipe whose end makes it end everything.
-
-    Raises:
-        OSError: The command could not be started.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], status: int, control: int) -> None:
         self.process = process
+        self.group = 0
         self.end: int | None = status
         self._control: int | None = control
         self._lines = b""
         self._returncode: int | None = None
-        word, *rest = self._next_line().split(" ", 2)
-        if word == "pid":
-            self.group = int(rest[0])
-            return
-        with process:  # closes its pipes
-            self.close()
-        number, text = (
-            (int(rest[0]), rest[1]) if word == "error" else (0, "the supervisor of the command did not start")
-        )
-        raise OSError(number, text)
 
     @property
     def returncode(self) -> int | None:
-        """The shell's exit code, once it has ended."""
+        """The program's exit code, once it has ended."""
         return self._returncode
+
+    def wait_started(self) -> None:
+        """Wait until the program is running.
+
+        Raises:
+            OSError: It could not be started.
+        """
+        word, *rest = self._next_line().split(" ", 2)
+        if word == "pid":
+            self.group = int(rest[0])
+        elif word == "error":
+            raise OSError(int(rest[0]), rest[1])
+        else:
+            raise OSError(0, "the supervisor of the command did not start")
 
     def _next_line(self) -> str:
         """The supervisor's next line; empty if it has ended."""
@@ -128,7 +148,7 @@ class SupervisedShell:
         return line.decode()
 
     def has_ended(self) -> bool:
-        """Whether the shell has ended."""
+        """Whether the program has ended."""
         if self._returncode is None and self.end is not None and (self._lines or _is_readable(self.end)):
             word, _, rest = self._next_line().partition(" ")
             if word == "error":
@@ -136,21 +156,25 @@ class SupervisedShell:
             self._returncode = int(rest) if word == "status" else -9  # a command that kills the supervisor ends itself
         return self._returncode is not None
 
+    def release(self) -> None:
+        """Have the supervisor end everything that is left."""
+        if self._control is not None:
+            os.close(self._control)
+            self._control = None
+
     def close(self) -> None:
         """Let the supervisor end what is left, and reap it."""
-        if self._control is None:
+        self.release()
+        if self.end is None:
             return
-        os.close(self._control)
-        self._control = None
         try:
             self.process.wait(_LAST_WAIT)
         except subprocess.TimeoutExpired:
-            logger.warning("tool bash: the supervisor %d does not end, and is killed", self.process.pid)
+            logger.warning("the supervisor %d of a command does not end, and is killed", self.process.pid)
             self.process.kill()
             self.process.wait()
-        if self.end is not None:
-            os.close(self.end)
-            self.end = None
+        os.close(self.end)
+        self.end = None
 
 
 def _is_readable(descriptor: int) -> bool:
@@ -161,8 +185,8 @@ def _is_readable(descriptor: int) -> bool:
 
 def start(
     arguments: Sequence[str], *, directory: str, environment: Mapping[str, str], confinement: Mapping[str, Any] | None
-) -> StartedShell:
-    """Start a command with pipes for its output.
+) -> StartedProcess:
+    """Start a command with pipes for its output, and wait until it is running.
 
     Args:
         arguments: The program, by its absolute path, and its arguments.
@@ -173,8 +197,31 @@ def start(
     Raises:
         OSError: It could not be started.
     """
+    started = launch(arguments, directory=directory, environment=environment, confinement=confinement)
+    try:
+        started.wait_started()
+    except OSError:
+        with started.process:  # closes its pipes
+            started.close()
+        raise
+    return started
+
+
+def launch(
+    arguments: Sequence[str],
+    *,
+    directory: str,
+    environment: Mapping[str, str],
+    confinement: Mapping[str, Any] | None,
+    stdin: int = subprocess.DEVNULL,
+) -> StartedProcess:
+    """Start a program as `start` does, but do not wait until it is running.
+
+    Raises:
+        OSError: It could not be started; a program below the supervisor may report that later.
+    """
     options: dict[str, Any] = {
-        "stdin": subprocess.DEVNULL,
+        "stdin": stdin,
         "stdout": subprocess.PIPE,
         "stderr": subprocess.PIPE,
         "bufsize": 0,
@@ -183,7 +230,7 @@ def start(
         "start_new_session": True,
     }
     if confinement is None:
-        return DirectShell(subprocess.Popen(arguments, **options))
+        return DirectProcess(subprocess.Popen(arguments, **options))
     status, status_of_supervisor = os.pipe()
     control_of_supervisor, control = os.pipe()
     ours, theirs = (status, control), (status_of_supervisor, control_of_supervisor)
@@ -201,12 +248,12 @@ def start(
     finally:
         for descriptor in theirs:
             os.close(descriptor)
-    return SupervisedShell(process, status, control)
+    return SupervisedProcess(process, status, control)
 
 
 def can_supervise() -> bool:
     """Whether the supervisor works here: on Linux, with an interpreter that can start a second one."""
-    return _process_tree.HAS_PROC and _supervisor_starts()
+    return process_tree.HAS_PROC and _supervisor_starts()
 
 
 @functools.cache  # it starts a program, and the answer does not change

@@ -1,0 +1,408 @@
+"""Which row each event of one session belongs to; the rows of a session's turns, calls and questions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final, Protocol
+
+from amplifier.events import (
+    APPROVAL_DENIED,
+    APPROVAL_GRANTED,
+    APPROVAL_REQUIRED,
+    EXECUTION_END,
+    EXECUTION_START,
+    LLM_REQUEST,
+    LLM_RESPONSE,
+    ORCHESTRATOR_COMPLETE,
+    PROVIDER_ERROR,
+    PROVIDER_REQUEST,
+    PROVIDER_RESPONSE,
+    SESSION_CONFIG,
+    SESSION_END,
+    SESSION_FORK,
+    SESSION_RESUME,
+    SESSION_START,
+    TOOL_ERROR,
+    TOOL_POST,
+    TOOL_PRE,
+    TRACE_ROLES,
+)
+
+from ._log_lines import LogEvent
+from ._rows import Row, RowKind, RowStatus
+
+__all__ = ["NewRow", "SessionRows"]
+
+_STATUS: Final[dict[str, RowStatus]] = {
+    "completed": "ok",
+    "success": "ok",
+    "cancelled": "cancelled",
+    "error": "error",
+    "failed": "error",
+}
+_KINDS: Final[dict[str, RowKind]] = {"approval": "approval", "hook": "hook", "policy": "hook", "cancel": "cancel"}
+_REFUSED: Final[dict[str, RowStatus]] = {"Denied": "denied", "Withheld": "denied", "Cancelled": "cancelled"}
+_LONGEST_TEXT: Final = 300
+_LONGEST_NAME: Final = 200
+_LARGEST_TOKENS: Final = 10**15
+_TEXT_KEYS: Final = (
+    *("error", "error_message", "reason", "message", "detail", "prompt", "path", "agent", "module_id"),
+    *("hook_name", "provider", "tool_name", "source", "status", "state"),
+)
+"""The members of a payload that describe an event in one line, the first that is there."""
+
+
+class NewRow(Protocol):
+    """Makes a row at the end of a trace."""
+
+    def __call__(self, kind: RowKind, name: str, event: LogEvent, parent: Row, *, text: str = "") -> Row: ...
+
+
+class SessionRows:
+    """The open rows of one session.
+
+    Args:
+        row: The session's own.
+        new_row: Makes a row.
+        touch: Adds an event to a row.
+        mark: Notes that a row was changed without an event of its own.
+        opened_tool: Is called with the session, the id and the row of every tool call that begins.
+    """
+
+    def __init__(
+        self,
+        row: Row,
+        new_row: NewRow,
+        touch: Callable[[Row, LogEvent], None],
+        mark: Callable[[Row], None],
+        opened_tool: Callable[[str, str, Row], None],
+    ) -> None:
+        self.row = row
+        self._new_row = new_row
+        self._touch = touch
+        self._mark = mark
+        self._opened_tool = opened_tool
+        self._turn: Row | None = None
+        self._is_in_turn = False
+        self._model: Row | None = None
+        self._tools: dict[str, Row] = {}
+        self._open_tools: list[Row] = []
+        self._questions: list[tuple[tuple[str, str, str], Row]] = []
+        self._handlers: dict[str, Callable[[LogEvent], None]] = {
+            **dict.fromkeys((SESSION_START, SESSION_RESUME), self._begin),
+            **dict.fromkeys((SESSION_FORK, SESSION_CONFIG), self._add_to_session),
+            SESSION_END: self._end,
+            EXECUTION_START: self._begin_turn,
+            EXECUTION_END: self._end_turn,
+            ORCHESTRATOR_COMPLETE: self._complete_turn,
+            PROVIDER_REQUEST: self._begin_model_call,
+            PROVIDER_RESPONSE: self._end_model_call,
+            PROVIDER_ERROR: self._fail_model_call,
+            LLM_REQUEST: self._add_wire_request,
+            LLM_RESPONSE: self._add_wire_response,
+            TOOL_PRE: self._begin_tool_call,
+            TOOL_POST: self._end_tool_call,
+            TOOL_ERROR: self._end_tool_call,
+            APPROVAL_REQUIRED: self._ask,
+            APPROVAL_GRANTED: self._answer,
+            APPROVAL_DENIED: self._answer,
+        }
+
+    def add(self, event: LogEvent) -> None:
+        """Put an event into its row."""
+        handler = self._handlers.get(event.name)
+        if handler is not None:
+            handler(event)
+        elif TRACE_ROLES.get(event.name) == "none":
+            self._add_piece(event)
+        else:
+            self._add_event(event)
+
+    # ── session ──
+
+    def _add_to_session(self, event: LogEvent) -> None:
+        self._touch(self.row, event)
+
+    def _begin(self, event: LogEvent) -> None:
+        self._abandon()  # what a killed process left open
+        self.row.status = "open"
+        self._touch(self.row, event)
+
+    def _end(self, event: LogEvent) -> None:
+        self._abandon()
+        self.row.status = _STATUS.get(event.text("status"), "ok")
+        self._touch(self.row, event)
+
+    # ── turns ──
+
+    def _begin_turn(self, event: LogEvent) -> None:
+        self._abandon()
+        self._tools.clear()
+        self._turn = self._new_row("turn", "turn", event, self.row, text=_line(event.data.get("prompt")))
+        self._turn.status = "open"
+        self._is_in_turn = True
+
+    def _end_turn(self, event: LogEvent) -> None:
+        status = _STATUS.get(event.text("status"), "ok")
+        turn = self._turn if self._is_in_turn else None
+        if turn is None:
+            turn = self._new_row("turn", "turn", event, self.row, text=_line(event.data.get("response")))
+            self._turn = turn
+        else:
+            self._touch(turn, event)
+        self._close_calls(event.at, "cancelled" if status == "cancelled" else "error")
+        turn.end, turn.status = event.at, status
+        self._is_in_turn = False
+
+    def _complete_turn(self, event: LogEvent) -> None:
+        turn = self._turn
+        if turn is None or any(isinstance(each, LogEvent) and each.name == event.name for each in turn.events):
+            self._add_event(event)
+            return
+        self._touch(turn, event)
+        if event.text("status") == "incomplete" and turn.status == "ok":
+            turn.text = _line(f"{turn.text} (incomplete)")
+
+    def _abandon(self) -> None:
+        """Forget what has no end in the log; its rows stay open."""
+        self._model, self._is_in_turn = None, False
+        self._open_tools.clear()
+        self._questions.clear()
+
+    def _close_calls(self, at: float | None, status: RowStatus) -> None:
+        for row in [*self._open_tools, *([self._model] if self._model else [])]:
+            row.end, row.status = at, status
+            self._mark(row)
+        self._model = None
+        self._open_tools.clear()
+
+    # ── model calls ──
+
+    def _begin_model_call(self, event: LogEvent) -> None:
+        self._open_model_call(event)
+
+    def _open_model_call(self, event: LogEvent) -> Row:
+        provider, model = event.text("provider"), event.text("model")
+        self._model = self._new_row("model", _name(provider) or "model", event, self._enclosing())
+        self._model.status, self._model.model = "open", _name(model)
+        return self._model
+
+    def _end_model_call(self, event: LogEvent) -> None:
+        row = self._model
+        if row is None:
+            row = self._open_model_call(event)
+        else:
+            self._touch(row, event)
+        response = event.data.get("response")
+        reported = response.get("model") if isinstance(response, dict) else None
+        if isinstance(reported, str) and reported:
+            row.model = _name(reported)
+        _count(row, event.data.get("usage"))
+        row.text = _answer_text(response)
+        row.end, row.status, self._model = event.at, "ok", None
+
+    def _fail_model_call(self, event: LogEvent) -> None:
+        model, self._model = self._model, None
+        if model is not None:
+            model.end, model.status = event.at, "error"
+            self._mark(model)
+        self._new_row("event", event.name, event, model or self._enclosing(), text=_about(event)).status = "error"
+
+    def _add_wire_request(self, event: LogEvent) -> None:
+        row = self._model
+        if row is None:
+            row = self._open_model_call(event)
+        else:
+            self._touch(row, event)
+        row.model = _name(event.text("model")) or row.model
+
+    def _add_wire_response(self, event: LogEvent) -> None:
+        row = self._model
+        if row is None:
+            row = self._open_model_call(event)
+        else:
+            self._touch(row, event)
+        row.model = _name(event.text("model")) or row.model
+        if row.input_tokens is None:
+            _count(row, event.data.get("usage"))
+        first = row.events[0]
+        if not (isinstance(first, LogEvent) and first.name == PROVIDER_REQUEST):  # no loop reports the call
+            row.end, row.status, self._model = event.at, "error" if event.text("status") == "error" else "ok", None
+
+    def _add_piece(self, event: LogEvent) -> None:
+        row = self._model
+        if row is None:
+            self._add_event(event)
+            return
+        self._touch(row, event)
+        # A loop that does not stream reports all blocks, with their number, when the answer is complete.
+        if row.first_token is None and "total_blocks" not in event.data and None not in (event.at, row.start):
+            row.first_token = max(0.0, (event.at or 0.0) - (row.start or 0.0))
+
+    # ── tool calls ──
+
+    def _begin_tool_call(self, event: LogEvent) -> None:
+        row = self._open_tool_call(event)
+        row.status = "open"
+        self._open_tools.append(row)
+
+    def _open_tool_call(self, event: LogEvent) -> Row:
+        call_id = event.text("tool_call_id")
+        # The calls of one answer run beside each other, not inside each other.
+        parent = self._turn if self._is_in_turn and self._turn is not None else self.row
+        name = _name(event.text("tool_name")) or "tool"
+        row = self._new_row("tool", name, event, parent, text=_line(event.data.get("tool_input")))
+        if call_id:
+            self._tools[call_id] = row
+            self._opened_tool(event.session_id, call_id, row)
+        return row
+
+    def _end_tool_call(self, event: LogEvent) -> None:
+        row = self._tool_of(event)
+        if row is None:
+            row = self._open_tool_call(event)  # a gate denied it before its beginning was written
+        else:
+            self._touch(row, event)
+        if row in self._open_tools:
+            self._open_tools.remove(row)
+        row.end, row.status = event.at, _tool_status(event)
+        if row.status != "ok":
+            row.text = _line(f"{_about_error(event)} {row.text}")
+
+    def _tool_of(self, event: LogEvent) -> Row | None:
+        """The call that this is the end of: by its id, which a provider may use again, else the open one of that tool."""
+        call_id = event.text("tool_call_id")
+        if call_id:
+            row = self._tools.get(call_id)
+            ended = row is not None and any(
+                isinstance(each, LogEvent) and each.name == event.name for each in row.events
+            )
+            return None if ended else row
+        name = _name(event.text("tool_name")) or "tool"
+        return next((row for row in self._open_tools if row.name == name), None)
+
+    # ── approvals and everything else ──
+
+    def _ask(self, event: LogEvent) -> None:
+        row = self._new_row("approval", "approval", event, self._innermost(event), text=_line(event.data.get("prompt")))
+        row.status = "open"
+        self._questions.append((_question(event), row))
+
+    def _answer(self, event: LogEvent) -> None:
+        asked = _question(event)
+        found = next((each for each in self._questions if each[0] == asked), None)
+        if found is None:  # answered earlier in the session, or it could not be asked
+            text = _line(event.data.get("prompt"))
+            row = self._new_row("approval", "approval", event, self._innermost(event), text=text)
+        else:
+            self._questions.remove(found)
+            row = found[1]
+            self._touch(row, event)
+        row.end, row.status = event.at, "ok" if event.name == APPROVAL_GRANTED else "denied"
+        if event.text("reason"):
+            row.text = _line(f"{row.text} ({event.text('reason')})")
+
+    def _add_event(self, event: LogEvent) -> None:
+        kind = _KINDS.get(event.name.partition(":")[0], "event")
+        row = self._new_row(kind, _name(event.name), event, self._innermost(event), text=_about(event))
+        if event.level in ("ERROR", "CRITICAL"):
+            row.status = "error"
+        elif event.name == "policy:violation":
+            row.status = "denied"
+
+    def _enclosing(self) -> Row:
+        """The turn, or the session between turns."""
+        return self._turn if self._is_in_turn and self._turn is not None else self.row
+
+    def _innermost(self, event: LogEvent) -> Row:
+        """The call that an event names, else the one that began last, else the turn, else the session."""
+        named = self._tools.get(event.text("tool_call_id"))
+        if named is not None:
+            return named
+        name = event.text("tool_name")
+        for row in reversed(self._open_tools):
+            if not name or row.name == _name(name):
+                return row
+        return self._model or self._enclosing()
+
+
+def _question(event: LogEvent) -> tuple[str, str, str]:
+    return event.text("hook_name"), event.text("event"), event.text("prompt")
+
+
+def _tool_status(event: LogEvent) -> RowStatus:
+    if event.name == TOOL_ERROR:
+        error = event.data.get("error")
+        kind = error.get("type") if isinstance(error, dict) else None
+        return _REFUSED.get(kind, "error") if isinstance(kind, str) else "error"
+    result = event.data.get("tool_result", event.data.get("result"))
+    return "error" if isinstance(result, dict) and result.get("success") is False else "ok"
+
+
+def _about_error(event: LogEvent) -> str:
+    result = event.data.get("tool_result", event.data.get("result"))
+    error = event.data.get("error") or (result.get("error") if isinstance(result, dict) else None)
+    if isinstance(error, dict):
+        error = error.get("message") or error
+    return _line(error)
+
+
+def _about(event: LogEvent) -> str:
+    for key in _TEXT_KEYS:
+        value = event.data.get(key)
+        if value not in (None, "", [], {}):
+            message = value.get("message") if isinstance(value, dict) else None
+            return _line(message or value)
+    return ""
+
+
+def _answer_text(response: Any) -> str:
+    """The beginning of an answer: its texts, and the tools that it calls."""
+    content = response.get("content") if isinstance(response, dict) else None
+    parts: list[str] = []
+    for block in content[:20] if isinstance(content, list) else [content]:
+        if isinstance(block, str):
+            parts.append(block)
+        elif isinstance(block, dict) and block.get("type") == "text":
+            parts.append(str(block.get("text"))[:_LONGEST_TEXT])
+        elif isinstance(block, dict) and block.get("type") == "tool_call":
+            parts.append(f"→ {str(block.get('name'))[:_LONGEST_NAME]}")
+    return _line(" ".join(parts))
+
+
+def _line(value: Any) -> str:
+    """A value in one line."""
+    if value is None:
+        return ""
+    try:
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        text = "[nested too deeply]"
+    text = " ".join(text[: 4 * _LONGEST_TEXT].split())
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
+
+
+def _name(text: str) -> str:
+    return " ".join(text[:_LONGEST_NAME].split())
+
+
+def _count(row: Row, usage: Any) -> None:
+    if not isinstance(usage, dict):
+        return
+    row.input_tokens = _tokens(usage.get("input_tokens"))
+    row.output_tokens = _tokens(usage.get("output_tokens"))
+    cost = usage.get("cost_usd")
+    if isinstance(cost, str | int | float) and not isinstance(cost, bool):
+        try:
+            amount = Decimal(str(cost)[:40])
+        except InvalidOperation:
+            return
+        if amount.is_finite() and abs(amount) < _LARGEST_TOKENS:
+            row.cost = amount
+
+
+def _tokens(value: Any) -> int | None:
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_number and 0 <= value < _LARGEST_TOKENS else None

@@ -1,0 +1,211 @@
+"""`amplifier session trace --live`: the page follows a session, only with the token, until Ctrl-C; on both backends."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from amplifier.cli.sessions.store import SessionRecord, SessionStore
+from tests._support.browser import Tab, open_tab
+from tests._support.terminal import PATIENCE, command, environment
+from tests.cli._scripted_agent import write_plan
+from tests.tracing._logs import small_session, turn
+
+
+@attrs.frozen
+class Answer:
+    status: int
+    policy: str
+    text: str
+
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+
+@attrs.frozen
+class Live:
+    process: subprocess.Popen[str]
+    address: str
+    token: str
+    log: Path
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    def get(self, path: str, token: str | None = None, **headers: str) -> Answer:
+        given = self.token if token is None else token
+        all_headers = {**({"Authorization": f"Bearer {given}"} if given else {}), **headers}
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        try:
+            connection.request("GET", path, headers=all_headers)
+            answer = connection.getresponse()
+            return Answer(answer.status, answer.headers.get("content-security-policy", ""), answer.read().decode())
+        finally:
+            connection.close()
+
+    def stop(self, number: signal.Signals = signal.SIGINT) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE)
+
+
+@contextmanager
+def following(backend: str, home: Path, cwd: Path, *words: str, browser: str = "false") -> Iterator[Live]:
+    log = cwd / "live.log"
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(
+            command("session", "trace", "--live", "--backend", backend, *words),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=environment(home, {"BROWSER": browser}),
+            cwd=cwd,
+        ) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            found = re.search(r"(http://127\.0\.0\.1:\d+)/#token=(\S+)", process.stdout.readline())
+            assert found is not None, log.read_text()
+            yield Live(process, found[1], found[2], log)
+            if process.poll() is None:
+                assert process.stdout.readline() == "Ctrl-C ends it.\n"
+                process.send_signal(signal.SIGINT)
+                assert process.wait(PATIENCE) == 130
+            assert "Traceback" not in log.read_text(), log.read_text()
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+@pytest.fixture
+def store(home) -> SessionStore:
+    store = SessionStore(home / "sessions")
+    store.write(SessionRecord(session_id="s"))
+    (store.folder("s") / "events.jsonl").write_bytes(b"".join(small_session()))
+    return store
+
+
+def test_rows_need_the_token_and_come_only_when_they_changed(backend, store, home, workdir):
+    with following(backend, home, workdir, "s") as live:
+        page = live.get("/", token="")
+        assert page.status == 200
+        assert "connect-src 'self'; frame-ancestors 'none'" in page.policy
+        assert "hello" not in page.text
+        assert [live.get(path, token=token).status for path in ("/changes", "/x") for token in ("", "wrong")] == [
+            401
+        ] * 4
+        assert live.get("/x").status == 404
+        assert live.get("/changes", Host="evil.example").status == 403
+        assert live.get("/changes", Origin="https://evil.example").status == 403
+        assert live.get("/changes?after=x").status == 400
+
+        first = live.get("/changes?after=0").json()
+        assert [row["k"] for row in first["rows"]] == ["session", "turn", "model", "tool", "model"]
+        assert first["running"] is False
+        again = live.get(f"/changes?after={first['revision']}").json()
+        assert (again["rows"], again["revision"]) == ([], first["revision"])
+
+        log = store.folder("s") / "events.jsonl"
+        log.rename(log.with_name("events.jsonl.1"))  # as rotation does
+        new = turn(9, end=10)
+        log.write_bytes(b"".join(new)[:-20])
+        more = live.get(f"/changes?after={first['revision']}").json()
+        assert [(row["n"], row["k"]) for row in more["rows"]] == [(0, "session"), (5, "turn")]
+        with log.open("ab") as file:
+            file.write(b"".join(new)[-20:])
+        last = live.get(f"/changes?after={more['revision']}").json()
+        assert [len(row["v"]) for row in last["rows"] if row["k"] == "turn"] == [3]
+
+
+def test_a_session_without_a_log_says_so_and_the_browser_is_opened_beside_the_server(backend, home, workdir):
+    SessionStore(home / "sessions").write(SessionRecord(session_id="s"))
+    browser = workdir / "browser"
+    browser.write_text(
+        f"#!/bin/sh\nprintf %s \"$1\" > '{workdir}/opened.new'\nmv opened.new opened\nexec cat '{workdir}/never'\n"
+    )
+    browser.chmod(0o755)
+    os.mkfifo(workdir / "never")  # a browser in the terminal does not return
+    with following(backend, home, workdir, "--open", browser=f"{browser} %s") as live:
+        shown = live.get("/changes").json()
+        assert (shown["rows"], shown["notes"][0][:37]) == ([], "nothing is in the event log yet; hook")
+        while not (workdir / "opened").exists():
+            time.sleep(0.01)  # another process makes it
+        assert (workdir / "opened").read_text() == f"{live.address}/#token={live.token}"
+        assert live.stop() == 130
+    (workdir / "never").open("w").close()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_a_signal_ends_it_also_with_open_connections(backend, store, home, workdir, number, code):
+    with following(backend, home, workdir) as live:
+        port = live.port
+        with socket.create_connection(("127.0.0.1", port)) as half:
+            half.sendall(b"GET /changes HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+            assert live.get("/changes").status == 200
+            assert live.stop(number) == code
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port)).close()
+
+
+def wait_until(tab: Tab, condition: str) -> None:
+    tab.evaluate(
+        "new Promise((done) => { const look = () => "
+        f"({condition}) ? done(true) : setTimeout(look, 10); look(); }}).then(() => true)"
+    )
+
+
+def test_the_page_follows_a_running_session(backend, home, workdir, tmp_path):
+    file = write_plan(tmp_path)
+    plan = json.loads(file.read_text())
+    plan["hooks"].append({"module": "hooks-logging"})
+    file.write_text(json.dumps(plan))
+    prompt = f"call wait_for {json.dumps({'path': str(workdir / 'gate')})}"
+    words = command("run", prompt, "--session-id", "one", "--plan", str(file), "--backend", backend)
+    with subprocess.Popen(
+        words,
+        cwd=workdir,
+        env=environment(home),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    ) as run:
+        assert run.stderr is not None
+        assert any(b"wait_for" in line for line in run.stderr)
+        with following(backend, home, workdir) as live, open_tab() as tab:
+            tab.open(f"http://localhost:{live.port}/#token=wrong", width=390)
+            wait_until(tab, "document.getElementById('state').textContent.includes('needs the token')")
+            assert tab.evaluate("document.querySelectorAll('.row').length") == 0
+
+            tab.open(f"{live.address}/#token={live.token}", width=1280)
+            tool = "document.querySelector('.row.tool')"
+            wait_until(tab, f"{tool}?.classList.contains('open')")
+            assert tab.evaluate("location.href") == f"{live.address}/"  # the token does not stay in the address
+            wait_until(tab, "document.getElementById('state').textContent === 'The session is running.'")
+            tab.evaluate(f"{tool}.click()")
+            (workdir / "gate").touch()
+            wait_until(tab, f"{tool}.classList.contains('ok')")
+            wait_until(tab, "document.querySelector('.row.session').classList.contains('ok')")
+            wait_until(tab, "document.getElementById('state').textContent === 'The session is not running now.'")
+            assert tab.evaluate("document.querySelectorAll('.row.model').length") == 2
+            assert (
+                tab.evaluate("document.querySelector('.row[aria-selected=true] .name').textContent") == "tool wait_for"
+            )
+            run.stderr.read()
+            assert run.wait(PATIENCE) == 0
+            assert live.stop() == 130
+            wait_until(tab, "document.getElementById('state').textContent.includes('has ended')")

@@ -1,0 +1,249 @@
+"""Modules of all five kinds that need asyncio work in sessions on asyncio and on trio alike."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from contextlib import asynccontextmanager
+from itertools import product
+from typing import Any
+
+import pytest
+
+from amplifier.contracts import Tool as ToolContract
+from amplifier.models import ToolResult
+from amplifier.testing import MockContextManager
+
+from ._modules import (
+    Context,
+    agent,
+    asyncio_only,
+    is_on_island,
+    mount_context,
+    mount_hooks,
+    mount_loop,
+    mount_provider,
+    mount_search,
+    tool_module,
+)
+
+
+@pytest.mark.parametrize("which", list(product([True, False], repeat=2)), ids=str)
+async def test_modules_of_all_kinds_work_together(which: tuple[bool, bool]):
+    own_loop, own_context = which
+    heard: list[str] = []
+    session = agent(
+        loop=asyncio_only(mount_loop) if own_loop else None,
+        context=asyncio_only(mount_context) if own_context else None,
+        provider=asyncio_only(mount_provider),
+        tool=asyncio_only(mount_search),
+        hooks=asyncio_only(mount_hooks(heard)),
+    )
+    async with session:
+        answer = await session.execute("look for it")
+        messages = await session.coordinator.get("context").get_messages()
+        contributed = await session.coordinator.collect_contributions("observability.events")
+
+    assert answer == "found"
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool", "assistant"]
+    assert "NEEDLE" in str(messages[2]["content"])
+    assert heard == ["tool:pre", "tool:post in a task"]
+    assert ["own:event"] in contributed
+
+
+async def test_a_module_finds_its_own_objects_as_they_are_and_those_of_others_wrapped(anyio_backend_name: str):
+    seen: dict[str, Any] = {}
+
+    async def mount(coordinator: Any, config: Any) -> None:
+        async def work(given: Any) -> ToolResult:
+            return ToolResult(success=True)
+
+        from ._modules import Tool
+
+        tool = Tool(work)
+        await coordinator.mount("tools", tool)
+        seen.update(own=coordinator.get("tools")["work"] is tool, session=coordinator.session_id)
+        seen["provider"] = coordinator.get("providers")["mock"].get_info().id
+        coordinator.own_attribute = {"a": 1}
+        seen["attribute"] = coordinator.own_attribute
+        seen["config"] = coordinator.config["session"]["context"]
+
+    session = agent(tool=asyncio_only(mount))
+    async with session:
+        tool = session.coordinator.get("tools")["work"]
+        assert isinstance(tool, ToolContract)
+        assert (tool.name, tool.description) == ("work", "Works with asyncio.")
+        assert vars(session.coordinator)["own_attribute"] == {"a": 1}
+    assert seen == {
+        "own": True,
+        "session": session.session_id,
+        "provider": "mock",
+        "attribute": {"a": 1},
+        "config": "context-simple",
+    }
+
+
+async def test_a_returned_instance_is_mounted_and_a_returned_cleanup_is_called_once(anyio_backend_name: str):
+    calls: list[bool] = []
+
+    async def mount(coordinator: Any, config: Any) -> Any:
+        async def close() -> None:
+            calls.append(is_on_island())
+
+        coordinator.register_cleanup(close)
+        return close
+
+    async with agent(context=asyncio_only(mount_context), tool=asyncio_only(mount)) as session:
+        context = session.coordinator.get("context")
+        assert (type(context).__name__, isinstance(context, Context)) == ("Context", anyio_backend_name == "asyncio")
+    assert calls == [anyio_backend_name == "trio"]
+
+
+async def test_a_structured_mount_keeps_its_timeout_and_task_group_in_one_task():
+    steps: list[str] = []
+
+    @asynccontextmanager
+    async def mount(coordinator: Any, config: Any) -> Any:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+            background = group.create_task(asyncio.Event().wait())
+            task = asyncio.current_task()
+            await coordinator.mount("tools", MockContextManager(), name="odd")
+            steps.append("entered")
+            yield
+            assert asyncio.current_task() is task
+            background.cancel()
+        steps.append("left")
+
+    async with agent(tool=asyncio_only(mount)):
+        assert steps == ["entered"]
+    assert steps == ["entered", "left"]
+
+
+async def test_on_session_ready_of_such_a_module_runs_beside_its_mount(anyio_backend_name: str):
+    seen: list[Any] = []
+
+    async def mount(coordinator: Any, config: Any) -> None:
+        seen.append(asyncio.get_running_loop())
+
+    async def on_session_ready(coordinator: Any) -> None:
+        await asyncio.sleep(0)
+        seen.append(asyncio.get_running_loop())
+        seen.append(sorted(coordinator.get("providers")))
+
+    async with agent(tool=asyncio_only(mount, on_session_ready=on_session_ready)):
+        pass
+    assert seen[0] is seen[1]
+    assert seen[2] == ["mock"]
+
+
+async def test_a_capability_of_the_island_can_be_called_from_trio_and_one_of_trio_from_the_island():
+    async def mount(coordinator: Any, config: Any) -> None:
+        async def double(number: int) -> int:
+            await asyncio.sleep(0)
+            return 2 * await coordinator.get_capability("next")(number)
+
+        coordinator.register_capability("double", double)
+        coordinator.register_capability("name", lambda: "sync")
+        coordinator.register_capability("data", {"answer": 42})
+
+    session = agent(tool=asyncio_only(mount))
+
+    async def following(number: int) -> int:
+        return number + 1
+
+    session.coordinator.register_capability("next", following)
+    async with session:
+        get = session.coordinator.get_capability
+        assert await get("double")(3) == 8
+        assert get("name")() == "sync"
+        assert get("data") == {"answer": 42}
+
+
+async def test_a_module_opens_and_runs_a_child_session(anyio_backend_name: str):
+    async def work(given: Any, coordinator: Any) -> ToolResult:
+        child = coordinator.session.fork({"tools": []})
+        async with child:
+            return ToolResult(success=True, output=await child.execute(f"{given['task']} as a child"))
+
+    # The child has the same script, and no such tool.
+    session = agent(tool=tool_module(work), turns=[("work", {"task": "count"}), "done"])
+    results: list[Any] = []
+    session.coordinator.hooks.register("tool:post", lambda event, data: results.append(data["result"]["output"]))
+    async with session:
+        assert await session.execute("go") == "done"
+    assert results == ["done"]
+
+
+async def test_an_event_stream_of_the_session_is_read_on_the_island():
+    async def work(given: Any, coordinator: Any) -> ToolResult:
+        child = coordinator.session.fork({"tools": []})
+        async with child, child.stream("as a child") as events:
+            return ToolResult(success=True, output=[type(event).__name__ async for event in events])
+
+    async with agent(tool=tool_module(work), turns=["child done"]) as session:
+        result = await session.coordinator.get("tools")["work"].execute({})
+    assert result.output
+
+
+async def test_approval_hooks_on_the_island_ask_the_application():
+    asked: list[str] = []
+
+    class Approvals:
+        async def request_approval(self, prompt: str, options: Any, timeout: float, default: str) -> str:
+            asked.append(prompt)
+            return "Allow"
+
+    from amplifier.models import HookResult
+
+    async def mount(coordinator: Any, config: Any) -> None:
+        async def ask(event: str, data: Any) -> HookResult:
+            await asyncio.sleep(0)
+            return HookResult(action="ask_user", approval_prompt=f"May I? ({data['tool_name']})")
+
+        coordinator.hooks.register("tool:pre", ask, name="ask")
+
+    async def work(given: Any) -> ToolResult:
+        return ToolResult(success=True, output="worked")
+
+    session = agent(tool=tool_module(work), hooks=asyncio_only(mount), turns=[("work", {}), "done"])
+    session.coordinator.approval_system = Approvals()
+    async with session:
+        assert await session.execute("go") == "done"
+    assert asked == ["May I? (work)"]
+
+
+# ── one loop, when it is needed ──────────────────────────────────────────────────────────────────
+
+
+async def test_all_modules_of_a_session_share_one_loop_and_sessions_do_not(anyio_backend_name: str):
+    loops: list[Any] = []
+
+    async def mount(coordinator: Any, config: Any) -> None:
+        loops.append(asyncio.get_running_loop())
+
+    module = asyncio_only(mount)
+    async with agent(tool=module, hooks=module), agent(tool=module):
+        islands = [thread for thread in threading.enumerate() if thread.name.startswith("amplifier asyncio island")]
+    assert loops[0] is loops[1]
+    assert (loops[0] is loops[2], len(islands)) == ((True, 0) if anyio_backend_name == "asyncio" else (False, 2))
+
+
+WITHOUT = """
+import sys, threading, trio
+from amplifier import AmplifierSession
+
+async def main():
+    plan = {"session": {"orchestrator": "loop-basic", "context": "context-simple"}}
+    async with AmplifierSession(plan):
+        print(threading.active_count(), [name for name in sys.modules if "_islands" in name], "asyncio" in sys.modules)
+
+trio.run(main)
+"""
+
+
+def test_without_such_a_module_nothing_of_it_is_imported_or_started():
+    program = [sys.executable, "-c", WITHOUT]
+    seen = subprocess.run(program, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert seen == "1 [] False\n"
