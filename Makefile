@@ -203,5 +203,5 @@ audit: .venv-release/.ready
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-* .amplifier .node .mcp-servers .models .browser .bubblewrap build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-* .amplifier .node .mcp-servers .engines .models .browser .bubblewrap build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -51,6 +51,8 @@ API_PAGES = {
     "amplifier.conformance.page": "conformance-page",
     "amplifier.event_payloads": "event-payloads",
     "amplifier.observability": "observability",
+    "amplifier.durable": "durable",
+    "amplifier.durable.dbos": "durable-dbos",
     "amplifier.tracing": "tracing",
     "amplifier.mcp": "mcp",
     "amplifier.acp": "acp",

@@ -12,6 +12,7 @@ Layout, to be read top to bottom; an import may only point down:
     testing                  doubles, virtual time, cancellation at every suspension
     modules                  built-in loops, contexts, providers, tools and hooks
     observability            what every task of a process is doing
+    durable                  turns that survive the processes that run them
     tracing                  what a session did: from its event log to text and pages
     mcp                      an agent as an MCP server
     kernel                   the mechanism: session, coordinator, hooks, cancellation

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from amplifier.cli.sessions.store import SessionStore
-from amplifier.cli.sessions.turn_plan import plan_changes, read_turn_plan, remove_turn_plan, write_turn_plan
+from amplifier.cli.sessions.turn_plan import read_turn_plan, remove_turn_plan, write_turn_plan
+from amplifier.plan._changes import plan_changes
 from tests._support.terminal import PATIENCE, json_of, open_terminal, run_cli
 
 

@@ -137,3 +137,16 @@ def test_every_example_is_in_the_list_and_in_a_test():
     assert listed == there
     tests = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py"))
     assert [name for name in there if name.removeprefix("test_") not in tests] == []
+
+
+@pytest.mark.parametrize("backend", BOTH)
+@pytest.mark.parametrize("engine", ["local", "dbos"])
+def test_turns_of_a_killed_worker_go_on_with_the_other(backend, engine, tmp_path):
+    output = run_example("durable/two_workers.py", backend, engine, cwd=tmp_path)
+    assert "worker, which is killed now" in output
+    attempt = int(re.findall(r"anna: Everything is on its way. \(attempt (\d+)\)", output)[0])
+    assert attempt >= 2  # on a very busy machine the other worker may be taken for dead as well
+    assert "bert: Everything is on its way." in output
+    assert "  books shipped under order-0\n  lamps shipped under order-1\n  chairs shipped under order-2" in output
+    calls = int(re.findall(r"calls of anna's: (\d+), orders: 3", output)[0])
+    assert 3 <= calls < 3 + attempt  # one call runs at a time, and may run again in the next attempt

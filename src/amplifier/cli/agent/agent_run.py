@@ -22,7 +22,7 @@ from amplifier.cli.sessions.conversation_text import text_of_message
 from amplifier.cli.sessions.home_folder import running_folder
 from amplifier.cli.sessions.running_commands import answer_task_requests
 from amplifier.cli.sessions.store import SessionRecord, SessionStore, now
-from amplifier.cli.sessions.turn_plan import plan_changes, read_turn_plan
+from amplifier.cli.sessions.turn_plan import read_turn_plan
 from amplifier.cli.terminal.display import Display, OutputFormat
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.log_output import LogNotices, install_log_handler
@@ -33,6 +33,7 @@ from amplifier.errors import NoUnfinishedTurnError
 from amplifier.kernel import AmplifierSession
 from amplifier.loading import ModuleLoader
 from amplifier.plan import check_plan
+from amplifier.plan._changes import plan_changes
 
 from .approvals import AllowEverything, AskAtTerminal, DenyEverything
 from .budget import budget_as_json, budget_text, with_budget

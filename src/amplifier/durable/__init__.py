@@ -1,0 +1,41 @@
+"""Turns that survive the processes that run them: one interface, several engines.
+
+    async with open_local_engine("turns.db") as engine:     # or amplifier.durable.dbos.open_dbos_engine(url)
+        turn_id = await engine.start("anna-1", "prompt")
+        text = await engine.result(turn_id)
+
+Workers, in this process or others, run ``await engine.work(make_session)``.
+"""
+
+from ._engine import DurableEngine, Question, SessionFactory, TurnState, TurnStatus, WatchedEvent
+from ._errors import (
+    DurableError,
+    EngineUnavailableError,
+    NewerFormatError,
+    QuestionClosedError,
+    TurnConflictError,
+    TurnFailedError,
+    TurnHeldError,
+    TurnStoppedError,
+    UnknownTurnError,
+)
+from ._local import open_local_engine
+
+__all__ = [
+    "DurableEngine",
+    "DurableError",
+    "EngineUnavailableError",
+    "NewerFormatError",
+    "Question",
+    "QuestionClosedError",
+    "SessionFactory",
+    "TurnConflictError",
+    "TurnFailedError",
+    "TurnHeldError",
+    "TurnState",
+    "TurnStatus",
+    "TurnStoppedError",
+    "UnknownTurnError",
+    "WatchedEvent",
+    "open_local_engine",
+]

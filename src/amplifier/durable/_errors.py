@@ -1,0 +1,111 @@
+"""What can go wrong with a turn on an engine.
+
+DurableError
+├── EngineUnavailableError (ConnectionError)   the engine cannot be reached, or not any more
+├── NewerFormatError                           a newer version of this package wrote what is stored
+├── UnknownTurnError (LookupError)             there is no turn with this id
+├── TurnConflictError (ValueError)             the id belongs to another turn
+├── QuestionClosedError                        the question is not waiting for this answer
+├── TurnFailedError                            the turn ended with an error
+├── TurnStoppedError                           the turn was stopped
+└── TurnHeldError                              the turn waits for a decision, for example because the plan has changed
+"""
+
+from __future__ import annotations
+
+from amplifier.errors import AmplifierError
+
+
+class DurableError(AmplifierError):
+    """Something about a turn on an engine; see the subclasses."""
+
+
+class EngineUnavailableError(DurableError, ConnectionError):
+    """The engine cannot be reached; what was stored before is kept.
+
+    Attributes:
+        engine: Which one, without credentials.
+    """
+
+    def __init__(self, message: str, *, engine: str = "") -> None:
+        super().__init__(message)
+        self.engine = engine
+
+
+class NewerFormatError(DurableError):
+    """A newer version of this package has written what is stored; nothing was changed.
+
+    Attributes:
+        found: The format that is stored.
+        known: The newest one that this version reads.
+    """
+
+    def __init__(self, message: str, *, found: int = 0, known: int = 0) -> None:
+        super().__init__(message)
+        self.found = found
+        self.known = known
+
+
+class _TurnError(DurableError):
+    """An error about one turn."""
+
+    def __init__(self, message: str, *, turn_id: str = "") -> None:
+        super().__init__(message)
+        self.turn_id = turn_id
+
+
+class UnknownTurnError(_TurnError, LookupError):
+    """There is no turn with this id.
+
+    Attributes:
+        turn_id: What was asked for.
+    """
+
+
+class TurnConflictError(_TurnError, ValueError):
+    """A turn with this id exists, for another session or prompt.
+
+    Attributes:
+        turn_id: The id.
+    """
+
+
+class QuestionClosedError(_TurnError):
+    """The question does not wait for this answer: it is unknown, was answered, or does not offer the option.
+
+    Attributes:
+        turn_id: The turn.
+    """
+
+
+class TurnFailedError(_TurnError):
+    """The turn ended with an error, which another process raised.
+
+    Attributes:
+        turn_id: The turn.
+        error_type: The class of that error.
+    """
+
+    def __init__(self, message: str, *, turn_id: str = "", error_type: str = "") -> None:
+        super().__init__(message, turn_id=turn_id)
+        self.error_type = error_type
+
+
+class TurnStoppedError(_TurnError):
+    """The turn was stopped before it had an answer.
+
+    Attributes:
+        turn_id: The turn.
+    """
+
+
+class TurnHeldError(_TurnError):
+    """The turn does not go on by itself: someone has to resume or stop it.
+
+    Attributes:
+        turn_id: The turn.
+    """
+
+
+class TurnLost(Exception):
+    """Another worker has taken the turn over; this one must not write any more. Stays inside the package."""

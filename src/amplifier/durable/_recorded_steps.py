@@ -1,0 +1,60 @@
+"""The step wrapper of a durable turn: results are recorded before the loop gets them, and come back when the turn is run again.
+
+A turn that was cut off is run again from its beginning. Every model call and tool call that has a recorded result gets that result
+and is not made; the first one without is where the turn really goes on. Results have keys (turn, iteration, call), not positions, so
+calls that run at the same time may finish in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+
+from amplifier.contracts import Step
+from amplifier.errors import ModelError
+from amplifier.models import ChatResponse, ToolResult, from_dict, to_dict
+
+from ._turn_rows import ClaimedTurn
+from ._turn_store import TurnStore
+
+
+class RecordedSteps:
+    """Records the steps of one attempt of a turn.
+
+    Args:
+        store: Where.
+        turn: The attempt.
+        on_new_step: Called before the first step of each kind that has no recorded result.
+    """
+
+    def __init__(self, store: TurnStore, turn: ClaimedTurn, on_new_step: Callable[[], None]) -> None:
+        self._store = store
+        self._turn = turn
+        self._on_new_step = on_new_step
+
+    async def __call__(self, step: Step, run: Callable[[], Awaitable[Any]]) -> Any:
+        """Return the recorded result of a step, or run it and record its result."""
+        kind = ChatResponse if step.kind == "model" else ToolResult
+        if step.key in self._turn.results:
+            return from_dict(kind, self._turn.results[step.key])
+        self._on_new_step()
+        if step.kind == "tool":
+            if step.key in self._turn.started:
+                step.is_resumed = step.was_started = True
+            step.before_start(lambda: self._store.record(self._turn, step.key, "started"))
+        result = await run()
+        if isinstance(result, kind):
+            await self._store.record(self._turn, step.key, "finished", _as_json(result))
+        return result
+
+
+def _as_json(result: Any) -> str:
+    """A result as JSON; a tool's result without JSON form as the text that the model gets."""
+    try:
+        return orjson.dumps(to_dict(result)).decode()
+    except (ModelError, TypeError, ValueError):
+        if not isinstance(result, ToolResult):
+            raise
+        return orjson.dumps({"success": result.success, "output": result.get_serialized_output()}).decode()

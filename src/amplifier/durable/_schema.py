@@ -1,0 +1,87 @@
+"""The tables that turns are kept in, for SQLite and Postgres alike."""
+
+from __future__ import annotations
+
+from ._database import Run
+from ._errors import NewerFormatError
+
+FORMAT = 1
+"""Of the tables and what is in them; a version that changes it has to read the ones before."""
+
+_TABLES = (
+    """
+    CREATE TABLE IF NOT EXISTS amplifier_turns (
+        turn_id TEXT PRIMARY KEY,
+        session_id TEXT NOT NULL,
+        number INTEGER NOT NULL,
+        prompt TEXT NOT NULL,
+        state TEXT NOT NULL,
+        is_open INTEGER NOT NULL,
+        attempt INTEGER NOT NULL,
+        most_attempts INTEGER NOT NULL,
+        queued_at DOUBLE PRECISION NOT NULL,
+        worker TEXT,
+        plan TEXT,
+        stop TEXT,
+        answer TEXT,
+        error_type TEXT,
+        error TEXT
+    )
+    """,
+    # A session has one open turn; two callers that start one at the same moment cannot both succeed.
+    "CREATE UNIQUE INDEX IF NOT EXISTS amplifier_open_turn ON amplifier_turns (session_id) WHERE is_open = 1",
+    "CREATE UNIQUE INDEX IF NOT EXISTS amplifier_turn_number ON amplifier_turns (session_id, number)",
+    "CREATE INDEX IF NOT EXISTS amplifier_turn_state ON amplifier_turns (state) WHERE is_open = 1",
+    """
+    CREATE TABLE IF NOT EXISTS amplifier_steps (
+        turn_id TEXT NOT NULL,
+        step TEXT NOT NULL,
+        what TEXT NOT NULL,
+        result TEXT,
+        PRIMARY KEY (turn_id, step, what)
+    )
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS amplifier_questions (
+        turn_id TEXT NOT NULL,
+        question_id TEXT NOT NULL,
+        details TEXT NOT NULL,
+        answer TEXT,
+        PRIMARY KEY (turn_id, question_id)
+    )
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS amplifier_events (
+        turn_id TEXT NOT NULL,
+        last_position INTEGER NOT NULL,
+        attempt INTEGER NOT NULL,
+        events TEXT NOT NULL,
+        PRIMARY KEY (turn_id, last_position)
+    )
+    """,
+    "CREATE TABLE IF NOT EXISTS amplifier_conversations (session_id TEXT PRIMARY KEY, messages TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS amplifier_workers (worker TEXT PRIMARY KEY, beats INTEGER NOT NULL)",
+)
+
+
+def create_tables(run: Run) -> None:
+    """Create what is missing.
+
+    Raises:
+        NewerFormatError: A newer version wrote the tables.
+    """
+    run("CREATE TABLE IF NOT EXISTS amplifier_format (id INTEGER PRIMARY KEY, format INTEGER NOT NULL)")
+    run(
+        "INSERT INTO amplifier_format (id, format) VALUES (1, :format) ON CONFLICT (id) DO NOTHING RETURNING id",
+        format=FORMAT,
+    )
+    [(found,)] = run("SELECT format FROM amplifier_format WHERE id = 1")
+    if found > FORMAT:
+        raise NewerFormatError(
+            f"the tables have format {found}; this version of amplifier knows formats up to {FORMAT}. Nothing was changed: "
+            "upgrade amplifier here, or use another database",
+            found=found,
+            known=FORMAT,
+        )
+    for table in _TABLES:
+        run(table)

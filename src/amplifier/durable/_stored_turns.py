@@ -1,0 +1,108 @@
+"""What all engines with a database have in common: everything that clients call."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+
+from ._engine import TurnStatus, WatchedEvent
+from ._errors import TurnFailedError, TurnHeldError, TurnStoppedError
+from ._turn_store import TurnStore
+
+
+class StoredTurns:
+    """The clients' half of `DurableEngine`, on a store.
+
+    Args:
+        store: Where turns are.
+        poll: Seconds between two looks at a turn that is waited for.
+    """
+
+    def __init__(self, store: TurnStore, poll: float) -> None:
+        self._store = store
+        self._poll = poll
+
+    async def start(self, session_id: str, prompt: str, *, turn_id: str | None = None) -> str:
+        """See `DurableEngine.start`."""
+        return await self._store.start(session_id, prompt, turn_id)
+
+    async def status(self, turn_id: str) -> TurnStatus:
+        """See `DurableEngine.status`."""
+        return await self._store.status(turn_id)
+
+    async def result(self, turn_id: str) -> str:
+        """See `DurableEngine.result`."""
+        while True:
+            status = await self._store.status(turn_id)
+            if status.is_final or status.state == "held":
+                return answer_of(status)
+            await anyio.sleep(self._poll)
+
+    def watch(self, turn_id: str, *, after: int = 0) -> AsyncIterator[WatchedEvent]:
+        """See `DurableEngine.watch`."""
+        return _Watch(self._store, self._poll, turn_id, after)
+
+    async def approve(self, turn_id: str, question_id: str, option: str) -> None:
+        """See `DurableEngine.approve`."""
+        await self._store.answer(turn_id, question_id, option)
+
+    async def stop(self, turn_id: str, *, graceful: bool = False, reason: str | None = None) -> None:
+        """See `DurableEngine.stop`."""
+        await self._store.request_stop(turn_id, graceful, reason)
+
+    async def resume(self, turn_id: str) -> None:
+        """See `DurableEngine.resume`."""
+        await self._store.resume(turn_id)
+
+    async def messages(self, session_id: str) -> list[dict[str, Any]]:
+        """See `DurableEngine.messages`."""
+        return await self._store.messages(session_id)
+
+
+class _Watch:
+    """The events of one turn; no async generator, which someone would have to close."""
+
+    def __init__(self, store: TurnStore, poll: float, turn_id: str, after: int) -> None:
+        self._store = store
+        self._poll = poll
+        self._turn_id = turn_id
+        self._after = after
+        self._read: deque[WatchedEvent] = deque()
+
+    def __aiter__(self) -> AsyncIterator[WatchedEvent]:
+        return self
+
+    async def __anext__(self) -> WatchedEvent:
+        while not self._read:
+            events, status = await self._store.events_after(self._turn_id, self._after)
+            if not events:
+                if status.is_final:
+                    raise StopAsyncIteration
+                await anyio.sleep(self._poll)
+            self._read.extend(events)
+        event = self._read.popleft()
+        self._after = event.position
+        return event
+
+
+def answer_of(status: TurnStatus) -> str:
+    """The answer of a turn that does not go on.
+
+    Raises:
+        TurnFailedError: It has none, because it failed; or was stopped, or is held.
+    """
+    turn_id = status.turn_id
+    if status.state == "completed":
+        return status.answer or ""
+    if status.state == "stopped":
+        raise TurnStoppedError(f"turn {turn_id!r} was stopped before it had an answer", turn_id=turn_id)
+    if status.state == "held":
+        raise TurnHeldError(f"turn {turn_id!r} is held: {status.error}", turn_id=turn_id)
+    raise TurnFailedError(
+        f"turn {turn_id!r} failed with {status.error_type}: {status.error}",
+        turn_id=turn_id,
+        error_type=status.error_type or "",
+    )

@@ -1,0 +1,137 @@
+"""The rows of a turn: what a worker is given, how a turn ends, and the statements that several transactions share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import orjson
+
+from ._database import Run
+from ._engine import Question, TurnState, TurnStatus
+from ._errors import TurnLost, UnknownTurnError
+
+
+@attrs.frozen(kw_only=True)
+class StopRequest:
+    """How a turn is to be stopped."""
+
+    graceful: bool
+    reason: str | None
+
+
+@attrs.frozen(kw_only=True)
+class ClaimedTurn:
+    """A turn that a worker runs.
+
+    Attributes:
+        number: Of the turn in its session, counted from 1.
+        attempt: The fencing number of this worker.
+        plan: Hashes of the plan that the turn began with; None for a new turn.
+        messages: The conversation before the turn.
+        results: Of steps that have finished, by key.
+        started: Keys of tool calls that have begun.
+        last_position: Of the events so far.
+        stop: How the turn is to be stopped, if that was asked for before.
+        most_attempts: The last attempt that may run it.
+    """
+
+    turn_id: str
+    session_id: str
+    number: int
+    prompt: str
+    attempt: int
+    plan: dict[str, str] | None
+    messages: list[dict[str, Any]]
+    results: dict[str, Any]
+    started: frozenset[str]
+    last_position: int
+    stop: StopRequest | None
+    most_attempts: int
+
+
+@attrs.frozen(kw_only=True)
+class Outcome:
+    """How a turn ended, or why it is held."""
+
+    state: TurnState
+    answer: str | None = None
+    error_type: str | None = None
+    error: str | None = None
+    messages: list[dict[str, Any]] | None = None
+
+
+def hold_turn(run: Run, turn: ClaimedTurn) -> None:
+    """Make sure, until the end of the transaction, that the turn belongs to this attempt.
+
+    An update that changes nothing locks the row on Postgres, where reading it would let another worker claim it meanwhile.
+    """
+    held = run(
+        "UPDATE amplifier_turns SET attempt = attempt "
+        "WHERE turn_id = :turn AND attempt = :attempt AND is_open = 1 AND state = 'running' RETURNING 1",
+        turn=turn.turn_id,
+        attempt=turn.attempt,
+    )
+    if not held:
+        raise TurnLost
+
+
+def read_status(run: Run, turn_id: str) -> TurnStatus:
+    """What a turn does now."""
+    rows = run(
+        "SELECT session_id, state, attempt, worker, answer, error_type, error FROM amplifier_turns WHERE turn_id = :turn",
+        turn=turn_id,
+    )
+    if not rows:
+        raise UnknownTurnError(
+            f"there is no turn {turn_id!r}; expected an id that start() returned, and the engine it was started on",
+            turn_id=turn_id,
+        )
+    session_id, state, attempt, worker, answer, error_type, error = rows[0]
+    asked = run(
+        "SELECT details FROM amplifier_questions WHERE turn_id = :turn AND answer IS NULL ORDER BY question_id",
+        turn=turn_id,
+    )
+    questions = [orjson.loads(details) for (details,) in asked]
+    return TurnStatus(
+        turn_id=turn_id,
+        session_id=session_id,
+        state=state,
+        attempt=attempt,
+        worker=worker,
+        answer=answer,
+        error_type=error_type,
+        error=error,
+        questions=tuple(Question(**{**details, "options": tuple(details["options"])}) for details in questions),
+    )
+
+
+def read_stop_request(stop: str | None) -> StopRequest | None:
+    """A stop as it is stored."""
+    return None if stop is None else StopRequest(**orjson.loads(stop))
+
+
+def read_messages(run: Run, session_id: str) -> list[dict[str, Any]]:
+    """The conversation of a session."""
+    rows = run("SELECT messages FROM amplifier_conversations WHERE session_id = :session", session=session_id)
+    found: list[dict[str, Any]] = orjson.loads(rows[0][0]) if rows else []
+    return found
+
+
+def insert_events(run: Run, turn: ClaimedTurn, last_position: int, events: list[tuple[str, Any]]) -> None:
+    """Store events of a turn; the last one has this position."""
+    if events:
+        run(
+            "INSERT INTO amplifier_events (turn_id, last_position, attempt, events) "
+            "VALUES (:turn, :position, :attempt, :events) ON CONFLICT (turn_id, last_position) DO NOTHING RETURNING 1",
+            turn=turn.turn_id,
+            position=last_position,
+            attempt=turn.attempt,
+            events=orjson.dumps(events).decode(),
+        )
+
+
+def forget_steps(run: Run, turn_id: str) -> None:
+    """The conversation has the results now."""
+    for table in ("amplifier_steps", "amplifier_questions"):
+        run(f"DELETE FROM {table} WHERE turn_id = :turn RETURNING 1", turn=turn_id)

@@ -1,0 +1,318 @@
+"""Turns on DBOS: workers on any number of machines that share a Postgres database, or on one machine a file of SQLite; needs the extra ``dbos``.
+
+DBOS has the queue, gives each turn to one worker, and gives it to another one when the first has died. A turn is one DBOS workflow. What
+happens inside it is in tables of our own beside those of DBOS, with keys: DBOS numbers the steps of a workflow in the order in which
+they are made, and tools that run at the same time have no such order.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias, TypeVar, final
+
+import anyio
+import anyio.to_thread
+from anyio import TASK_STATUS_IGNORED
+from anyio.abc import TaskStatus
+from anyio.from_thread import BlockingPortal
+
+from amplifier.errors import MissingExtraError, SessionStateError
+
+from ._database import DatabaseConflict, DatabaseDown, Row, Run
+from ._engine import DurableEngine, SessionFactory
+from ._errors import TurnLost
+from ._local import check_concurrency, open_store, raises_one_error
+from ._stored_turns import StoredTurns
+from ._turn_store import TurnStore
+from ._worker import Worker
+
+try:
+    import sqlalchemy as sa
+    from dbos import DBOS, DBOSClient, DBOSConfig
+    from dbos._context import get_local_dbos_context
+except ImportError as error:
+    raise MissingExtraError("amplifier.durable.dbos", extra="dbos", missing=error.name) from error
+
+__all__ = ["open_dbos_engine"]
+
+_T = TypeVar("_T")
+
+_APPLICATION = "amplifier"
+_QUEUE = "amplifier-turns"
+_WORKFLOW = "amplifier-turn"
+_VERSION = "amplifier-durable-1"
+"""What DBOS takes for the version of the code. Fixed: whether a turn may go on with other code is decided by its plan."""
+
+_ENDING_SECONDS = 5.0
+_ONLY_READS = "amplifier_only_reads"
+
+_Dispatch: TypeAlias = Callable[[str, str, str | None], None]
+
+_dispatch: _Dispatch | None = None
+"""Runs a turn in the worker of this process, given the workflow and the token of its execution; DBOS has one instance per process."""
+
+
+class _HandedOver(BaseException):
+    """Leaves the workflow of a turn that goes on elsewhere. No Exception: DBOS would record that as the workflow's end."""
+
+
+@DBOS.workflow(name=_WORKFLOW, max_recovery_attempts=None)
+def _run_turn(turn_id: str) -> None:
+    context = get_local_dbos_context()
+    if _dispatch is None or context is None:
+        raise _HandedOver
+    _dispatch(turn_id, context.workflow_id, context.owner_xid)
+
+
+class _SqlRun:
+    """Runs statements on one connection, which DBOS can use in the same transaction."""
+
+    def __init__(self, connection: sa.Connection) -> None:
+        self.connection = connection
+
+    def __call__(self, statement: str, /, **values: Any) -> list[Row]:
+        result = self.connection.execute(sa.text(statement), values)
+        return [tuple(row) for row in result] if result.returns_rows else []
+
+
+class _SqlDatabase:
+    """A database through SQLAlchemy, which DBOS brings."""
+
+    def __init__(self, url: sa.URL) -> None:
+        self.name = url.render_as_string(hide_password=True)
+        if url.get_backend_name() == "sqlite":
+            self._engine = sa.create_engine(url, connect_args={"timeout": 2})
+            sa.event.listen(self._engine, "connect", _prepare_sqlite)
+            sa.event.listen(self._engine, "begin", _begin_sqlite)
+        else:
+            self._engine = sa.create_engine(
+                url, pool_size=8, max_overflow=2, pool_pre_ping=True, connect_args={"connect_timeout": 5}
+            )
+
+    def transaction(self, work: Callable[[Run], _T], *, only_reads: bool = False) -> _T:
+        """Do some work atomically."""
+        try:
+            with (
+                self._engine.connect().execution_options(**{_ONLY_READS: only_reads}) as connection,
+                connection.begin(),
+            ):
+                return work(_SqlRun(connection))
+        except sa.exc.IntegrityError as error:
+            raise DatabaseConflict(str(error)) from error
+        except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:
+            raise DatabaseDown(str(getattr(error, "orig", None) or error).strip()) from error
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    only_reads = connection.get_execution_options().get(_ONLY_READS)
+    connection.exec_driver_sql("BEGIN" if only_reads else "BEGIN IMMEDIATE")
+
+
+def _prepare_sqlite(connection: Any, record: Any) -> None:
+    connection.isolation_level = None  # `_begin_sqlite` begins transactions
+    connection.execute("PRAGMA journal_mode = WAL")
+
+
+@final
+class _DbosEngine(StoredTurns):
+    """See `open_dbos_engine`."""
+
+    def __init__(self, store: TurnStore, poll: float, lease: float, url: str, client: DBOSClient) -> None:
+        super().__init__(store, poll)
+        self._lease = lease
+        self._url = url
+        self._client = client
+        # SQLite has no schemas, and locks everything for a transaction that writes.
+        table, lock = ("workflow_status", "") if url.startswith("sqlite") else ("dbos.workflow_status", " FOR UPDATE")
+        is_owned = "workflow_uuid = :workflow AND status = 'PENDING' AND owner_xid = :owner"
+        self._owned = f"SELECT 1 FROM {table} WHERE {is_owned}{lock}"
+
+    async def work(
+        self,
+        make_session: SessionFactory,
+        *,
+        concurrency: int = 10,
+        task_status: TaskStatus[None] = TASK_STATUS_IGNORED,
+    ) -> None:
+        """See `DurableEngine.work`.
+
+        DBOS keeps ``concurrency`` with the queue: the worker that was started last sets it for all.
+
+        Raises:
+            SessionStateError: This process has a worker, or uses DBOS itself: DBOS has one instance per process.
+        """
+        check_concurrency(concurrency)
+        worker = Worker(self._store, make_session, self._poll, self._lease, self._take_over)
+        failures: list[Exception] = []
+
+        async def run(turn_id: str, workflow_id: str, owner: str | None) -> bool:
+            def is_owner(run: Run) -> bool:
+                """Whether DBOS has not given the workflow to another worker since, and does not before the turn is claimed."""
+                return bool(run(self._owned, workflow=workflow_id, owner=owner))
+
+            try:
+                turn = await self._store.claim(turn_id, worker.name, is_owner)
+                return turn is None or await worker.run_turn(turn)
+            except TurnLost:
+                return False
+            except Exception as error:
+                # DBOS takes the workflow for running as long as this worker lives, so it must not.
+                failures.append(error)
+                group.cancel_scope.cancel()
+                raise
+
+        def dispatch(turn_id: str, workflow_id: str, owner: str | None) -> None:
+            try:
+                is_over = portal.call(run, turn_id, workflow_id, owner)
+            except BaseException as error:
+                raise _HandedOver from error
+            if not is_over:
+                raise _HandedOver
+
+        try:
+            async with raises_one_error(), anyio.create_task_group() as group, BlockingPortal() as portal:
+                try:
+                    async with _serving(dispatch), self._launched(worker, concurrency):
+                        await worker.beat_once()
+                        group.start_soon(worker.beat)
+                        group.start_soon(worker.listen)
+                        task_status.started()
+                        await anyio.sleep_forever()
+                finally:
+                    await portal.stop(cancel_remaining=True)
+        finally:
+            await worker.leave()
+        for error in failures:
+            raise error
+
+    @asynccontextmanager
+    async def _launched(self, worker: Worker, concurrency: int) -> AsyncIterator[None]:
+        """DBOS in this process, with the worker's name as its executor id."""
+        config: DBOSConfig = {
+            "name": _APPLICATION,
+            "system_database_url": self._url,
+            "executor_id": worker.name,
+            "application_version": _VERSION,
+            "log_level": "WARNING",
+            "notification_listener_polling_interval_sec": 0.5,  # its thread sleeps that long before it ends
+        }
+
+        def end() -> None:
+            """Let DBOS note that turns have ended, then end it; turns that were running are being cancelled now."""
+            patience = time.monotonic() + _ENDING_SECONDS
+            while DBOS(config=config)._active_workflows_set.activeList() and time.monotonic() < patience:
+                time.sleep(0.01)
+            DBOS.destroy()
+
+        def launch() -> None:
+            if DBOS(config=config)._launched:
+                raise _in_use("for the application itself")
+            self._client.register_queue(_QUEUE, worker_concurrency=concurrency, polling_interval_sec=self._poll)
+            DBOS.launch()
+
+        await anyio.to_thread.run_sync(launch)
+        try:
+            yield
+        finally:
+            with anyio.CancelScope(
+                shield=True
+            ):  # bounded there, and by DBOS: every thread is waited for at most 10 seconds
+                await anyio.to_thread.run_sync(end)
+
+    async def _take_over(self, name: str) -> None:
+        def recover() -> bool:
+            DBOS._recover_pending_workflows(
+                [name]
+            )  # what DBOS's own recovery service calls, once for each dead executor
+            return not DBOS.list_workflows(status="PENDING", executor_id=name, limit=1)
+
+        if await anyio.to_thread.run_sync(recover):
+            await self._store.forget_worker(name)
+
+
+@asynccontextmanager
+async def _serving(dispatch: _Dispatch) -> AsyncIterator[None]:
+    """Let DBOS give turns to this function; before it is launched, because a turn that no one takes would stay with this process."""
+    global _dispatch  # noqa: PLW0603 — DBOS calls a function of this module, and has one instance per process
+    if _dispatch is not None:
+        raise _in_use("with a worker of amplifier")
+    _dispatch = dispatch
+    try:
+        yield
+    finally:
+        _dispatch = None
+
+
+def _in_use(how: str) -> SessionStateError:
+    return SessionStateError(
+        f"DBOS runs in this process already, {how}, and it has one instance per process; run this worker in a process of its own"
+    )
+
+
+@asynccontextmanager
+async def open_dbos_engine(
+    url: str = "sqlite:///amplifier-turns.sqlite", *, poll: float = 0.2, lease: float = 10.0, patience: float = 30.0
+) -> AsyncIterator[DurableEngine]:
+    """Open an engine on DBOS.
+
+    Args:
+        url: A Postgres database, ``postgresql://user:password@host/database``, or a file, ``sqlite:///path``.
+        poll: Seconds between two looks at the database: how long a stop, an answer or an event may take to arrive.
+        lease: Seconds without a sign of life after which a worker counts as dead.
+        patience: Seconds for which a database that went away is asked again before a worker gives up.
+
+    Raises:
+        EngineUnavailableError: The database cannot be reached.
+        NewerFormatError: A newer version wrote its tables.
+        ValueError: The URL is wrong.
+    """
+    parsed = _parsed(url)
+    logging.getLogger("dbos").setLevel(logging.WARNING)
+
+    def enqueue(run: Run, turn_id: str) -> None:
+        assert isinstance(run, _SqlRun)
+        options: Any = {"queue_name": _QUEUE, "workflow_name": _WORKFLOW, "app_version": _VERSION}
+        client.enqueue_in_transaction(run.connection, options, turn_id)
+
+    async with open_store(_SqlDatabase(parsed), patience) as transactions:
+        text = parsed.render_as_string(hide_password=False)
+        client = await anyio.to_thread.run_sync(_open_client, text)
+        try:
+            yield _DbosEngine(TurnStore(transactions, enqueue), poll, lease, text, client)
+        finally:
+            with anyio.CancelScope(shield=True):  # closes connections, which waits for no one
+                await anyio.to_thread.run_sync(client.destroy)
+
+
+def _parsed(url: str) -> sa.URL:
+    try:
+        parsed = sa.make_url(url)
+    except sa.exc.ArgumentError:
+        parsed = sa.URL.create("unknown")
+    if parsed.get_backend_name() == "sqlite" and parsed.database:
+        return parsed
+    if parsed.get_backend_name() in ("postgresql", "postgres") and parsed.database:
+        return parsed.set(drivername="postgresql+psycopg")
+    raise ValueError(
+        f"the URL of a DBOS engine must be postgresql://user:password@host/database or sqlite:///path, got a URL with driver "
+        f"{parsed.drivername!r} and database {parsed.database!r}"
+    )
+
+
+def _open_client(url: str) -> DBOSClient:
+    """A client of DBOS, with the tables of DBOS in place; two processes may be doing this at the same time."""
+    for attempt in range(3):
+        try:
+            DBOS.migrate(url)
+            break
+        except sa.exc.DBAPIError:
+            if attempt == 2:
+                raise
+    return DBOSClient(system_database_url=url, application_name=_APPLICATION, retry_connection_errors=False)

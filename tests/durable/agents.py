@@ -1,0 +1,115 @@
+"""Agents for tests of engines, and the engines they run on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from amplifier import AmplifierSession, ModuleLoader
+from amplifier.durable import DurableEngine, TurnStatus, open_local_engine
+from amplifier.durable.dbos import open_dbos_engine
+from amplifier.testing import MockProvider, MockTool
+from tests.modules.durable_agent import EffectTool, ScriptedModel
+
+REPEATABLE = {"again": True, "once": False, "unknown": None}
+
+ENGINES = ("local", "dbos", pytest.param("postgres", marks=pytest.mark.slow))
+"""A file, DBOS on a file, DBOS on Postgres."""
+
+
+def open_engine(kind: str, place: Path | str, **options: Any) -> AbstractAsyncContextManager[DurableEngine]:
+    """An engine whose workers notice everything quickly.
+
+    Args:
+        kind: One of `ENGINES`.
+        place: A folder for its file, or the URL of a database.
+        options: Others than the quick ones.
+    """
+    options = {"poll": 0.02, "lease": 1.0, "patience": 2.0, **options}
+    if kind == "local":
+        return open_local_engine(Path(place) / "turns.db", **options)
+    return open_dbos_engine(str(place) if kind == "postgres" else f"sqlite:///{place}/dbos.sqlite", **options)
+
+
+def mounting(thing: Any) -> Any:
+    async def mount(coordinator: Any, config: dict[str, Any]) -> Any:
+        return thing
+
+    return mount
+
+
+def agent(
+    provider: Any, *tools: Any, hooks: dict[str, Any] | None = None, **plan: Any
+) -> Callable[[str], AmplifierSession]:
+    """A factory of sessions with these parts."""
+    modules = {"provider-scripted": mounting(provider)}
+    modules |= {f"tool-{tool.name}": mounting(tool) for tool in tools}
+    modules |= hooks or {}
+    whole: dict[str, Any] = {
+        "session": {"orchestrator": "loop-basic", "context": "context-simple"},
+        "providers": ["provider-scripted"],
+        "tools": [f"tool-{tool.name}" for tool in tools],
+        "hooks": list(hooks or ()),
+        **plan,
+    }
+
+    def make_session(session_id: str) -> AmplifierSession:
+        return AmplifierSession(whole, ModuleLoader(modules=modules), session_id=session_id)
+
+    return make_session
+
+
+def effect_agent(folder: Path) -> Callable[[str], AmplifierSession]:
+    """Four answers with four tool calls each, at the same time; effects are lines of a file per session."""
+
+    def make_session(session_id: str) -> AmplifierSession:
+        tools = [EffectTool(name, folder / f"{session_id}.effects", may) for name, may in REPEATABLE.items()]
+        session = agent(ScriptedModel(), *tools)(session_id)
+        session.coordinator.approval_system = Denying()  # else a tool that declares nothing would wait for an answer
+        return session
+
+    return make_session
+
+
+class Denying:
+    """An approval system that always denies."""
+
+    async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
+        return "Deny"
+
+
+@asynccontextmanager
+async def working(engine: DurableEngine, make_session: Callable[[str], AmplifierSession]) -> AsyncIterator[None]:
+    """A worker in this process, until the block is left."""
+    async with anyio.create_task_group() as group:
+        await group.start(engine.work, make_session)
+        yield
+        group.cancel_scope.cancel()
+
+
+def answering(*answers: Any) -> MockProvider:
+    """A model with these answers."""
+    return MockProvider(list(answers))
+
+
+def tool(name: str, respond: Callable[[Any], Any], repeatable: bool | None = None) -> MockTool:
+    """A tool with this behaviour."""
+    made = MockTool(name, respond=respond)
+    if repeatable is not None:
+        made.repeatable = repeatable  # type: ignore[attr-defined]  # optional member of the contract
+    return made
+
+
+async def until(engine: DurableEngine, turn_id: str, condition: Callable[[TurnStatus], Any]) -> TurnStatus:
+    """The status of a turn as soon as it meets a condition; the store can only be asked again and again."""
+    with anyio.fail_after(30):
+        while True:
+            status = await engine.status(turn_id)
+            if condition(status):
+                return status
+            await anyio.sleep(0.01)

@@ -1,0 +1,255 @@
+"""Engines that are not there, go away or are newer, and workers that were taken for dead: one clear error each, nothing lost."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+
+import anyio
+import anyio.to_thread
+import pytest
+from dbos import DBOS
+
+import amplifier.durable.dbos as module
+from amplifier.durable import EngineUnavailableError, NewerFormatError, open_local_engine
+from amplifier.durable._turn_store import TurnStore
+from amplifier.durable.dbos import open_dbos_engine
+from amplifier.errors import SessionStateError
+from tests._support.engine_servers import postgres
+from tests.durable.agents import agent, answering, effect_agent, open_engine, tool, until, working
+from tests.modules.durable_agent import transcript_problems
+
+FILES = {"local": "turns.db", "dbos": "dbos.sqlite"}
+
+
+def store_of(engine) -> TurnStore:
+    return engine._store
+
+
+@pytest.mark.parametrize("kind", FILES)
+async def test_tables_of_a_newer_version_are_refused_and_left_as_they_are(kind, tmp_path):
+    async with open_engine(kind, tmp_path) as engine:
+        turn = await engine.start("s", "go")
+    with closing(sqlite3.connect(tmp_path / FILES[kind])) as connection:
+        connection.execute("UPDATE amplifier_format SET format = 99")
+        connection.commit()
+    with pytest.raises(NewerFormatError, match="format 99; this version of amplifier knows formats up to 1") as caught:
+        async with open_engine(kind, tmp_path):
+            pass
+    assert (caught.value.found, caught.value.known) == (99, 1)
+    with closing(sqlite3.connect(tmp_path / FILES[kind])) as connection:
+        connection.execute("UPDATE amplifier_format SET format = 1")
+        connection.commit()
+    async with open_engine(kind, tmp_path) as engine:
+        assert (await engine.status(turn)).state == "queued"
+
+
+async def test_a_file_that_cannot_be_used_is_reported_when_the_engine_is_opened(tmp_path):
+    with pytest.raises(EngineUnavailableError, match=r"missing/turns.db does not answer .*unable to open") as caught:
+        async with open_local_engine(tmp_path / "missing" / "turns.db"):
+            pass
+    assert caught.value.engine.endswith("missing/turns.db")
+    (tmp_path / "text").write_text("this is no database, whatever else it may be" * 100)
+    with pytest.raises(EngineUnavailableError, match="file is not a database"):
+        async with open_local_engine(tmp_path / "text"):
+            pass
+
+
+async def test_a_server_that_is_not_there_is_reported_without_its_password():
+    with anyio.fail_after(30), pytest.raises(EngineUnavailableError, match="refused") as caught:
+        async with open_dbos_engine("postgresql://anna:opensesame@127.0.0.1:9/turns"):
+            pass
+    assert "127.0.0.1:9/turns" in str(caught.value)
+    assert "opensesame" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["mysql://host/database", "postgresql://host", "sqlite://", "turns.db", ""])
+async def test_a_url_of_another_kind_is_refused(url):
+    with pytest.raises(ValueError, match="must be postgresql://user:password@host/database or sqlite:///path"):
+        async with open_dbos_engine(url):
+            pass
+
+
+async def test_a_process_has_one_worker_on_dbos(tmp_path):
+    async with open_engine("dbos", tmp_path) as engine, working(engine, agent(answering("Hello."))):
+        with pytest.raises(SessionStateError, match="DBOS runs in this process already, with a worker of amplifier"):
+            await engine.work(agent(answering("Hello.")))
+        with anyio.fail_after(20):
+            assert await engine.result(await engine.start("s", "hi")) == "Hello."
+
+
+async def test_a_file_that_is_locked_for_too_long_ends_the_worker_and_the_next_one_goes_on(tmp_path):
+    begun = anyio.Event()
+    go_on = anyio.Event()
+
+    async def look(given):
+        begun.set()
+        await go_on.wait()
+        return "two shelves"
+
+    make_session = agent(answering([("look", {})]), tool("look", look, repeatable=True))
+    async with open_local_engine(tmp_path / "turns.db", poll=0.02, lease=1.0, patience=0.1) as engine:
+        turn = await engine.start("s", "go")
+        failed = anyio.Event()
+
+        async def work():
+            with pytest.raises(EngineUnavailableError, match="locked"):
+                await engine.work(make_session)
+            failed.set()
+
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                group.start_soon(work)
+                await begun.wait()
+                with closing(sqlite3.connect(tmp_path / "turns.db", isolation_level=None)) as other:
+                    other.execute("BEGIN EXCLUSIVE")
+                    go_on.set()
+                    await failed.wait()
+        async with working(engine, agent(answering("Two."), tool("look", lambda given: "seen again", repeatable=True))):
+            with anyio.fail_after(30):
+                assert await engine.result(turn) == "Two."
+        assert (await engine.messages("s"))[2]["content"] == "seen again"
+
+
+async def test_a_worker_that_was_taken_for_dead_writes_nothing_and_goes_on_with_other_turns(tmp_path):
+    begun, ended = anyio.Event(), anyio.Event()
+
+    async def hang(given):
+        begun.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.set()
+
+    def make_session(session_id):
+        model = answering([("hang", {})]) if session_id == "s" else answering("Hello.")
+        return agent(model, tool("hang", hang))(session_id)
+
+    async with open_engine("local", tmp_path) as engine, working(engine, make_session):
+        turn = await engine.start("s", "go")
+        with anyio.fail_after(30):
+            await begun.wait()
+            claimed = await store_of(engine).claim(turn, "another")
+            assert claimed is not None
+            assert len(claimed.started) == 1
+            await ended.wait()
+            assert await engine.result(await engine.start("other", "hi")) == "Hello."
+        status = await engine.status(turn)
+        assert (status.state, status.attempt, status.worker) == ("running", 2, "another")
+        assert await engine.messages("s") == []
+
+
+async def test_a_turn_whose_workers_always_die_is_held_and_can_be_resumed(tmp_path):
+    async with open_engine("local", tmp_path) as engine:
+        turn = await engine.start("s", "go")
+        for _ in range(100):
+            await store_of(engine).claim(turn, "one that dies")
+        await store_of(engine).beat("one that dies")
+        await store_of(engine).leave("one that dies", 1)
+        async with working(engine, agent(answering("At last."))):
+            held = await until(engine, turn, lambda status: status.state == "held")
+            assert held.error_type == "TooManyAttempts"
+            await engine.resume(turn)
+            with anyio.fail_after(20):
+                assert await engine.result(turn) == "At last."
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0, 6])
+async def test_a_server_that_crashes_in_the_middle_of_turns_loses_nothing(tmp_path, seconds):
+    """It comes back at once, or after the worker has given up; then the next worker goes on."""
+    with postgres() as server:
+        async with open_dbos_engine(server.url, poll=0.02, lease=1.0, patience=3.0 if seconds else 30.0) as engine:
+            turns = {f"s{number}": await engine.start(f"s{number}", "go") for number in range(4)}
+            gave_up = anyio.Event()
+
+            async def work():
+                try:
+                    await engine.work(effect_agent(tmp_path))
+                except EngineUnavailableError:
+                    gave_up.set()
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(work)
+                await until(engine, turns["s0"], lambda status: status.attempt)
+                await anyio.to_thread.run_sync(server.stop)
+                if seconds:
+                    with anyio.fail_after(60):
+                        await gave_up.wait()
+                await anyio.to_thread.run_sync(server.start)
+                if seconds:
+                    group.start_soon(work)
+                with anyio.fail_after(90):
+                    for session, turn in turns.items():
+                        assert await engine.result(turn) == "All done."
+                        assert transcript_problems(await engine.messages(session), is_whole=True) == []
+                group.cancel_scope.cancel()
+            assert gave_up.is_set() == bool(seconds)
+
+
+def run_python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    return done.stdout + done.stderr
+
+
+def test_the_package_imports_no_engine():
+    found = run_python(
+        "import sys, amplifier.durable; print([m for m in ('dbos', 'sqlalchemy', 'psycopg') if m in sys.modules])"
+    )
+    assert found == "[]\n"
+
+
+def test_an_engine_without_its_extra_says_what_to_install():
+    found = run_python("import sys; sys.modules['dbos'] = None; import amplifier.durable.dbos")
+    assert "amplifier.durable.dbos needs an optional part" in found
+    assert "pip install 'amplifier[dbos]'" in found
+
+
+async def test_a_late_worker_cannot_take_a_turn_that_dbos_has_given_to_another_one(tmp_path):
+    """Else DBOS would look for it with the wrong worker, and no one would go on with it if the late one died."""
+    begun = anyio.Event()
+
+    async def hang(given):
+        begun.set()
+        await anyio.sleep_forever()
+
+    def make_session(session_id):
+        model = answering([("hang", {})]) if session_id == "s" else answering("Hello.")
+        return agent(model, tool("hang", hang))(session_id)
+
+    async with open_engine("dbos", tmp_path) as engine, working(engine, make_session):
+        turn = await engine.start("s", "go")
+        with anyio.fail_after(30):
+            await begun.wait()
+            [workflow] = await anyio.to_thread.run_sync(DBOS.list_workflows)
+            assert module._dispatch is not None
+            with pytest.raises(module._HandedOver):
+                await anyio.to_thread.run_sync(module._dispatch, turn, workflow.workflow_id, "an earlier token")
+            status = await engine.status(turn)
+            assert (status.state, status.attempt) == ("running", 1)
+            assert await engine.result(await engine.start("other", "hi")) == "Hello."
+
+
+async def test_a_turn_that_a_worker_was_given_twice_goes_on_once(tmp_path):
+    begun = [anyio.Event(), anyio.Event()]
+
+    async def hang(given):
+        next(event for event in begun if not event.is_set()).set()
+        await anyio.sleep_forever()
+
+    async with open_engine("dbos", tmp_path) as engine:
+        turn = await engine.start("s", "go")
+        async with working(engine, agent(answering([("hang", {})]), tool("hang", hang, repeatable=True))):
+            with anyio.fail_after(30):
+                await begun[0].wait()
+                name = str((await engine.status(turn)).worker)
+                await anyio.to_thread.run_sync(
+                    DBOS._recover_pending_workflows, [name]
+                )  # as if it had been taken for dead
+                await begun[1].wait()
+                assert (await engine.status(turn)).attempt == 2
+        async with working(engine, agent(answering("Done."), tool("hang", lambda given: "in time", repeatable=True))):
+            with anyio.fail_after(30):
+                assert await engine.result(turn) == "Done."

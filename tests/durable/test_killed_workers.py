@@ -1,0 +1,159 @@
+"""Real worker processes are killed (SIGKILL) at random moments, and others go on with their turns, on both backends.
+
+No result at the wrong call, nothing acknowledged is lost or repeated, no tool that is declared as not repeatable runs twice, and no more
+calls are repeated than were running when a worker was killed. ``AMPLIFIER_TEST_SEED`` gives other moments.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections import Counter
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import orjson
+import pytest
+
+from amplifier.durable import DurableEngine
+from tests.durable.agents import open_engine
+from tests.durable.worker_processes import LEASE, worker_processes
+from tests.modules.durable_agent import ANSWERS, TOOLS, transcript_problems
+
+SEED = os.environ.get("AMPLIFIER_TEST_SEED", "0")
+OPEN_TURNS = 4
+WORKERS = 2
+
+
+def effects_of(folder: Path, session: str) -> list[tuple[str, str]]:
+    """Call id and text of every effect of a session."""
+    file = folder / f"{session}.effects"
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [(line.split()[0], line) for line in lines]
+
+
+def all_effects(folder: Path) -> int:
+    """How many effects there are."""
+    return sum(file.read_bytes().count(b"\n") for file in folder.glob("*.effects"))
+
+
+async def recorded(engine: DurableEngine) -> dict[tuple[str, str], str]:
+    """The tool results of open turns that are recorded, by session and call."""
+
+    def read(run):
+        return run(
+            "SELECT session_id, step, result FROM amplifier_steps JOIN amplifier_turns USING (turn_id) "
+            "WHERE what = 'finished' AND is_open = 1"
+        )
+
+    rows = await engine._store._do(read)  # type: ignore[attr-defined]
+    results = {(session, step.split("/")[2]): orjson.loads(text) for session, step, text in rows if "/c" in step}
+    return {key: str(result.get("output") or result) for key, result in results.items()}
+
+
+async def kill_workers(kind: str, backend: str, place: str, folder: Path, kills: int, patience: float) -> Counter[str]:
+    chance = random.Random(f"{SEED} {kind} {backend}")
+    counted: Counter[str] = Counter()
+    turns: dict[str, str] = {}
+    acknowledged: dict[tuple[str, str], tuple[str, int]] = {}
+
+    def times(session: str, call: str) -> int:
+        return sum(each == call for each, _ in effects_of(folder, session))
+
+    async def keep_busy(engine: DurableEngine) -> list[str]:
+        states = [await engine.status(turn) for turn in turns.values()]
+        for status in states:
+            if status.is_final and status.session_id not in done:
+                done.add(status.session_id)
+        while len(turns) - len(done) < OPEN_TURNS:
+            session = f"s{len(turns)}"
+            turns[session] = await engine.start(session, "go")
+        return [status.worker or "" for status in states if status.state == "running"]
+
+    done: set[str] = set()
+    with worker_processes(kind, backend, place, folder) as workers, anyio.fail_after(patience):
+        async with open_engine(kind, place, lease=LEASE, patience=120.0) as engine:
+            await keep_busy(engine)
+            for _ in range(WORKERS):
+                await anyio.to_thread.run_sync(workers.start)
+            wanted = 0
+            while counted["kills"] < kills:
+                busy = await keep_busy(engine)
+                # A moment that nothing marks, after some progress, however slow this machine is.
+                await anyio.sleep(chance.uniform(0, 0.1))
+                if all_effects(folder) < wanted:
+                    continue
+                running = [pid for pid in workers.living if any(f"-{pid}-" in name for name in busy)]
+                if not running:
+                    continue
+                snapshot = await recorded(engine)
+                acknowledged |= {key: (text, times(*key)) for key, text in snapshot.items()}
+                workers.kill(chance.choice(running))
+                counted["kills"] += 1
+                wanted = all_effects(folder) + chance.randrange(12)
+                await anyio.to_thread.run_sync(workers.start)
+            began = time.monotonic()
+            for session, turn in turns.items():
+                assert await engine.result(turn) == "All done."
+                check_session(folder, session, await engine.messages(session), acknowledged, counted)
+            counted["seconds at the end"] = round(time.monotonic() - began)
+    counted["turns"] = len(turns)
+    assert counted["repeated"] <= kills * OPEN_TURNS * len(TOOLS)
+    return counted
+
+
+def check_session(
+    folder: Path,
+    session: str,
+    messages: list[dict],
+    acknowledged: dict[tuple[str, str], tuple[str, int]],
+    counted: Counter[str],
+) -> None:
+    assert transcript_problems(messages, is_whole=True) == []
+    assert [m["content"] for m in messages if m["role"] == "user"] == ["go"]
+    assert messages[-1]["content"] == "All done."
+    results = {m["tool_call_id"]: m["content"] for m in messages if m["role"] == "tool"}
+    assert len(results) == ANSWERS * len(TOOLS)
+    effects = effects_of(folder, session)
+    by_call = Counter(call for call, _ in effects)
+    written = {line for _, line in effects}
+    for call, text in results.items():
+        name = TOOLS[int(call.partition(".")[2])]
+        assert text in written or "interrupted" in text, "a result without its effect"
+        if name == "again":
+            assert "interrupted" not in text
+        else:
+            assert by_call[call] <= 1, f"{call} of {session} ran {by_call[call]} times and is not repeatable"
+        if (session, call) in acknowledged:
+            known, times = acknowledged[session, call]
+            assert (text if "interrupted" not in known else "interrupted") == (
+                known if "interrupted" not in known else "interrupted"
+            )
+            assert by_call[call] == times, f"{call} of {session} was acknowledged and ran again"
+        counted["interrupted"] += "interrupted" in text
+        counted["repeated"] += max(0, by_call[call] - 1)
+        counted["effects"] += by_call[call]
+
+
+@pytest.mark.parametrize("kind", ["local", "dbos"])
+async def test_turns_of_killed_workers_go_on_elsewhere(kind, place, tmp_path, anyio_backend_name):
+    counted = await kill_workers(kind, anyio_backend_name, place, tmp_path, 3, 280)
+    assert counted["kills"] == 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", ["local", "dbos", "postgres"])
+async def test_ten_kills(kind, place, tmp_path, anyio_backend_name):
+    await kill_workers(kind, anyio_backend_name, place, tmp_path, 10, 850)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kind", ["local", "dbos", "postgres"])
+async def test_a_hundred_kills(kind, place, tmp_path, anyio_backend_name, capsys):
+    counted = await kill_workers(kind, anyio_backend_name, place, tmp_path, 100, 1700)
+    with capsys.disabled():
+        print(f"\n{kind} {anyio_backend_name}: {dict(counted)}")

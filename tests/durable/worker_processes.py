@@ -1,0 +1,86 @@
+"""Real worker processes to be killed; forked from one that has imported everything, because starting an interpreter takes a second."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests._support.tree import ROOT
+from tests.durable.agents import effect_agent, open_engine
+
+FORKING = """
+import os, signal, sys
+import anyio, trio
+import anyio._backends._trio, anyio._backends._asyncio
+from amplifier.modules import loop_basic, context_simple
+from tests.durable.worker_processes import work
+
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # what has ended does not have to be waited for
+while line := sys.stdin.readline():
+    kind, backend, place, folder = line.rstrip("\\n").split("\\t")
+    child = os.fork()
+    if child == 0:
+        os.setpgid(0, 0)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        try:
+            anyio.run(work, kind, place, folder, backend=backend)
+        except BaseException as error:
+            os.write(2, f"worker failed: {error!r}\\n".encode())
+        finally:
+            os._exit(1)
+    os.write(1, b"%d\\n" % child)
+"""
+
+
+LEASE = 2.0
+"""Seconds until a killed worker is noticed; a living one that is slower than that on a busy machine is taken for dead, which has to do no harm."""
+
+
+async def work(kind: str, place: str, folder: str) -> None:
+    """What each process runs."""
+    async with open_engine(kind, place, lease=LEASE, patience=120.0) as engine:
+        await engine.work(effect_agent(Path(folder)), concurrency=4)
+
+
+class WorkerProcesses:
+    """Starts and kills workers."""
+
+    def __init__(self, server: subprocess.Popen[str], kind: str, backend: str, place: str, folder: Path) -> None:
+        self._server = server
+        self._request = f"{kind}\t{backend}\t{place}\t{folder}\n"
+        self.living: list[int] = []
+
+    def start(self) -> None:
+        """Start one more."""
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.write(self._request)
+        self._server.stdin.flush()
+        self.living.append(int(self._server.stdout.readline()))
+
+    def kill(self, process: int) -> None:
+        """Kill one, with no chance to do anything."""
+        self.living.remove(process)
+        os.kill(process, signal.SIGKILL)
+
+
+@contextmanager
+def worker_processes(kind: str, backend: str, place: str, folder: Path) -> Iterator[WorkerProcesses]:
+    """Workers of one engine, none at the beginning; those that live at the end are killed."""
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKING], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdin is not None
+        workers = WorkerProcesses(server, kind, backend, place, folder)
+        try:
+            yield workers
+        finally:
+            for process in list(workers.living):
+                workers.kill(process)
+            server.stdin.close()
+            server.wait(timeout=60)
