@@ -91,7 +91,9 @@ class Postgres:
             stderr=subprocess.DEVNULL,
             timeout=_PATIENCE,
             user=self._user,
-            env={"PATH": os.environ["PATH"]},  # without the mark of the test that happens to start it: it serves all of them
+            env={
+                "PATH": os.environ["PATH"]
+            },  # without the mark of the test that happens to start it: it serves all of them
             cwd=self._data.parent,
             check=False,
         )

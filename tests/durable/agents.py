@@ -18,7 +18,11 @@ from tests.modules.durable_agent import EffectTool, ScriptedModel
 
 REPEATABLE = {"again": True, "once": False, "unknown": None}
 
-ENGINES = ("local", "dbos", pytest.param("postgres", marks=pytest.mark.slow))
+ENGINES = (
+    "local",
+    pytest.param("dbos", marks=pytest.mark.slow),
+    pytest.param("postgres", marks=pytest.mark.long),
+)
 """A file, DBOS on a file, DBOS on Postgres."""
 
 

@@ -137,13 +137,14 @@ def check_session(
         counted["effects"] += by_call[call]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["local", "dbos"])
 async def test_turns_of_killed_workers_go_on_elsewhere(kind, place, tmp_path, anyio_backend_name):
     counted = await kill_workers(kind, anyio_backend_name, place, tmp_path, 3, 280)
     assert counted["kills"] == 3
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["local", "dbos", "postgres"])
 async def test_ten_kills(kind, place, tmp_path, anyio_backend_name):

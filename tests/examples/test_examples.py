@@ -139,6 +139,7 @@ def test_every_example_is_in_the_list_and_in_a_test():
     assert [name for name in there if name.removeprefix("test_") not in tests] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BOTH)
 @pytest.mark.parametrize("engine", ["local", "dbos"])
 def test_turns_of_a_killed_worker_go_on_with_the_other(backend, engine, tmp_path):
