@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 from hypothesis import example, given
+from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
 from amplifier.plan import check_plan, plan_schema
@@ -140,6 +141,7 @@ def test_a_plan_that_fits_the_schema_has_only_problems_that_a_schema_cannot_expr
 def test_the_plans_drawn_are_of_both_kinds() -> None:
     seen = {True: 0, False: 0}
 
+    @example_settings(max_examples=200)
     @given(plans)
     def look(plan: Any) -> None:
         seen[is_accepted(plan)] += 1

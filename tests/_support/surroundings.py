@@ -6,7 +6,6 @@ a test starts. Variables that colour, wrap or translate output, and keys of mode
 
 from __future__ import annotations
 
-import gc
 import os
 import re
 import signal
@@ -21,12 +20,6 @@ _REMOVED = re.compile(
     r"NO_COLOR|FORCE_COLOR|CLICOLOR|CLICOLOR_FORCE|COLUMNS|LINES|LANGUAGE|LC_.*|TZ|PYTHONWARNINGS|PYTHONUNBUFFERED|PYTHONDONTWRITEBYTECODE"
     r"|AMPLIFIER_HOME|AMPLIFIER_MODULES|.*_API_KEY|ANTHROPIC_BASE_URL|OPENAI_BASE_URL"
 )
-
-
-def pytest_collection_finish() -> None:
-    """Take what collecting has made out of the garbage collector's sight: it lives to the end, and there is much of it."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli._scripted_agent import write_plan
+
+
+@pytest.fixture(autouse=True)
+def _forget_published_modules() -> Iterator[None]:
+    """A command that runs in this process may import a module that a test has written; others of that name come later."""
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name.startswith("amplifier_module_"):
+            del sys.modules[name]
 
 
 @pytest.fixture

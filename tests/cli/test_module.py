@@ -79,16 +79,16 @@ def test_a_module_that_cannot_be_imported_is_shown_as_such(tmp_path, monkeypatch
 
 
 def test_a_module_for_asyncio_only_is_listed_and_shown_with_what_happens_on_trio(tmp_path, monkeypatch, capsys):
-    package = tmp_path / "amplifier-module-tool-timer" / "amplifier_module_tool_timer"
+    package = tmp_path / "amplifier-module-tool-metronome" / "amplifier_module_tool_metronome"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(
         '__amplifier_backends__ = ("asyncio",)\n\nasync def mount(coordinator, config): ...\n'
     )
     monkeypatch.setenv("AMPLIFIER_MODULES", str(tmp_path))
     assert main(["module", "list"]) == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "tool-timer" in line]
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "tool-metronome" in line]
     assert "needs asyncio; on trio it runs on an asyncio island" in line
-    assert main(["module", "show", "tool-timer"]) == 0
+    assert main(["module", "show", "tool-metronome"]) == 0
     assert "backends       needs asyncio; on trio it runs on an asyncio island" in capsys.readouterr().out
     assert main(["module", "show", "tool-todo"]) == 0
     assert "backends" not in capsys.readouterr().out

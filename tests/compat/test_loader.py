@@ -1,4 +1,4 @@
-"""The published loader: where it looks, what it gives, whom it refuses; and the refusal of asyncio on trio."""
+"""The published loader: where it looks, what it gives, whom it refuses; and which modules need asyncio on trio."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from amplifier.compat._modules.asyncio_use import first_asyncio_call
+from amplifier.compat._modules.asyncio_use import first_asyncio_call, needs_island
 from amplifier.errors import ModuleLoadError
 from tests.loading._forge import distribution, package
 
@@ -169,19 +169,14 @@ def test_the_queue_of_on_session_ready_functions_belongs_to_the_loader(loading: 
     assert loader.get_on_session_ready_queue() == []
 
 
-async def test_a_module_that_calls_asyncio_is_refused_on_trio_by_the_name_of_the_call(
+async def test_a_module_that_calls_asyncio_is_loaded_on_trio_and_needs_an_island_there(
     loading: Any, tmp_path: Path, anyio_backend_name: str
 ):
     sys.path.insert(0, str(write(tmp_path, "tool-gathers", ASYNCIO)))
     loader = loading.ModuleLoader()
 
-    if anyio_backend_name == "asyncio":
-        assert callable(await loader.load("tool-gathers"))
-    else:
-        with pytest.raises(
-            ModuleLoadError, match=r"cannot run on trio: it calls asyncio\.gather \(__init__\.py, line 3\)"
-        ):
-            await loader.load("tool-gathers")
+    assert callable(await loader.load("tool-gathers"))
+    assert needs_island("amplifier_module_tool_gathers") is (anyio_backend_name == "trio")
 
 
 def test_types_and_questions_of_asyncio_are_no_calls(tmp_path: Path):

@@ -179,7 +179,6 @@ async def test_shutdown_lets_turns_end_and_stops_those_that_do_not(tmp_path, mon
         client.factory.made[-1].coordinator.hooks.register("cancel:completed", note)
         began = anyio.current_time()
         await client.app.shut_down()
-        # Not when shut_down returns: virtual time also jumps while a worker thread of the closing session is at work.
         assert stopped == [pytest.approx(5, abs=1)]
         assert client.factory.statuses() == ["cancelled"]
         answer = await client.ask("POST", CHAT, {"messages": [USER]})

@@ -222,8 +222,8 @@ VIRTUAL_ASYNCIO: Backend = ("asyncio", {"loop_factory": VirtualTimeLoop})
 def virtual_clock() -> MockClock:
     """A trio clock that starts at 0 and jumps to the next deadline when every task is blocked.
 
-    While a task waits for a worker thread, or for a module on an asyncio island, time passes as on the wall. Unlike `VirtualTimeLoop`, trio's clock does not
-    wait for child processes or sockets.
+    While a worker thread is at work, or a task waits for a module on an asyncio island, time passes as on the wall. Unlike
+    `VirtualTimeLoop`, trio's clock does not wait for child processes or sockets, nor for threads with a limiter of their own.
 
     Raises:
         MissingExtraError: trio is not installed.
@@ -247,23 +247,18 @@ def virtual_clock() -> MockClock:
 
 
 def _waits_for_thread() -> bool:
-    """Whether a task of this trio run waits for a worker thread or an asyncio island. An abandoned thread does not count."""
-    from trio.lowlevel import current_root_task, current_trio_token  # noqa: PLC0415 — trio is an optional part
+    """Whether a worker thread of this trio run is at work, or a task waits for an asyncio island."""
+    from trio.lowlevel import current_trio_token  # noqa: PLC0415 — trio is an optional part
+    from trio.to_thread import current_default_thread_limiter  # noqa: PLC0415
 
-    if threading.active_count() == 1:
-        return False
-    # The kernel drives some awaits by hand, so that the frames of those who wait for an island are not seen below.
-    for thread in threading.enumerate():
-        if hasattr(thread, "is_awaited_on") and thread.is_awaited_on(current_trio_token()):
-            return True
-    root = current_root_task()
-    tasks = [root] if root is not None else []
-    while tasks:
-        task = tasks.pop()
-        if any(frame.f_globals.get("__name__") == "trio._threads" for frame, _ in task.iter_await_frames()):
-            return True
-        tasks.extend(child for nursery in task.child_nurseries for child in nursery.child_tasks)
-    return False
+    # The limiter knows more than the frames of the tasks: the kernel drives some awaits by hand.
+    if current_default_thread_limiter().borrowed_tokens:
+        return True
+    token = current_trio_token()
+    return any(
+        hasattr(thread, "is_awaited_on") and thread.is_awaited_on(token)
+        for thread in (threading.enumerate() if threading.active_count() > 1 else ())
+    )
 
 
 def _pass_real_time(clock: MockClock) -> None:

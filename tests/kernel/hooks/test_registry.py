@@ -285,6 +285,7 @@ async def test_a_cancelled_emitter_without_awaiting_handlers_gets_its_verdict():
 
 def test_the_terminal_events_are_those_of_the_design():
     assert {event.split(":")[0] for event in TERMINAL_EVENTS} == {
+        "budget",
         "cancel",
         "session",
         "execution",
