@@ -123,7 +123,7 @@ class Border:
     __slots__ = ("_awaited", "_for_island", "_for_trio", "island")
 
     def __init__(self, island: IslandProtocol) -> None:
-        self.island = island
+        self.island: IslandProtocol = island
         # By identity, so that a cleanup that is returned and registered, or an instance that is returned and mounted, is
         # the same one on the other side. What is wrapped lives as long as its wrapper.
         self._for_trio: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary()

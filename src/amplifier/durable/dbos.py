@@ -33,8 +33,8 @@ try:
     import sqlalchemy as sa
     from dbos import DBOS, DBOSClient, DBOSConfig
     from dbos._context import get_local_dbos_context
-except ImportError as error:
-    raise MissingExtraError("amplifier.durable.dbos", extra="dbos", missing=error.name) from error
+except ImportError as _error:
+    raise MissingExtraError("amplifier.durable.dbos", extra="dbos", missing=_error.name) from _error
 
 __all__ = ["open_dbos_engine"]
 

@@ -30,7 +30,7 @@ class Trace:
     def __init__(self, session_id: str) -> None:
         self.session_id = session_id
         self.rows: list[Row] = []
-        self.revision = 0
+        self.revision: int = 0
         self.notes: list[str] = []
         self._sessions: dict[str, SessionRows] = {}
         self._calls: dict[tuple[str, str], list[Row]] = {}

@@ -34,7 +34,7 @@ class SessionFollower:
         self._session_id = session_id
         self._logs: dict[str, LogFollower] = {}
         self._failures: dict[str, str] = {}
-        self.trace = Trace(session_id)
+        self.trace: Trace = Trace(session_id)
 
     def update(self, *, to_end: bool = False) -> None:
         """Add what was written since the last call.
