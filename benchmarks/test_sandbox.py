@@ -29,7 +29,7 @@ def processor_seconds() -> float:
 async def commands(folder: Path, sandbox: str) -> tuple[float, float]:
     """Median seconds of a command by the clock, and processor seconds of each."""
     coordinator = TestCoordinator()
-    cleanup = await tool_bash.mount(coordinator, {"working_dir": str(folder), "sandbox": sandbox})
+    await tool_bash.mount(coordinator, {"working_dir": str(folder), "sandbox": sandbox})
     (tool,) = coordinator.get("tools").values()
     await tool.execute({"command": "true"})
     walls = []
@@ -40,8 +40,6 @@ async def commands(folder: Path, sandbox: str) -> tuple[float, float]:
         walls.append(time.perf_counter() - started)
         assert result.success, result
     spent = (processor_seconds() - before) / TIMES
-    if cleanup is not None:
-        await cleanup()
     return statistics.median(walls), spent
 
 
