@@ -13,9 +13,9 @@ import anyio
 import click
 
 from amplifier.cli.agent.default_plan import build_plan
-from amplifier.cli.agent.http_access import listen_on, reachability_warning, read_token, server_names
 from amplifier.cli.core.exit_codes import Exit
 from amplifier.cli.core.installed_modules import installed_ids
+from amplifier.cli.serving.http_access import listen_on, reachability_warning, read_token, server_names
 from amplifier.kernel import AmplifierSession
 from amplifier.mcp import serve as serve_agent
 

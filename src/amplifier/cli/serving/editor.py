@@ -8,6 +8,7 @@ import anyio
 import attrs
 
 from amplifier.acp import serve, taken_standard_streams
+from amplifier.cli.agent.signals import handled_signals
 from amplifier.cli.core.backend import require_backend
 from amplifier.cli.core.exit_codes import Exit
 from amplifier.cli.sessions.home_folder import running_folder
@@ -18,7 +19,6 @@ from amplifier.cli.terminal.log_output import install_log_handler
 from amplifier.cli.terminal.output import StandardStreams
 
 from .served_sessions import ServedSessions
-from .signals import handled_signals
 
 __all__ = ["EditorRequest", "serve_editor"]
 

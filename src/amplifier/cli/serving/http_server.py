@@ -14,6 +14,8 @@ from typing import Any
 import anyio
 import attrs
 
+from amplifier.cli.agent.approvals import DenyEverything
+from amplifier.cli.agent.signals import handled_signals
 from amplifier.cli.core.backend import require_backend
 from amplifier.cli.core.exit_codes import Exit
 from amplifier.cli.sessions.home_folder import running_folder
@@ -25,10 +27,8 @@ from amplifier.cli.terminal.output import StandardStreams
 from amplifier.kernel import AmplifierSession
 from amplifier.serve import Limits, SessionRequest, application, run_server
 
-from .approvals import DenyEverything
 from .http_access import listen_on, reachability_warning, server_names
 from .served_sessions import ServedSessions
-from .signals import handled_signals
 
 __all__ = ["ServeRequest", "serve_http"]
 

@@ -9,6 +9,8 @@ import attrs
 
 from amplifier._json import redact_text, visible_text
 from amplifier.acp import StoredSession
+from amplifier.cli.agent.default_plan import AgentPlan, build_plan, with_storage_paths
+from amplifier.cli.agent.module_failures import check_failures
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.sessions.store import RUNNING, SessionRecord, SessionStore, now
 from amplifier.cli.terminal.display import Display
@@ -16,9 +18,6 @@ from amplifier.contracts import ApprovalSystem
 from amplifier.kernel import AmplifierSession
 from amplifier.loading import ModuleLoader
 from amplifier.plan import check_plan
-
-from .default_plan import AgentPlan, build_plan, with_storage_paths
-from .module_failures import check_failures
 
 __all__ = ["ServedSessions"]
 

@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from amplifier.cli.agent.signals import handled_signals
 from amplifier.cli.core.backend import require_backend
 from amplifier.cli.core.exit_codes import Exit
 from amplifier.cli.sessions.session_trace import SessionFollower
@@ -25,8 +26,6 @@ from amplifier.cli.sessions.store import RUNNING, SessionStore
 from amplifier.serve import run_server
 from amplifier.serve._guard import LOOPBACK_HOSTS, Guard
 from amplifier.tracing import live_page, live_policy, page_data
-
-from .signals import handled_signals
 
 __all__ = ["follow_session"]
 
