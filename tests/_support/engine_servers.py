@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests._support import python_parts
 from tests._support.tree import ROOT
 
 FOLDER = ROOT / ".engines"
@@ -29,25 +30,8 @@ _NOBODY = 65534
 
 
 def install() -> bool:
-    """Install what is not there; returns whether there was anything to do.
-
-    Raises:
-        RuntimeError: pip failed.
-    """
-    wanted = [f"{package}=={version}" for package, version in PACKAGES.items()]
-    done = FOLDER / ".ready"
-    if done.is_file() and done.read_text(encoding="utf-8") == "\n".join(wanted):
-        return False
-    python = FOLDER / "bin" / "python"
-    for command in (
-        [sys.executable, "-m", "venv", str(FOLDER)],
-        [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted],
-    ):
-        finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_PATIENCE, check=False)
-        if finished.returncode:
-            raise RuntimeError(f"{' '.join(command[:4])} failed:\n{finished.stderr[-2000:]}")
-    done.write_text("\n".join(wanted), encoding="utf-8")
-    return True
+    """Install what is not there; returns whether there was anything to do."""
+    return python_parts.install(FOLDER, PACKAGES)
 
 
 class Postgres:

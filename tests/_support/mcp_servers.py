@@ -6,18 +6,15 @@ SDK than this project. A second run finds everything in place and does nothing.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
-from tests._support import node_parts
+from tests._support import node_parts, python_parts
 from tests._support.tree import ROOT
 
 FOLDER = ROOT / ".mcp-servers"
 
 PACKAGES = {"mcp-server-time": "2026.10.19", "mcp-server-fetch": "2026.10.24"}
 """Exact versions."""
-
-_PATIENCE = 600.0
 
 
 def node_server(package: str) -> tuple[str, str]:
@@ -32,25 +29,8 @@ def python_server(name: str) -> str:
 
 
 def install() -> bool:
-    """Install what is not there; returns whether there was anything to do.
-
-    Raises:
-        RuntimeError: pip failed.
-    """
-    wanted = [f"{package}=={version}" for package, version in PACKAGES.items()]
-    done = FOLDER / ".ready"
-    if done.is_file() and done.read_text(encoding="utf-8") == "\n".join(wanted):
-        return False
-    python = FOLDER / "bin" / "python"
-    for command in (
-        [sys.executable, "-m", "venv", str(FOLDER)],
-        [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted],
-    ):
-        finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_PATIENCE, check=False)
-        if finished.returncode:
-            raise RuntimeError(f"{' '.join(command[:4])} failed:\n{finished.stderr[-2000:]}")
-    done.write_text("\n".join(wanted), encoding="utf-8")
-    return True
+    """Install what is not there; returns whether there was anything to do."""
+    return python_parts.install(FOLDER, PACKAGES)
 
 
 if __name__ == "__main__":

@@ -40,8 +40,7 @@ async def serve(
         host: For HTTP: the address to listen on.
         port: For HTTP: the port to listen on; 0 for a free one.
         listening: For HTTP: a socket that is bound, instead of host and port.
-        token: For HTTP: what every request has to carry as ``Authorization: Bearer``; an empty text if something else checks who
-            is asking.
+        token: For HTTP: what every request has to carry as ``Authorization: Bearer``; empty if something else checks who is asking.
         hosts: For HTTP: names under which the server is reached; requests for others are refused. ``*`` stands for any, and None
             for those of this machine.
         origins: For HTTP: other origins whose pages may use the server, such as ``https://chat.example.org``.
@@ -72,9 +71,13 @@ async def serve(
     with listening or _bound(host, port) as bound:
         async with opened as server:
             if on_listening is not None:
-                address = f"[{host}]" if ":" in host else host
-                on_listening(f"http://{address}:{bound.getsockname()[1]}/mcp")
+                on_listening(_url_of(bound, host))
             await serve_http(server, bound, token=token or None, hosts=hosts, origins=origins)
+
+
+def _url_of(bound: socket.socket, host: str) -> str:
+    address = f"[{host}]" if ":" in host else host
+    return f"http://{address}:{bound.getsockname()[1]}/mcp"
 
 
 def _import_sdk() -> None:

@@ -90,7 +90,7 @@ class SessionRows:
         self._tools: dict[str, Row] = {}
         self._open_tools: list[Row] = []
         self._questions: list[tuple[tuple[str, str, str], Row]] = []
-        self._handlers: dict[str, Callable[[LogEvent], None]] = {
+        self._handlers: dict[str, Callable[[LogEvent], object]] = {
             **dict.fromkeys((SESSION_START, SESSION_RESUME), self._begin),
             **dict.fromkeys((SESSION_FORK, SESSION_CONFIG), self._add_to_session),
             SESSION_END: self._end,
@@ -210,21 +210,17 @@ class SessionRows:
             self._mark(model)
         self._new_row("event", event.name, event, model or self._enclosing(), text=_about(event)).status = "error"
 
-    def _add_wire_request(self, event: LogEvent) -> None:
+    def _add_wire_request(self, event: LogEvent) -> Row:
         row = self._model
         if row is None:
             row = self._open_model_call(event)
         else:
             self._touch(row, event)
         row.model = _name(event.text("model")) or row.model
+        return row
 
     def _add_wire_response(self, event: LogEvent) -> None:
-        row = self._model
-        if row is None:
-            row = self._open_model_call(event)
-        else:
-            self._touch(row, event)
-        row.model = _name(event.text("model")) or row.model
+        row = self._add_wire_request(event)
         if row.input_tokens is None:
             _count(row, event.data.get("usage"))
         first = row.events[0]

@@ -139,8 +139,8 @@ def test_pieces_away_from_a_secret_stay_as_they_were():
 
 
 def test_a_placeholder_is_restored():
-    scrubber = Scrubber({"<home>": "/one/place", "<work>": "/one/place/work"}, {})
-    value = {"path": "/one/place/work/a", "other": ["/one/place/b", 5, None]}
+    scrubber = Scrubber({"<home>": "/one/place", "<work>": "/one/place/project"}, {})
+    value = {"path": "/one/place/project/a", "other": ["/one/place/b", 5, None]}
     written = scrubber.scrub(value)
     assert written == {"path": "<work>/a", "other": ["<home>/b", 5, None]}
     assert scrubber.restore(written) == value
