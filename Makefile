@@ -87,7 +87,7 @@ test: parts
 
 # Tests that take long and rarely fail: the marker `slow` in pyproject.toml.
 test-slow: parts
-	$(BIN)/python -m pytest $(PARALLEL) -m slow $(ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) -m "slow and not long" $(ARGS)
 
 # Tests that repeat something a hundred times or at every point: the marker `long`. Their short forms are in the other two.
 test-long: parts

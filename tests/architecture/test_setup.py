@@ -167,6 +167,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 BOTH = ("asyncio", "trio")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BOTH)
 @pytest.mark.parametrize(
     "name",
@@ -184,6 +185,7 @@ def test_a_well_behaved_async_test_passes_on_both_backends(outcomes, name, backe
     assert outcomes[f"{name}[{backend}]"] == ["PASSED"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BOTH)
 @pytest.mark.parametrize("name", ["test_really_awaits", "test_property_fails"])
 def test_a_wrong_async_test_fails_on_both_backends(outcomes, name, backend):
@@ -191,10 +193,12 @@ def test_a_wrong_async_test_fails_on_both_backends(outcomes, name, backend):
     assert outcome.startswith("FAILED")
 
 
+@pytest.mark.slow
 def test_a_property_draws_examples_on_each_backend(outcomes):
     assert outcomes["test_property_ran_on_both"] == ["PASSED"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BOTH)
 @pytest.mark.parametrize("name", ["test_leaks_task", "test_property_leaks_task"])
 def test_a_leaked_task_fails_its_test(outcomes, name, backend):
@@ -203,6 +207,7 @@ def test_a_leaked_task_fails_its_test(outcomes, name, backend):
     assert "left behind: task 'forgotten'" in outcome
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "what"),
     [
@@ -226,11 +231,13 @@ def test_a_leaked_resource_fails_its_test_by_name(outcomes, name, what):
     assert what in error
 
 
+@pytest.mark.slow
 def test_a_failing_test_is_not_blamed_twice(outcomes):
     (outcome,) = outcomes["test_failing_is_blamed_once"]
     assert outcome.startswith("FAILED")
 
 
+@pytest.mark.slow
 def test_a_leak_is_not_blamed_on_the_next_test(outcomes):
     assert outcomes["test_next_is_clean"] == ["PASSED"]
 

@@ -237,7 +237,7 @@ async def test_no_limit_is_passed_over_random_trees(tree, stop_after):
     await run_tree(tree, stop_after)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.virtual_time
 @settings(max_examples=1_000)

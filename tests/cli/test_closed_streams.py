@@ -54,6 +54,7 @@ def test_a_closed_standard_output_is_refused_before_anything_happens(words, home
     assert not home.exists()
 
 
+@pytest.mark.slow
 def test_a_closed_standard_error_fails_nothing(backend, home, workdir, plan):
     (workdir / "gate").touch()
     prompt = f"call wait_for {json.dumps({'path': str(workdir / 'gate')})}"
@@ -61,11 +62,13 @@ def test_a_closed_standard_error_fails_nothing(backend, home, workdir, plan):
     assert (finished.returncode, finished.stdout) == (0, "done: it is there \n")
 
 
+@pytest.mark.slow
 def test_without_standard_input_and_error_a_failure_is_still_an_exit_code(home, workdir):
     finished = run_in_shell("<&- 2>&-", "run", "x", "--resume", "no-such", home=home, cwd=workdir)
     assert (finished.returncode, finished.stdout) == (2, "")
 
 
+@pytest.mark.slow
 def test_a_closed_standard_input_holds_no_prompt_and_is_not_needed_for_one(backend, home, workdir, plan):
     finished = run_in_shell("<&-", "run", "--plan", plan, home=home, cwd=workdir)
     assert finished.returncode == 2

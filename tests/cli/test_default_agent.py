@@ -43,6 +43,7 @@ def test_writing_needs_permission(home, files):
     assert (files / "new.txt").read_text().strip() == "hello"
 
 
+@pytest.mark.slow
 def test_ctrl_c_twice_ends_the_processes_of_a_command(backend, home, files):
     with open_terminal("run", "--backend", backend, home=home, cwd=files) as terminal:
         terminal.expect("› ")

@@ -100,6 +100,7 @@ def test_a_question_that_waited_for_an_answer_is_asked_again(backend, home, work
     assert trace.exists()
 
 
+@pytest.mark.slow
 def test_a_prompt_gives_the_turn_up_and_begins_another(backend, home, workdir, durable_plan):
     kill_while("s  wait_for", call("wait_for", workdir / "gate"), durable_plan, backend, home, workdir)
     finished = run_cli("session", "resume", "last", "say hello", "--backend", backend, home=home, cwd=workdir)
@@ -107,6 +108,7 @@ def test_a_prompt_gives_the_turn_up_and_begins_another(backend, home, workdir, d
     assert roles(home) == ["user", "assistant", "tool", "assistant", "user", "assistant"]
 
 
+@pytest.mark.slow
 def test_a_prompt_that_is_piped_in_is_a_prompt(home, workdir, durable_plan):
     kill_while("s  wait_for", call("wait_for", workdir / "gate"), durable_plan, "asyncio", home, workdir)
     finished = run_cli("session", "resume", "last", stdin="say hello", home=home, cwd=workdir)

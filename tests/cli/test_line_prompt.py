@@ -90,6 +90,7 @@ def test_keys_edit_the_line(backend, home, workdir, plan):
         assert terminal.is_as_before()
 
 
+@pytest.mark.slow
 def test_history_survives_a_restart_and_returns_to_the_draft(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
@@ -120,6 +121,7 @@ def test_history_survives_a_restart_and_returns_to_the_draft(backend, home, work
     assert stat.S_IMODE(history.stat().st_mode) == 0o600
 
 
+@pytest.mark.slow
 def test_history_of_a_resumed_session_comes_first(home, workdir, plan):
     assert run_cli("run", "say asked", "--plan", plan, "--session-id", "mine", home=home, cwd=workdir).returncode == 0
     PromptHistory(home / "history").add("say other")
@@ -134,6 +136,7 @@ def test_history_of_a_resumed_session_comes_first(home, workdir, plan):
         assert terminal.end() == 0
 
 
+@pytest.mark.slow
 def test_tab_completes_commands_and_lists_them(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
@@ -154,6 +157,7 @@ def test_tab_completes_commands_and_lists_them(backend, home, workdir, plan):
         assert terminal.is_as_before()
 
 
+@pytest.mark.slow
 def test_pasted_text_is_shown_with_what_a_terminal_would_obey_or_hide(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")

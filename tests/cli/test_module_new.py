@@ -43,7 +43,10 @@ def test_a_new_module_of_every_type_is_well_formed(kind, tmp_path, capsys):
 
 @pytest.mark.timeout(300)
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", CONTRACTS)
+@pytest.mark.parametrize(
+    "kind",
+    [kind if kind in ("tool", "orchestrator") else pytest.param(kind, marks=pytest.mark.long) for kind in CONTRACTS],
+)
 def test_new_module_keeps_required_and_recommended_clauses(kind, tmp_path):
     assert main(["module", "new", "words", "--type", kind, "--into", str(tmp_path)]) == 0
     [folder] = tmp_path.iterdir()

@@ -91,6 +91,7 @@ def test_json_trace_has_every_tool_call_in_order(home, workdir, plan):
     assert shown["metadata"]["total_tool_calls"] == 2
 
 
+@pytest.mark.slow
 def test_json_stays_json_when_the_turn_fails(backend, home, workdir, plan):
     words = ("run", "fail", "--output-format", "json", "--plan", plan, "--backend", backend)
     finished = run_cli(*words, home=home, cwd=workdir)
@@ -232,6 +233,7 @@ def test_an_unknown_loop_is_named_with_the_nearest_one(home, workdir, plan):
     assert f"There may be more: amplifier plan check {bad}" in finished.stderr
 
 
+@pytest.mark.slow
 def test_unused_keys_of_a_plan_are_reported(backend, home, workdir, plan):
     odd = change(plan, plugins=[{"module": "tool-search"}])
     finished = run_cli("run", "say fine", "-q", "--plan", odd, "--backend", backend, home=home, cwd=workdir)
@@ -587,6 +589,7 @@ def test_a_context_without_a_file_runs_too(home, workdir, tmp_path):
 # ── budgets ──────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_used_budget_is_shown(backend, home, workdir):
     words = ("run", "hello", "-p", "offline", "--max-cost", "0.50", "--max-total-tokens", "100000")
     finished = run_cli(*words, "--backend", backend, home=home, cwd=workdir)

@@ -12,6 +12,7 @@ from tests._support.terminal import run_cli
 PROMPT = "list the files"
 
 
+@pytest.mark.slow
 def test_the_trace_of_a_run_arrives_at_a_collector(backend, home, workdir):
     with running_receiver() as receiver:
         done = run_cli(

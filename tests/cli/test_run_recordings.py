@@ -13,6 +13,7 @@ from tests._support.terminal import json_of, run_cli
 PROMPT = "list the files"
 
 
+@pytest.mark.slow
 def test_a_run_is_recorded_and_replayed_in_another_directory_on_either_backend(backend, home, tmp_path, workdir):
     file = tmp_path / "run.jsonl"
     recorded = run_cli("run", "-y", "-p", "offline", "--record", str(file), PROMPT, home=home, cwd=workdir)

@@ -84,6 +84,7 @@ def test_the_doctor_shows_the_tasks_of_a_run_that_hangs_and_does_not_disturb_it(
     assert list((home / "running").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_doctor_gives_json_and_knows_a_run_by_its_session(backend, home, workdir, plan):
     with hanging_run(plan, home, workdir, backend) as process:
         for wanted in ("hung", "hu", "last"):
@@ -107,6 +108,7 @@ def test_a_signal_writes_the_tasks_to_standard_error_and_the_run_goes_on(backend
         assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_at_a_terminal_the_tasks_appear_above_the_live_lines_and_the_terminal_is_restored(backend, home, workdir, plan):
     prompt = f"call wait_for {json.dumps({'path': str(workdir / 'gate')})}"
     with open_terminal("run", prompt, "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
@@ -123,6 +125,7 @@ def test_at_a_terminal_the_tasks_appear_above_the_live_lines_and_the_terminal_is
         assert terminal.is_as_before()
 
 
+@pytest.mark.slow
 def test_a_chat_that_waits_for_its_user_can_be_asked_and_typed_into_afterwards(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
@@ -156,6 +159,7 @@ async def mount(coordinator, config):
 """
 
 
+@pytest.mark.slow
 def test_a_run_stuck_in_c_code_is_shown_by_its_thread_stacks(backend, home, workdir, plan, monkeypatch):
     package = workdir / "amplifier_module_tool_block"
     package.mkdir()

@@ -100,6 +100,7 @@ def store(home) -> SessionStore:
     return store
 
 
+@pytest.mark.slow
 def test_rows_need_the_token_and_come_only_when_they_changed(backend, store, home, workdir):
     with following(backend, home, workdir, "s") as live:
         page = live.get("/", token="")
@@ -132,6 +133,7 @@ def test_rows_need_the_token_and_come_only_when_they_changed(backend, store, hom
         assert [len(row["v"]) for row in last["rows"] if row["k"] == "turn"] == [3]
 
 
+@pytest.mark.slow
 def test_a_session_without_a_log_says_so_and_the_browser_is_opened_beside_the_server(backend, home, workdir):
     SessionStore(home / "sessions").write(SessionRecord(session_id="s"))
     browser = workdir / "browser"
@@ -150,6 +152,7 @@ def test_a_session_without_a_log_says_so_and_the_browser_is_opened_beside_the_se
     (workdir / "never").open("w").close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_a_signal_ends_it_also_with_open_connections(backend, store, home, workdir, number, code):
     with following(backend, home, workdir) as live:

@@ -87,6 +87,7 @@ def test_ignored_signals_are_not_handled():
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.slow
 def test_a_tool_that_will_not_stop_can_be_left_with_the_terminal_intact(backend, home, workdir, plan):
     prompt = f"call stubborn {json.dumps({'path': str(workdir / 'gate')})}"
     arguments = ("run", prompt, "--plan", plan, "--backend", backend)

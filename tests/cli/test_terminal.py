@@ -66,6 +66,7 @@ def test_commands_of_the_chat_answer_without_asking_the_model(home, workdir, pla
         assert "To go on later" not in terminal.text  # there was no turn
 
 
+@pytest.mark.slow
 def test_a_long_tool_description_is_cut_with_an_ellipsis(home, workdir):
     with open_terminal("run", "-p", "offline", home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
@@ -178,6 +179,7 @@ def test_ctrl_c_twice_breaks_off_a_model_that_hangs(backend, home, workdir, plan
         assert terminal.end() == 130
 
 
+@pytest.mark.slow
 def test_ctrl_c_drops_a_line_that_was_begun_after_another_one(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
@@ -245,6 +247,7 @@ def test_a_question_shows_what_a_terminal_would_have_obeyed(home, workdir, plan)
         assert "\x1b[2J" not in terminal.screen
 
 
+@pytest.mark.slow
 def test_allowed_always_is_not_asked_again_in_that_session(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
@@ -295,6 +298,7 @@ def test_the_end_of_input_denies(home, workdir, plan):
         assert not (workdir / "trace").exists()
 
 
+@pytest.mark.slow
 def test_no_answer_in_time_denies_and_leaves_a_clean_line(backend, home, workdir, plan):
     arguments = ("run", call("risky", workdir / "quick").strip(), "--plan", plan, "--backend", backend)
     with open_terminal(*arguments, home=home, cwd=workdir) as terminal:
@@ -377,6 +381,7 @@ def test_a_session_goes_on_after_its_process_was_killed(backend, home, workdir, 
     assert calls == [m["tool_call_id"] for m in messages if m["role"] == "tool"]
 
 
+@pytest.mark.slow
 def test_live_lines_of_tools_that_run_side_by_side_leave_one_line_each(home, workdir, plan):
     prompt = "both " + " ".join(json.dumps({"path": str(workdir / name)}, separators=(",", ":")) for name in ("a", "b"))
     with open_terminal("run", prompt, "--plan", plan, home=home, cwd=workdir) as terminal:

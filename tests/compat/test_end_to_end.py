@@ -211,6 +211,7 @@ async def test_a_cancelled_task_gets_its_cancellation_after_the_loop_has_unwound
     assert not any(is_running(pid) for pid in agent.pids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", LOOPS)
 async def test_after_a_stop_and_a_reset_the_next_turn_runs(directory: Path, loop: str):
     agent = await running(directory, loop, script=[SLEEP, "back again"])

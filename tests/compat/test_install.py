@@ -348,6 +348,7 @@ def run_suite(folder: Path, *options: str, **environment: str) -> subprocess.Com
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [("-p", "amplifier.compat.pytest"), ("--amplifier-compat",)])
 def test_a_suite_runs_with_the_alias_by_option(tmp_path, options):
     ended = run_suite(tmp_path, *options)
@@ -355,6 +356,7 @@ def test_a_suite_runs_with_the_alias_by_option(tmp_path, options):
     assert "1 passed" in ended.stdout
 
 
+@pytest.mark.slow
 def test_a_suite_without_the_option_has_no_alias(tmp_path):
     ended = run_suite(tmp_path)
     assert ended.returncode == 2

@@ -74,6 +74,7 @@ def test_the_kit_examines_a_published_module_through_the_alias_and_reports_it(tm
     assert any("alias of this kernel" in note for note in report.notes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", [MISSING, STARTS_A_CHILD])
 def test_a_module_that_cannot_be_loaded_for_want_of_the_alias_is_reported_with_the_command(
     tmp_path: Path, source: str, capsys: pytest.CaptureFixture[str]

@@ -127,6 +127,7 @@ def test_a_plan_is_judged_without_loading_anything(validation: Any):
     assert [warning.name for warning in judged.warnings] == ["unknown_sections"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "kind"),
     [pytest.param(*suite, marks=[] if suite[1] == "Tool" else pytest.mark.slow) for suite in SUITES.items()],

@@ -50,12 +50,9 @@ ONE_OF_EACH_TYPE = {"context-simple", "hooks-approval", "loop-basic", "provider-
 """What `make test` checks."""
 SLOW = {
     "context-persistent",
-    "hooks-logging",
     "loop-streaming",
     "provider-openai",
-    "tool-bash",
     "tool-filesystem",
-    "tool-mcp",
 }
 """What `make test-slow` checks; `make test-long` checks the others, `make conformance` all of them thoroughly."""
 SET_UP = {

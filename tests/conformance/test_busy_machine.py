@@ -74,6 +74,7 @@ def examined(file: Path, module_type: str, only: list[str]) -> dict[str, Any]:
     return anyio.run(run)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("source", "module_type", "only"),

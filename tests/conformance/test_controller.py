@@ -43,6 +43,7 @@ def test_every_check_names_existing_clauses_and_describes_how_it_works():
         assert each.how.endswith("."), each.name
 
 
+@pytest.mark.slow
 def test_a_sound_tool_conforms_as_a_file_and_as_a_project(tmp_path):
     for target in (write_module(tmp_path, SOUND_TOOL), write_project(tmp_path, SOUND_TOOL)):
         report = check(target)
@@ -72,7 +73,7 @@ def test_a_report_round_trips_through_json_and_is_escaped_in_its_page(tmp_path):
     assert "<b>" not in page
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_report(tmp_path):
     source = SOUND_TOOL.replace('text = input.get("text")', 'text = input["text"]')
     file = write_module(tmp_path, source)
@@ -110,7 +111,7 @@ def test_a_module_that_cannot_be_imported_is_a_violation_and_no_more(tmp_path, p
 @pytest.mark.parametrize(
     ("planted", "clause"),
     [
-        ("import time; time.sleep(3600)", "A17"),
+        pytest.param("import time; time.sleep(3600)", "A17", marks=pytest.mark.slow),
         ("import os; os._exit(1)", "A17"),
         pytest.param(SHIELDED_SLEEP, "A8", marks=pytest.mark.slow),
     ],

@@ -37,6 +37,7 @@ def outcome_of(report: Report, clause: str) -> ClauseOutcome:
 # ── an absent module ──
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "module_type", "broken"),
     [
@@ -57,6 +58,7 @@ def test_of_a_module_of_another_type_only_its_mount_is_examined(module, module_t
     assert f"nothing that can be used as a {module_type}, so only mounting it was examined" in str(report)
 
 
+@pytest.mark.slow
 async def test_an_absent_module_keeps_no_selected_clause():
     report = await check_module("provider-mock", module_type="tool", only=["T5"])
     assert with_status(report, "kept") == set()
@@ -138,6 +140,7 @@ def test_a_type_that_is_computed_is_not_read(tmp_path):
 # ── backends ──
 
 
+@pytest.mark.slow
 def test_one_backend_alone_does_not_examine_a18(tmp_path):
     file = write_module(tmp_path, SOUND_TOOL)
     alone = check(file, only=["A18", "A2"], backends=["asyncio"])

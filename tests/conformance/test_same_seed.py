@@ -20,13 +20,14 @@ def examined(file: Path, seed: int, only: list[str]) -> Report:
     return anyio.run(run)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("module", "only"),
     [
         ("tool/faulty/T10_current_input_on_self.py", ["T10"]),
         pytest.param("context/faulty/C15_lost_update.py", ["C15"], marks=pytest.mark.long),
-        pytest.param("orchestrator/faulty/O12_as_they_finish.py", ["O12"], marks=pytest.mark.slow),
+        pytest.param("orchestrator/faulty/O12_as_they_finish.py", ["O12"], marks=pytest.mark.long),
         pytest.param("provider/sound/at_random.py", ["P14", "A16"], marks=pytest.mark.long),
     ],
 )

@@ -146,6 +146,7 @@ def run_file(folder: Path, text: str, *arguments: str, cwd: Path | None = None) 
 IMPORTS = "import pytest\nfrom amplifier.conformance.suites import ToolConformance, conformance_tests\n\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "form", ["class TestTodo(ToolConformance):\n    module = 'tool-todo'", "test_todo = {one_line}"]
 )
@@ -166,6 +167,7 @@ def test_without_the_extra_no_test_passes_and_the_missing_package_is_named(tmp_p
     assert "passed" not in done.stdout
 
 
+@pytest.mark.slow
 def test_a_class_without_a_module_is_an_error_that_names_what_to_set(tmp_path):
     done = run_file(tmp_path, IMPORTS + "class TestEcho(ToolConformance):\n    config = {}\n")
     assert done.returncode == 2, done.stdout
@@ -226,6 +228,7 @@ class TestTodo(ToolConformance):
     assert "1 failed, 3 passed" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_mark_of_the_class_holds_for_its_clauses(tmp_path):
     text = "@pytest.mark.skip(reason='not today')\nclass TestTodo(ToolConformance):\n    module = 'tool-todo'\n"
     done = run_file(tmp_path, IMPORTS + text)
@@ -233,6 +236,7 @@ def test_a_mark_of_the_class_holds_for_its_clauses(tmp_path):
     assert "76 skipped" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -339,6 +343,7 @@ def test_a_module_that_could_not_be_examined_does_not_leave_a_suite_that_passes(
     assert "T5 was not examined on asyncio: it could not be mounted on asyncio" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_module_that_declines_is_one_failure_with_the_reason(tmp_path):
     write_module(tmp_path, SOUND_TOOL.replace('coordinator.mount("tools", Echo())', "return None"))
     done = run_file(tmp_path, IMPORTS + "test_echo = conformance_tests('tool_echo.py', backends=['trio'])\n")

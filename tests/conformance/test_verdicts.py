@@ -188,7 +188,9 @@ def in_execute(statement: str) -> str:
 
 
 @pytest.mark.parametrize("examined_on", ["asyncio", "trio"])
-@pytest.mark.parametrize("waits", ["anyio.Event().wait()", "anyio.sleep_forever()"])
+@pytest.mark.parametrize(
+    "waits", ["anyio.Event().wait()", pytest.param("anyio.sleep_forever()", marks=pytest.mark.slow)]
+)
 def test_inputs_on_which_a_tool_never_returns_break_its_contract(tmp_path, waits, examined_on):
     source = in_execute(
         f"""
@@ -273,7 +275,9 @@ ENDS = {
 
 
 @pytest.mark.parametrize("examined_on", ["asyncio", "trio"])
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize(
+    "end", [*(pytest.param(end, marks=pytest.mark.slow) for end in ENDS if end != "hangs"), "hangs"]
+)
 def test_what_a_step_has_found_is_kept_when_the_module_ends_its_process_later(tmp_path, end, examined_on):
     statement = f"""
         if not isinstance(text, str):
@@ -314,7 +318,7 @@ RAISING = """
 
 @pytest.mark.parametrize("examined_on", ["asyncio", "trio"])
 @pytest.mark.parametrize("instead", INSTEAD)
-@pytest.mark.parametrize("place", ["mount", "execute"])
+@pytest.mark.parametrize("place", [pytest.param("mount", marks=pytest.mark.slow), "execute"])
 def test_a_cancelled_call_that_raises_something_else_breaks_its_contract(tmp_path, place, instead, examined_on):
     source = in_execute("await stopped()") if place == "execute" else SOUND_TOOL
     if place == "mount":
@@ -331,6 +335,7 @@ def test_a_cancelled_call_that_raises_something_else_breaks_its_contract(tmp_pat
     assert is_exit or "could not be completed" not in str(report)
 
 
+@pytest.mark.slow
 def test_a_tool_that_waits_for_timers_is_examined_completely(tmp_path):
     report = check(write_module(tmp_path, in_execute("import anyio; await anyio.sleep(20)")), only=["T5", "T9", "A7"])
     assert report.ok, str(report)
@@ -417,6 +422,7 @@ def test_a_minute_that_ends_while_a_call_is_cancelled_is_no_torn_state(tmp_path,
 # ── one finding again ──
 
 
+@pytest.mark.slow
 def test_a_replayed_finding_names_the_backend_it_ran_on(tmp_path):
     source = SOUND_TOOL.replace("output=text", "output={text}")
     file = write_module(tmp_path, source)

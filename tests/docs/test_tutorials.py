@@ -276,9 +276,7 @@ def follow(block: Block, reader: Terminal) -> None:
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(
-            path, id=path.stem, marks=pytest.mark.slow if path.stem in ("first-tool", "use-any-mcp-server") else []
-        )
+        pytest.param(path, id=path.stem, marks=[] if path.stem == "first-agent" else pytest.mark.slow)
         for path in TUTORIALS
     ],
 )

@@ -112,6 +112,7 @@ def test_the_plan_runs_at_the_command_line(tmp_path):
     assert "0 directories and 0 files" in ended.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)  # a loop is cancelled at hundreds of awaits, on both backends
 @pytest.mark.parametrize("name", [pytest.param("custom_orchestrator.py", marks=pytest.mark.slow), "gate_hook.py"])
 def test_the_modules_keep_their_contracts(name):

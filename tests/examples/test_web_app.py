@@ -122,6 +122,7 @@ def test_a_second_turn_of_a_busy_conversation_is_rejected_and_changes_nothing(he
     assert [message["role"] for message in held.get(ANNA)] == ["user", "assistant", "tool"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 def test_a_server_that_is_stopped_in_the_middle_of_a_turn_unwinds_it(held, desk, number):
     """SIGTERM is what a service manager or a container sends; uvicorn ends the process with it as soon as it has shut down."""

@@ -28,8 +28,8 @@ def on_trio(mount: Any) -> Any:
     ("of_loop", "of_context", "of_tools", "of_hooks"),
     [
         pytest.param(on_island, on_island, on_island, on_island, id="all on the island"),
-        pytest.param(on_island, on_trio, on_trio, on_trio, id="the loop on the island"),
-        pytest.param(on_trio, on_island, on_island, on_island, id="the loop on trio"),
+        pytest.param(on_island, on_trio, on_trio, on_trio, id="the loop on the island", marks=pytest.mark.slow),
+        pytest.param(on_trio, on_island, on_island, on_island, id="the loop on trio", marks=pytest.mark.slow),
     ],
 )
 def test_a_turn_with_two_tools_and_hooks_on_every_event(of_loop, of_context, of_tools, of_hooks) -> None:

@@ -156,6 +156,7 @@ def test_models_nested_in_declared_fields_beyond_all_bounds_are_refused():
     assert problem_paths(to_dict, request)
 
 
+@pytest.mark.slow
 def test_small_values_with_enormous_texts_are_refused():
     for action, argument in [
         (to_json, bomb(60)),
@@ -170,6 +171,7 @@ def test_small_values_with_enormous_texts_are_refused():
     assert problem_paths(from_dict, ToolResult, {"output": bomb(60)}) == ["output"]
 
 
+@pytest.mark.slow
 def test_large_honest_values_are_written():
     value = ToolResult(output=[{"a": [index]} for index in range(150_000)])
     assert from_json(ToolResult, to_json(value)) == value

@@ -135,6 +135,7 @@ def kill_once(writers: subprocess.Popen[str], backend: str, kind: str, seed: int
     return acknowledged
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "kills"),
     [

@@ -141,6 +141,7 @@ def check_turn(root: Path, acknowledged: dict[str, str], counted: Counter[str]) 
     assert not (root / agent.SESSION / "steps.log").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_turn_that_is_killed_goes_on_where_it_was(runner, tmp_path, backend):
     counted = kill_and_resume(runner, backend, tmp_path, 6)

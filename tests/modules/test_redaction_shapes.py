@@ -102,6 +102,7 @@ def test_redacting_twice_changes_nothing_more(seed):
         assert REDACTED in once or template in "\n".join(_missed(seed))
 
 
+@pytest.mark.slow
 def test_every_shape_repeated_takes_time_in_proportion_to_the_text():
     """Eight times the text: a quadratic pattern would take sixty-four times as long."""
     source = random.Random(1)

@@ -249,6 +249,7 @@ def test_no_character_of_a_text_is_cut_in_half(text, limit):
     assert set(capture.text()) <= set(text) | set("\n[… 0123456789 bytes dropped …]\n")
 
 
+@pytest.mark.slow
 def test_400_mb_of_output_fit_into_little_memory():
     program = """
     import resource

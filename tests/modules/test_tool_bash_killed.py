@@ -102,6 +102,7 @@ async def test_cancelled_no_process_of_any_command_is_left():
     assert left_by(tokens) == {}
 
 
+@pytest.mark.slow
 async def test_timed_out_no_process_of_any_command_is_left():
     desk = await Desk.open(None, tool_bash, max_parallel=len(WAYS), timeout=1.5, kill_grace=0.2)
     tokens = {}
@@ -151,6 +152,7 @@ async def test_cancelled_after_any_while_no_process_of_a_tree_is_left():
     assert gone(token) == []
 
 
+@pytest.mark.slow
 async def test_where_there_is_no_proc_the_whole_group_is_ended_still(monkeypatch):
     monkeypatch.setattr(process_tree, "HAS_PROC", False)
     monkeypatch.setattr(process_tree.ProcessTree.__init__, "__kwdefaults__", {"has_proc": False})

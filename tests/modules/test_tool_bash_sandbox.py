@@ -55,6 +55,7 @@ async def run(coordinator: TestCoordinator, command: str, **given):
 
 def test_there_are_enough_attempts_with_names_of_their_own():
     assert len({attempt.name for attempt in ATTEMPTS}) == len(ATTEMPTS) >= 40
+    assert {attempt.name for attempt in ATTEMPTS} >= QUICK
     assert not [attempt.name for attempt in ATTEMPTS if "bwrap" in attempt.open_in]
 
 
@@ -63,9 +64,33 @@ def test_bubblewrap_is_tested_where_it_can_be_had():
     assert BWRAP is not None or not Path("/usr/bin/apt-get").exists()
 
 
+QUICK = {
+    "create a file outside",
+    "read a key in the home folder",
+    "write through a symbolic link",
+    "write by /proc/1/root",
+    "read the environments of its parents",
+    "kill everything",
+    "leave a daemon without the mark",
+    "leave a child of a TERM trap",
+    "connect by TCP",
+    "connect to an abstract socket",
+    "plant a library with LD_PRELOAD",
+    "mount in a new namespace",
+    "start 200 processes",
+}
+"""One or two of each kind, which `make test` tries in bubblewrap; `make test-slow` tries all of them."""
+
+
+def marks(attempt: Attempt, kind: str) -> list[pytest.MarkDecorator]:
+    if kind == "off":
+        return [pytest.mark.long]
+    return [] if kind == "bwrap" and attempt.name in QUICK else [pytest.mark.slow]
+
+
 # What is open is in the documentation; it does not have to stay open.
 HELD = [
-    pytest.param(attempt, kind, id=f"{attempt.name}-{kind}", marks=[] if kind == "bwrap" else [pytest.mark.slow])
+    pytest.param(attempt, kind, id=f"{attempt.name}-{kind}", marks=marks(attempt, kind))
     for attempt in ATTEMPTS
     for kind in KINDS
     if _WORKING[kind] and kind in attempt.only_in and kind not in attempt.open_in

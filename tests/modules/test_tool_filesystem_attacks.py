@@ -512,7 +512,8 @@ def test_no_swap_of_any_kind_leads_outside(tmp_path, before_every_call, tool):
     assert not (tmp_path / "scene").exists()
 
 
-@pytest.mark.parametrize("undo_after", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("undo_after", [1, pytest.param(3, marks=pytest.mark.long)])
 @pytest.mark.parametrize("tool", [*READS, "write_file new", "edit_file"])
 def test_no_swap_that_is_undone_at_once_leads_outside(tmp_path, before_every_call, tool, undo_after):
     attacks = [swap_dir, swap_parent, swap_leaf]
@@ -597,6 +598,7 @@ async def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(scene, monk
     assert os.listdir(scene.root / "a" / "b") == ["f"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", ["read_file", "write_file"])
 async def test_a_system_call_that_hangs_is_given_up_and_undoes_itself_later(scene, monkeypatch, caplog, tool):
     begun, released, ended = threading.Event(), threading.Event(), threading.Event()

@@ -35,6 +35,7 @@ def sdist_names(archives: tuple[Path, Path]) -> set[str]:
 # ── what is in them ──────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
     source = ROOT / "src"
     files = {p.relative_to(source).as_posix() for p in (source / "amplifier").rglob("*") if p.is_file()}

@@ -63,6 +63,7 @@ def test_a_test_records_on_one_backend_and_replays_on_both(tmp_path):
     assert "2 passed" in run_suite(tmp_path, "--amplifier-cassettes", "new", prompt="goodbye").stdout
 
 
+@pytest.mark.slow
 def test_a_marker_names_the_file_and_the_mode(tmp_path):
     marker = '@pytest.mark.amplifier_cassette("talk.jsonl", mode="once")'
     assert "2 passed" in run_suite(tmp_path, marker=marker).stdout

@@ -81,6 +81,7 @@ def is_alive(pid: int) -> bool:
 # ── answers ──────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 async def test_a_real_model_streams_and_its_process_is_gone_afterwards(model):
     async with Local.running(model) as local:
         assert local.server.pid is None  # nothing is loaded before it is needed

@@ -176,6 +176,7 @@ async def test_every_failure_has_its_type_and_the_next_request_works(tmp_path, r
         assert (await local.answer(short())).content == [TextBlock(text="hello")]
 
 
+@pytest.mark.slow
 async def test_a_server_that_falls_silent_is_given_up(tmp_path):
     stalled = {"lines": [delta(content="a")], "then": "stall"}
     async with Local.running(model_file(tmp_path, stalled, HELLO), idle_timeout=2) as local:

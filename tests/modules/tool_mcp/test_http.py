@@ -69,6 +69,7 @@ async def test_a_stop_reaches_a_remote_server(web, tmp_path):
         assert (await desk.call("web_add", a=1, b=1)).success
 
 
+@pytest.mark.slow
 async def test_a_result_of_more_than_a_megabyte_arrives(web):
     async with opened({"web": web}, max_result_chars=5_000_000) as desk:
         assert len((await desk.call("web_big", size=3_000_000)).output) == 3_000_000

@@ -84,6 +84,7 @@ anyio.run(main, json.loads(sys.argv[1]), backend=sys.argv[2])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 def test_servers_end_with_an_agent_that_is_killed(loop):
     mark = uuid.uuid4().hex

@@ -44,6 +44,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+@pytest.mark.slow
 async def test_a_login_is_asked_for_by_command_and_its_tokens_are_kept(address, tmp_path, caplog):
     caplog.set_level(logging.INFO)
     oauth = {"token_directory": str(tmp_path / "tokens"), "redirect_port": free_port()}
@@ -76,6 +77,7 @@ async def test_a_login_is_asked_for_by_command_and_its_tokens_are_kept(address, 
     assert token not in caplog.text
 
 
+@pytest.mark.slow
 async def test_a_damaged_token_file_asks_for_a_login_again(address, tmp_path):
     folder = tmp_path / "tokens"
     oauth = {"token_directory": str(folder), "redirect_port": free_port()}

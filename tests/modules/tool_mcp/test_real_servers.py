@@ -28,6 +28,7 @@ def node(package: str, *arguments: str, **more: Any) -> dict[str, Any]:
     return {"command": program, "args": [script, *arguments], **more}
 
 
+@pytest.mark.slow
 async def test_four_servers_open_side_by_side_and_answer(tmp_path):
     (tmp_path / "note.txt").write_text("Buy milk.\n")
     servers = {
@@ -68,6 +69,7 @@ async def test_the_everything_server_exercises_every_kind_of_content():
         assert [event["progress"] for event in desk.events("mcp:progress")] == [1.0, 2.0]
 
 
+@pytest.mark.slow
 async def test_the_everything_server_asks_the_model_after_the_user_has_allowed_it():
     person = MockApprovalSystem(["Allow once"])
     async with opened({"all": node("server-everything", "stdio")}, model=["Forty-two."], approval=person) as desk:
@@ -76,6 +78,7 @@ async def test_the_everything_server_asks_the_model_after_the_user_has_allowed_i
         assert len(person.requests) == 1
 
 
+@pytest.mark.slow
 async def test_a_stop_reaches_the_everything_server():
     async with opened({"all": node("server-everything", "stdio")}) as desk:
         with anyio.CancelScope() as scope:
@@ -154,6 +157,7 @@ def everything_over_http() -> Iterator[str]:
             process.stderr.close()
 
 
+@pytest.mark.slow
 async def test_the_everything_server_answers_over_http():
     with everything_over_http() as url:
         async with opened({"web": {"url": url}}) as desk:

@@ -324,6 +324,7 @@ async def test_a_server_that_dies_while_its_child_keeps_the_output_open_is_notic
         assert (await desk.call("small_echo", text="back")).output == "back"
 
 
+@pytest.mark.slow
 async def test_a_server_that_crashes_again_and_again_is_started_with_a_delay():
     async with opened({"small": small("--all")}) as desk:
         kinds = [(await desk.call("small_crash")).error["type"] for _ in range(3)]
