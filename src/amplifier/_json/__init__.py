@@ -3,7 +3,7 @@
 It imports the standard library and `amplifier.errors`, nothing else.
 """
 
-from ._copies import Copies, copies_of
+from ._copies import Copies, copies_for
 from ._redact import redact_secrets
 from ._secret_names import SENSITIVE_KEYS
 from ._secret_shapes import REDACTED, redact_text
@@ -33,7 +33,7 @@ __all__ = [
     "JSONScalar",
     "JSONValue",
     "canonical_dumps",
-    "copies_of",
+    "copies_for",
     "copy_json",
     "format_path",
     "rebuild",

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import anyio
 
-from amplifier._json import Copies, copies_of, copy_json, redact_text
+from amplifier._json import copies_for, copy_json, redact_text
 from amplifier.contracts._containment import contained_failure
 from amplifier.contracts._containment import text_of as plain_text_of
 from amplifier.errors import ContractError
@@ -160,22 +160,16 @@ class Dispatch:
         clock = series.clock
         event = self.event
         now = clock()
-        copied: Any = None
-        copies: Copies | None = None
-        are_prepared = False
+        copies = copies_for(self.payload) if len(handlers) >= _SEVERAL else None
+        copy_payload = copy_json if copies is None else copies.make
         try:
             for registration in handlers:
                 if not registration.live:  # unregistered since this dispatch began
                     continue
-                if registration.fields is not None:
-                    view = _fields_of(self.payload, registration.fields)
-                elif copied is not self.payload:
-                    copied, copies, are_prepared = self.payload, None, len(handlers) < _SEVERAL
-                    view = copy_json(copied)
+                if registration.fields is None:
+                    view = copy_payload(self.payload)
                 else:
-                    if not are_prepared:  # with the second copy of one payload: a denial or modification may come first
-                        copies, are_prepared = copies_of(copied), True
-                    view = copy_json(copied) if copies is None else copies.make()
+                    view = _fields_of(self.payload, registration.fields)
                 armed = False
                 try:
                     answer = registration.handler(event, view)
@@ -328,16 +322,14 @@ async def collect(
     answers: list[Any] = [None] * len(handlers)
     fatal: list[BaseException] = []
     until = loop_clock()() + timeout
-    copies = copies_of(payload) if len(handlers) >= _SEVERAL else None
+    copies = copies_for(payload) if len(handlers) >= _SEVERAL else None
+    copy_payload = copy_json if copies is None else copies.make
 
     async def ask(index: int, registration: Registration) -> None:
         if not registration.live:  # unregistered by a handler that was faster
             return
         try:
-            if registration.fields is not None:
-                view = _fields_of(payload, registration.fields)
-            else:
-                view = copy_json(payload) if copies is None else copies.make()
+            view = copy_payload(payload) if registration.fields is None else _fields_of(payload, registration.fields)
             answer = call_foreign(registration.handler, event, view)
             if isawaitable(answer):
                 answer = await run_bounded(answer, until - loop_clock()(), registration, watch)
