@@ -14,6 +14,7 @@ import anyio
 import anyio.lowlevel
 
 import amplifier
+from benchmarks.payloads import chat_request
 from benchmarks.scripted_modules import modules_for
 
 Work = Callable[[], Awaitable[Any]]
@@ -40,17 +41,20 @@ async def yardstick() -> AsyncIterator[Work]:
     yield work
 
 
-def emitting(handlers: int) -> Any:
+def emitting(handlers: int, messages: int = 0, **options: Any) -> Any:
+    """An emit; with messages its payload is a request to a language model, about 1 KB for each of them."""
+
     @asynccontextmanager
     async def prepare() -> AsyncIterator[Work]:
         hooks = amplifier.HookRegistry()
+        payload = chat_request(messages=messages) if messages else PAYLOAD
 
         async def handler(event: str, data: dict[str, Any]) -> Any:
             return amplifier.HookResult(action="continue")
 
         for number in range(handlers):
-            hooks.register("tool:pre", handler, name=f"h{number}")
-        yield lambda: hooks.emit("tool:pre", PAYLOAD)
+            hooks.register("tool:pre", handler, name=f"h{number}", **options)
+        yield lambda: hooks.emit("tool:pre", payload)
 
     return prepare
 
@@ -89,6 +93,8 @@ HOT_PATHS: dict[str, Any] = {
     "emit, 0 handlers": emitting(0),
     "emit, 1 handler": emitting(1),
     "emit, 10 handlers": emitting(10),
+    "emit, 10 handlers, 200 KB": emitting(10, 180),
+    "emit, 10 handlers of a field, 200 KB": emitting(10, 180, fields=("model",)),
     "turn": turning(0),
     "turn, 5 handlers": turning(5),
     "session": living,

@@ -16,6 +16,7 @@ import resource
 import subprocess
 import sys
 import weakref
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,13 @@ async def by_hand(kernel: Kernel, count: int, watched: list[weakref.ref[Any]]) -
     return taken
 
 
-async def in_tasks(kernel: Kernel, count: int, watched: list[weakref.ref[Any]]) -> float:
-    """Open each with ``async with`` in a task of its own, as a server would; the task is counted, too."""
+async def in_tasks(
+    kernel: Kernel, count: int, watched: list[weakref.ref[Any]], *, one_after_another: bool = False
+) -> float:
+    """Open each with ``async with`` in a task of its own, as a server would; the task is counted, too.
+
+    All at the same moment, which leaves room in memory for what all the openings held at once; or one after another.
+    """
     loader = kernel.loader()
 
     async def live(opened: asyncio.Semaphore, leave: asyncio.Event) -> None:
@@ -74,9 +80,14 @@ async def in_tasks(kernel: Kernel, count: int, watched: list[weakref.ref[Any]]) 
         opened, leave = asyncio.Semaphore(0), asyncio.Event()
         gc.collect()
         before = resident()
-        tasks = [asyncio.create_task(live(opened, leave)) for _ in range(number)]
+        tasks = []
         for _ in range(number):
-            await opened.acquire()
+            tasks.append(asyncio.create_task(live(opened, leave)))
+            if one_after_another:
+                await opened.acquire()
+        if not one_after_another:
+            for _ in range(number):
+                await opened.acquire()
         gc.collect()
         taken = resident() - before
         leave.set()
@@ -100,7 +111,8 @@ def main() -> None:
     who, how, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
     kernel = {"ours": OURS, "theirs": THEIRS}[who]
     watched: list[weakref.ref[Any]] = []
-    taken = asyncio.run({"by-hand": by_hand, "in-tasks": in_tasks}[how](kernel, count, watched))
+    ways = {"by-hand": by_hand, "in-tasks": in_tasks, "in-turn": partial(in_tasks, one_after_another=True)}
+    taken = asyncio.run(ways[how](kernel, count, watched))
     gc.collect()
     alive = sum(reference() is not None for reference in watched)
     print(json.dumps({"kib": taken / count / 1024, "alive": alive, "watched": len(watched)}))

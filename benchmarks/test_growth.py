@@ -28,20 +28,27 @@ SIZES = (100, 300, 1000) if QUICK else (100, 300, 1000, 3000, 10_000)
 SAMPLES = 3 if QUICK else 5
 LINEAR = 1.15
 """What counts as linear: processor caches alone make a walk over ten thousand dicts slower per dict than over a hundred."""
+CONSTANT = 0.1
+"""What counts as independent of the size."""
 
 
-def grown(kernel: Kernel, sizes: tuple[int, ...], prepare: Callable[[int], Awaitable[Work]]) -> dict[int, float]:
-    """The fastest processor time of one time, by size."""
+def grown(
+    kernel: Kernel,
+    sizes: tuple[int, ...],
+    prepare: Callable[[int], Awaitable[Work]],
+    times: int | None = None,
+) -> dict[int, float]:
+    """The fastest processor time of one time, by size; a sample is so many times, by default fewer for larger sizes."""
     fastest = dict.fromkeys(sizes, math.inf)
 
     async def once(size: int) -> float:
         work = await prepare(size)
         await work()
-        times = max(1, min(200, sizes[-1] // size))
+        count = times or max(1, min(200, sizes[-1] // size))
         with Stopwatch() as watch:
-            for _ in range(times):
+            for _ in range(count):
                 await work()
-        return watch.sample.cpu / times
+        return watch.sample.cpu / count
 
     for _ in range(SAMPLES):
         for size in sizes:
@@ -50,13 +57,13 @@ def grown(kernel: Kernel, sizes: tuple[int, ...], prepare: Callable[[int], Await
     return fastest
 
 
-def report(board: Any, what: str, times: dict[int, float]) -> None:
+def report(board: Any, what: str, times: dict[int, float], limit: float = LINEAR) -> None:
     largest = max(times)
     board.figure(
         f"growth: {what}",
         slope(times),
         "slope",
-        target=LINEAR,
+        target=limit,
         sense="at most",
         ours=f"{times[largest] * 1e3:.1f} ms",
         note=f"sizes {min(times)} to {largest:,}; the time is that of the largest",
@@ -74,6 +81,41 @@ def test_emitting_to_many_handlers(board):
         return lambda: hooks.emit("tool:pre", {"tool_name": "look"})
 
     report(board, f"emit with {SIZES[-1]:,} handlers", grown(OURS, SIZES, prepare))
+
+
+def emitting(handlers: int, messages: int, fields: tuple[str, ...] | None) -> Work:
+    async def handler(event: str, data: dict[str, Any]) -> None:
+        return None
+
+    hooks = amplifier.HookRegistry()
+    for number in range(handlers):
+        hooks.register("provider:request", handler, name=f"h{number}", fields=fields)
+    payload = chat_request(messages=messages)
+    return lambda: hooks.emit("provider:request", payload)
+
+
+@pytest.mark.parametrize(
+    ("handlers", "fields", "limit"),
+    [(0, None, CONSTANT), (1, None, LINEAR), (5, None, LINEAR), (5, ("model",), CONSTANT), (50, ("model",), CONSTANT)],
+)
+def test_emitting_larger_payloads(board, handlers, fields, limit):
+    """Handlers that receive everything cost a copy each, those that ask for a field cost the same at every size."""
+
+    async def prepare(size: int) -> Work:
+        return emitting(handlers, size, fields)
+
+    words = f"emit of {SIZES[-1]:,} messages to {handlers} handlers{' of a field' if fields else ''}"
+    times = grown(OURS, SIZES, prepare, times=200 if limit == CONSTANT else None)
+    report(board, words, times, limit)
+
+
+@pytest.mark.parametrize("fields", [None, ("model",)])
+def test_emitting_a_large_payload_to_more_handlers(board, fields):
+    async def prepare(size: int) -> Work:
+        return emitting(size, 180, fields)
+
+    times = grown(OURS, (1, 5, 10, 20, 50), prepare, times=20)
+    report(board, f"emit of 200 KB to 50 handlers{' of a field' if fields else ''}", times)
 
 
 def test_registering_many_handlers(board):

@@ -14,11 +14,11 @@ from benchmarks.payloads import chat_request
 SMALL = {"tool_name": "look", "tool_call_id": "c1", "tool_input": {"path": "x"}}
 
 
-def emitting(event: str, payload: dict[str, Any], handlers: int) -> Prepare:
+def emitting(event: str, payload: dict[str, Any], handlers: int, **our_options: Any) -> Prepare:
     async def prepare(kernel: Kernel) -> Work:
         hooks = kernel.package.HookRegistry()
         for number in range(handlers):
-            hooks.register(event, handler_of(kernel), name=f"h{number}")
+            hooks.register(event, handler_of(kernel), name=f"h{number}", **(our_options if kernel.is_ours else {}))
         return lambda: hooks.emit(event, payload)
 
     return prepare
@@ -50,10 +50,18 @@ def test_emitting_a_small_payload_on_trio(board, handlers):
     board.duel(f"{words(handlers)}, trio", THEIRS.timed(prepare), OURS_ON_TRIO.timed(prepare))
 
 
-@pytest.mark.parametrize(("handlers", "target"), [(1, 6), (10, 2.5)])
+@pytest.mark.parametrize(("handlers", "target"), [(1, 6), (10, 5), (100, 5)])
 def test_emitting_a_payload_of_200_kb(board, handlers, target):
     prepare = emitting("provider:request", chat_request(messages=180), handlers)
     board.duel(f"{words(handlers)}, 200 KB", THEIRS.timed(prepare), OURS.timed(prepare), target=target).check()
+
+
+@pytest.mark.parametrize(("handlers", "target"), [(10, 200), (100, 200)])
+def test_emitting_a_payload_of_200_kb_to_handlers_of_one_field(board, handlers, target):
+    """Theirs has no such option: its handlers receive everything."""
+    prepare = emitting("provider:request", chat_request(messages=180), handlers, fields=("model",))
+    work = f"{words(handlers)} of a field, 200 KB"
+    board.duel(work, THEIRS.timed(prepare), OURS.timed(prepare), target=target).check()
 
 
 def test_a_hundred_handlers_against_a_bare_loop_of_awaits(board):

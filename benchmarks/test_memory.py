@@ -11,7 +11,10 @@ from benchmarks.memory import measured
 SESSIONS = 1000 if QUICK else 10_000
 
 
-@pytest.mark.parametrize(("how", "words", "target"), [("by-hand", "", 7), ("in-tasks", ", in a task each", None)])
+@pytest.mark.parametrize(
+    ("how", "words", "target"),
+    [("by-hand", "", 7), ("in-tasks", ", in a task each", None), ("in-turn", ", in a task each, opened in turn", 9)],
+)
 def test_what_a_live_session_holds(board, how, words, target):
     ours, theirs = measured("ours", how, SESSIONS), measured("theirs", how, SESSIONS)
     row = board.figure(

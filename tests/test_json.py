@@ -20,7 +20,9 @@ from amplifier._json import (
     CIRCULAR,
     REDACTED,
     TOO_DEEP,
+    Copies,
     canonical_dumps,
+    copies_for,
     copy_json,
     format_path,
     rebuild,
@@ -114,6 +116,52 @@ def test_a_copy_is_equal_and_shares_no_dict_or_list(value: Any) -> None:
 @given(python_values)
 def test_the_careful_copy_agrees_with_the_fast_one(value: Any) -> None:
     assert rebuild(value, subject="") == copy_json(value)
+
+
+@given(st.dictionaries(st.text(max_size=2), python_values))
+def test_many_copies_are_each_like_one(value: dict[str, Any]) -> None:
+    before = repr(value)
+    copies = Copies()
+    first, second = copies.make(value), copies.make(value)
+    assert repr(first) == repr(second) == repr(copy_json(value))
+    ids = [{id(c) for c in containers_of(each)} for each in (value, first, second, copies.make(value))]
+    assert len(set.union(*ids)) == sum(map(len, ids))
+    for container in containers_of(value):
+        container.clear()
+    assert repr(copies.make(value)) == before
+    another: dict[str, Any] = {"a": [{}]}
+    assert copies.make(another) == another
+
+
+def test_many_copies_for_a_value_share_its_leaves_and_its_plain_form() -> None:
+    leaf = object()
+    value = {"a": [leaf, {"b": leaf}], "sub": OrderedDict(x=[leaf]), "tuple": ([leaf],)}
+    copied = Copies().make(value)
+    assert copied["a"][0] is copied["a"][1]["b"] is copied["sub"]["x"][0] is copied["tuple"][0][0] is leaf
+    assert type(copied["sub"]) is dict
+
+
+@pytest.mark.parametrize("wrap", [lambda v: [v], lambda v: {"k": v}], ids=["list", "dict"])
+def test_many_copies_have_the_limits_of_one(wrap: Callable[[Any], Any]) -> None:
+    copied = Copies().make({"x": nested(999, wrap)})["x"]
+    for _ in range(999):
+        copied = copied["k"] if isinstance(copied, dict) else copied[0]
+    assert copied == "leaf"
+    for value in ({"x": nested(1000, wrap)}, {"x": circular()}):
+        with pytest.raises(ModelError) as one:
+            copy_json(value)
+        with pytest.raises(ModelError) as many:
+            Copies().make(value)
+        assert str(many.value) == str(one.value)
+
+
+def test_copies_are_prepared_for_large_values_only() -> None:
+    assert copies_for({"a": 1, "b": ["x"] * 16, "c": {"d": ["x"] * 17}}) is None
+    for large in ({"b": ["x"] * 17}, {"a": None, "c": dict.fromkeys(range(17))}):
+        copies = copies_for(large)
+        assert copies is not None
+        assert copies.make(large) == large
+    assert copies_for([[1] * 17]) is None
 
 
 def test_leaves_of_a_copy_are_the_same_objects() -> None:

@@ -3,6 +3,7 @@
 It imports the standard library and `amplifier.errors`, nothing else.
 """
 
+from ._copies import Copies, copies_for
 from ._redact import redact_secrets
 from ._secret_names import SENSITIVE_KEYS
 from ._secret_shapes import REDACTED, redact_text
@@ -25,12 +26,14 @@ __all__ = [
     "REDACTED",
     "SENSITIVE_KEYS",
     "TOO_DEEP",
+    "Copies",
     "Frame",
     "JSONArray",
     "JSONObject",
     "JSONScalar",
     "JSONValue",
     "canonical_dumps",
+    "copies_for",
     "copy_json",
     "format_path",
     "rebuild",

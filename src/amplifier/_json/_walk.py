@@ -23,10 +23,8 @@ TOO_DEEP = "[TOO DEEP]"
 CIRCULAR = "[CIRCULAR]"
 
 LEAVES = frozenset({str, int, float, bool, type(None), bytes})
-_MAX_COPY_DEPTH = 1000
-_MANY_CONTAINERS = (
-    200_000  # more than a transcript of 10,000 messages; from here on the copy remembers what it has seen
-)
+MAX_COPY_DEPTH = 1000
+MANY_CONTAINERS = 200_000  # more than a transcript of 10,000 messages; from here on the copy remembers what it has seen
 
 
 # ── the engine ───────────────────────────────────────────────────────────────────────────────────
@@ -103,7 +101,7 @@ def rebuild(
     visit: Callable[[Any, Sequence[Frame]], Any] | None = None,
     *,
     subject: str,
-    max_depth: int = _MAX_COPY_DEPTH,
+    max_depth: int = MAX_COPY_DEPTH,
     containers: tuple[type, ...] = _PLAIN,
     mark: bool = False,
 ) -> Any:
@@ -211,7 +209,7 @@ def copy_json(value: Any) -> Any:
                             dicts, lists = [], []
                         lists.append(items)
                         break
-            elif _is_container(child):
+            elif is_container(child):
                 raise _NeedsCare
         if dicts is not None and lists is not None:
             _copy_levels(dicts, lists, 2)
@@ -220,7 +218,7 @@ def copy_json(value: Any) -> Any:
     return copied
 
 
-def _is_container(value: Any) -> bool:
+def is_container(value: Any) -> bool:
     """Whether something that is neither dict nor list nor a plain leaf holds what must be copied."""
     kind = type(value)
     return issubclass(kind, _PLAIN) and (kind is not tuple or not LEAVES.issuperset(map(type, value)))
@@ -246,7 +244,7 @@ def _copy_levels(dicts: list[dict[Any, Any]], lists: list[list[Any]], depth: int
     seen = 0
     while dicts or lists:
         seen += len(dicts) + len(lists)
-        if depth > _MAX_COPY_DEPTH or seen > _MANY_CONTAINERS:
+        if depth > MAX_COPY_DEPTH or seen > MANY_CONTAINERS:
             raise _NeedsCare
         depth += 1
         next_dicts: list[dict[Any, Any]] = []
@@ -261,7 +259,7 @@ def _copy_levels(dicts: list[dict[Any, Any]], lists: list[list[Any]], depth: int
                 elif type(child) is list:
                     parent[key] = items = child.copy()
                     next_lists.append(items)
-                elif type(child) not in LEAVES and _is_container(child):
+                elif type(child) not in LEAVES and is_container(child):
                     raise _NeedsCare
         for array in lists:
             index = 0  # enumerate() would build a tuple per item
@@ -272,7 +270,7 @@ def _copy_levels(dicts: list[dict[Any, Any]], lists: list[list[Any]], depth: int
                 elif type(child) is list:
                     array[index] = items = child.copy()
                     next_lists.append(items)
-                elif type(child) not in LEAVES and _is_container(child):
+                elif type(child) not in LEAVES and is_container(child):
                     raise _NeedsCare
                 index += 1  # noqa: SIM113
         dicts, lists = next_dicts, next_lists

@@ -57,4 +57,4 @@ class SessionMeter(CallMeter):
 
         coordinator.register_step_wrapper(note_step)
         for event in (LLM_RESPONSE, PROVIDER_RESPONSE):
-            coordinator.hooks.register(event, note_response, name="budget")
+            coordinator.hooks.register(event, note_response, name="budget", fields=())

@@ -5,7 +5,7 @@ Modules are written against these Protocols, so that they never import the kerne
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from enum import Enum
 from types import TracebackType
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
@@ -48,6 +48,7 @@ class Hooks(Protocol):
         *,
         timeout: float | Inherited | None = DEFAULT,
         on_failure: OnFailure | None = None,
+        fields: Collection[str] | None = None,
     ) -> Callable[[], None]:
         """Add a handler.
 
@@ -59,6 +60,9 @@ class Hooks(Protocol):
             timeout: Seconds per call; None for no limit; left out, the plan's ``hook`` deadline.
             on_failure: What a failure or timeout means; left out, the module's setting in the plan, else "continue". "deny"
                 makes the handler a gate: if it fails, overruns or returns None, the event is denied.
+            fields: The top-level fields that the handler reads; left out, the whole payload. It receives those that the event
+                has, and the kernel's own. Its cost does not grow with the rest. The data of a "modify" replaces fields and
+                leaves the others as they are.
 
         Returns:
             A callable that removes exactly this registration, once or more.
@@ -74,6 +78,7 @@ class Hooks(Protocol):
         *,
         timeout: float | Inherited | None = DEFAULT,
         on_failure: OnFailure | None = None,
+        fields: Collection[str] | None = None,
     ) -> Callable[[], None]:
         """Add a handler; the same as `register`."""
         ...

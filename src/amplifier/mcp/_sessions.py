@@ -83,7 +83,9 @@ class ServedSession:
         try:
             async with self.session as session:
                 for event in (PROVIDER_REQUEST, TOOL_PRE):
-                    session.coordinator.hooks.register(event, self._note_step, name="mcp-progress")
+                    session.coordinator.hooks.register(
+                        event, self._note_step, name="mcp-progress", fields=("tool_name",)
+                    )
                 task_status.started(None)
                 while not self._closing:
                     await self._wanted.wait()

@@ -18,6 +18,7 @@ import anyio.from_thread
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
+import trio
 from anyio.abc import TaskGroup
 
 from amplifier.contracts._containment import is_cancellation_type, is_real_cancellation
@@ -379,6 +380,19 @@ def test_soon_does_nothing_once_the_loop_has_ended(backend):
     loop.soon(lambda: ran.append(1))
     assert ran == []
     assert not loop.is_running_here()
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_whether_the_loop_has_ended_is_known_on_it_without_waking_it(backend):
+    async def main() -> Loop:
+        loop = Loop()
+        assert not loop.has_ended()
+        if backend == "trio":
+            assert trio.lowlevel.current_statistics().run_sync_soon_queue_size == 0
+        assert not await anyio.to_thread.run_sync(loop.has_ended)
+        return loop
+
+    assert run_on(backend, main).has_ended()
 
 
 async def test_a_loop_of_one_backend_is_not_the_running_one_of_the_other():

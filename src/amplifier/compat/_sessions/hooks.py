@@ -158,7 +158,7 @@ class _PublishedDispatch(Dispatch):
 
     def _took(self, registration: Registration, answer: Any) -> bool:
         result = parse_answer(answer)
-        return result is not None and self._add(result, registration.name)
+        return result is not None and self._add(self._completed(registration, result), registration.name)
 
     def _add(self, result: HookResult, name: str) -> bool:
         if result.action == "modify" and result.data is not None:

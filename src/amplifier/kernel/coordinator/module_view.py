@@ -8,7 +8,7 @@ own, for reading and for writing: published modules set theirs on it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from operator import attrgetter
 from typing import Any, Protocol
@@ -77,6 +77,7 @@ class HooksView:
         *,
         timeout: float | Inherited | None = DEFAULT,
         on_failure: OnFailure | None = None,
+        fields: Collection[str] | None = None,
     ) -> Callable[[], None]:
         """Add a handler of this module; see `HookRegistry.register`.
 
@@ -86,7 +87,14 @@ class HooksView:
         if self._generation != self._ledger.generation:
             self._ledger.check(self._owner, self._generation, "a handler")
         return self._registry.register_as(
-            self._owner, event, handler, priority, name, timeout=timeout, on_failure=on_failure or self._on_failure
+            self._owner,
+            event,
+            handler,
+            priority,
+            name,
+            timeout=timeout,
+            on_failure=on_failure or self._on_failure,
+            fields=fields,
         )
 
     on = register

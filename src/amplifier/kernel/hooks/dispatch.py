@@ -1,21 +1,22 @@
 """The call loop: runs the handlers of one event, one after another, in the emitter's task.
 
 The hot path of the kernel. At most one cancel scope per dispatch, opened when the first handler has something to await; its
-deadline moves from handler to handler. Every handler gets its own copy of the payload. Sits on `merge` and `deadlines`; `registry`
+deadline moves from handler to handler. Every handler gets its own copy of the payload, or of the fields it asked for. Sits on `merge` and `deadlines`; `registry`
 above decides who is called.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from copy import copy
 from inspect import isawaitable
 from types import CoroutineType
 from typing import Any, Protocol
 
 import anyio
 
-from amplifier._json import copy_json, redact_text
+from amplifier._json import copies_for, copy_json, redact_text
 from amplifier.contracts._containment import contained_failure
 from amplifier.contracts._containment import text_of as plain_text_of
 from amplifier.errors import ContractError
@@ -32,8 +33,15 @@ logger: logging.Logger = logging.getLogger("amplifier.hooks")
 SLOW = 5.0
 """Seconds after which a handler is logged as slow, once."""
 
+_SEVERAL = 4
+"""Handlers from which on preparing the copies of a large payload takes less time than it saves."""
+
 _LONGEST_SEARCHED, _LONGEST_SHOWN = 10_000, 200
 """Characters of an invalid answer that are searched for secrets, and of these what the log shows."""
+
+
+_KERNEL_FIELDS = ("timestamp", "session_id", "parent_id", "parent_call_id")
+"""Fields that a handler receives whatever it asked for."""
 
 
 class Registry(Protocol):
@@ -52,6 +60,7 @@ class Registration:
 
     __slots__ = (
         "event",
+        "fields",
         "handler",
         "is_gate",
         "live",
@@ -76,8 +85,12 @@ class Registration:
         on_failure: str,
         module: str | None,
         registry: Registry | None = None,
+        fields: Collection[str] | None = None,
     ) -> None:
         self.event: str = event
+        self.fields: tuple[str, ...] | None = (
+            None if fields is None else tuple(dict.fromkeys((*fields, *_KERNEL_FIELDS)))
+        )
         self.handler: Callable[[str, dict[str, Any]], Any] = handler
         self.priority: int = priority
         self.seq: int = seq
@@ -147,11 +160,16 @@ class Dispatch:
         clock = series.clock
         event = self.event
         now = clock()
+        copies = copies_for(self.payload) if len(handlers) >= _SEVERAL else None
+        copy_payload = copy_json if copies is None else copies.make
         try:
             for registration in handlers:
                 if not registration.live:  # unregistered since this dispatch began
                     continue
-                view = copy_json(self.payload)
+                if registration.fields is None:
+                    view = copy_payload(self.payload)
+                else:
+                    view = _fields_of(self.payload, registration.fields)
                 armed = False
                 try:
                     answer = registration.handler(event, view)
@@ -197,10 +215,19 @@ class Dispatch:
         result = parse_answer(answer)
         if result is None:
             return registration.is_gate and self._unanswered(registration, answer)
+        result = self._completed(registration, result)
         denied = self._add(result, registration.name)
         if denied and (result.action != "deny" or is_invalid_response(result, answer)):
             self._note_failure(registration, _log_invalid(registration, answer, "denied"))
         return denied
+
+    def _completed(self, registration: Registration, result: HookResult) -> HookResult:
+        """A result whose data is the whole payload, from a handler that knows some fields of it."""
+        if registration.fields is None or result.data is None or not isinstance(self.payload, dict):
+            return result
+        completed = copy(result)
+        completed.data = {**self.payload, **result.data}
+        return completed
 
     def _unanswered(self, registration: Registration, answer: Any) -> bool:
         """A gate returned nothing, as one that forgets its ``return`` does; True when that denies."""
@@ -239,6 +266,13 @@ class Dispatch:
         if not registration.slow_logged:
             registration.slow_logged = True
             logger.warning("%s is slow: it took %.1f s", registration, seconds)
+
+
+def _fields_of(payload: Any, fields: tuple[str, ...]) -> Any:
+    """A copy of the fields that a handler asked for; the alias also has payloads that are no dict."""
+    if not isinstance(payload, dict):
+        return copy_json(payload)
+    return copy_json({field: payload[field] for field in fields if field in payload})
 
 
 def _words(error: Exception) -> str:
@@ -288,12 +322,15 @@ async def collect(
     answers: list[Any] = [None] * len(handlers)
     fatal: list[BaseException] = []
     until = loop_clock()() + timeout
+    copies = copies_for(payload) if len(handlers) >= _SEVERAL else None
+    copy_payload = copy_json if copies is None else copies.make
 
     async def ask(index: int, registration: Registration) -> None:
         if not registration.live:  # unregistered by a handler that was faster
             return
         try:
-            answer = call_foreign(registration.handler, event, copy_json(payload))
+            view = copy_payload(payload) if registration.fields is None else _fields_of(payload, registration.fields)
+            answer = call_foreign(registration.handler, event, view)
             if isawaitable(answer):
                 answer = await run_bounded(answer, until - loop_clock()(), registration, watch)
             answers[index] = answer

@@ -9,7 +9,7 @@ import bisect
 import itertools
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextvars import ContextVar
 from typing import Any, ClassVar, Protocol, final
 
@@ -134,6 +134,7 @@ class HookRegistry:
         *,
         timeout: float | Inherited | None = DEFAULT,
         on_failure: OnFailure | None = None,
+        fields: Collection[str] | None = None,
     ) -> Callable[[], None]:
         """Add a handler for an event, or for all of them (``"*"``).
 
@@ -144,6 +145,8 @@ class HookRegistry:
             name: For logs and `unregister`; names need not be unique.
             timeout: Seconds for one call; None for no limit.
             on_failure: ``"deny"`` makes the handler a gate: if it fails, overruns or returns None, the event is denied.
+            fields: The top-level fields of the payload that the handler reads; it receives those and the kernel's own, so a
+                large payload is not copied for it. What it returns as ``modify`` replaces fields and leaves the others.
 
         Returns:
             A function that removes exactly this registration; calling it again does nothing.
@@ -152,7 +155,9 @@ class HookRegistry:
             TypeError: An argument is of the wrong type.
             ValueError: The timeout is not a positive number, or ``on_failure`` is unknown.
         """
-        return self.register_as(None, event, handler, priority, name, timeout=timeout, on_failure=on_failure)
+        return self.register_as(
+            None, event, handler, priority, name, timeout=timeout, on_failure=on_failure, fields=fields
+        )
 
     def on(
         self,
@@ -163,9 +168,12 @@ class HookRegistry:
         *,
         timeout: float | Inherited | None = DEFAULT,
         on_failure: OnFailure | None = None,
+        fields: Collection[str] | None = None,
     ) -> Callable[[], None]:
         """Add a handler; the same as `register`."""
-        return self.register_as(None, event, handler, priority, name, timeout=timeout, on_failure=on_failure)
+        return self.register_as(
+            None, event, handler, priority, name, timeout=timeout, on_failure=on_failure, fields=fields
+        )
 
     def register_as(
         self,
@@ -177,9 +185,10 @@ class HookRegistry:
         *,
         timeout: float | Inherited | None = DEFAULT,
         on_failure: OnFailure | None = None,
+        fields: Collection[str] | None = None,
     ) -> Callable[[], None]:
         """Add a handler on behalf of a module; see `register`."""
-        _check_registration(event, handler, priority, name, on_failure)
+        _check_registration(event, handler, priority, name, on_failure, fields)
         if event not in CATALOGUE and event != EVERY_EVENT:
             self._look_at_unknown(event)
         seq = next(self._sequence)
@@ -194,6 +203,7 @@ class HookRegistry:
             on_failure or "continue",
             module,
             None if ledger is None else self,
+            fields,
         )
         bisect.insort(self._handlers.setdefault(event, []), registration, key=_order)
         self._forget_ready(event)
@@ -434,7 +444,7 @@ def check_timeout(seconds: Any) -> float | None:
     return float(seconds)
 
 
-def _check_registration(event: Any, handler: Any, priority: Any, name: Any, on_failure: Any) -> None:
+def _check_registration(event: Any, handler: Any, priority: Any, name: Any, on_failure: Any, fields: Any) -> None:
     if not isinstance(event, str) or not event:
         raise TypeError(f"a handler is registered for an event's name, a non-empty str; got {event!r}")
     if not callable(handler):
@@ -447,6 +457,15 @@ def _check_registration(event: Any, handler: Any, priority: Any, name: Any, on_f
         raise TypeError(f"the name of a handler for {event!r} must be a str or None; got {name!r}")
     if on_failure not in (None, "continue", "deny"):
         raise ValueError(f"on_failure must be 'continue' or 'deny'; got {on_failure!r}")
+    if fields is not None and (
+        isinstance(fields, str | bytes)
+        or not isinstance(fields, Collection)
+        or not all(isinstance(field, str) for field in fields)
+    ):
+        raise TypeError(
+            f"the fields of a handler for {event!r} must be names such as ('tool_name', 'tool_call_id'), or None for the whole "
+            f"payload; got {fields!r:.80}"
+        )
 
 
 def _add_parent_call(owned: dict[str, Any], session_id: str) -> None:

@@ -1,0 +1,124 @@
+"""Handlers that ask for some fields of a payload: what they receive, what they may change, what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from amplifier import AmplifierSession, ModuleLoader
+from amplifier.kernel import HookRegistry
+from amplifier.models import HookResult
+
+pytestmark = pytest.mark.virtual_time
+
+Data = dict[str, Any]
+PAYLOAD = {"tool_name": "look", "tool_input": {"path": ["x"]}, "messages": [{"role": "user"}]}
+
+
+def registry() -> HookRegistry:
+    hooks = HookRegistry()
+    hooks.belong_to("s-1", None, None)
+    return hooks
+
+
+class Untouchable(dict[str, Any]):
+    """A part of a payload that must not be read, let alone copied."""
+
+    def refuse(self, *_: Any) -> Iterator[str]:
+        raise AssertionError("read")
+
+    __iter__ = keys = values = items = copy = __getitem__ = refuse  # type: ignore[assignment]
+
+
+async def test_a_handler_receives_the_fields_it_asked_for_and_those_of_the_kernel():
+    hooks, seen = registry(), []
+    hooks.set_default_fields(mode="chat")
+    hooks.register("tool:pre", lambda _, data: seen.append(data), fields=["tool_name", "mode", "absent"])
+    hooks.register("tool:pre", lambda _, data: seen.append(data), fields=())
+    result = await hooks.emit("tool:pre", PAYLOAD)
+    own = {"timestamp": seen[0]["timestamp"], "session_id": "s-1", "parent_id": None}
+    assert seen == [{"tool_name": "look", "mode": "chat", **own}, own]
+    assert result.data == {"mode": "chat", **PAYLOAD, **own}
+    await hooks.emit_and_collect("tool:pre", PAYLOAD)
+    assert sorted(map(sorted, seen[2:])) == sorted(map(sorted, seen[:2]))
+
+
+async def test_the_fields_are_copies():
+    hooks, seen = registry(), []
+
+    def vandal(event: str, data: Data) -> None:
+        seen.append(data["tool_input"]["path"][0])
+        data["tool_input"]["path"].clear()
+
+    for _ in range(5):
+        hooks.register("tool:pre", vandal, fields=("tool_input",))
+    await hooks.emit("tool:pre", PAYLOAD)
+    assert seen == ["x"] * 5
+    assert PAYLOAD["tool_input"] == {"path": ["x"]}
+
+
+@pytest.mark.parametrize("many", [1, 10])
+async def test_no_other_field_is_read(many):
+    hooks, seen = registry(), []
+    for _ in range(many):
+        hooks.register("tool:pre", lambda _, data: seen.append(data["tool_name"]), fields=("tool_name",))
+    circular: list[Any] = []
+    circular.append(circular)  # a copy of it fails
+    result = await hooks.emit("tool:pre", {"tool_name": "look", "circular": circular, "other": Untouchable(a=1)})
+    assert seen == ["look"] * many
+    assert result.data is not None
+    assert result.data["circular"] is circular
+
+
+@pytest.mark.parametrize("fields", [("tool_name",), ()])
+async def test_a_modification_replaces_fields_and_leaves_the_others(fields):
+    hooks, seen = registry(), []
+    answer = HookResult(action="modify", data={"tool_name": "peek", "added": [1], "session_id": "forged"})
+    hooks.register("tool:pre", lambda *_: answer, fields=fields)
+    hooks.register("tool:pre", lambda _, data: seen.append(data), priority=1)
+    for _ in range(2):  # the handler's own object is not changed
+        result = await hooks.emit("tool:pre", PAYLOAD)
+        assert result.action == "modify"
+        assert result.data == seen[-1]
+        assert {**PAYLOAD, "tool_name": "peek", "added": [1]}.items() <= seen[-1].items()
+        assert seen[-1]["session_id"] == "s-1"
+    assert answer.data == {"tool_name": "peek", "added": [1], "session_id": "forged"}
+
+
+async def test_a_denial_from_some_fields_carries_the_whole_payload():
+    hooks = registry()
+    hooks.register("tool:pre", lambda _, data: {"action": "deny", "data": {"why": "no"}}, fields=("tool_name",))
+    result = await hooks.emit("tool:pre", PAYLOAD)
+    assert result.action == "deny"
+    assert result.data is not None
+    assert {**PAYLOAD, "why": "no"}.items() <= result.data.items()
+
+
+@pytest.mark.parametrize("wrong", ["tool_name", b"x", 7, ["a", 1], iter(["a"])])
+def test_anything_but_a_collection_of_names_is_refused(wrong):
+    hooks = registry()
+    with pytest.raises(TypeError, match=r"the fields of a handler for 'tool:pre' must be names such as .*; got"):
+        hooks.register("tool:pre", lambda *_: None, fields=wrong)
+    assert hooks.list_handlers() == {}
+
+
+async def test_modules_register_with_fields():
+    seen: list[Data] = []
+
+    async def mount(coordinator: Any, config: Any = None) -> None:
+        coordinator.hooks.on("x:y", lambda _, data: seen.append(data), fields=("a",))
+
+    async def loop(coordinator: Any, config: Any = None) -> None:
+        class Loop:
+            async def execute(self, prompt: str, **_: Any) -> str:
+                await coordinator.hooks.emit("x:y", {"a": 1, "b": 2})
+                return "done"
+
+        await coordinator.mount("orchestrator", Loop())
+
+    plan = {"session": {"orchestrator": "loop-x", "context": "context-simple"}, "hooks": [{"module": "hooks-x"}]}
+    async with AmplifierSession(plan, loader=ModuleLoader(modules={"hooks-x": mount, "loop-x": loop})) as session:
+        assert await session.execute("go") == "done"
+    assert [sorted(data) for data in seen] == [["a", "parent_id", "session_id", "timestamp"]]
