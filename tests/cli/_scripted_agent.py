@@ -5,7 +5,7 @@ the project.
 
     say WORDS            streams the words
     call TOOL JSON       calls a tool, then answers with its output
-    both JSON JSON       two calls of `wait_for` at once
+    both JSON JSON       two calls at once, of `wait_for` or the tool that the JSON names
     hang                 streams one word, makes a file of that name and waits for ever
     fail                 raises a quota error, which is not retried
 """
@@ -97,7 +97,7 @@ class ScriptedProvider:
         if verb == "both":
             inputs = [json.loads(part) for part in rest.split(" ")]
             return "", [
-                ToolCall(id=f"call-{number}-{index}", name="wait_for", arguments=given)
+                ToolCall(id=f"call-{number}-{index}", name=given.pop("tool", "wait_for"), arguments=given)
                 for index, given in enumerate(inputs)
             ]
         if verb == "history":
