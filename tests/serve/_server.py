@@ -22,6 +22,7 @@ class Server:
     process: subprocess.Popen[str]
     address: str
     token: str
+    home: Path
     log: Path
 
     @property
@@ -59,7 +60,7 @@ def running(backend: str, plan: str | Path, home: Path, cwd: Path, *options: str
             lines = [process.stdout.readline() for _ in range(4)]
             address = re.search(r"Serving on (\S+)", lines[0])
             assert address is not None, log.read_text()
-            server = Server(process, address[1], lines[3].removeprefix("Token: ").strip(), log)
+            server = Server(process, address[1], lines[3].removeprefix("Token: ").strip(), home, log)
             yield server
             if process.poll() is None:
                 assert server.stop() == 0
