@@ -141,10 +141,12 @@ def open_editor(backend: str, plan: str | Path, home: Path, cwd: Path) -> Iterat
         started: asyncio.Future[Editor] = asyncio.get_running_loop().create_future()
         leave = asyncio.Event()
         holding = asyncio.create_task(hold(started, leave))
-        await asyncio.wait([started, holding], return_when=asyncio.FIRST_COMPLETED)
-        if holding.done():
-            await holding
-        return started.result(), leave, holding
+        holding.add_done_callback(lambda task: started.done() or started.cancel())
+        try:
+            return await started, leave, holding
+        except asyncio.CancelledError:
+            await holding  # raises what went wrong
+            raise
 
     async def end(leave: asyncio.Event, holding: asyncio.Task[None]) -> None:
         leave.set()

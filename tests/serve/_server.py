@@ -33,6 +33,11 @@ class Server:
     def port(self) -> int:
         return int(self.address.rpartition(":")[2])
 
+    def kill(self) -> None:
+        """End it as a power cut does."""
+        self.process.kill()
+        self.process.wait(PATIENCE)
+
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)
         return self.process.wait(PATIENCE)
