@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import re
 import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -73,3 +76,16 @@ def running(backend: str, plan: str | Path, home: Path, cwd: Path, *options: str
         finally:
             if process.poll() is None:
                 process.kill()
+
+
+def connect(server: Server) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
+
+
+def ask(server: Server, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    connection = connect(server)
+    connection.request(method, path, None if body is None else json.dumps(body), server.headers)
+    response = connection.getresponse()
+    data = response.read()
+    connection.close()
+    return response.status, json.loads(data) if data else None

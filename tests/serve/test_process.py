@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import signal
 import socket
@@ -12,20 +11,7 @@ from typing import Any
 import pytest
 
 from tests._support.terminal import run_cli
-from tests.serve._server import PATIENCE, Server, running
-
-
-def connect(server: Server) -> http.client.HTTPConnection:
-    return http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
-
-
-def ask(server: Server, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-    connection = connect(server)
-    connection.request(method, path, None if body is None else json.dumps(body), server.headers)
-    response = connection.getresponse()
-    data = response.read()
-    connection.close()
-    return response.status, json.loads(data) if data else None
+from tests.serve._server import PATIENCE, Server, ask, connect, running
 
 
 @pytest.mark.long
