@@ -248,8 +248,9 @@ class SessionStore:
             for name in [session_id, *(name for name in self._names() if _parent_of(name) == session_id)]:
                 # Renamed first, in one step, so that a listing never shows half of a session.
                 doomed = self.root / f".deleted-{secrets.token_hex(8)}"
-                self.folder(name).rename(doomed)
-                shutil.rmtree(doomed)
+                with suppress(FileNotFoundError):  # a session whose context is in memory may have no files
+                    self.folder(name).rename(doomed)
+                    shutil.rmtree(doomed)
 
     def _may_be_open(self, folder: Path) -> bool:
         """Whether the session may be open; True if its lock cannot be examined."""

@@ -257,7 +257,7 @@ class HeldSessions:
             raise Problem(503, "the server is being stopped", code="stopping", headers={"Retry-After": "5"})
         wanted = session_id or secrets.token_hex(8)
         if wanted in self._held or wanted in self._opening:
-            raise Problem(409, f"session {wanted!r} is open already; use it", code="session_open")
+            raise Problem(409, f"session {wanted!r} is open already, or being opened or deleted", code="session_open")
         if len(self._held) + len(self._opening) >= self._agents.limits.sessions:
             message = f"{self._agents.limits.sessions} sessions are open, which is the limit; delete one"
             raise Problem(429, message, code="too_many_sessions", headers={"Retry-After": "5"})
@@ -298,7 +298,8 @@ class HeldSessions:
         try:
             await held.live.run(task_status=task_status)
         finally:
-            self._held.pop(held.session_id, None)
+            if self._held.get(held.session_id) is held:
+                del self._held[held.session_id]
             held.log.add("session_closed")
             held.log.close()
 
@@ -333,9 +334,14 @@ class HeldSessions:
     async def delete(self, session_id: str) -> None:
         """Stop its turn, close it, and delete its conversation."""
         held = self.find(session_id)
-        await held.live.close()
-        if self._storage is not None:
-            await anyio.to_thread.run_sync(self._storage.delete, session_id)
+        del self._held[session_id]  # a second request does not find it
+        self._opening.add(session_id)  # and none opens it before its files are gone
+        try:
+            await held.live.close()
+            if self._storage is not None:
+                await anyio.to_thread.run_sync(self._storage.delete, session_id)
+        finally:
+            self._opening.discard(session_id)
 
     async def close_all(self) -> None:
         """Open no more sessions and close those that are open, which ends the responses of their watchers."""
