@@ -23,7 +23,7 @@ class SessionRequest:
     """What a session is needed for.
 
     Attributes:
-        session_id: Its id; None for one that is not kept, whose conversation comes with every request. Such a session needs a
+        session_id: Its id; None for one of a single turn, whose conversation comes with the request. Such a session needs a
             context in memory.
         approvals: Asks the person; None if the protocol has no way to ask, and what would be asked is denied.
         is_resumed: A session of this id existed before.
