@@ -14,6 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +28,30 @@ from tests.serve._server import PATIENCE, Server, ask, running
 BACKENDS = {"asyncio": "asyncio, uvicorn", "trio": "trio, hypercorn"}
 
 
-def held(server: Server) -> dict[str, int]:
-    """What the server has at this moment."""
-    process = Path("/proc") / str(server.process.pid)
+def tasks_of(server: Server) -> int:
+    """The tasks of the server's event loop."""
     folder = running_folder(server.home)
-    tree = request_tasks(folder, find_running(folder, str(server.process.pid)))
-    links = [link.readlink().name for link in process.joinpath("fd").iterdir() if link.is_symlink()]
-    return {
-        "tasks": len(tree.tasks),
-        "sockets": sum(name.startswith("socket:") for name in links),
-        "sessions": len(ask(server, "GET", "/api/sessions")[1]["sessions"]),
-    }
+    return len(request_tasks(folder, find_running(folder, str(server.process.pid))).tasks)
+
+
+def connections_of(server: Server) -> int:
+    """The connections that the server has not closed, also those that their client has closed."""
+    process = Path("/proc") / str(server.process.pid)
+    lines = [line.split() for line in process.joinpath("net", "tcp").read_text().splitlines()[1:]]
+    port, listens = f":{server.port:04X}", "0A"
+    inodes = {line[9] for line in lines if line[1].endswith(port) and line[3] != listens}
+    links = []
+    for link in process.joinpath("fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            links.append(link.readlink().name)
+    return sum(name.removeprefix("socket:[").removesuffix("]") in inodes for name in links)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for something that happens in the server, for a bounded time."""
+    give_up = time.monotonic() + PATIENCE
+    while not condition() and time.monotonic() < give_up:
+        time.sleep(0.1)
 
 
 def megabytes(server: Server) -> float:
@@ -61,28 +76,26 @@ def run_clients(server: Server, clients: int, seconds: float) -> Any:
 
 
 def measure(backend: str, clients: int, seconds: float) -> dict[str, Any]:
-    """Run the clients against a server; ``left_behind`` is what the server has more than before."""
+    """Run the clients against a server; ``left_behind`` is what the server has afterwards and did not have before."""
     with tempfile.TemporaryDirectory(prefix="load-") as name:
         folder = Path(name)
         (folder / "work").mkdir()
         limits = ["--max-turns", str(clients), "--max-sessions", str(clients)]
         with running(backend, write_plan(folder), folder / "home", folder / "work", *limits) as server:
             run_clients(server, 10, 0.1)  # imports everything
-            before, memory = held(server), megabytes(server)
+            wait_until(lambda: connections_of(server) == 0)
+            before, memory = tasks_of(server), megabytes(server)
             found = run_clients(server, clients, seconds)
-            give_up = time.monotonic() + PATIENCE
-            while (after := held(server)) != before and time.monotonic() < give_up:
-                pass  # turns of the clients that left last are being stopped
-            left_behind = {key: after[key] - before[key] for key in before}
+            wait_until(lambda: connections_of(server) == 0 and tasks_of(server) == before)
+            left_behind = {"tasks": tasks_of(server) - before, "connections": connections_of(server)}
+            left_behind["sessions"] = len(ask(server, "GET", "/api/sessions")[1]["sessions"])
             return {**found, "left_behind": left_behind, "memory": [memory, megabytes(server)]}
 
 
-def table(clients: int, seconds: float) -> str:
-    """The results of both backends as a table in Markdown."""
-    rows = [
-        "| | turns | turns/s | left early | first piece: median, p95, p99 | whole answer: median, p95, p99 | memory before, after |",
-        "|---|---|---|---|---|---|---|",
-    ]
+def table(clients: int, seconds: float) -> Iterator[str]:
+    """The results of both backends as the lines of a table in Markdown."""
+    yield "| | turns | turns/s | left early | first piece: median, p95, p99 | whole answer: median, p95, p99 | memory before, after |"
+    yield "|---|---|---|---|---|---|---|"
     for backend, name in BACKENDS.items():
         found = measure(backend, clients, seconds)
         if found["failures"] or any(found["left_behind"].values()):
@@ -92,10 +105,10 @@ def table(clients: int, seconds: float) -> str:
         ]
         memory = ", ".join(f"{each:.0f} MB" for each in found["memory"])
         counts = f"{found['turns']:,} | {found['per_second']:.0f} | {found['left']:,}"
-        rows.append(f"| {name} | {counts} | {times[0]} | {times[1]} | {memory} |")
-    return "\n".join(rows)
+        yield f"| {name} | {counts} | {times[0]} | {times[1]} | {memory} |"
 
 
 if __name__ == "__main__":
     clients, seconds = (float(each) for each in sys.argv[1:3]) if sys.argv[1:] else (200.0, 60.0)
-    print(table(int(clients), seconds))
+    for line in table(int(clients), seconds):
+        print(line, flush=True)

@@ -14,6 +14,6 @@ from tests.serve._load import measure
 def test_nothing_is_left_of_many_clients(clients, seconds, backend):
     found = measure(backend, clients, seconds)
     assert found["failures"] == []
-    assert found["left_behind"] == {"tasks": 0, "sockets": 0, "sessions": 0}
+    assert found["left_behind"] == {"tasks": 0, "connections": 0, "sessions": 0}
     assert found["turns"] >= clients
     assert found["left"] >= clients // 10

@@ -14,7 +14,7 @@ from amplifier.contracts._containment import running_asyncio_loop
 
 __all__ = ["Served", "run_asgi_server", "run_server"]
 
-_HEAD_SECONDS = 5.0
+_HEAD_SECONDS = 10.0
 """For the head of a request, from the opening of the connection or the end of the response before it."""
 
 
