@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import anyio
 import pytest
@@ -253,7 +254,7 @@ async def test_session_that_is_closed_twice_or_while_a_turn_runs(tmp_path):
         await client.question()
         first = client.tell("session/close", sessionId=session_id)
         second = client.tell("session/close", sessionId=session_id)
-        answers = {}
+        answers: dict[int, Any] = {}
         while len(answers) < 3:
             message = await client.next()
             if "method" not in message:
