@@ -80,7 +80,8 @@ def measure(backend: str, clients: int, seconds: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="load-") as name:
         folder = Path(name)
         (folder / "work").mkdir()
-        limits = ["--max-turns", str(clients), "--max-sessions", str(clients)]
+        # Twice as many: the turn of a client that left may still be unwinding when its next one comes.
+        limits = ["--max-turns", str(2 * clients), "--max-sessions", str(clients)]
         with running(backend, write_plan(folder), folder / "home", folder / "work", *limits) as server:
             run_clients(server, 10, 0.1)  # imports everything
             wait_until(lambda: connections_of(server) == 0)

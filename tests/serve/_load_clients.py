@@ -73,12 +73,14 @@ class Client:
         opened = await self.http.post("/api/sessions", json={"metadata": {"client": self.number}})
         opened.raise_for_status()
         address = opened.headers["location"]
-        begun = anyio.current_time()
-        answer = await self.http.post(f"{address}/turns", json={"prompt": self.prompt, "wait": True})
-        if answer.json().get("status") != "success":
-            raise RuntimeError(answer.text[:200])
-        self.measured.whole.append(anyio.current_time() - begun)
-        (await self.http.delete(address)).raise_for_status()
+        try:
+            begun = anyio.current_time()
+            answer = await self.http.post(f"{address}/turns", json={"prompt": self.prompt, "wait": True})
+            if answer.json().get("status") != "success":
+                raise RuntimeError(answer.text[:200])
+            self.measured.whole.append(anyio.current_time() - begun)
+        finally:
+            (await self.http.delete(address)).raise_for_status()
 
 
 def shares(times: list[float]) -> dict[str, float]:
