@@ -93,7 +93,7 @@ test-slow: parts
 test-long: parts
 	$(BIN)/python -m pytest $(PARALLEL) -m long $(ARGS)
 
-# The table of docs/how-to/serve-an-agent.md. Fails if a request fails, or if a task, socket or session is left.
+# Latency and memory as a table, see docs/how-to/serve-an-agent.md. Fails if a request fails, or if a task, connection or session is left.
 load: $(READY)
 	$(BIN)/python -m tests.serve._load $(ARGS)
 
