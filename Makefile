@@ -9,7 +9,7 @@
 #   make format       format and sort imports with ruff    make parts        servers, a small model and a browser for tests
 #   make release      wheel, sdist, list of dependencies   make lock         the versions that CI installs
 #   make audit        their known vulnerabilities          make screenshots  the pictures of the manual
-#   make clean        remove everything that make built
+#   make load         200 clients on amplifier serve       make clean        remove everything that make built
 #
 # PYTHON=... selects the interpreter, ARGS=... is passed to pytest: make test ARGS="-k hooks -x". JOBS=0 runs one process.
 
@@ -34,7 +34,7 @@ PARALLEL := -n $(JOBS) --dist worksteal
 CODE := src tests docs $(wildcard benchmarks examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup parts run test test-slow test-long test-all check check-style check-format check-types check-imports check-prose format bench bench-quick bench-docs bench-instructions bench-record conformance corpus faults test-compat docs screenshots lock release audit clean
+.PHONY: help setup parts run test test-slow test-long test-all load check check-style check-format check-types check-imports check-prose format bench bench-quick bench-docs bench-instructions bench-record conformance corpus faults test-compat docs screenshots lock release audit clean
 .DELETE_ON_ERROR:
 .PRECIOUS: .venv-3.%/.ready
 
@@ -92,6 +92,10 @@ test-slow: parts
 # Tests that repeat something a hundred times or at every point: the marker `long`. Their short forms are in the other two.
 test-long: parts
 	$(BIN)/python -m pytest $(PARALLEL) -m long $(ARGS)
+
+# Latency and memory as a table, see docs/how-to/serve-an-agent.md. Fails if a request fails, or if a task, connection or session is left.
+load: $(READY)
+	$(BIN)/python -m tests.serve._load $(ARGS)
 
 # Skips Pythons that are not installed; .venv has its own, which `test` and `test-slow` use.
 test-all: test test-slow

@@ -18,6 +18,7 @@ FOLDER = ROOT / ".node"
 
 PACKAGES = {
     "@ag-ui/client": "1.0.0",
+    "@agentclientprotocol/sdk": "2.4.0",
     "@copilotkit/aimock": "1.43.0",
     "@microsoft/jest-sarif": "1.0.0-beta.0",
     "@modelcontextprotocol/server-everything": "2026.8.31",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,6 +30,14 @@ class Editor:
     answer: str = "Allow once"
     asked: asyncio.Event = attrs.field(factory=asyncio.Event)
     _changed: asyncio.Condition = attrs.field(factory=asyncio.Condition)
+    _is_initialized: bool = False
+
+    def forget(self) -> None:
+        """Begin again with nothing shown and nothing asked."""
+        self.updates.clear()
+        self.questions.clear()
+        self.answer = "Allow once"
+        self.asked.clear()
 
     # ── what the agent calls ──
 
@@ -65,8 +73,10 @@ class Editor:
             await self._changed.wait_for(is_there)
 
     async def open(self, cwd: Path, **params: Any) -> str:
-        """Begin a connection and a session."""
-        await self.agent.initialize(protocol_version=1)
+        """Begin a session; the first one begins the connection."""
+        if not self._is_initialized:
+            await self.agent.initialize(protocol_version=1)
+            self._is_initialized = True
         opened = await self.agent.new_session(cwd=str(cwd), mcp_servers=params.get("mcp_servers", []))
         identifier: str = opened.session_id
         return identifier
@@ -94,6 +104,60 @@ async def editing(backend: str, plan: str | Path, home: Path, cwd: Path) -> Asyn
             editor.process = process
             yield editor
     assert process.returncode == 0, log.read_text()
+
+
+class OpenEditor:
+    """An editor that stays open, with one agent process, for scenarios one after the other.
+
+    Attributes:
+        backend: The event loop of the agent.
+        plan: Its plan.
+        home: Its state folder.
+    """
+
+    def __init__(self, runner: asyncio.Runner, editor: Editor, backend: str, plan: str | Path, home: Path) -> None:
+        self._runner = runner
+        self._editor = editor
+        self.backend = backend
+        self.plan = plan
+        self.home = home
+
+    def run(self, scenario: Callable[[Editor], Any]) -> Any:
+        """Run a scenario on the client's side; it sees nothing of those before it."""
+        self._editor.forget()
+        return self._runner.run(asyncio.wait_for(scenario(self._editor), 2 * PATIENCE))
+
+
+@contextmanager
+def open_editor(backend: str, plan: str | Path, home: Path, cwd: Path) -> Iterator[OpenEditor]:
+    """Start an agent for several scenarios; at the end it has to end by itself."""
+
+    async def hold(started: asyncio.Future[Editor], leave: asyncio.Event) -> None:
+        async with editing(backend, plan, home, cwd) as editor:
+            started.set_result(editor)
+            await leave.wait()
+
+    async def begin() -> tuple[Editor, asyncio.Event, asyncio.Task[None]]:
+        started: asyncio.Future[Editor] = asyncio.get_running_loop().create_future()
+        leave = asyncio.Event()
+        holding = asyncio.create_task(hold(started, leave))
+        holding.add_done_callback(lambda task: started.done() or started.cancel())
+        try:
+            return await started, leave, holding
+        except asyncio.CancelledError:
+            await holding  # raises what went wrong
+            raise
+
+    async def end(leave: asyncio.Event, holding: asyncio.Task[None]) -> None:
+        leave.set()
+        await holding
+
+    with asyncio.Runner() as runner:
+        editor, leave, holding = runner.run(begin())
+        try:
+            yield OpenEditor(runner, editor, backend, plan, home)
+        finally:
+            runner.run(end(leave, holding))
 
 
 def edit(scenario: Callable[[], Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import anyio
 import pytest
@@ -55,6 +56,7 @@ async def test_nonsense_is_answered_with_the_reason(line, code, message):
         ("session/prompt", {"sessionId": "session-1", "prompt": [7]}, -32602, "prompt[0]"),
         ("session/prompt", {"sessionId": "session-1", "prompt": []}, -32602, "some text"),
         ("session/list", {"cursor": "x"}, -32602, "cursor"),
+        ("session/list", {"cwd": 7}, -32602, "cwd: expected a text"),
         ("session/close", {"sessionId": 3}, -32602, "sessionId"),
     ],
 )
@@ -204,3 +206,60 @@ async def test_client_that_closed_its_input_is_reported():
     with anyio.fail_after(30):
         assert isinstance(await serve(client, Host()), BrokenPipeError)
     client.close()
+
+
+async def test_requests_with_the_same_id_get_an_answer_each():
+    async with connected() as client:
+        session_id = await client.open()
+        for _ in range(3):
+            client._numbers = 6
+            client.tell("session/list", cursor="100")
+        client._numbers = 6
+        client.ask(session_id, "say hello")
+        answers = [await client.answer_to(7) for _ in range(4)]
+        assert ["sessions" in each["result"] for each in answers].count(True) == 3
+        assert [each["result"].get("stopReason") for each in answers].count("end_turn") == 1
+
+
+async def test_100_sessions_are_opened_and_closed():
+    host = Host()
+    async with connected(host) as client:
+        await client.open()
+        for _ in range(100):
+            client.tell("session/new", cwd="/", mcpServers=[])
+        opened = [(await client.next())["result"]["sessionId"] for _ in range(100)]
+        for session_id in opened:
+            client.tell("session/close", sessionId=session_id)
+        assert [(await client.next())["result"] for _ in range(100)] == [{}] * 100
+        assert sum(session.initialized for session in host.made) == 1
+
+
+async def test_notifications_about_nothing_are_ignored():
+    async with connected() as client:
+        session_id = await client.open()
+        client.notify("session/cancel", sessionId="nowhere")
+        client.notify("session/cancel", sessionId={})
+        client.notify("session/cancel", sessionId=session_id)  # no turn runs
+        client.notify("$/cancel_request", requestId=7)
+        client.notify("no/such/method", x=1)
+        client.notify("session/prompt", sessionId=session_id, prompt=[{"type": "text", "text": "say no"}])
+        assert (await client.answer_to(client.ask(session_id, "say hello")))["result"]["stopReason"] == "end_turn"
+
+
+async def test_session_that_is_closed_twice_or_while_a_turn_runs(tmp_path):
+    host = Host()
+    async with connected(host) as client:
+        session_id = await client.open()
+        turn = client.ask(session_id, f"call risky {json.dumps({'path': str(tmp_path / 'trace')})}")
+        await client.question()
+        first = client.tell("session/close", sessionId=session_id)
+        second = client.tell("session/close", sessionId=session_id)
+        answers: dict[int, Any] = {}
+        while len(answers) < 3:
+            message = await client.next()
+            if "method" not in message:
+                answers[message["id"]] = message
+        assert answers[turn]["result"]["stopReason"] == "cancelled"
+        assert answers[first]["result"] == {}
+        assert "no session" in answers[second]["error"]["message"]
+    assert not (tmp_path / "trace").exists()

@@ -5,7 +5,8 @@ the project.
 
     say WORDS            streams the words
     call TOOL JSON       calls a tool, then answers with its output
-    both JSON JSON       two calls of `wait_for` at once
+    both JSON JSON       two calls at once, of `wait_for` or the tool that the JSON names
+    pace SECONDS COUNT   streams that many pieces, with a pause before each
     hang                 streams one word, makes a file of that name and waits for ever
     fail                 raises a quota error, which is not retried
 """
@@ -75,7 +76,12 @@ class ScriptedProvider:
             await anyio.sleep_forever()
         if text == "fail":
             raise QuotaExceededError("the quota is used up", provider=self.name)
+        pause = 0.0
+        if text.startswith("pace "):
+            pause, text = float(text.split()[1]), " ".join(["piece"] * int(text.split()[2]))
         for word in text.split(" "):
+            if pause:
+                await anyio.sleep(pause)
             if text:
                 yield StreamChunk(kind="block_delta", index=0, block_type="text", text=f"{word} ")
         content: list[Any] = [TextBlock(text="".join(f"{word} " for word in text.split(" ")))] if text else []
@@ -97,9 +103,11 @@ class ScriptedProvider:
         if verb == "both":
             inputs = [json.loads(part) for part in rest.split(" ")]
             return "", [
-                ToolCall(id=f"call-{number}-{index}", name="wait_for", arguments=given)
+                ToolCall(id=f"call-{number}-{index}", name=given.pop("tool", "wait_for"), arguments=given)
                 for index, given in enumerate(inputs)
             ]
+        if verb == "pace":
+            return str(last.content), []
         if verb == "history":
             return f"{sum(message.role == 'user' for message in request.messages)} prompts so far", []
         return verb, []

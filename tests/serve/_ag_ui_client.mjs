@@ -1,16 +1,35 @@
 // Runs an agent with the official client of AG-UI, which checks every event; prints what it has received as JSON.
-const [, , library, url, token, prompt] = process.argv;
-const { HttpAgent } = await import(library);
+//
+// A step is a prompt, {answer} for every question that the client knows of, or {resume} with answers of a client before it.
+const [, , library, given] = process.argv;
+const { url, token, steps, thread, messages } = JSON.parse(given);
+const { HttpAgent, buildResumeArray } = await import(library);
 
-const agent = new HttpAgent({ url, headers: { Authorization: `Bearer ${token}` }, threadId: "thread-1" });
+console.error = () => {};
+const headers = { Authorization: `Bearer ${token}` };
+const agent = new HttpAgent({ url, headers, threadId: thread, initialMessages: messages });
 const kinds = [];
-let failure = null;
-for (const content of prompt.split("|")) {
-  agent.addMessage({ id: crypto.randomUUID(), role: "user", content });
-  try {
-    await agent.runAgent({}, { onEvent: ({ event }) => { kinds.push(event.type); } });
-  } catch (error) {
-    failure = String(error.message ?? error);
+const outcomes = [];
+const failures = [];
+for (const step of steps) {
+  let { resume } = step;
+  if (typeof step === "string") agent.addMessage({ id: crypto.randomUUID(), role: "user", content: step });
+  if (step.answer) {
+    const answers = agent.pendingInterrupts.map((question) => [question.id, step.answer]);
+    resume = buildResumeArray(agent.pendingInterrupts, Object.fromEntries(answers));
   }
+  let failure = null;
+  const onEvent = ({ event }) => {
+    kinds.push(event.type);
+    if (event.type === "RUN_ERROR") failure = event.message;
+    if (event.type === "RUN_FINISHED") outcomes.push(event.outcome.type);
+  };
+  try {
+    await agent.runAgent(resume ? { resume } : {}, { onEvent });
+  } catch (error) {
+    failure ??= String(error.message ?? error);
+  }
+  failures.push(failure);
 }
-console.log(JSON.stringify({ kinds, failure, messages: agent.messages }));
+const interrupts = agent.pendingInterrupts;
+console.log(JSON.stringify({ kinds, outcomes, failures, interrupts, thread, messages: agent.messages }));

@@ -1,93 +1,115 @@
-"""Many clients at once, some of which leave early; prints what the server still has afterwards.
+"""Many clients at once on `amplifier serve`, a tenth of which leaves early: how fast it is, and what it still has afterwards.
 
-    python -m tests.serve._load BACKEND CLIENTS
+    make load                                     200 clients for a minute on each backend, as a table
+    python -m tests.serve._load CLIENTS SECONDS   the same with other numbers
 
-Server and clients are tasks of one process, with sockets between them, so that every task and descriptor that is left can be counted.
+The server is the command, as a process; the clients are another process. The model is scripted: an answer has 20 pieces, one every
+tenth of a second, so that two seconds of every turn are the model's.
 """
 
 from __future__ import annotations
 
-import gc
 import json
-import os
-import socket
+import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-import anyio
-from anyio.abc import SocketStream
+from amplifier.cli.sessions.home_folder import running_folder
+from amplifier.cli.sessions.running_commands import find_running, request_tasks
+from tests._support.tree import ROOT
+from tests.cli._scripted_agent import write_plan
+from tests.serve._server import PATIENCE, Server, ask, running
 
-from amplifier.serve import Limits, application, run_server
-from tests.serve._asgi_client import TOKEN, Factory
-
-PROMPTS = ("say one two three", "hang")
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+BACKENDS = {"asyncio": "asyncio, uvicorn", "trio": "trio, hypercorn"}
 
 
-def request(path: str, body: Any) -> bytes:
-    data = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nContent-Type: application/json\r\n"
-    return f"{head}Content-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode() + data
+def tasks_of(server: Server) -> int:
+    """The tasks of the server's event loop."""
+    folder = running_folder(server.home)
+    return len(request_tasks(folder, find_running(folder, str(server.process.pid))).tasks)
 
 
-async def receive_until(stream: SocketStream, wanted: bytes) -> bytes:
-    received = b""
-    while wanted not in received:
-        received += await stream.receive()
-    return received
+def connections_of(server: Server) -> int:
+    """The connections that the server has not closed, also those that their client has closed."""
+    process = Path("/proc") / str(server.process.pid)
+    lines = [line.split() for line in process.joinpath("net", "tcp").read_text().splitlines()[1:]]
+    port, listens = f":{server.port:04X}", "0A"
+    inodes = {line[9] for line in lines if line[1].endswith(port) and line[3] != listens}
+    links = []
+    for link in process.joinpath("fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            links.append(link.readlink().name)
+    return sum(name.removeprefix("socket:[").removesuffix("]") in inodes for name in links)
 
 
-async def client(number: int, port: int, counts: dict[str, int]) -> None:
-    leaves = number % 10 == 0
-    is_ag_ui = number % 3 == 0
-    prompt = {"id": "1", "role": "user", "content": PROMPTS[leaves]}
-    body = {"messages": [prompt], "stream": True, "threadId": "a", "runId": "b"}
-    async with await anyio.connect_tcp("127.0.0.1", port) as stream:
-        await stream.send(request("/ag-ui" if is_ag_ui else "/v1/chat/completions", body))
-        if leaves:
-            await receive_until(stream, b"hanging")
-            counts["left"] += 1
-        else:
-            await receive_until(stream, b"RUN_FINISHED" if is_ag_ui else b"[DONE]")
-            counts["answered"] += 1
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for something that happens in the server, for a bounded time."""
+    give_up = time.monotonic() + PATIENCE
+    while not condition() and time.monotonic() < give_up:
+        time.sleep(0.1)
 
 
-async def main(clients: int) -> dict[str, Any]:
-    before = len(anyio.get_running_tasks())
-    factory = Factory()
-    app = application(factory, token=TOKEN, limits=Limits(turns=clients))
-    listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
-    port = listening.getsockname()[1]
-    counts = {"answered": 0, "left": 0}
-    stop = anyio.Event()
-    async with anyio.create_task_group() as serving:
-        serving.start_soon(run_server, app, listening, stop)
-        async with anyio.create_task_group() as group:
-            for number in range(clients):
-                group.start_soon(client, number, port, counts)
-        with anyio.fail_after(300):
-            await app._turns.wait_idle()
-        assert factory.open() == 0
-        stop.set()
-    tasks = len(anyio.get_running_tasks()) - before
-    statuses = factory.statuses()
-    return {
-        **counts,
-        "completed": statuses.count("completed"),
-        "cancelled": statuses.count("cancelled"),
-        "tasks": tasks,
-        "application": repr(app),
-    }
+def megabytes(server: Server) -> float:
+    """The memory of the server that is in use."""
+    status = Path("/proc").joinpath(str(server.process.pid), "status").read_text()
+    resident = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+    return int(resident.split()[1]) / 1024
+
+
+def run_clients(server: Server, clients: int, seconds: float) -> Any:
+    given = {"address": server.address, "headers": server.headers, "clients": clients, "seconds": seconds}
+    finished = subprocess.run(
+        [sys.executable, "-m", "tests.serve._load_clients"],
+        input=json.dumps({**given, "prompt": "pace 0.1 20"}),
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        timeout=seconds + 10 * PATIENCE,
+        check=True,
+    )
+    return json.loads(finished.stdout)
+
+
+def measure(backend: str, clients: int, seconds: float) -> dict[str, Any]:
+    """Run the clients against a server; ``left_behind`` is what the server has afterwards and did not have before."""
+    with tempfile.TemporaryDirectory(prefix="load-") as name:
+        folder = Path(name)
+        (folder / "work").mkdir()
+        # Twice as many: the turn of a client that left may still be unwinding when its next one comes.
+        limits = ["--max-turns", str(2 * clients), "--max-sessions", str(clients)]
+        with running(backend, write_plan(folder), folder / "home", folder / "work", *limits) as server:
+            run_clients(server, 10, 0.1)  # imports everything
+            wait_until(lambda: connections_of(server) == 0)
+            before, memory = tasks_of(server), megabytes(server)
+            found = run_clients(server, clients, seconds)
+            wait_until(lambda: connections_of(server) == 0 and tasks_of(server) == before)
+            left_behind = {"tasks": tasks_of(server) - before, "connections": connections_of(server)}
+            left_behind["sessions"] = len(ask(server, "GET", "/api/sessions")[1]["sessions"])
+            return {**found, "left_behind": left_behind, "memory": [memory, megabytes(server)]}
+
+
+def table(clients: int, seconds: float) -> Iterator[str]:
+    """The results of both backends as the lines of a table in Markdown."""
+    yield "| | turns | turns/s | left early | first piece: median, p95, p99 | whole answer: median, p95, p99 | memory before, after |"
+    yield "|---|---|---|---|---|---|---|"
+    for backend, name in BACKENDS.items():
+        found = measure(backend, clients, seconds)
+        if found["failures"] or any(found["left_behind"].values()):
+            raise SystemExit(f"{name}: failures {found['failures']}, left behind {found['left_behind']}")
+        times = [
+            ", ".join(f"{found[each][key]:.2f} s" for key in ("median", "p95", "p99")) for each in ("first", "whole")
+        ]
+        memory = ", ".join(f"{each:.0f} MB" for each in found["memory"])
+        counts = f"{found['turns']:,} | {found['per_second']:.0f} | {found['left']:,}"
+        yield f"| {name} | {counts} | {times[0]} | {times[1]} | {memory} |"
 
 
 if __name__ == "__main__":
-    backend, clients = sys.argv[1], int(sys.argv[2])
-    anyio.run(main, 2, backend=backend)  # imports everything, so that the count below is about the clients
-    gc.collect()
-    before = descriptors()
-    found = anyio.run(main, clients, backend=backend)
-    gc.collect()
-    print(json.dumps({**found, "descriptors": descriptors() - before}))
+    clients, seconds = (float(each) for each in sys.argv[1:3]) if sys.argv[1:] else (200.0, 60.0)
+    for line in table(int(clients), seconds):
+        print(line, flush=True)

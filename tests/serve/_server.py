@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import re
 import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -22,6 +25,7 @@ class Server:
     process: subprocess.Popen[str]
     address: str
     token: str
+    home: Path
     log: Path
 
     @property
@@ -31,6 +35,11 @@ class Server:
     @property
     def port(self) -> int:
         return int(self.address.rpartition(":")[2])
+
+    def kill(self) -> None:
+        """End it as a power cut does."""
+        self.process.kill()
+        self.process.wait(PATIENCE)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)
@@ -59,7 +68,7 @@ def running(backend: str, plan: str | Path, home: Path, cwd: Path, *options: str
             lines = [process.stdout.readline() for _ in range(4)]
             address = re.search(r"Serving on (\S+)", lines[0])
             assert address is not None, log.read_text()
-            server = Server(process, address[1], lines[3].removeprefix("Token: ").strip(), log)
+            server = Server(process, address[1], lines[3].removeprefix("Token: ").strip(), home, log)
             yield server
             if process.poll() is None:
                 assert server.stop() == 0
@@ -67,3 +76,16 @@ def running(backend: str, plan: str | Path, home: Path, cwd: Path, *options: str
         finally:
             if process.poll() is None:
                 process.kill()
+
+
+def connect(server: Server) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
+
+
+def ask(server: Server, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    connection = connect(server)
+    connection.request(method, path, None if body is None else json.dumps(body), server.headers)
+    response = connection.getresponse()
+    data = response.read()
+    connection.close()
+    return response.status, json.loads(data) if data else None

@@ -1,4 +1,4 @@
-"""/v1/chat/completions and /ag-ui: requests that carry the whole conversation."""
+"""/v1/chat/completions: requests that carry the whole conversation."""
 
 from __future__ import annotations
 
@@ -183,49 +183,6 @@ async def test_shutdown_lets_turns_end_and_stops_those_that_do_not(tmp_path, mon
         assert client.factory.statuses() == ["cancelled"]
         answer = await client.ask("POST", CHAT, {"messages": [USER]})
         assert (answer.status, answer.json()["error"]["code"]) == (503, "stopping")
-
-
-# ── AG-UI ──
-
-
-async def test_run_of_ag_ui_has_messages_and_tool_calls(tmp_path):
-    (tmp_path / "gate").touch()
-    async with serving() as client:
-        prompt = {"id": "1", "role": "user", "content": call("wait_for", path=str(tmp_path / "gate"))}
-        exchange = client.begin("POST", "/ag-ui", {"threadId": "a", "runId": "b", "messages": [prompt], "tools": []})
-        await exchange.start()
-        kinds = [event["type"] async for event in exchange.events()]
-        calls = ["TOOL_CALL_START", "TOOL_CALL_ARGS", "TOOL_CALL_END", "TOOL_CALL_RESULT"]
-        text = ["TEXT_MESSAGE_START", *["TEXT_MESSAGE_CONTENT"] * 4, "TEXT_MESSAGE_END"]
-        assert kinds == ["RUN_STARTED", *calls, *text, "RUN_FINISHED"]
-
-
-async def test_failure_in_a_run_of_ag_ui_is_an_event():
-    async with serving() as client:
-        body = {"threadId": "a", "runId": "b", "messages": [{"id": "1", "role": "user", "content": "fail"}]}
-        exchange = client.begin("POST", "/ag-ui", body)
-        await exchange.start()
-        events = [event async for event in exchange.events()]
-        assert [event["type"] for event in events] == ["RUN_STARTED", "RUN_ERROR"]
-        assert events[-1]["message"] == "the quota is used up"
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"threadId": None}, "threadId"),
-        ({"runId": ""}, "runId"),
-        ({"tools": [{"name": "x"}]}, "tools of its own"),
-        ({"resume": [{"interruptId": "x"}]}, "resume"),
-        ({"messages": [{"id": "1", "role": "assistant", "content": "x"}]}, "the last message"),
-    ],
-)
-async def test_wrong_run_of_ag_ui_is_answered_with_the_reason(change, message):
-    async with serving() as client:
-        body = {"threadId": "a", "runId": "b", "messages": [{"id": "1", **USER}], **change}
-        answer = await client.ask("POST", "/ag-ui", body)
-        assert answer.status == 400
-        assert message in answer.error
 
 
 # ── bodies ──

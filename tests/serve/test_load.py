@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-
 import pytest
 
-from tests._support.terminal import environment
-
-PATIENCE = 280.0
+from tests.serve._load import measure
 
 
-@pytest.mark.parametrize("clients", [20, pytest.param(200, marks=pytest.mark.long)])
-def test_nothing_is_left_of_many_clients(clients, backend, home, workdir):
-    finished = subprocess.run(
-        [sys.executable, "-m", "tests.serve._load", backend, str(clients)],
-        capture_output=True,
-        text=True,
-        env=environment(home),
-        cwd=workdir,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr
-    leaving = clients // 10
-    assert json.loads(finished.stdout) == {
-        "answered": clients - leaving,
-        "left": leaving,
-        "completed": clients - leaving,
-        "cancelled": leaving,
-        "tasks": 0,
-        "application": "<Application: 0 sessions, 0 turns>",
-        "descriptors": 0,
-    }
+@pytest.mark.parametrize(
+    ("clients", "seconds"),
+    [pytest.param(20, 0.1, marks=pytest.mark.slow), pytest.param(200, 60, marks=pytest.mark.long)],
+)
+def test_nothing_is_left_of_many_clients(clients, seconds, backend):
+    found = measure(backend, clients, seconds)
+    assert found["failures"] == []
+    assert found["left_behind"] == {"tasks": 0, "connections": 0, "sessions": 0}
+    assert found["turns"] >= clients
+    assert found["left"] >= clients // 10

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import signal
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests._support.terminal import run_cli
-from tests.serve._server import PATIENCE, Server, running
-
-
-def connect(server: Server) -> http.client.HTTPConnection:
-    return http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
-
-
-def ask(server: Server, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-    connection = connect(server)
-    connection.request(method, path, None if body is None else json.dumps(body), server.headers)
-    response = connection.getresponse()
-    data = response.read()
-    connection.close()
-    return response.status, json.loads(data) if data else None
+from tests.serve._server import PATIENCE, Server, ask, connect, running
 
 
 @pytest.mark.long
@@ -39,6 +26,59 @@ def test_conversation_of_the_session_api_is_kept_and_resumed(backend, home, work
         assert turn["result"] == "2 prompts so far "
         assert ask(server, "DELETE", "/api/sessions/anna")[0] == 204
     assert "anna" not in run_cli("session", "list", home=home, cwd=workdir).stdout
+
+
+def events_of(server: Server, session_id: str, *kinds: str) -> list[Any]:
+    """The first event of each of these types, in this order."""
+    connection = connect(server)
+    connection.request("GET", f"/api/sessions/{session_id}/events", headers=server.headers)
+    response = connection.getresponse()
+    found = []
+    for kind in kinds:
+        line = b""
+        while f'"type":"{kind}"'.encode() not in line:
+            line = response.readline()
+            assert line, f"no event of type {kind}"
+        found.append(json.loads(line.removeprefix(b"data: ")))
+    connection.close()
+    return found
+
+
+@pytest.mark.slow
+def test_turn_that_a_kill_cut_off_goes_on(backend, home, workdir, plan):
+    content = json.loads(Path(plan).read_text())
+    content["session"]["context"] = {"module": "context-persistent", "config": {"durable_turns": True}}
+    Path(plan).write_text(json.dumps(content))
+    gate, late = workdir / "gate", workdir / "late"
+    gate.touch()
+    inputs = (json.dumps({"path": str(path)}, separators=(",", ":")) for path in (gate, late))
+    with running(backend, plan, home, workdir) as server:
+        body = {"session_id": "anna", "metadata": {"user": "Änne"}}
+        assert ask(server, "POST", "/api/sessions", body)[0] == 201
+        ask(server, "POST", "/api/sessions/anna/turns", {"prompt": f"both {' '.join(inputs)}"})
+        events_of(server, "anna", "tool_finished")
+        journal = home / "sessions" / "anna" / "steps.log"
+        while b'"step":"finished"' not in journal.read_bytes():  # shortly after the event
+            assert ask(server, "GET", "/api/sessions/anna")[1]["status"] == "running"
+        server.kill()
+    gate.unlink()  # its call must not run again
+    late.touch()
+    with running(backend, plan, home, workdir) as server:
+        assert ask(server, "POST", "/api/sessions", {"session_id": "anna"})[1]["metadata"] == {"user": "Änne"}
+        assert ask(server, "POST", "/api/sessions/anna/turns", {"resume": True})[0] == 202
+        started, asked = events_of(server, "anna", "turn_started", "approval_required")
+        assert started["prompt"] is None
+        assert "wait_for" in asked["prompt"]
+        option = {"option": asked["options"][0]}
+        assert ask(server, "POST", f"/api/sessions/anna/approvals/{asked['question']}", option)[0] == 200
+        (ended,) = events_of(server, "anna", "turn_ended")
+        assert ended["status"] == "success"
+        messages = ask(server, "GET", "/api/sessions/anna")[1]["messages"]
+        assert [each["content"] for each in messages if each["role"] == "tool"] == ["it is there"] * 2
+        turn = ask(server, "POST", "/api/sessions/anna/turns", {"prompt": "history", "wait": True})[1]
+        assert turn["result"] == "2 prompts so far "
+        assert ask(server, "DELETE", "/api/sessions/anna")[0] == 204
+    assert not (home / "sessions" / "anna").exists()
 
 
 @pytest.mark.slow

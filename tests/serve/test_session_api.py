@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import anyio
 import attrs
@@ -220,6 +221,8 @@ async def test_watchers_above_the_limit_are_refused():
         ("POST", "/nowhere/turns", {"prompt": "x"}, 404, "no session"),
         ("POST", "/anna/turns", {"prompt": " "}, 400, "prompt: expected a text"),
         ("POST", "/anna/turns", {}, 400, "prompt: expected a text"),
+        ("POST", "/anna/turns", {"prompt": "x", "resume": True}, 400, "prompt: expected none with resume"),
+        ("POST", "/anna/turns", {"resume": 1}, 400, "resume: expected true or false"),
         ("POST", "/anna/approvals/q9", {"option": "Allow"}, 404, "no question 'q9'"),
         ("GET", "/anna/events?after=x", None, 400, "after: expected"),
         ("GET", "/anna/events?after=-1", None, 400, "after: expected"),
@@ -242,17 +245,28 @@ async def test_plan_that_cannot_be_used_leaves_no_session():
         assert (await client.ask("GET", "/api/sessions")).json() == {"sessions": []}
 
 
+@attrs.define
+class Storage:
+    """Conversations in memory: their ids, and what clients wrote about them."""
+
+    ids: set[str]
+    notes: dict[str, Any] = attrs.field(factory=dict)
+
+    def exists(self, session_id: str) -> bool:
+        return session_id in self.ids
+
+    def delete(self, session_id: str) -> None:
+        self.ids.discard(session_id)
+        self.notes.pop(session_id, None)
+
+    def metadata(self, session_id: str) -> dict[str, Any]:
+        return dict(self.notes.get(session_id, {}))
+
+    def write_metadata(self, session_id: str, metadata: dict[str, Any]) -> None:
+        self.notes[session_id] = metadata
+
+
 async def test_stored_conversation_is_resumed_and_deleted():
-    @attrs.define
-    class Storage:
-        ids: set[str]
-
-        def exists(self, session_id: str) -> bool:
-            return session_id in self.ids
-
-        def delete(self, session_id: str) -> None:
-            self.ids.discard(session_id)
-
     storage = Storage({"anna"})
     async with serving(storage=storage) as client:
         await client.ask("POST", "/api/sessions", {"session_id": "anna"})
@@ -260,6 +274,74 @@ async def test_stored_conversation_is_resumed_and_deleted():
         assert [request.is_resumed for request in client.factory.requests] == [True, False]
         await client.ask("DELETE", "/api/sessions/anna")
     assert storage.ids == set()
+
+
+async def test_metadata_of_a_session_is_shown_and_kept():
+    storage = Storage({"anna"}, {"anna": {"kept": [1, None, "ü"]}})
+    async with serving(storage=storage) as client:
+        opened = (await client.ask("POST", "/api/sessions", {"session_id": "anna"})).json()
+        assert opened["metadata"] == {"kept": [1, None, "ü"]}
+        created = (await client.ask("POST", "/api/sessions", {"metadata": {"user": "ben"}})).json()
+        assert created["metadata"] == {"user": "ben"}
+        listed = (await client.ask("GET", "/api/sessions")).json()["sessions"]
+        assert [each["metadata"] for each in listed] == [{"kept": [1, None, "ü"]}, {"user": "ben"}]
+        read = (await client.ask("GET", f"/api/sessions/{created['session_id']}")).json()
+        assert read["metadata"] == {"user": "ben"}
+        await client.ask("DELETE", "/api/sessions/anna")
+        assert storage.notes == {created["session_id"]: {"user": "ben"}}
+        replaced = await client.ask("POST", "/api/sessions", {"session_id": "cleo", "metadata": {}})
+        assert replaced.json()["metadata"] == {}
+
+
+async def test_metadata_without_a_storage_lasts_as_long_as_the_session():
+    async with serving() as client:
+        body = {"session_id": "anna", "metadata": {"user": "anna"}}
+        assert (await client.ask("POST", "/api/sessions", body)).json()["metadata"] == {"user": "anna"}
+        await client.ask("DELETE", "/api/sessions/anna")
+        assert (await client.ask("POST", "/api/sessions", {"session_id": "anna"})).json()["metadata"] == {}
+
+
+def nested(levels: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(levels):
+        value = {"x": value}
+    return value
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ("text", "metadata: expected an object, got str"),
+        ([], "metadata: expected an object, got list"),
+        (7, "metadata: expected an object, got int"),
+        ({"x": "y" * 16_400}, "metadata: expected at most 16384 bytes"),
+        (nested(300), "metadata: expected fewer levels"),
+    ],
+)
+async def test_metadata_that_cannot_be_kept_is_refused(metadata, message):
+    async with serving() as client:
+        answer = await client.ask("POST", "/api/sessions", {"metadata": metadata})
+        assert answer.status == 400
+        assert message in answer.error
+        assert client.factory.made == []
+
+
+async def test_metadata_that_cannot_be_stored_opens_no_session():
+    class Full(Storage):
+        def write_metadata(self, session_id: str, metadata: dict[str, Any]) -> None:
+            raise OSError(28, "No space left on device")
+
+    async with serving(storage=Full(set())) as client:
+        answer = await client.ask("POST", "/api/sessions", {"metadata": {"user": "anna"}})
+        assert answer.status == 500
+        assert client.factory.open() == 0
+
+
+async def test_turn_that_was_not_cut_off_cannot_be_resumed():
+    async with serving() as client:
+        session_id = await client.open_session()
+        answer = await client.ask("POST", f"/api/sessions/{session_id}/turns", {"resume": True, "wait": True})
+        assert (answer.json()["status"], answer.json()["code"]) == ("error", "no_unfinished_turn")
 
 
 async def test_shutdown_closes_the_sessions_and_ends_the_responses_of_watchers():

@@ -214,6 +214,8 @@ class _Agent:
         cursor, directory = params.get("cursor"), params.get("cwd")
         if cursor is not None and not (isinstance(cursor, str) and cursor.isdecimal() and len(cursor) < 10):
             raise RpcError(INVALID_PARAMS, f"cursor: expected the nextCursor of an earlier answer, got {cursor!r:.80}")
+        if directory is not None and not isinstance(directory, str):
+            raise RpcError(INVALID_PARAMS, f"cwd: expected a text, got {directory!r:.80}")
         start = int(cursor or 0)
 
         async def work() -> dict[str, Any]:

@@ -6,7 +6,7 @@
     _turns          how many turns run, and how they end at shutdown
     _agents         makes and checks sessions
     _openai_chat    /v1/chat/completions, /v1/models
-    _ag_ui          /ag-ui
+    _ag_ui          /ag-ui, with questions that end a run
     _session_api    /api/sessions
     _page           /, with the files in chat_page
     _servers        uvicorn on asyncio, hypercorn on trio

@@ -23,7 +23,7 @@ class SessionRequest:
     """What a session is needed for.
 
     Attributes:
-        session_id: Its id; None for one that is not kept, whose conversation comes with every request. Such a session needs a
+        session_id: Its id; None for one of a single turn, whose conversation comes with the request. Such a session needs a
             context in memory.
         approvals: Asks the person; None if the protocol has no way to ask, and what would be asked is denied.
         is_resumed: A session of this id existed before.
@@ -55,7 +55,12 @@ class Agents:
     name: str
 
     async def run_once(
-        self, history: list[dict[str, Any]], prompt: str, show: Callable[[TurnEvent], Awaitable[None]]
+        self,
+        history: list[dict[str, Any]],
+        prompt: str,
+        show: Callable[[TurnEvent], Awaitable[None]],
+        *,
+        approvals: ApprovalSystem | None = None,
     ) -> str:
         """Run one turn in a session of its own, after the given messages; returns the answer.
 
@@ -63,7 +68,7 @@ class Agents:
             Problem: There are too many turns, or the session cannot be used.
             Exception: Whatever the turn raises.
         """
-        session = self.make(SessionRequest())
+        session = self.make(SessionRequest(approvals=approvals))
         with self.turns.admit(session):
             async with session:
                 self.check(session)

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from amplifier.kernel import AmplifierSession
 
-from ._ag_ui import ag_ui_routes
+from ._ag_ui import InterruptibleTurns, ag_ui_routes
 from ._agents import Agents, SessionFactory
 from ._guard import LOOPBACK_HOSTS, Guard, check_token
 from ._limits import Limits
@@ -34,9 +34,12 @@ class Application:
         limits: What it takes on.
     """
 
-    def __init__(self, app: ASGIApp, limits: Limits, turns: Turns, sessions: HeldSessions) -> None:
+    def __init__(
+        self, app: ASGIApp, limits: Limits, turns: Turns, sessions: HeldSessions, runs: InterruptibleTurns
+    ) -> None:
         self._app = app
         self._turns = turns
+        self._runs = runs
         self._sessions = sessions
         self.limits = limits
 
@@ -53,6 +56,7 @@ class Application:
         For a server that is being stopped; call it before the server closes its connections.
         """
         self._turns.begin_shutdown()
+        self._runs.stop_parked()  # their answers would come to a server that is not there
         with anyio.move_on_after(self._turns.deadline):
             await self._turns.wait_idle()
             await self._sessions.close_all()
@@ -92,23 +96,25 @@ def application(
     turns = Turns(limits)
     agents = Agents(make=make_session, check=check or _require_provider, limits=limits, turns=turns, name=name)
     sessions = HeldSessions(agents, storage)
+    runs = InterruptibleTurns(agents)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with sessions.open():
+        async with sessions.open(), runs.open():
             yield
             turns.begin_shutdown()
+            runs.stop_parked()
             # The server has ended the requests, or goes on waiting for them; either way their turns are to unwind.
             with anyio.move_on_after(turns.deadline):
                 await turns.wait_idle()
 
-    routes = [*openai_routes(agents), *ag_ui_routes(agents), *session_routes(agents, sessions), *page_routes()]
+    routes = [*openai_routes(agents), *ag_ui_routes(agents, runs), *session_routes(agents, sessions), *page_routes()]
     app: ASGIApp = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
     app = Guard(app, token=token, hosts=hosts, origins=origins, free_paths=FREE_PATHS)
     if origins:
         # Outside of the guard: a browser asks for permission without the token.
         app = CORSMiddleware(app, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"])
-    return Application(app, limits, turns, sessions)
+    return Application(app, limits, turns, sessions, runs)
 
 
 def _require_provider(session: AmplifierSession) -> None:

@@ -12,8 +12,12 @@ from ._problems import Problem
 __all__ = ["split_conversation"]
 
 
-def split_conversation(messages: Any) -> tuple[list[dict[str, Any]], str]:
+def split_conversation(messages: Any, *, complete: bool = False) -> tuple[list[dict[str, Any]], str]:
     """The messages before the last one, as a context keeps them, and the prompt of the last one.
+
+    Args:
+        messages: As they came.
+        complete: Give calls without a result one, instead of refusing the conversation.
 
     Raises:
         Problem: It is not a conversation that ends with a message of the user.
@@ -27,8 +31,7 @@ def split_conversation(messages: Any) -> tuple[list[dict[str, Any]], str]:
     prompt: str = read.pop()["content"]
     if not prompt.strip():
         raise _wrong("messages", "the last message has no text")
-    _check_results(read)
-    return read, prompt
+    return _with_results(read, complete=complete), prompt
 
 
 def _read(message: Any, where: str) -> dict[str, Any] | None:
@@ -88,19 +91,30 @@ def _text(content: Any, where: str) -> str:
     return "\n".join(texts)
 
 
-def _check_results(messages: list[dict[str, Any]]) -> None:
+def _with_results(messages: list[dict[str, Any]], *, complete: bool) -> list[dict[str, Any]]:
     """Providers refuse a conversation in which a call has no result, or a result no call."""
-    open_calls: set[str] = set()
+    checked: list[dict[str, Any]] = []
+    open_calls: dict[str, None] = {}
+
+    def close_calls() -> None:
+        if open_calls and not complete:
+            raise _wrong("messages", f"no result for the tool calls {', '.join(open_calls)[:200]}")
+        for call_id in open_calls:
+            content = "Error: the call has no result, because its turn was stopped"
+            checked.append({"role": "tool", "tool_call_id": call_id, "content": content})
+        open_calls.clear()
+
     for message in messages:
         if message["role"] == "tool":
             if message["tool_call_id"] not in open_calls:
                 raise _wrong("messages", f"a result for {message['tool_call_id']!r:.80}, which no call before it has")
-            open_calls.discard(message["tool_call_id"])
-        elif open_calls:
-            break
-        open_calls |= {call["id"] for call in message.get("tool_calls", ())}
-    if open_calls:
-        raise _wrong("messages", f"no result for the tool calls {', '.join(sorted(open_calls))[:200]}")
+            del open_calls[message["tool_call_id"]]
+        else:
+            close_calls()
+        checked.append(message)
+        open_calls.update(dict.fromkeys(call["id"] for call in message.get("tool_calls", ())))
+    close_calls()
+    return checked
 
 
 def _wrong(where: str, problem: str) -> Problem:

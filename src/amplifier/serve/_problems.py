@@ -16,6 +16,7 @@ from amplifier.errors import (
     ExecutionDenied,
     ExecutionTimeout,
     LLMError,
+    NoUnfinishedTurnError,
     PlanError,
     RateLimitError,
     SessionBusyError,
@@ -65,6 +66,8 @@ def problem_of(error: BaseException) -> Problem:
     match error:
         case SessionBusyError():
             return Problem(409, text, code="session_busy")
+        case NoUnfinishedTurnError():
+            return Problem(409, text, code="no_unfinished_turn")
         case PlanError():
             return Problem(400, text, code="invalid_request")
         case ExecutionDenied():

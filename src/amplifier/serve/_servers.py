@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import anyio
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -13,6 +13,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from amplifier.contracts._containment import running_asyncio_loop
 
 __all__ = ["Served", "run_asgi_server", "run_server"]
+
+_HEAD_SECONDS = 10.0
+"""For the head of a request, from the opening of the connection or the end of the response before it."""
+
+
+class TimerHandle(Protocol):
+    """A call that the event loop makes later."""
+
+    def cancel(self) -> None:
+        """Do not make it."""
 
 
 class Served(Protocol):
@@ -58,6 +68,35 @@ async def run_asgi_server(
 
 async def _run_uvicorn(app: ASGIApp, listening: socket.socket, closing: anyio.Event) -> None:
     import uvicorn  # noqa: PLC0415  # only on asyncio
+    from uvicorn.protocols.http.h11_impl import H11Protocol  # noqa: PLC0415
+
+    class PatientProtocol(H11Protocol):
+        """Closes a connection on which no whole head of a request arrives; uvicorn stops waiting between requests only."""
+
+        _giving_up: TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._expect_head(None)
+
+        def on_response_complete(self) -> None:
+            answered = self.cycle
+            super().on_response_complete()
+            self._expect_head(answered)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            if self._giving_up is not None:
+                self._giving_up.cancel()
+
+        def _expect_head(self, answered: object) -> None:
+            if self._giving_up is not None:
+                self._giving_up.cancel()
+            self._giving_up = self.loop.call_later(_HEAD_SECONDS, self._give_up, answered)
+
+        def _give_up(self, answered: object) -> None:
+            if self.cycle is answered:  # no other request has begun
+                self.transport.close()
 
     class Server(uvicorn.Server):
         @contextmanager
@@ -66,6 +105,7 @@ async def _run_uvicorn(app: ASGIApp, listening: socket.socket, closing: anyio.Ev
 
     config = uvicorn.Config(
         app,
+        http=PatientProtocol,
         log_level="warning",
         access_log=False,
         lifespan="on",
@@ -95,5 +135,6 @@ async def _run_hypercorn(app: ASGIApp, listening: socket.socket, closing: anyio.
     config.loglevel = "WARNING"
     config.include_server_header = False
     config.graceful_timeout = 1.0
+    config.keep_alive_timeout = _HEAD_SECONDS
     config.startup_timeout = config.shutdown_timeout = 60.0
     await hypercorn.trio.serve(app, config, shutdown_trigger=closing.wait)  # type: ignore[arg-type]

@@ -76,9 +76,9 @@ async def _serve(request: ServeRequest, listening: socket.socket, hosts: list[st
     token = secrets.token_urlsafe(32) if request.token is None else request.token or None
 
     def make(wanted: SessionRequest) -> AmplifierSession:
-        if wanted.session_id is None:
-            return sessions.make_temporary(directory, DenyEverything(display))
         approvals = wanted.approvals or DenyEverything(display)
+        if wanted.session_id is None:
+            return sessions.make_temporary(directory, approvals)
         made = sessions.make(wanted.session_id, directory, {}, approvals, is_resumed=wanted.is_resumed)
         sessions.records.pop(wanted.session_id, None)  # the server describes its sessions itself
         return made

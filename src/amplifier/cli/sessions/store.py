@@ -6,6 +6,7 @@
     ├── events.jsonl          the events, written by hooks-logging
     ├── steps.log             while a turn runs, or was cut off: its tool calls, written by context-persistent
     ├── turn-plan.json        the same: the plan of that turn, see `turn_plan`
+    ├── client.json    0600   written here: what a client of `amplifier serve` wants to keep with it
     └── metadata.json  0600   written here: for listings, and to resume with the same provider, plan and working directory
 
 A session whose metadata file is damaged or absent is listed and can be resumed.
@@ -49,6 +50,7 @@ INTERRUPTED = "interrupted"
 _CHILD = re.compile(r"(.+)-[0-9a-f]{16}_.+")
 
 _METADATA = "metadata.json"
+_CLIENT = "client.json"
 
 
 @attrs.frozen(kw_only=True)
@@ -162,6 +164,13 @@ class SessionStore:
                 fields["updated"] = datetime.fromtimestamp(file.stat().st_mtime, UTC).isoformat(timespec="seconds")
         return SessionRecord(session_id=session_id, **fields)
 
+    def metadata(self, session_id: str) -> dict[str, Any]:
+        """What a client wrote about a session; empty if there is nothing, or if it is damaged."""
+        with suppress(OSError, ValueError, RecursionError):
+            known = json.loads((self.folder(session_id) / _CLIENT).read_text(encoding="utf-8"))
+            return known if isinstance(known, dict) else {}
+        return {}
+
     def transcript(self, session_id: str) -> Transcript:
         """The conversation as it is on disk now."""
         return read_transcript(self.folder(session_id))
@@ -218,6 +227,16 @@ class SessionStore:
         text = json.dumps(values, ensure_ascii=False, indent=2) + "\n"
         replace_file(folder / _METADATA, text.encode(errors="backslashreplace"))
 
+    def write_metadata(self, session_id: str, metadata: dict[str, Any]) -> None:
+        """Replace what a client wrote about a session, atomically.
+
+        Raises:
+            OSError: The system refuses.
+        """
+        folder = self.folder(session_id)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(folder / _CLIENT, json.dumps(metadata).encode())
+
     def delete(self, session_id: str) -> None:
         """Remove a session and everything it kept, the sessions of its delegated tasks included.
 
@@ -229,8 +248,9 @@ class SessionStore:
             for name in [session_id, *(name for name in self._names() if _parent_of(name) == session_id)]:
                 # Renamed first, in one step, so that a listing never shows half of a session.
                 doomed = self.root / f".deleted-{secrets.token_hex(8)}"
-                self.folder(name).rename(doomed)
-                shutil.rmtree(doomed)
+                with suppress(FileNotFoundError):  # a session whose context is in memory may have no files
+                    self.folder(name).rename(doomed)
+                    shutil.rmtree(doomed)
 
     def _may_be_open(self, folder: Path) -> bool:
         """Whether the session may be open; True if its lock cannot be examined."""

@@ -39,19 +39,34 @@ class SessionStorage(Protocol):
         ...
 
     def delete(self, session_id: str) -> None:
-        """Delete it."""
+        """Delete it, and its metadata; nothing happens if there is none."""
+        ...
+
+    def metadata(self, session_id: str) -> dict[str, Any]:
+        """What a client wrote about it; empty if there is nothing."""
+        ...
+
+    def write_metadata(self, session_id: str, metadata: dict[str, Any]) -> None:
+        """Replace what a client wrote about it."""
         ...
 
 
 class HeldSession:
-    """One session that is held open."""
+    """One session that is held open.
 
-    def __init__(self, session_id: str, agents: Agents, *, is_resumed: bool) -> None:
+    Attributes:
+        metadata: What a client wrote about it.
+    """
+
+    def __init__(
+        self, session_id: str, agents: Agents, *, is_resumed: bool, metadata: dict[str, Any] | None = None
+    ) -> None:
         self.log: EventLog = EventLog()
         self.questions: Questions = Questions(self.log)
         request = SessionRequest(session_id=session_id, approvals=self.questions, is_resumed=is_resumed)
         self.live: LiveSession = LiveSession(agents.make(request))
         self.session_id: str = self.live.session.session_id
+        self.metadata: dict[str, Any] = metadata or {}
         self.created: str = datetime.now(UTC).isoformat(timespec="seconds")
         self.used_at: float = anyio.current_time()
         self._agents = agents
@@ -74,6 +89,7 @@ class HeldSession:
             "session_id": self.session_id,
             "status": "running" if self.live.is_busy else "idle",
             "created": self.created,
+            "metadata": self.metadata,
             "last_event_id": self.log.last_id,
             "questions": self.questions.waiting(),
         }
@@ -104,7 +120,7 @@ class HeldSession:
 
     # ── a turn ──
 
-    def begin_turn(self, prompt: str) -> _Turn:
+    def begin_turn(self, prompt: str | None) -> _Turn:
         """Claim the session for a turn, which `run_turn` runs.
 
         Raises:
@@ -137,7 +153,8 @@ class HeldSession:
     async def _run(self, turn: _Turn) -> None:
         session, text = self.live.session, TurnText()
         try:
-            async with session.stream(turn.prompt) as events:
+            stream = session.stream_resumed_turn() if turn.prompt is None else session.stream(turn.prompt)
+            async with stream as events:
                 async for event in events:
                     self._show(event, text)
             self._add_text(text.rest(events.result or ""))
@@ -184,11 +201,12 @@ class _Turn:
     """A turn that has been claimed.
 
     Attributes:
+        prompt: None to go on with the turn that was cut off.
         claims: On the session, and on one of the places for turns.
         outcome: How it ended.
     """
 
-    def __init__(self, prompt: str, claims: ExitStack) -> None:
+    def __init__(self, prompt: str | None, claims: ExitStack) -> None:
         self.turn_id: str = secrets.token_hex(8)
         self.prompt = prompt
         self.claims = claims
@@ -225,8 +243,12 @@ class HeldSessions:
                 self._group = None
                 group.cancel_scope.cancel()
 
-    async def create(self, session_id: str | None) -> HeldSession:
+    async def create(self, session_id: str | None, metadata: dict[str, Any] | None = None) -> HeldSession:
         """Open a session: a new one, or a stored one of this id.
+
+        Args:
+            session_id: Its id; None for a new one.
+            metadata: What the client wants to keep with it; None to leave what is kept.
 
         Raises:
             Problem: There are too many, it is open already, or it cannot be opened.
@@ -235,26 +257,30 @@ class HeldSessions:
             raise Problem(503, "the server is being stopped", code="stopping", headers={"Retry-After": "5"})
         wanted = session_id or secrets.token_hex(8)
         if wanted in self._held or wanted in self._opening:
-            raise Problem(409, f"session {wanted!r} is open already; use it", code="session_open")
+            raise Problem(409, f"session {wanted!r} is open already, or being opened or deleted", code="session_open")
         if len(self._held) + len(self._opening) >= self._agents.limits.sessions:
             message = f"{self._agents.limits.sessions} sessions are open, which is the limit; delete one"
             raise Problem(429, message, code="too_many_sessions", headers={"Retry-After": "5"})
         self._opening.add(wanted)
         try:
-            return await self._open(wanted, named=session_id is not None)
+            return await self._open(wanted, metadata, named=session_id is not None)
         except Exception as error:  # third-party modules; the client gets the reason
             raise problem_of(error) from error
         finally:
             self._opening.discard(wanted)
 
-    async def _open(self, wanted: str, *, named: bool) -> HeldSession:
-        is_stored = False
-        if named and self._storage is not None:
-            is_stored = await anyio.to_thread.run_sync(self._storage.exists, wanted)
-        held = HeldSession(wanted, self._agents, is_resumed=is_stored)
+    async def _open(self, wanted: str, metadata: dict[str, Any] | None, *, named: bool) -> HeldSession:
+        storage, is_stored = self._storage, False
+        if named and storage is not None:
+            is_stored = await anyio.to_thread.run_sync(storage.exists, wanted)
+            if metadata is None:
+                metadata = await anyio.to_thread.run_sync(storage.metadata, wanted)
+        held = HeldSession(wanted, self._agents, is_resumed=is_stored, metadata=metadata)
         await self._running_group().start(self._hold, held)
         try:
             self._agents.check(held.live.session)
+            if metadata and storage is not None:
+                await anyio.to_thread.run_sync(storage.write_metadata, wanted, metadata)
         except BaseException:
             with anyio.CancelScope(shield=True):  # bounded by the session's own deadlines
                 await held.live.close()
@@ -272,7 +298,8 @@ class HeldSessions:
         try:
             await held.live.run(task_status=task_status)
         finally:
-            self._held.pop(held.session_id, None)
+            if self._held.get(held.session_id) is held:
+                del self._held[held.session_id]
             held.log.add("session_closed")
             held.log.close()
 
@@ -293,8 +320,8 @@ class HeldSessions:
         """All open sessions, the oldest first."""
         return list(self._held.values())
 
-    def start_turn(self, held: HeldSession, prompt: str) -> _Turn:
-        """Begin a turn; it goes on when the request that began it is over.
+    def start_turn(self, held: HeldSession, prompt: str | None) -> _Turn:
+        """Begin a turn, or go on with the one that was cut off; it goes on when the request that began it is over.
 
         Raises:
             Problem: It cannot begin.
@@ -307,9 +334,14 @@ class HeldSessions:
     async def delete(self, session_id: str) -> None:
         """Stop its turn, close it, and delete its conversation."""
         held = self.find(session_id)
-        await held.live.close()
-        if self._storage is not None:
-            await anyio.to_thread.run_sync(self._storage.delete, session_id)
+        del self._held[session_id]  # a second request does not find it
+        self._opening.add(session_id)  # and none opens it before its files are gone
+        try:
+            await held.live.close()
+            if self._storage is not None:
+                await anyio.to_thread.run_sync(self._storage.delete, session_id)
+        finally:
+            self._opening.discard(session_id)
 
     async def close_all(self) -> None:
         """Open no more sessions and close those that are open, which ends the responses of their watchers."""

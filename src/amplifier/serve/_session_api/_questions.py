@@ -7,8 +7,7 @@ from typing import Any
 import anyio
 import attrs
 
-from amplifier.contracts import current_call
-
+from .._asked_call import asked_call_id
 from ._event_log import EventLog
 
 __all__ = ["Questions"]
@@ -41,9 +40,7 @@ class Questions:
         """Ask, and wait until a client answers."""
         self._asked += 1
         key = f"q{self._asked}"
-        call = current_call()
-        call_id = None if call is None or call.kind != "tool" else call.call_id
-        question = self._waiting[key] = _Question(prompt, list(options), timeout, default, call_id)
+        question = self._waiting[key] = _Question(prompt, list(options), timeout, default, asked_call_id())
         self._log.add("approval_required", **self._shown(key, question))
         answer: str | None = None
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import anyio
 import orjson
 from starlette.requests import Request
@@ -22,6 +24,10 @@ __all__ = ["session_routes"]
 
 _PING_SECONDS = 15.0
 """Between two signs of life to a client that watches a quiet session."""
+
+
+_MOST_METADATA = 16 * 1024
+"""Bytes; it is part of every listing."""
 
 
 def session_routes(agents: Agents, sessions: HeldSessions) -> list[Route]:
@@ -56,7 +62,7 @@ class _SessionApi:
                 validate_session_id(wanted if isinstance(wanted, str) else "")
             except PlanError as error:
                 raise Problem(400, f"session_id: {error}", code="invalid_request") from None
-        held = await self._sessions.create(wanted)
+        held = await self._sessions.create(wanted, _metadata(body.get("metadata")))
         return JSONResponse(held.describe(), status_code=201, headers={"Location": f"/api/sessions/{held.session_id}"})
 
     async def list_all(self, request: Request) -> Response:
@@ -77,9 +83,7 @@ class _SessionApi:
     async def turn(self, request: Request) -> Response:
         held = self._find(request)
         body = await read_json(request, self._agents.limits)
-        prompt = body.get("prompt")
-        if not isinstance(prompt, str) or not prompt.strip():
-            raise Problem(400, f"prompt: expected a text, got {prompt!r:.80}", code="invalid_request")
+        prompt = _prompt(body)
         if body.get("wait") is not True:
             started = self._sessions.start_turn(held, prompt)
             answer = {"turn": started.turn_id, "last_event_id": held.log.last_id}
@@ -123,6 +127,34 @@ class _SessionApi:
             raise Problem(400, message, code="invalid_option")
         held.questions.answer(key, option)
         return JSONResponse({"question": key, "option": option})
+
+
+def _prompt(body: dict[str, Any]) -> str | None:
+    """The prompt of a turn; None if the one that was cut off is to go on."""
+    prompt, resume = body.get("prompt"), body.get("resume", False)
+    if not isinstance(resume, bool):
+        raise Problem(400, f"resume: expected true or false, got {resume!r:.80}", code="invalid_request")
+    if resume and prompt is None:
+        return None
+    if resume or not isinstance(prompt, str) or not prompt.strip():
+        expected = "expected none with resume" if resume else "expected a text"
+        raise Problem(400, f"prompt: {expected}, got {prompt!r:.80}", code="invalid_request")
+    return prompt
+
+
+def _metadata(given: Any) -> dict[str, Any] | None:
+    if given is None:
+        return None
+    if not isinstance(given, dict):
+        raise Problem(400, f"metadata: expected an object, got {type(given).__name__}", code="invalid_request")
+    try:
+        size = len(orjson.dumps(given))
+    except TypeError:  # of JSON, only nesting can be the reason
+        raise Problem(400, "metadata: expected fewer levels", code="invalid_request") from None
+    if size > _MOST_METADATA:
+        message = f"metadata: expected at most {_MOST_METADATA} bytes of JSON, got {size}"
+        raise Problem(400, message, code="invalid_request")
+    return given
 
 
 async def _follow(log: EventLog, number: int, stream: EventStream) -> None:

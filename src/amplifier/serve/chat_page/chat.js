@@ -138,7 +138,11 @@ function unask(question) {
 
 function show(event) {
   switch (event.type) {
-    case "turn_started": endParts(); add("user", "You", event.prompt); setRunning(true); break;
+    case "turn_started":
+      endParts();
+      if (event.prompt !== null) add("user", "You", event.prompt); // null: a turn that was cut off goes on
+      setRunning(true);
+      break;
     case "text":
       thoughts = null;
       if (answer === null) {
