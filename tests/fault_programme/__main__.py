@@ -1,7 +1,7 @@
 """``python -m tests.fault_programme``: runs what has not been run yet and writes ``faults.json`` and ``faults.md``.
 
 Stopped at any time, by Ctrl-C or ``--minutes``, it goes on from there when it is started again. Chunks whose sources have changed
-and chunks that failed are run again. The exit code is 0 only if everything has been run and nothing failed.
+and chunks that failed are run again. ``--only CLASS --share 0.1`` runs a tenth of one class; each class has a share of its own. The exit code is 0 only if everything has been run and nothing failed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def run_chunks(
     left = [
         (each, chunk)
         for each in classes.values()
-        for chunk in each.chunks(progress.share)
+        for chunk in each.chunks(progress.shares[each.name])
         if not progress.is_done(each.name, chunk.name)
     ]
     running: dict[Future[tuple[Outcome, float]], tuple[FaultClass, Chunk]] = {}
@@ -77,12 +77,14 @@ def main(arguments: list[str]) -> int:
     options = read_arguments(arguments)
     if options.fresh:
         shutil.rmtree(options.folder, ignore_errors=True)
+    chosen = {name: each for name, each in CLASSES.items() if not options.only or name in options.only}
     try:
-        progress = Progress(options.folder, options.share, digest_of_sources())
+        progress = Progress(options.folder, digest_of_sources())
+        for name in chosen:
+            progress.begin(name, options.share)
     except StateError as exc:
         print(exc, file=sys.stderr)
         return 2
-    chosen = {name: each for name, each in CLASSES.items() if not options.only or name in options.only}
     seconds = None if options.minutes is None else options.minutes * 60
     try:
         for each, chunk, outcome in run_chunks(chosen, progress, jobs=options.jobs, seconds=seconds):

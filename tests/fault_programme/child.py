@@ -1,6 +1,6 @@
 """The process of one chunk: prints its outcome as the last line.
 
-    python -m tests.fault_programme.child CLASS ARGUMENTS-AS-JSON
+python -m tests.fault_programme.child CLASS ARGUMENTS-AS-JSON
 """
 
 from __future__ import annotations

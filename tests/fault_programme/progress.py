@@ -44,24 +44,27 @@ class Progress:
 
     Args:
         folder: Holds the state file; is made when the first result comes.
-        share: The share of the programme that this run is about.
         sources: The digest of the sources under test. A result of other sources does not count.
 
+    Attributes:
+        shares: The share of each class that was begun.
+
     Raises:
-        StateError: The file is of another share, or not readable.
+        StateError: The file is not readable.
     """
 
-    def __init__(self, folder: Path, share: float, sources: str) -> None:
-        self.share = share
+    def __init__(self, folder: Path, sources: str) -> None:
         self._file = folder / FILE
         self._sources = sources
-        self._results: dict[str, dict[str, Result]] = self._read()
+        self.shares: dict[str, float] = {}
+        self._results: dict[str, dict[str, Result]] = {}
+        self._read()
 
-    def _read(self) -> dict[str, dict[str, Result]]:
+    def _read(self) -> None:
         try:
             state: Any = json.loads(self._file.read_text())
-            share = state["share"]
-            results = {
+            self.shares = {str(name): float(share) for name, share in state["shares"].items()}
+            self._results = {
                 name: {
                     chunk: Result(Outcome(**found["outcome"]), found["seconds"], found["ended"], found["sources"])
                     for chunk, found in chunks.items()
@@ -69,18 +72,25 @@ class Progress:
                 for name, chunks in state["results"].items()
             }
         except FileNotFoundError:
-            return {}
+            return
         except (ValueError, TypeError, KeyError, AttributeError) as exc:
             raise StateError(f"{self._file} is no state of the programme ({exc!r}); start over with --fresh") from exc
-        if share != self.share:
+
+    def begin(self, fault_class: str, share: float) -> None:
+        """A share of a class is to be run.
+
+        Raises:
+            StateError: Another share of it was begun.
+        """
+        begun = self.shares.setdefault(fault_class, share)
+        if begun != share:
             raise StateError(
-                f"{self._file} is of a run with --share {share:g}, not {self.share:g}; "
-                f"go on with --share {share:g} or start over with --fresh"
+                f"{fault_class} was begun with --share {begun:g}, not {share:g}; "
+                f"go on with --share {begun:g} or start over with --fresh"
             )
-        return results
 
     def result(self, fault_class: str, chunk: str) -> Result | None:
-        """The result of a chunk with these sources, if it has been run and nothing failed or failures count."""
+        """The result of a chunk with these sources, if it has been run."""
         found = self._results.get(fault_class, {}).get(chunk)
         return found if found is not None and found.sources == self._sources else None
 
@@ -94,7 +104,7 @@ class Progress:
         ended = datetime.now(UTC).isoformat(timespec="seconds")
         self._results.setdefault(fault_class, {})[chunk] = Result(outcome, round(seconds, 1), ended, self._sources)
         state = {
-            "share": self.share,
+            "shares": self.shares,
             "results": {
                 name: {chunk: attrs.asdict(result) for chunk, result in chunks.items()}
                 for name, chunks in self._results.items()

@@ -13,7 +13,6 @@ def summary(classes: Mapping[str, FaultClass], progress: Progress) -> dict[str, 
     """The content of ``faults.json``: for each class what was run, what failed and the figures."""
     found = {name: _of_class(each, progress) for name, each in classes.items()}
     return {
-        "share": progress.share,
         "complete": all(each["chunks_run"] == each["chunks"] for each in found.values()),
         "cases": sum(each["cases"] for each in found.values()),
         "failures": sum(len(each["failures"]) for each in found.values()),
@@ -22,7 +21,8 @@ def summary(classes: Mapping[str, FaultClass], progress: Progress) -> dict[str, 
 
 
 def _of_class(fault_class: FaultClass, progress: Progress) -> dict[str, Any]:
-    chunks = fault_class.chunks(progress.share)
+    share = progress.shares.get(fault_class.name, 1.0)
+    chunks = fault_class.chunks(share)
     results = [result for chunk in chunks if (result := progress.result(fault_class.name, chunk.name)) is not None]
     figures: dict[str, float] = {}
     for result in results:
@@ -31,6 +31,7 @@ def _of_class(fault_class: FaultClass, progress: Progress) -> dict[str, Any]:
     return {
         "title": fault_class.title,
         "unit": fault_class.unit,
+        "share": share,
         "chunks": len(chunks),
         "chunks_run": len(results),
         "cases": sum(result.outcome.cases for result in results),
@@ -44,15 +45,17 @@ def _of_class(fault_class: FaultClass, progress: Progress) -> dict[str, Any]:
 def table(found: Mapping[str, Any]) -> str:
     """The same as a Markdown table, one row for each class."""
     lines = [
-        "| class | what | cases | failures | minutes | figures |",
-        "|---|---|---|---|---|---|",
+        "| class | what | share | cases | failures | minutes | figures |",
+        "|---|---|---|---|---|---|---|",
     ]
     for name, each in found["classes"].items():
         missing = each["chunks"] - each["chunks_run"]
-        cases = f"{each['cases']:,} {each['unit']}" + (f" ({missing} of {each['chunks']} chunks not run)" if missing else "")
+        cases = f"{each['cases']:,} {each['unit']}" + (
+            f" ({missing} of {each['chunks']} chunks not run)" if missing else ""
+        )
         figures = "; ".join(f"{words}: {_shown(number)}" for words, number in each["figures"].items())
-        minutes = f"{each['seconds'] / 60:.1f}"
-        lines.append(f"| {name} | {each['title']} | {cases} | {len(each['failures'])} | {minutes} | {figures} |")
+        cells = [name, each["title"], f"{each['share']:.4g}", cases, str(len(each["failures"]))]
+        lines.append(f"| {' | '.join(cells)} | {each['seconds'] / 60:.1f} | {figures} |")
     return "\n".join(lines) + "\n"
 
 

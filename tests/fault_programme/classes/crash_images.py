@@ -24,11 +24,13 @@ from tests.modules import test_context_persistent_faults as disk
 from tests.modules.test_context_persistent import stored
 from tests.modules.test_context_persistent_damage import FORMATS, TAILS
 
-from ..parts import BACKENDS, Chunk, Outcome, part_of
+from ..parts import BACKENDS, Chunk, Outcome
 from .hostile_inputs import STEPS_OF_A_TURN
 
 MESSAGES = 25
-ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "EDQUOT": errno.EDQUOT}
+ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
+MOST_SKIPPED = 7
+"""There are few calls to the disk, so that even the smallest share lets every seventh fail."""
 WAYS = ("refuse", "refuse for ever", "half", "short", "die")
 
 
@@ -135,26 +137,27 @@ async def check_calls(outcome: Outcome, way: str, error: int, step: int) -> None
             await _fail_call(outcome, Path(folder) / str(at), patch, at, way, error)
 
 
-def run(kind: str, what: str, step: int, backend: str = "asyncio", error: str = "EIO") -> Outcome:
-    """Images of one file with one kind of tail, or system calls that fail in one way."""
+def run(kind: str, step: int, way: str = "", backend: str = "asyncio") -> Outcome:
+    """Images of one file with every kind of tail, or system calls that fail in one way with every error."""
     outcome = Outcome()
     if kind == "calls":
-        anyio.run(check_calls, outcome, what, ERRORS[error], step, backend=backend)
+        for error in ERRORS:
+            anyio.run(check_calls, outcome, way, error, step, backend=backend)
         outcome.count("failed system calls", outcome.cases)
     else:
-        check_images(outcome, kind, what, step)
+        for tail in TAILS:
+            check_images(outcome, kind, tail, step)
         outcome.count("images", outcome.cases)
     return outcome
 
 
 def chunks(share: float) -> list[Chunk]:
     """Every byte and every call; a small share takes every n-th."""
-    step = part_of(round(1 / share), 1)
-    images = [Chunk(f"{file}, {tail}", {"kind": file, "what": tail, "step": step}) for file in FILES for tail in TAILS]
+    step = round(1 / share)
+    images = [Chunk(file, {"kind": file, "step": step}) for file in FILES]
     calls = [
-        Chunk(f"{way}, {error} on {backend}", {"kind": "calls", "what": way, "error": error, "backend": backend, "step": min(step, 7)})
+        Chunk(f"{way} on {backend}", {"kind": "calls", "way": way, "backend": backend, "step": min(step, MOST_SKIPPED)})
         for way in WAYS
-        for error in ERRORS
         for backend in BACKENDS
     ]
     return [*images, *calls]

@@ -30,7 +30,14 @@ from ..parts import BACKENDS, Chunk, Outcome
 LOOPS = {"loop-basic": loop_basic, "loop-streaming": loop_streaming, "loop-events": loop_events}
 FAULTS = ("Exception", "SystemExit", "KeyboardInterrupt", "cancellation", "hang", "wrong type", "group", "base group")
 SYNC = {"provider.parse_tool_calls", "provider.get_info", "hook.sync", "display", "contributor.sync", "cleanup.sync"}
+CONTAINED = {
+    *("mount.provider", "mount.tool", "mount.hook", "ready", "hosted.enter", "hosted.exit", "background"),
+    *("hook.observer", "hook.sync", "hook.gate", "hook.collected", "contributor", "contributor.sync"),
+    *("approval", "display", "cleanup", "cleanup.sync", "tool.execute", "capability"),
+}
+"""Boundaries whose failures no caller of the session sees: not that of opening, of a turn or of closing (L4)."""
 DEADLINES = {"mount": 2, "ready": 2, "hook": 3, "contribution": 2, "collection": 5, "cleanup": 2, "teardown": 20}
+APPROVAL = 5.0
 TURN = 60.0
 LONGEST = 3 * TURN
 """Virtual seconds that a trial may take: two turns at their deadline, opening and closing."""
@@ -239,7 +246,9 @@ class Trial:
             "context-faulty": self._module("context", self._mount_context),
             "provider-faulty": self._module("provider", lambda coordinator: Provider(fault)),
             "tool-faulty": self._module("tool", self._mount_tools),
-            "hooks-faulty": SimpleNamespace(mount=self._module("hook", self._mount_hooks), on_session_ready=self._ready),
+            "hooks-faulty": SimpleNamespace(
+                mount=self._module("hook", self._mount_hooks), on_session_ready=self._ready
+            ),
             "hooks-hosted": self._hosted,
         }
         plan: dict[str, Any] = {
@@ -301,7 +310,12 @@ class Trial:
             self.allowed[data["tool_name"]] += 1
             if data["tool_name"] == "one":
                 return HookResult()
-            return HookResult(action="ask_user", approval_prompt="May it?", approval_options=["Allow", "Deny"])
+            return HookResult(
+                action="ask_user",
+                approval_prompt="May it?",
+                approval_options=["Allow", "Deny"],
+                approval_timeout=APPROVAL,
+            )
 
         async def collected(event: str, data: dict[str, Any]) -> Any:
             return 42 if await self.fault.at("hook.collected") else HookResult(data={"answer": 1})
@@ -374,6 +388,7 @@ class Trial:
         yield from self.ledger.problems()
         yield from (what for what in what_is_left_in(self.session) if "handlers" not in what)
         yield from self._untyped_errors()
+        yield from self._uncontained_errors()
         yield from self._broken_transcript()
         if self.executed["one"] > self.allowed["one"] and self.fault.boundary != "mount.hook":
             yield f"tool 'one' ran {self.executed['one']} times and was allowed {self.allowed['one']} times"
@@ -400,6 +415,19 @@ class Trial:
             if self.fault.kind == "KeyboardInterrupt" and isinstance(error, KeyboardInterrupt):
                 continue
             yield f"{error!r} is no AmplifierError and not what the module raised"
+
+    def _uncontained_errors(self) -> Iterator[str]:
+        boundary, kind = self.fault.boundary, self.fault.kind
+        if boundary not in CONTAINED or kind == "KeyboardInterrupt":
+            return
+        if boundary in ("tool.execute", "capability") and kind == "hang":
+            return  # a tool may take as long as its turn
+        if boundary in ("hook.observer", "hook.sync") and kind == "wrong type":
+            return  # an answer that cannot be understood denies the event, whatever it is
+        if boundary == "mount.provider":
+            return  # a turn without a provider fails
+        for error in self.raised:
+            yield f"{error!r} was not contained"
 
     def _broken_transcript(self) -> Iterator[str]:
         """Every call has exactly one result, in order, before the next answer (L5)."""
@@ -436,25 +464,25 @@ def run_trial(backend: str, loop: str, fault: Fault) -> Trial:
     return trial
 
 
-def run(backend: str, loop: str, step: int, offset: int) -> Outcome:
-    """Every ``step``-th combination of boundary, call and fault."""
+def run(backend: str, loop: str, step: int, boundary: str | None = None) -> Outcome:
+    """Every ``step``-th combination of boundary, call and fault; at one boundary only, if it is given."""
     outcome = Outcome()
     undisturbed = run_trial(backend, loop, Fault())
     for problem in [*undisturbed.check(), *map(repr, undisturbed.raised)]:
         outcome.fail(f"{backend}, {loop}, without a fault: {problem}")
     combinations = [
-        (boundary, number, kind)
-        for boundary, calls in sorted(undisturbed.fault.calls.items())
+        (name, number, kind)
+        for name, calls in sorted(undisturbed.fault.calls.items())
+        if boundary in (None, name)
         for number in range(1, calls + 1)
         for kind in FAULTS
-        if boundary not in SYNC or kind not in ("hang", "cancellation")
+        if name not in SYNC or kind not in ("hang", "cancellation")
     ]
-    outcome.count("boundaries", len(undisturbed.fault.calls) if offset == 0 else 0)
-    for boundary, number, kind in combinations[offset::step]:
-        where = f"{backend}, {loop}: {kind} at call {number} of {boundary}"
+    for name, number, kind in combinations[::step]:
+        where = f"{backend}, {loop}: {kind} at call {number} of {name}"
         outcome.cases += 1
         try:
-            trial = run_trial(backend, loop, Fault(boundary, number, kind))
+            trial = run_trial(backend, loop, Fault(name, number, kind))
         except BaseException as exc:
             outcome.fail(f"{where}: {exc!r} left the event loop")
             continue
@@ -469,7 +497,7 @@ def chunks(share: float) -> list[Chunk]:
     """One chunk for each loop on each backend; a small share takes every n-th combination."""
     step = math.ceil(1 / share)
     return [
-        Chunk(f"{loop} on {backend}", {"backend": backend, "loop": loop, "step": step, "offset": 0})
+        Chunk(f"{loop} on {backend}", {"backend": backend, "loop": loop, "step": step})
         for loop in LOOPS
         for backend in BACKENDS
     ]

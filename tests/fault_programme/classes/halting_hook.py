@@ -29,7 +29,7 @@ async def mount(coordinator: Any, config: dict[str, Any]) -> None:
         os.close(log)
         if number == at:
             (folder / REACHED).touch()
-            while not (folder / GO_ON).exists():  # noqa: ASYNC110, ASYNC240  # another process makes it
+            while not (folder / GO_ON).exists():  # noqa: ASYNC110  # another process makes it
                 await anyio.sleep(0.01)
 
     coordinator.hooks.register("*", halt, priority=-1000, name="halting")

@@ -189,16 +189,16 @@ def _plan_files(seed: int) -> Reader:
 
     folder = Path(tempfile.mkdtemp())
     texts = {".json": json.dumps(WHOLE_PLAN, indent=1).encode(), ".yaml": yaml.safe_dump(WHOLE_PLAN).encode()}
-    texts[".toml"] = b'[session]\norchestrator = "loop-basic"\ncontext = "context-simple"\n[[tools]]\nmodule = "tool-todo"\n'
+    texts[".toml"] = (
+        b'[session]\norchestrator = "loop-basic"\ncontext = "context-simple"\n[[tools]]\nmodule = "tool-todo"\n'
+    )
 
     def read(chance: random.Random) -> None:
         suffix = chance.choice(list(texts))
         file = folder / f"plan{suffix}"
         file.write_bytes(mutated_bytes(texts[suffix], chance))
-        try:
+        with suppress(PlanFileError, PlanError):
             parse_plan(read_plan_file(file))
-        except (PlanFileError, PlanError):
-            pass
 
     return read
 
@@ -337,7 +337,12 @@ async def _call_tools(outcome: Outcome, first: int, count: int) -> None:
         (Path(folder) / "file.txt").write_text("one\ntwo\n")
         coordinator = TestCoordinator()
         for module in (tool_filesystem, tool_search):
-            await module.mount(coordinator, {"allowed_write_paths": [folder], "working_dir": folder} if module is tool_filesystem else {"working_dir": folder})
+            await module.mount(
+                coordinator,
+                {"allowed_write_paths": [folder], "working_dir": folder}
+                if module is tool_filesystem
+                else {"working_dir": folder},
+            )
         await tool_todo.mount(coordinator, {})
         tools: list[Any] = list(coordinator.get("tools").values())
         bases = {tool.name: sample_inputs(tool.input_schema, "file.txt") for tool in tools}
@@ -404,6 +409,11 @@ def chunks(share: float) -> list[Chunk]:
         total = part_of(whole // len(backends), share)
         for backend in backends:
             for first in range(0, total, INPUTS_PER_CHUNK):
-                arguments = {"kind": kind, "backend": backend, "first": first, "count": min(INPUTS_PER_CHUNK, total - first)}
+                arguments = {
+                    "kind": kind,
+                    "backend": backend,
+                    "first": first,
+                    "count": min(INPUTS_PER_CHUNK, total - first),
+                }
                 found.append(Chunk(f"{kind} on {backend} {first}", arguments))
     return found

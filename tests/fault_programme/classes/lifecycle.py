@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import random
 
-
 import anyio
 
 from amplifier.testing.virtual_time import virtual_backend

@@ -72,7 +72,11 @@ def event_log(backend: str, seed: int) -> list[LogLine]:
     async def mount_hooks(coordinator: Any, config: dict[str, Any]) -> None:
         async def slow(event: str, data: dict[str, Any]) -> HookResult:
             await anyio.sleep(chance.choice(DELAYS))
-            return HookResult(action="deny", reason="no") if event == "tool:pre" and chance.random() < 0.1 else HookResult()
+            return (
+                HookResult(action="deny", reason="no")
+                if event == "tool:pre" and chance.random() < 0.1
+                else HookResult()
+            )
 
         coordinator.hooks.register("*", slow, name="slow")
 
@@ -132,11 +136,13 @@ def run(backend: str, first: int, count: int) -> Outcome:
         outcome.count("tool calls", sum(line[1] == "tool:pre" for line in one))
         different.add(str(one))
         if one != other:
-            place = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-            outcome.fail(f"{backend}, seed {seed}: the logs differ at event {place}: {one[place:place + 1]} and {other[place:place + 1]}")
-        outcome.failures.extend(
-            f"{backend}, seed {seed}: {line}" for line in one if line[0] == "left the session"
-        )
+            place = next(
+                (n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+            )
+            outcome.fail(
+                f"{backend}, seed {seed}: the logs differ at event {place}: {one[place : place + 1]} and {other[place : place + 1]}"
+            )
+        outcome.failures.extend(f"{backend}, seed {seed}: {line}" for line in one if line[0] == "left the session")
     if len(different) < count / 2 or outcome.figures["tool calls"] < count:
         outcome.fail(f"{backend}: {count} seeds gave {len(different)} different logs; the agents are not random enough")
     return outcome
@@ -145,8 +151,4 @@ def run(backend: str, first: int, count: int) -> Outcome:
 def chunks(share: float) -> list[Chunk]:
     """The same seeds on both backends."""
     seeds = part_of(SEEDS, share)
-    return [
-        chunk
-        for backend in BACKENDS
-        for chunk in ranges(f"on {backend}", seeds, SEEDS_PER_CHUNK, backend=backend)
-    ]
+    return [chunk for backend in BACKENDS for chunk in ranges(f"on {backend}", seeds, SEEDS_PER_CHUNK, backend=backend)]

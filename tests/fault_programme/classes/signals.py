@@ -49,13 +49,19 @@ class Run:
         plan: dict[str, Any] = json.loads(plan_file.read_text())
         plan["tools"].append({"module": "tool-bash", "config": {"sandbox": "off"}})
         source = str(ROOT / "tests" / "fault_programme" / "classes" / "halting_hook.py")
-        halting = {"module": "hooks-halting", "source": self._package(source), "config": {"folder": str(folder), "at": at}}
+        halting = {
+            "module": "hooks-halting",
+            "source": self._package(source),
+            "config": {"folder": str(folder), "at": at},
+        }
         plan["hooks"].append(halting)
         plan_file.write_text(json.dumps(plan))
         work = folder / "work"
         work.mkdir()
         prompt = f"call bash {json.dumps({'command': shell})}"
-        words = command("run", prompt, "--plan", str(plan_file), "--backend", backend, "--yes", "--session-id", "the-one")
+        words = command(
+            "run", prompt, "--plan", str(plan_file), "--backend", backend, "--yes", "--session-id", "the-one"
+        )
         self.process = subprocess.Popen(
             words,
             cwd=work,
@@ -129,7 +135,7 @@ def try_signal(outcome: Outcome, backend: str, kind: str, moment: int, events: i
             at, where = 0, OTHER_MOMENTS[moment - AT_EVENTS]
             child = "(trap '' INT HUP TERM; sleep 600) & echo $! >> pids; " if "child" in where else ""
             # One Ctrl-C lets the running step finish.
-            shell = f"cd {name} && {child}echo $$ >> pids; touch {REACHED}; sleep {2 if kind == 'INT' else 600}"
+            shell = f"cd {name}; {child}echo $$ >> pids; touch {REACHED}; sleep {2 if kind == 'INT' else 600}"
             is_reached = (folder / REACHED).exists if "command" in where else (folder / "work").exists
         run_ = Run(folder, backend, shell, at)
         try:
