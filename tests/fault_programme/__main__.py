@@ -7,8 +7,8 @@ and chunks that failed are run again. ``--only CLASS --share 0.1`` runs a tenth 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
-import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -18,9 +18,9 @@ from pathlib import Path
 from tests._support.tree import ROOT
 
 from .catalogue import CLASSES
-from .launch import run_in_child
+from .launch import kill_running, run_in_child
 from .parts import Chunk, FaultClass, Outcome
-from .progress import Progress, StateError, digest_of_sources
+from .progress import Progress, StateError, digest_of_sources, forget
 from .report import summary, table
 
 
@@ -54,17 +54,21 @@ def run_chunks(
     ]
     running: dict[Future[tuple[Outcome, float]], tuple[FaultClass, Chunk]] = {}
     with ThreadPoolExecutor(jobs) as pool:
-        while left or running:
-            while left and len(running) < jobs and (until is None or time.monotonic() < until):
-                each, chunk = left.pop(0)
-                running[pool.submit(_timed, each, chunk)] = each, chunk
-            if not running:
-                return
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                each, chunk = running.pop(future)
-                outcome, took = future.result()
-                progress.note(each.name, chunk.name, outcome, took)
-                yield each, chunk, outcome
+        try:
+            while left or running:
+                while left and len(running) < jobs and (until is None or time.monotonic() < until):
+                    each, chunk = left.pop(0)
+                    running[pool.submit(_timed, each, chunk)] = each, chunk
+                if not running:
+                    return
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    each, chunk = running.pop(future)
+                    outcome, took = future.result()
+                    progress.note(each.name, chunk.name, outcome, took)
+                    yield each, chunk, outcome
+        except BaseException:  # Ctrl-C; the pool would wait for chunks that take minutes
+            kill_running()
+            raise
 
 
 def _timed(fault_class: FaultClass, chunk: Chunk) -> tuple[Outcome, float]:
@@ -75,8 +79,20 @@ def _timed(fault_class: FaultClass, chunk: Chunk) -> tuple[Outcome, float]:
 def main(arguments: list[str]) -> int:
     """Run, report, and return the exit code."""
     options = read_arguments(arguments)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    with (options.folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"another run is using {options.folder}; wait for it or take another --folder", file=sys.stderr)
+            return 2
+        return run_programme(options)
+
+
+def run_programme(options: argparse.Namespace) -> int:
+    """The same, for the only process that uses the folder."""
     if options.fresh:
-        shutil.rmtree(options.folder, ignore_errors=True)
+        forget(options.folder)
     chosen = {name: each for name, each in CLASSES.items() if not options.only or name in options.only}
     try:
         progress = Progress(options.folder, digest_of_sources())
@@ -94,7 +110,6 @@ def main(arguments: list[str]) -> int:
                 print(f"    {problem}", flush=True)
     finally:
         found = summary(CLASSES, progress)
-        options.folder.mkdir(parents=True, exist_ok=True)
         (options.folder / "faults.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
         (options.folder / "faults.md").write_text(table(found))
     print(table(found))

@@ -18,6 +18,10 @@ _TAIL = 1_500
 """Characters of the output of a chunk that broke off, for the report."""
 
 
+_running: set[int] = set()
+"""Processes that `run_in_child` waits for; each leads a session of its own."""
+
+
 def run_in_child(
     fault_class: FaultClass, chunk: Chunk, *, environment: Mapping[str, str] | None = None, seconds: float | None = None
 ) -> Outcome:
@@ -40,16 +44,28 @@ def run_in_child(
         stderr=subprocess.STDOUT,
         start_new_session=True,  # what it leaves can be killed with it, and Ctrl-C here is no fault there
     ) as child:
+        _running.add(child.pid)
         try:
             output = child.communicate(timeout=limit)[0].decode(errors="replace")
         except subprocess.TimeoutExpired:
             return Outcome(failures=[f"{chunk.name}: did not end within {limit:g} s"])
         finally:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(child.pid, signal.SIGKILL)
+            _running.discard(child.pid)
+            _kill(child.pid)
     last = output.rstrip().rpartition("\n")[2]
     try:
         found = json.loads(last)["outcome"]
     except (ValueError, TypeError, KeyError):
         return Outcome(failures=[f"{chunk.name}: ended with code {child.returncode}: {output[-_TAIL:]}"])
     return Outcome(**found)
+
+
+def kill_running() -> None:
+    """End all chunks that are being run."""
+    for leader in list(_running):
+        _kill(leader)
+
+
+def _kill(leader: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)

@@ -116,6 +116,11 @@ class Progress:
         os.replace(new, self._file)
 
 
+def forget(folder: Path) -> None:
+    """Remove the state, so that the programme starts from the beginning."""
+    (folder / FILE).unlink(missing_ok=True)
+
+
 def digest_of_sources() -> str:
     """A digest of all Python files under test."""
     digest = hashlib.sha256()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.fault_programme import __main__ as driver
+from tests.fault_programme import launch
 from tests.fault_programme.catalogue import CLASSES
 from tests.fault_programme.classes import planted_bugs
 from tests.fault_programme.classes.bug_list import BUGS
-from tests.fault_programme.launch import run_in_child
+from tests.fault_programme.launch import kill_running, run_in_child
 from tests.fault_programme.parts import MOST_FAILURES, Chunk, FaultClass, Outcome, part_of, ranges
 from tests.fault_programme.progress import Progress, StateError
 from tests.fault_programme.report import summary, table
@@ -151,6 +153,31 @@ def test_only_some_classes_are_run_and_the_report_has_all(toy, tmp_path, monkeyp
     assert len(toy.ran) == 4
     found = report_in(tmp_path)
     assert (found["complete"], found["classes"]["toy"]["chunks_run"]) == (False, 0)
+
+
+def test_a_second_run_in_the_same_folder_is_refused(toy, tmp_path, monkeypatch, capsys):
+    codes: list[int] = []
+
+    def run_again(fault_class: FaultClass, chunk: Chunk) -> Outcome:
+        codes.append(run_driver(tmp_path))
+        return Outcome()
+
+    monkeypatch.setattr(driver, "run_in_child", run_again)
+    assert run_driver(tmp_path) == 0
+    assert set(codes) == {2}
+    assert "another run is using" in capsys.readouterr().err
+
+
+def test_chunks_that_are_being_run_can_be_ended():
+    with ThreadPoolExecutor(1) as pool:
+        walk = Chunk("a long one", {"backend": "trio", "first": 0, "count": 1_000_000})
+        future = pool.submit(run_in_child, CLASSES["lifecycle"], walk)
+        while not launch._running:  # the thread starts it
+            pass
+        kill_running()
+        [problem] = future.result().failures
+    assert problem == "a long one: ended with code -9: "
+    assert not launch._running
 
 
 def test_the_state_is_on_disk_before_the_next_chunk(toy, tmp_path):

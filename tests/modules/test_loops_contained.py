@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import signal as signals
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -695,22 +696,29 @@ async def test_a_tool_that_returns_a_dict_is_logged_with_its_class(loop, caplog)
 # ── values of a wrong type ──
 
 
-class ForgetfulContext(MockContextManager):
-    """Returns a number where messages are expected."""
-
-    def __init__(self, method: str) -> None:
-        super().__init__()
-        setattr(self, method, self._number)
-
-    async def _number(self, *args: Any, **kwargs: Any) -> Any:
+@pytest.mark.parametrize("method", ["get_messages", "get_messages_for_request"])
+async def test_a_context_that_returns_no_list_of_messages_is_named(loop, method, monkeypatch):
+    async def number(*args: Any, **kwargs: Any) -> Any:
         return 42
 
-
-@pytest.mark.parametrize("method", ["get_messages", "get_messages_for_request"])
-async def test_a_context_that_returns_no_list_of_messages_is_named(loop, method):
-    agent = Agent(loop, ["never asked"], context=ForgetfulContext(method))
-    with pytest.raises(ContractError, match=f"context ForgetfulContext returned int from {method}.*expected a list"):
+    monkeypatch.setattr(MockContextManager, method, number)
+    agent = Agent(loop, ["never asked"])
+    with pytest.raises(ContractError, match=f"context MockContextManager returned int from {method}.*expected a list"):
         await agent.run()
+
+
+@asynccontextmanager
+async def _entering(pieces: Any) -> AsyncIterator[Any]:
+    try:
+        yield pieces
+    finally:
+        if hasattr(pieces, "aclose"):
+            await pieces.aclose()
+
+
+async def _pieces(*pieces: Any) -> AsyncIterator[Any]:
+    for piece in pieces:
+        yield piece
 
 
 STREAMS: dict[str, tuple[Any, str]] = {
@@ -719,20 +727,6 @@ STREAMS: dict[str, tuple[Any, str]] = {
     "no chunk": (lambda: _entering(_pieces(42)), "a StreamChunk"),
     "no response": (lambda: _entering(_pieces(StreamChunk(kind="response"))), "a ChatResponse"),
 }
-
-
-@asynccontextmanager
-async def _entering(pieces):
-    try:
-        yield pieces
-    finally:
-        if hasattr(pieces, "aclose"):
-            await pieces.aclose()
-
-
-async def _pieces(*pieces):
-    for piece in pieces:
-        yield piece
 
 
 @pytest.mark.parametrize("kind", STREAMS)
