@@ -156,11 +156,12 @@ async def turns(outcome: Outcome, backend: str, share: float) -> None:
         nonlocal answered
         session = real_agent(tools)
         living.add(session)
+        messages: list[Any] = []
         async with session:
             for _ in range(TURNS):
                 answer = await session.execute("go")
                 answered += answer == "done"
-                messages: Any = await session.coordinator.get("context").get_messages()
+                messages = await session.coordinator.get("context").get_messages()
         calls = [call["id"] for message in messages for call in message.get("tool_calls") or ()]
         if [message["tool_call_id"] for message in messages if message["role"] == "tool"] != calls:
             outcome.fail(f"{backend}: a transcript with calls and results that do not match")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from .bug_list import BUGS
 SECONDS = 120.0
 """A chunk with a bug that has not ended by then hangs, and the bug is caught."""
 
-RUNNERS = {
+RUNNERS: dict[str, Callable[..., Outcome]] = {
     "foreign-calls": foreign_calls.run,
     "signals": signals.run,
     "lifecycle": lifecycle.run,
