@@ -148,9 +148,12 @@ def try_signal(outcome: Outcome, backend: str, kind: str, moment: int, events: i
         finally:
             run_.close()
         outcome.cases += 1
-        has_answered = ANSWER in output
-        # A signal at the last events may meet a process that has done its work.
-        if code != expected and not (code == 0 and has_answered) and not (at == 0 and "starts" in where):
+        # A signal at the last events may meet a process that has done its work, and one at the very start an interpreter that has
+        # not set up its handlers.
+        is_over = code == 0 and ANSWER in output
+        if code is None:
+            outcome.fail(f"{where}: did not end within {PATIENCE:g} s: {errors[-300:]}")
+        elif code != expected and not is_over and "starts" not in where:
             outcome.fail(f"{where}: exit status {code}, expected {expected}: {errors[-300:]}")
         if "Traceback" in errors and "starts" not in where:
             outcome.fail(f"{where}: a traceback: {errors[-500:]}")
