@@ -135,7 +135,7 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
 Reader = Callable[[random.Random], None]
 
 
-def _models(seed: int) -> Reader:
+def _models(seed: int, folder: Path) -> Reader:
     samples = _samples(seed)
 
     def read(chance: random.Random) -> None:
@@ -173,7 +173,7 @@ def _samples(seed: int) -> list[tuple[type[Any], str]]:
     return samples
 
 
-def _plans(seed: int) -> Reader:
+def _plans(seed: int, folder: Path) -> Reader:
     def read(chance: random.Random) -> None:
         try:
             parse_plan(mutated_tree(WHOLE_PLAN, chance))
@@ -184,10 +184,9 @@ def _plans(seed: int) -> Reader:
     return read
 
 
-def _plan_files(seed: int) -> Reader:
+def _plan_files(seed: int, folder: Path) -> Reader:
     import yaml
 
-    folder = Path(tempfile.mkdtemp())
     texts = {".json": json.dumps(WHOLE_PLAN, indent=1).encode(), ".yaml": yaml.safe_dump(WHOLE_PLAN).encode()}
     texts[".toml"] = (
         b'[session]\norchestrator = "loop-basic"\ncontext = "context-simple"\n[[tools]]\nmodule = "tool-todo"\n'
@@ -213,7 +212,7 @@ def _mutated_events(whole: bytes, chance: random.Random) -> bytes:
     return b"\n".join(lines)
 
 
-def _event_logs(seed: int) -> Reader:
+def _event_logs(seed: int, folder: Path) -> Reader:
     whole = b"".join([*model_call(0, 2), *tool_call(2, 1), *model_call(3, 1)])
 
     def read(chance: random.Random) -> None:
@@ -245,7 +244,7 @@ STEPS_OF_A_TURN: list[dict[str, Any]] = [
 ]
 
 
-def _conversation_logs(seed: int) -> Reader:
+def _conversation_logs(seed: int, folder: Path) -> Reader:
     def read(chance: random.Random) -> None:
         if chance.random() < 0.5:
             whole = new_file("s", 1, [encode_message(message)[0] for message in _MESSAGES])[0]
@@ -264,8 +263,7 @@ def _conversation_logs(seed: int) -> Reader:
     return read
 
 
-def _step_journals(seed: int) -> Reader:
-    folder = Path(tempfile.mkdtemp())
+def _step_journals(seed: int, folder: Path) -> Reader:
     folder.chmod(0o700)
 
     async def in_thread(call: Callable[[], None]) -> None:
@@ -290,7 +288,7 @@ def _step_journals(seed: int) -> Reader:
     return read
 
 
-READERS: dict[str, Callable[[int], Reader]] = {
+READERS: dict[str, Callable[[int, Path], Reader]] = {
     "models": _models,
     "plans": _plans,
     "plan files": _plan_files,
@@ -375,6 +373,20 @@ ASYNC = {"provider streams": _read_streams, "tool inputs": _call_tools}
 # ── the chunk ──
 
 
+def _read_inputs(outcome: Outcome, kind: str, read: Reader, first: int, count: int) -> None:
+    slowest = 0.0
+    for number in range(first, first + count):
+        began = time.process_time()
+        try:
+            read(random.Random(number))
+        except Exception as exc:
+            outcome.fail(f"{kind}, input {number} of the chunk from {first}: {exc!r:.400}")
+        slowest = max(slowest, time.process_time() - began)
+        outcome.cases += 1
+    if slowest > SECONDS:
+        outcome.fail(f"{kind}: one input took {slowest:.1f} s of processor time")
+
+
 def run(kind: str, backend: str, first: int, count: int) -> Outcome:
     """Read ``count`` inputs, the same for the same numbers."""
     outcome = Outcome()
@@ -382,18 +394,8 @@ def run(kind: str, backend: str, first: int, count: int) -> Outcome:
     if kind in ASYNC:
         anyio.run(ASYNC[kind], outcome, first, count, backend=backend)
     else:
-        read = READERS[kind](first)
-        slowest = 0.0
-        for number in range(first, first + count):
-            began = time.process_time()
-            try:
-                read(random.Random(number))
-            except Exception as exc:
-                outcome.fail(f"{kind}, input {number} of the chunk from {first}: {exc!r:.400}")
-            slowest = max(slowest, time.process_time() - began)
-            outcome.cases += 1
-        if slowest > SECONDS:
-            outcome.fail(f"{kind}: one input took {slowest:.1f} s of processor time")
+        with tempfile.TemporaryDirectory() as folder:
+            _read_inputs(outcome, kind, READERS[kind](first, Path(folder)), first, count)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     if grown > MEGABYTES:
         outcome.fail(f"{kind}: memory grew by {grown:.0f} MB")

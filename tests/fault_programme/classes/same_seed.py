@@ -142,7 +142,9 @@ def run(backend: str, first: int, count: int) -> Outcome:
             outcome.fail(
                 f"{backend}, seed {seed}: the logs differ at event {place}: {one[place : place + 1]} and {other[place : place + 1]}"
             )
-        outcome.failures.extend(f"{backend}, seed {seed}: {line}" for line in one if line[0] == "left the session")
+        for line in one:
+            if line[0] == "left the session":
+                outcome.fail(f"{backend}, seed {seed}: {line}")
     if len(different) < count / 2 or outcome.figures["tool calls"] < count:
         outcome.fail(f"{backend}: {count} seeds gave {len(different)} different logs; the agents are not random enough")
     return outcome
