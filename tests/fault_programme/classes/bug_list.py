@@ -207,11 +207,13 @@ BUGS: Final = (
         "        self._children = [other for other in self._children if other is not child]",
         "        self._children = list(self._children)",
     ),
-    _walk(
+    Bug(
         "an immediate stop does not cancel the turn",
-        "runtime/cancellation.py",
+        "kernel/runtime/cancellation.py",
         "            if self._scope is not None:\n                self._scope.cancel()",
         "            pass",
+        "load",
+        {"kind": "fork tree", "backend": "trio", "share": 0.05},
     ),
     # ── the coordinator ──
     _walk(

@@ -34,7 +34,8 @@ SIGNALS: dict[str, tuple[list[signal.Signals], int]] = {
 AT_EVENTS = 22
 OTHER_MOMENTS = ("a command runs", "a command with a child", "the process starts")
 MOMENTS = AT_EVENTS + len(OTHER_MOMENTS)
-PATIENCE = 60.0
+PATIENCE = 300.0
+"""Seconds that a busy machine may take for one process."""
 ANSWER = "done: "
 SHELL = "echo one two three four five six seven eight nine ten"  # each word is an event of the answer
 
@@ -165,7 +166,7 @@ def try_signal(outcome: Outcome, backend: str, kind: str, moment: int, events: i
 
 
 def _is_gone(pid: int) -> bool:
-    give_up = time.monotonic() + PATIENCE / 4
+    give_up = time.monotonic() + PATIENCE / 10
     while time.monotonic() < give_up:
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
