@@ -151,10 +151,10 @@ BUGS: Final = (
         "for e in self._entries if",
     ),
     _call(
-        "a failing cleanup is not reported",
+        "a failing cleanup ends the closing",
         "kernel/runtime/cleanup_stack.py",
-        "                failures.append(_failure(entry, error))\n                if not",
-        "                if not",
+        "        return _judged(exc)\n    return None",
+        "        raise\n    return None",
         "cleanup",
     ),
     _call(
