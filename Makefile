@@ -9,7 +9,8 @@
 #   make format       format and sort imports with ruff    make parts        servers, a small model and a browser for tests
 #   make release      wheel, sdist, list of dependencies   make lock         the versions that CI installs
 #   make audit        their known vulnerabilities          make screenshots  the pictures of the manual
-#   make load         200 clients on amplifier serve       make clean        remove everything that make built
+#   make load         200 clients on amplifier serve       make fault-programme  faults by the thousand, resumable
+#   make test-long    the tests marked long, and the last  make clean        remove everything that make built
 #
 # PYTHON=... selects the interpreter, ARGS=... is passed to pytest: make test ARGS="-k hooks -x". JOBS=0 runs one process.
 
@@ -34,12 +35,12 @@ PARALLEL := -n $(JOBS) --dist worksteal
 CODE := src tests docs $(wildcard benchmarks examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup parts run test test-slow test-long test-all load check check-style check-format check-types check-imports check-prose format bench bench-quick bench-docs bench-instructions bench-record conformance corpus faults test-compat docs screenshots lock release audit clean
+.PHONY: help setup parts run test test-slow test-long test-all load fault-programme check check-style check-format check-types check-imports check-prose format bench bench-quick bench-docs bench-instructions bench-record conformance corpus faults test-compat docs screenshots lock release audit clean
 .DELETE_ON_ERROR:
 .PRECIOUS: .venv-3.%/.ready
 
 help:
-	@sed -n '3,14s/^# \{0,1\}//p' Makefile
+	@sed -n '3,15s/^# \{0,1\}//p' Makefile
 
 setup: $(READY)
 
@@ -92,6 +93,12 @@ test-slow: parts
 # Tests that repeat something a hundred times or at every point: the marker `long`. Their short forms are in the other two.
 test-long: parts
 	$(BIN)/python -m pytest $(PARALLEL) -m long $(ARGS)
+	@$(MAKE) --no-print-directory fault-programme ARGS=
+
+# Nine classes of faults, under an hour on two free processors. Started again it goes on where it was stopped; ARGS="--fresh" starts over,
+# ARGS="--only load --minutes 10" runs a part. The state and the report are in .fault-programme.
+fault-programme: $(READY)
+	$(BIN)/python -m tests.fault_programme $(ARGS)
 
 # Latency and memory as a table, see docs/how-to/serve-an-agent.md. Fails if a request fails, or if a task, connection or session is left.
 load: $(READY)
@@ -207,5 +214,5 @@ audit: .venv-release/.ready
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-* .amplifier .node .mcp-servers .engines .models .browser .bubblewrap build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-* .amplifier .node .mcp-servers .engines .models .browser .bubblewrap .fault-programme build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -95,6 +95,7 @@ def test_a_file_without_a_mapping_is_a_problem_and_not_a_crash(text, tmp_path, c
         ("plan.toml", b"= 1", "not valid TOML"),
         ("plan.yaml", b"a: [", "not valid YAML"),
         ("plan.yaml", b"\xff\xfe", "not valid YAML"),
+        ("plan.yaml", b"session: \x00", "not valid YAML"),
         ("plan.json", b"[" * 100_000, "nested too deeply"),
         ("plan.yaml", b"[" * 5_000, "nested too deeply"),
     ],

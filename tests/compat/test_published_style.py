@@ -9,17 +9,29 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
-
-from amplifier.testing.virtual_time import virtual_backend
 
 from .published_modules import write_modules
 
+NATIVE = pytest.mark.parametrize("anyio_backend", ["asyncio"])
+"""For tests of asyncio's own ``Task.cancel``, which trio does not have."""
 
-@pytest.fixture
-def anyio_backend(request: pytest.FixtureRequest) -> Any:
-    """Published loops call asyncio by name, so these tests have one backend."""
-    return virtual_backend("asyncio") if request.node.get_closest_marker("virtual_time") else "asyncio"
+
+class RunningTurn:
+    """A turn in a task of its own."""
+
+    def __init__(self, session: Any) -> None:
+        self.session = session
+        self.error: Exception | None = None
+        self.tool_started = anyio.Event()
+        session.coordinator.register_capability("test.started", self.tool_started.set)
+
+    async def run(self, prompt: str) -> None:
+        try:
+            await self.session.execute(prompt)
+        except Exception as exc:
+            self.error = exc
 
 
 class Source:
@@ -217,18 +229,18 @@ async def test_an_immediate_stop_reaches_a_running_tool_and_the_loop_cleans_up(o
     session = opened([{"shell": {"command": "exec sleep 600"}}], hooks={"slow": slow})
 
     async with session:
-        started = asyncio.Event()
-        session.coordinator.register_capability("test.started", started.set)
-        turn = asyncio.create_task(session.execute("go"))
-        await started.wait()
-        session.coordinator.cancellation.request_immediate()
-        with pytest.raises(RuntimeError, match=r"^Execution failed: CancelledError") as caught:
-            await turn
+        turn = RunningTurn(session)
+        async with anyio.create_task_group() as group:
+            group.start_soon(turn.run, "go")
+            await turn.tool_started.wait()
+            session.coordinator.cancellation.request_immediate()
         messages = await messages_of(session)
         pids = session.coordinator.todo_state
 
     names = events_of(session)
-    assert type(caught.value.__cause__).__name__ == "ExecutionCancelled"
+    assert isinstance(turn.error, RuntimeError)
+    assert str(turn.error).startswith("Execution failed: CancelledError")
+    assert type(turn.error.__cause__).__name__ == "ExecutionCancelled"
     assert [m["role"] for m in messages] == ["user", "assistant", "tool", "assistant"]
     assert messages[-1]["content"] == "Stopped."
     assert names[-5:] == [
@@ -241,6 +253,7 @@ async def test_an_immediate_stop_reaches_a_running_tool_and_the_loop_cleans_up(o
     assert not any(is_running(pid) for pid in pids)
 
 
+@NATIVE
 @pytest.mark.parametrize("slow", [False, True], ids=["handlers at once", "handlers that wait"])
 async def test_a_cancelled_caller_leaves_only_after_the_loop_has_cleaned_up(opened: Open, slow: bool):
     session = opened([{"shell": {"command": "exec sleep 600"}}], hooks={"slow": slow})
@@ -263,6 +276,7 @@ async def test_a_cancelled_caller_leaves_only_after_the_loop_has_cleaned_up(open
     assert not any(is_running(pid) for pid in pids)
 
 
+@NATIVE
 @pytest.mark.parametrize("first", ["the caller", "the token"])
 async def test_a_second_cancellation_waits_until_the_loop_has_cleaned_up(opened: Open, first: str):
     session = opened([{"shell": {"command": "exec sleep 600"}}], hooks={"slow": True})
@@ -285,8 +299,6 @@ async def test_a_second_cancellation_waits_until_the_loop_has_cleaned_up(opened:
 
 
 async def test_a_cancelled_scope_around_the_turn_reaches_the_loop_once(opened: Open):
-    import anyio
-
     session = opened([{"shell": {"command": "exec sleep 600"}}], hooks={"slow": True})
 
     async with session:
@@ -304,16 +316,15 @@ async def test_a_cancelled_scope_around_the_turn_reaches_the_loop_once(opened: O
 async def test_closing_the_session_ends_a_turn_that_another_task_runs(opened: Open):
     session = opened([{"shell": {"command": "exec sleep 600"}}])
     await session.initialize()
-    started = asyncio.Event()
-    session.coordinator.register_capability("test.started", started.set)
-    turn = asyncio.create_task(session.execute("go"))
-    await started.wait()
-    pids = session.coordinator.todo_state
+    turn = RunningTurn(session)
+    async with anyio.create_task_group() as group:
+        group.start_soon(turn.run, "go")
+        await turn.tool_started.wait()
+        pids = session.coordinator.todo_state
+        await session.cleanup()
 
-    await session.cleanup()
-
-    with pytest.raises(RuntimeError, match="CancelledError"):
-        await turn
+    assert isinstance(turn.error, RuntimeError)
+    assert "CancelledError" in str(turn.error)
     assert not any(is_running(pid) for pid in pids)
     assert not session.initialized
 
@@ -351,13 +362,12 @@ async def test_the_same_modules_run_in_a_native_session(opened: Open):
     session = opened([{"echo": {"text": "hi"}}, "done", {"pause": {}}], session_class=AmplifierSession)
     async with session:
         answer = await session.execute("go")
-        started = asyncio.Event()
-        session.coordinator.register_capability("test.started", started.set)
-        turn = asyncio.create_task(session.execute("again"))
-        await started.wait()
-        session.coordinator.request_cancel(immediate=True)
-        with pytest.raises(ExecutionCancelled):
-            await turn
+        turn = RunningTurn(session)
+        async with anyio.create_task_group() as group:
+            group.start_soon(turn.run, "again")
+            await turn.tool_started.wait()
+            session.coordinator.request_cancel(immediate=True)
+        assert isinstance(turn.error, ExecutionCancelled)
         messages = await messages_of(session)
         log = session.coordinator.get_capability("test.log")
 

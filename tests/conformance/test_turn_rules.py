@@ -204,3 +204,35 @@ def test_a_tool_and_a_model_call_after_a_graceful_stop_break_o22():
     built.turn.log.insert(built.positions("started", "beta")[0], LogEntry("stop", "graceful"))
     words = [what for clause, what in stop_violations(built.turn) if clause == "O22"]
     assert len(words) == 2  # a tool was started, and the model was asked
+
+
+def stopped_between_announcement_and_start(tool: str) -> TurnBuilder:
+    """A turn with a graceful stop after the ``tool:pre`` of one tool and before its call."""
+    built = TurnBuilder()
+    announced = built.positions("event", "tool:pre")
+    [mine] = [at for at in announced if built.turn.log[at].data["tool_name"] == tool]
+    built.turn.log.insert(mine + 1, LogEntry("stop", "graceful"))
+    return built
+
+
+def started_after_the_stop(built: TurnBuilder, *, is_on_island: bool) -> list[str]:
+    found = stop_violations(built.turn, is_on_island=is_on_island)
+    return [what for clause, what in found if clause == "O22" and "was started" in what]
+
+
+def test_on_an_island_a_tool_that_was_announced_before_the_stop_may_still_start():
+    built = stopped_between_announcement_and_start("beta")
+    assert started_after_the_stop(built, is_on_island=True) == []
+    assert started_after_the_stop(built, is_on_island=False) != []
+
+
+def test_on_an_island_a_tool_that_was_announced_after_the_stop_breaks_o22():
+    built = stopped_between_announcement_and_start("alpha")
+    [words] = started_after_the_stop(built, is_on_island=True)
+    assert words == "the tool 'beta' was started after a graceful stop"
+
+
+def test_on_an_island_the_model_is_not_asked_after_a_graceful_stop():
+    built = stopped_between_announcement_and_start("beta")
+    words = [what for _, what in stop_violations(built.turn, is_on_island=True)]
+    assert "the model was asked after a graceful stop" in words

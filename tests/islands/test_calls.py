@@ -391,6 +391,24 @@ async def test_context_variables_travel_both_ways():
     assert VARIABLE.get() == "left behind"
 
 
+async def test_a_context_variable_that_a_sync_call_changes_on_trio_is_changed_on_the_island():
+    def inner() -> str:
+        before = VARIABLE.get()
+        VARIABLE.set("set by the sync call")
+        return before
+
+    async def work(given: Any, coordinator: Any) -> list[str]:
+        VARIABLE.set("set on the island")
+        return [coordinator.get_capability("inner")(), VARIABLE.get()]
+
+    session = agent(tool=tool_module(work))
+    session.coordinator.register_capability("inner", inner)
+    async with session:
+        seen = await session.coordinator.get("tools")["work"].execute({})
+    assert seen == ["set on the island", "set by the sync call"]
+    assert VARIABLE.get() == "set by the sync call"
+
+
 async def test_the_running_call_is_known_on_the_island():
     calls: list[Any] = []
 

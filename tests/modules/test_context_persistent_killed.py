@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -93,8 +94,9 @@ def states(before: list[Any], kind: str, seed: int) -> Iterator[list[Any]]:
         yield now
 
 
-@pytest.fixture
-def writers() -> Iterator[subprocess.Popen[str]]:
+@contextmanager
+def open_writers() -> Iterator[subprocess.Popen[str]]:
+    """A process that starts a writer for each line it reads."""
     with subprocess.Popen(
         [sys.executable, "-c", WRITER], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -102,6 +104,12 @@ def writers() -> Iterator[subprocess.Popen[str]]:
         yield process
         process.stdin.close()
         process.wait(timeout=60)
+
+
+@pytest.fixture
+def writers() -> Iterator[subprocess.Popen[str]]:
+    with open_writers() as process:
+        yield process
 
 
 def kill_once(writers: subprocess.Popen[str], backend: str, kind: str, seed: int, root: Path) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import signal as signals
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -13,7 +14,7 @@ import anyio.lowlevel
 import pytest
 
 from amplifier import ChatResponse, ExecutionCancelled, HookResult, TextBlock, ToolResult
-from amplifier.errors import ContainedError, LLMTimeoutError, SpuriousCancellation
+from amplifier.errors import ContainedError, ContractError, LLMTimeoutError, SpuriousCancellation
 from amplifier.models import StreamChunk
 from amplifier.modules._agent_loop import read_options
 from amplifier.modules._agent_loop.containment import run_together
@@ -690,3 +691,50 @@ async def test_a_tool_that_returns_a_dict_is_logged_with_its_class(loop, caplog)
     assert "Odd)" in record.getMessage()
     assert "returned dict instead of a ToolResult" in record.getMessage()
     assert "instead of a ToolResult" in tools_of(agent)[0]
+
+
+# ── values of a wrong type ──
+
+
+@pytest.mark.parametrize("method", ["get_messages", "get_messages_for_request"])
+async def test_a_context_that_returns_no_list_of_messages_is_named(loop, method, monkeypatch):
+    async def number(*args: Any, **kwargs: Any) -> Any:
+        return 42
+
+    monkeypatch.setattr(MockContextManager, method, number)
+    agent = Agent(loop, ["never asked"])
+    with pytest.raises(ContractError, match=f"context MockContextManager returned int from {method}.*expected a list"):
+        await agent.run()
+
+
+@asynccontextmanager
+async def _entering(pieces: Any) -> AsyncIterator[Any]:
+    try:
+        yield pieces
+    finally:
+        if hasattr(pieces, "aclose"):
+            await pieces.aclose()
+
+
+async def _pieces(*pieces: Any) -> AsyncIterator[Any]:
+    for piece in pieces:
+        yield piece
+
+
+STREAMS: dict[str, tuple[Any, str]] = {
+    "no context manager": (lambda: 42, "an async context manager"),
+    "no iterator": (lambda: _entering(42), "an async iterator"),
+    "no chunk": (lambda: _entering(_pieces(42)), "a StreamChunk"),
+    "no response": (lambda: _entering(_pieces(StreamChunk(kind="response"))), "a ChatResponse"),
+}
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+async def test_a_stream_of_a_wrong_type_is_an_error_that_names_the_provider(kind):
+    make, expected = STREAMS[kind]
+    agent = Agent("loop-streaming", [])
+    agent.provider.stream = lambda request, **options: make()  # type: ignore[attr-defined]
+    with pytest.raises(ContractError, match=f"provider 'mock'.*expected {expected}"):
+        await agent.run()
+    [announced] = agent.data("provider:error")
+    assert announced["error"]["type"] == "ContractError"

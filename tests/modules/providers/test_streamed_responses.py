@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import re
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from amplifier.contracts import Provider
+from amplifier.errors import LLMError, StreamError
 from amplifier.models import (
     ChatRequest,
     ChatResponse,
@@ -145,6 +148,30 @@ async def test_usage_adds_up_and_has_a_price(service, server):
     else:
         assert isinstance(usage.cost_usd, Decimal)
         assert 0 < usage.cost_usd < 1
+
+
+TOKEN_COUNT = re.compile(rb'("\w*tokens": )\d+')
+
+
+async def test_usage_that_is_no_number_is_an_error_of_the_stream(service, server):
+    pieces = [re.sub(rb"^[^\r]+\r\n|\r\n$", b"", piece) for piece in service.pieces(["one"])]
+    broken = [TOKEN_COUNT.sub(rb'\1"many"', piece) for piece in pieces]
+    assert broken != pieces
+    server.answers([EVENT_STREAM, *map(chunk, broken), END])
+    async with mounted(service, server) as opened:
+        with pytest.raises(StreamError, match="sent a malformed response"):
+            await chunks_of(opened.provider, ask())
+
+
+async def test_a_body_of_several_gzip_members_is_no_wrong_answer(service, server):
+    """The HTTP client of the SDKs reads the first member only: the rest is missing, and that is an error."""
+    pieces = [re.sub(rb"^[^\r]+\r\n|\r\n$", b"", piece) for piece in service.pieces(["one", "two"])]
+    members = [gzip.compress(b"".join(pieces[:3])), gzip.compress(b"".join(pieces[3:]))]
+    head = EVENT_STREAM.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")
+    server.answers([head, chunk(b"".join(members)), END])
+    async with mounted(service, server) as opened:
+        with pytest.raises(LLMError):
+            await chunks_of(opened.provider, ask())
 
 
 async def test_an_unknown_model_has_no_price(server):

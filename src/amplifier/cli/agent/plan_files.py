@@ -51,18 +51,19 @@ def _parse_yaml(text: str) -> Any:
         import yaml  # noqa: PLC0415  # belongs to an extra; plans in TOML and JSON do without
     except ModuleNotFoundError as error:
         raise MissingExtraError("reading YAML plans", extra="cli", missing="pyyaml") from error
-    loader = yaml.SafeLoader(text)
     try:
-        root = loader.get_single_node()
-        if root is None:
-            return None
-        # Before anything is built from it: merge keys (<<) already copy what they refer to.
-        _expanded_size(root, {})
-        return loader.construct_document(root)
+        loader = yaml.SafeLoader(text)  # refuses characters that YAML does not allow
+        try:
+            root = loader.get_single_node()
+            if root is None:
+                return None
+            # Before anything is built from it: merge keys (<<) already copy what they refer to.
+            _expanded_size(root, {})
+            return loader.construct_document(root)
+        finally:
+            loader.dispose()
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
-    finally:
-        loader.dispose()
 
 
 def _expanded_size(node: Any, known: dict[int, int | None]) -> int:

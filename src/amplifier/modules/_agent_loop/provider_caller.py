@@ -154,10 +154,7 @@ class ProviderCaller:
     async def _complete(self, request: ChatRequest) -> ChatResponse:
         response: Any = await self.provider.complete(request)
         if not isinstance(response, ChatResponse):
-            raise ContractError(
-                f"provider {self.name!r} returned {type(response).__name__}; expected a ChatResponse",
-                module=self.name,
-            )
+            raise self._broken_contract("returned", response, "a ChatResponse")
         usage = None if response.usage is None else to_dict(response.usage)
         total = len(response.content)
         for index, block in enumerate(response.content):
@@ -173,11 +170,21 @@ class ProviderCaller:
         """Pass the pieces on as events; the answer itself comes last."""
         stream: Any = self.provider.stream  # type: ignore[attr-defined]  # optional member of the contract
         response: ChatResponse | None = None
-        async with stream(request) as chunks:
+        opening = stream(request)
+        if not hasattr(opening, "__aenter__"):
+            raise self._broken_contract("returned", opening, "an async context manager from stream()")
+        async with opening as chunks:
+            if not hasattr(chunks, "__aiter__"):
+                raise self._broken_contract("opened", chunks, "an async iterator of chunks from stream()")
             # To the very end, past the response: no one closes an async generator that is left half-way.
             async for chunk in chunks:
-                if chunk.kind == "response":
+                kind = getattr(chunk, "kind", None)  # a provider may have a chunk class of its own
+                if kind is None:
+                    raise self._broken_contract("streamed", chunk, "a StreamChunk")
+                if kind == "response":
                     response = chunk.response
+                    if not isinstance(response, ChatResponse):
+                        raise self._broken_contract("ended its stream with", response, "a ChatResponse")
                 else:
                     await self._pass_on(chunk)
         if response is not None:
@@ -186,6 +193,9 @@ class ProviderCaller:
             f"provider {self.name!r} ended its stream without a response; expected a last chunk of kind 'response'",
             module=self.name,
         )
+
+    def _broken_contract(self, did: str, found: object, expected: str) -> ContractError:
+        return ContractError(f"{self._who} {did} {type(found).__name__}; expected {expected}", module=self.name)
 
     async def _pass_on(self, chunk: StreamChunk) -> None:
         emit = self._hooks.emit

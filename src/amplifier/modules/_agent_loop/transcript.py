@@ -14,6 +14,7 @@ import anyio
 import attrs
 
 from amplifier.contracts import ContextManager, Coordinator, Provider
+from amplifier.errors import ContractError
 from amplifier.models import ChatResponse, Message, TextBlock, ToolCall, ToolCallBlock, ToolResult, to_dict
 
 from .._chat_history import is_aside, missing_results, open_calls
@@ -139,7 +140,8 @@ class Transcript:
     async def stored(self) -> list[dict[str, Any]]:
         """The whole conversation."""
         with self._contained:
-            return await self._context.get_messages()
+            messages: Any = await self._context.get_messages()
+        return self._checked(messages, "get_messages")
 
     async def close_unanswered(
         self, stored: list[dict[str, Any]], known_result: Callable[[ToolCall], Awaitable[ToolResult | None]]
@@ -164,7 +166,17 @@ class Transcript:
     async def for_request(self, provider: Provider) -> list[dict[str, Any]]:
         """What the model is to be shown."""
         with self._contained:
-            return await self._context.get_messages_for_request(provider=provider)
+            messages: Any = await self._context.get_messages_for_request(provider=provider)
+        return self._checked(messages, "get_messages_for_request")
+
+    def _checked(self, messages: Any, method: str) -> list[dict[str, Any]]:
+        if isinstance(messages, list):
+            return messages
+        name = type(self._context).__name__
+        raise ContractError(
+            f"context {name} returned {type(messages).__name__} from {method}(); expected a list of messages",
+            module=name,
+        )
 
     async def add(self, message: dict[str, Any]) -> None:
         """Store a message that is neither an answer nor a result."""

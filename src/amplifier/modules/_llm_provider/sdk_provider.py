@@ -332,12 +332,14 @@ class _StreamingCall:
         exc.model = exc.model or self._error_context.model
 
     async def _finish(self) -> None:
-        usage = self._provider._usage(self._reader, self._call)
         try:
+            usage = self._provider._usage(self._reader, self._call)
             response = self._reader.response(usage, self._encoded.degradation)
         except LLMError as exc:
             self._set_origin(exc)
             raise
+        except (LookupError, TypeError, AttributeError, ValueError) as exc:
+            raise self._malformed(exc) from exc
         self._is_over = self._is_complete = True
         await self._report("ok", usage=usage)
         self._ready.append(StreamChunk(kind="response", response=response))

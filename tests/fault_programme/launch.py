@@ -1,0 +1,71 @@
+"""Starts one chunk in a process of its own, so that a crash or a hang is a failure of that chunk, and memory is measured alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+
+from tests._support.tree import ROOT
+
+from .parts import Chunk, FaultClass, Outcome
+
+_TAIL = 1_500
+"""Characters of the output of a chunk that broke off, for the report."""
+
+
+_running: set[int] = set()
+"""Processes that `run_in_child` waits for; each leads a session of its own."""
+
+
+def run_in_child(
+    fault_class: FaultClass, chunk: Chunk, *, environment: Mapping[str, str] | None = None, seconds: float | None = None
+) -> Outcome:
+    """Run a chunk and wait for it.
+
+    Args:
+        fault_class: Its class.
+        chunk: The chunk.
+        environment: Instead of this process's.
+        seconds: At most, instead of the class's own limit.
+    """
+    command = [sys.executable, "-m", "tests.fault_programme.child", fault_class.name, json.dumps(chunk.arguments)]
+    limit = seconds or fault_class.seconds
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=dict(os.environ if environment is None else environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,  # what it leaves can be killed with it, and Ctrl-C here is no fault there
+    ) as child:
+        _running.add(child.pid)
+        try:
+            output = child.communicate(timeout=limit)[0].decode(errors="replace")
+        except subprocess.TimeoutExpired:
+            return Outcome(failures=[f"{chunk.name}: did not end within {limit:g} s"])
+        finally:
+            _running.discard(child.pid)
+            _kill(child.pid)
+    last = output.rstrip().rpartition("\n")[2]
+    try:
+        found = json.loads(last)["outcome"]
+    except (ValueError, TypeError, KeyError):
+        return Outcome(failures=[f"{chunk.name}: ended with code {child.returncode}: {output[-_TAIL:]}"])
+    return Outcome(**found)
+
+
+def kill_running() -> None:
+    """End all chunks that are being run."""
+    for leader in list(_running):
+        _kill(leader)
+
+
+def _kill(leader: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
