@@ -1,7 +1,7 @@
 """Messages that the built-in contexts and loops share between requests: the same requests as with copies, built once.
 
-Each program runs twice: with the context itself, whose stored messages the loop shares, and behind an object of third parties, which
-the loop asks for copies. Provider, hooks and application change everything that they get.
+Each program runs twice: with the context itself, whose stored messages the loop shares, and behind an object that rebuilds every
+request from copies. Provider, hooks and application change everything that they get.
 """
 
 from __future__ import annotations
@@ -26,16 +26,19 @@ from amplifier.modules.loop_basic import BasicLoop
 
 
 class OfThirdParties:
-    """A context that passes everything on, as a proxy or a module of third parties may."""
+    """A context that builds every request anew from everything that is stored, with no memory of earlier ones."""
 
-    def __init__(self, inner: SimpleContext) -> None:
+    def __init__(self, inner: SimpleContext, options: ContextOptions | None = None) -> None:
         self._inner = inner
+        self._options = options
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     async def get_messages_for_request(self, token_budget: int | None = None, provider: Any = None) -> Any:
-        return await self._inner.get_messages_for_request(token_budget, provider)
+        fresh = SimpleContext(self._options)
+        await fresh.set_messages(await self._inner.get_messages())
+        return await fresh.get_messages_for_request(token_budget, provider)
 
     async def get_messages(self) -> Any:
         return await self._inner.get_messages()
@@ -141,8 +144,9 @@ class World:
     """A loop with everything around it, and a record of what everyone got."""
 
     def __init__(self, *, is_shared: bool, window: int, listens: bool) -> None:
-        self._stored = SimpleContext(ContextOptions(safety_margin=0, max_tokens=window))
-        self.context: Any = self._stored if is_shared else OfThirdParties(self._stored)
+        options = ContextOptions(safety_margin=0, max_tokens=window)
+        stored = SimpleContext(options)
+        self.context: Any = stored if is_shared else OfThirdParties(stored, options)
         self.provider = Provider(window)
         self.events: list[Any] = []
         self._injections: list[ContextInjection] = []
@@ -154,8 +158,10 @@ class World:
     async def _note(self, event: str, data: dict[str, Any]) -> HookResult:
         self.events.append(copy.deepcopy(data["messages"]))
         assert all(type(message) is dict for message in data["messages"])
+        follows_result = data["messages"][-1]["role"] == "tool"
         spoil(data["messages"])
-        injected, self._injections = self._injections, []
+        injected = [item for item in self._injections if follows_result or not item.append_to_last_tool_result]
+        self._injections = [item for item in self._injections if item not in injected]
         if injected:
             return HookResult(action="inject_context", context_injections=injected)
         return HookResult()
