@@ -83,7 +83,8 @@ class Conversation:
         position = len(self.entries)
         results = result_ids(message)
         # Ids should be unique over a conversation. Where they are not, a result belongs to the latest call of its id.
-        answers = tuple(dict.fromkeys(self._call_positions[call] for call in results if call in self._call_positions))
+        positions = self._call_positions
+        answers = tuple(dict.fromkeys(positions[call] for call in results if call in positions)) if results else ()
         role = message["role"]
         is_orphan = bool(results) and not answers and _says_nothing_else(message)
         entry = Entry(
@@ -94,7 +95,8 @@ class Conversation:
             is_system=role in SYSTEM_ROLES,
             is_prompt=role == "user" and not answers and not is_orphan,
         )
-        self._call_positions.update(dict.fromkeys(call_ids(message), position))
+        for call in call_ids(message) if role == "assistant" else ():
+            positions[call] = position
         self.entries.append(entry)
         if not entry.is_orphan:
             self.shown.append(entry)
