@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amplifier import ChatRequest, ChatResponse, HookRegistry, HookResult, Message, TextBlock, ToolCall, ToolResult
-from amplifier.models import ContextInjection, ProviderInfo, ToolCallBlock, to_dict
+from amplifier.models import ContextInjection, ProviderInfo, ToolCallBlock, from_dict, to_dict
 from amplifier.models._definition.base import Model
 from amplifier.models._definition.shared_list import SharedList
 from amplifier.modules._agent_loop import read_options
-from amplifier.modules._chat_history import ContextOptions, conversation, shared_form
+from amplifier.modules._chat_history import ContextOptions, conversation, count_tokens, shared_form
 from amplifier.modules.context_simple import SimpleContext
 from amplifier.modules.loop_basic import BasicLoop
 
@@ -102,7 +102,8 @@ class Look:
 def answer(text: str, calls: int = 0) -> ChatResponse:
     blocks = [ToolCallBlock(id=f"{text}{at}", name="look", input={"path": {"deep": [at]}}) for at in range(calls)]
     made = [ToolCall(id=block.id, name=block.name, arguments=block.input) for block in blocks]
-    return ChatResponse(content=[TextBlock(text=text, mark={"x": [1]}), *blocks], tool_calls=made or None)
+    said = from_dict(TextBlock, {"type": "text", "text": text, "mark": {"x": [1]}})
+    return ChatResponse(content=[said, *blocks], tool_calls=made or None)
 
 
 STRUCTURED: list[dict[str, Any]] = [
@@ -306,7 +307,7 @@ async def counts_of_a_turn(monkeypatch: pytest.MonkeyPatch, length: int, *, read
 
     await turn()
     counted = {"built": 0, "estimated": 0, "copied": 0}
-    build, estimate, own = Message.__init__, conversation.count_tokens, SharedList.own
+    build, estimate, own = Message.__init__, count_tokens, SharedList.own
 
     def built(self: Message, /, **fields: Any) -> None:
         counted["built"] += 1
