@@ -29,6 +29,8 @@ def board(request: pytest.FixtureRequest) -> Board:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Sessions that were opened by hand are dropped with their event loop, which is not timed.
+    config.addinivalue_line("filterwarnings", "ignore:session .* was dropped while it was open:ResourceWarning")
     config.addinivalue_line("markers", "orientation: rows without a target, left out of a first look")
 
 

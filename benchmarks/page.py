@@ -24,6 +24,7 @@ GROUPS = {
     "sessions": "Sessions",
     "turns": "Turns",
     "rivals": "The same turn on other libraries",
+    "long_conversations": "A turn after a long conversation",
     "model_roundtrip": "Models and JSON",
     "memory": "Memory",
     "cancellation": "Stopping a turn",

@@ -42,6 +42,12 @@ def chat_request(*, messages: int, seed: int = 7) -> dict[str, Any]:
     }
 
 
+def exchanged_texts(size: int, seed: int = 7) -> list[str]:
+    """The texts of a conversation in which user and model take turns, 300 characters each."""
+    speech = _Speech(random.Random(seed))
+    return [speech(300) for _ in range(size)]
+
+
 class _Speech:
     def __init__(self, source: random.Random) -> None:
         self._source = source

@@ -61,11 +61,11 @@ class Worker:
 
 
 def main() -> None:
-    name, _, attribute = sys.argv[1].partition(":")
+    name, attribute, *arguments = sys.argv[1].split(":")
     prepare: Any = getattr(importlib.import_module(name), attribute)
 
     async def sample(count: int) -> Sample:
-        return await timed_await(await prepare(), count)
+        return await timed_await(await prepare(*map(int, arguments)), count)
 
     print(READY, flush=True)
     for line in sys.stdin:

@@ -15,6 +15,8 @@ from langchain_core.tools import tool
 from langgraph.graph import END, START, StateGraph
 from langgraph.prebuilt import create_react_agent
 
+from benchmarks.payloads import exchanged_texts
+
 
 class Scripted(BaseChatModel):
     """Wants the tool first, then answers."""
@@ -68,6 +70,21 @@ async def langchain() -> Callable[[], Awaitable[Any]]:
 def _asking(agent: Any) -> Callable[[], Awaitable[Any]]:
     async def work() -> None:
         result = await agent.ainvoke({"messages": [{"role": "user", "content": "go"}]})
+        assert result["messages"][-1].content == "Done."
+
+    return work
+
+
+async def prepare_long(size: int) -> Callable[[], Awaitable[Any]]:
+    """One model call after so many messages, with the ReAct agent."""
+    agent = create_react_agent(Scripted(), [look])
+    history = [
+        {"role": "user" if at % 2 == 0 else "assistant", "content": text}
+        for at, text in enumerate(exchanged_texts(size))
+    ]
+
+    async def work() -> None:
+        result = await agent.ainvoke({"messages": [*history, {"role": "user", "content": "go"}]})
         assert result["messages"][-1].content == "Done."
 
     return work

@@ -8,14 +8,16 @@ from typing import Any
 from agents import Agent, Model, ModelResponse, RunConfig, Runner, Usage, function_tool, set_tracing_disabled
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 
+from benchmarks.payloads import exchanged_texts
+
 set_tracing_disabled(True)
 
 
 class Scripted(Model):
     """Wants the tool first, then answers."""
 
-    def __init__(self) -> None:
-        self._calls = 0
+    def __init__(self, calls: int = 0) -> None:
+        self._calls = calls
 
     async def get_response(self, *args: Any, **options: Any) -> ModelResponse:
         self._calls += 1
@@ -48,6 +50,22 @@ async def prepare() -> Callable[[], Awaitable[Any]]:
 
     async def work() -> None:
         result = await Runner.run(agent, "go", run_config=options)
+        assert result.final_output == "Done."
+
+    return work
+
+
+async def prepare_long(size: int) -> Callable[[], Awaitable[Any]]:
+    """One model call after so many messages."""
+    history: list[Any] = [
+        {"role": "user" if at % 2 == 0 else "assistant", "content": text}
+        for at, text in enumerate(exchanged_texts(size))
+    ]
+    options = RunConfig(tracing_disabled=True)
+
+    async def work() -> None:
+        agent = Agent(name="bench", model=Scripted(calls=1))
+        result = await Runner.run(agent, [*history, {"role": "user", "content": "go"}], run_config=options)
         assert result.final_output == "Done."
 
     return work

@@ -9,6 +9,7 @@ import anyio.lowlevel
 
 import amplifier
 from amplifier.modules import context_simple, loop_basic
+from benchmarks.long_conversation import one_call_after
 from benchmarks.scripted_modules import modules_for
 
 PLAN = {
@@ -40,6 +41,11 @@ async def _turning(**others: Any) -> Callable[[], Awaitable[Any]]:
         await context.clear()
 
     return work
+
+
+async def prepare_long(size: int, handlers: int = 0) -> Callable[[], Awaitable[Any]]:
+    """One model call after so many messages, with our loop-basic and context-simple."""
+    return await one_call_after(size, handlers)
 
 
 async def _none(calls: list[Awaitable[Any]]) -> list[Any]:

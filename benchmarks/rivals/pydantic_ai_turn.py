@@ -6,8 +6,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pydantic_ai import Agent
-from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart, ToolCallPart, UserPromptPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
+
+from benchmarks.payloads import exchanged_texts
 
 
 async def prepare() -> Callable[[], Awaitable[Any]]:
@@ -25,6 +27,25 @@ async def prepare() -> Callable[[], Awaitable[Any]]:
 
     async def work() -> None:
         result = await agent.run("go")
+        assert result.output == "Done."
+
+    return work
+
+
+async def prepare_long(size: int) -> Callable[[], Awaitable[Any]]:
+    """One model call after so many messages."""
+
+    def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        return ModelResponse(parts=[TextPart("Done.")])
+
+    agent = Agent(FunctionModel(model))
+    history: list[ModelMessage] = [
+        ModelRequest(parts=[UserPromptPart(text)]) if at % 2 == 0 else ModelResponse(parts=[TextPart(text)])
+        for at, text in enumerate(exchanged_texts(size))
+    ]
+
+    async def work() -> None:
+        result = await agent.run("go", message_history=history)
         assert result.output == "Done."
 
     return work

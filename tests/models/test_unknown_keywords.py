@@ -22,7 +22,7 @@ from amplifier.models import (
     from_json,
     to_json,
 )
-from amplifier.modules._agent_loop.transcript import as_request_messages
+from amplifier.modules._chat_history import StoredMessage
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +117,7 @@ def test_data_is_read_without_warnings():
         [inner] = Message(role="user", content=[block]).content
         assert inner.extra == {"tetx": "y"}
         ChatRequest(messages=[{"role": "user", "content": "x", "nmae": "y"}])
-        assert as_request_messages([{"role": "user", "content": "x", "nmae": "y"}])[0].extra == {"nmae": "y"}
+        assert StoredMessage({"role": "user", "content": "x", "nmae": "y"}).build_model().extra == {"nmae": "y"}
         assert attrs.evolve(read, role="assistant").extra == {"nmae": "y"}
 
 

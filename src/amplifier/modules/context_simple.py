@@ -14,9 +14,12 @@ from ._chat_history import (
     ContextOptions,
     Conversation,
     Statistics,
+    StoredMessage,
     announce_events,
     checked_copy,
+    copies,
     messages_for_request,
+    share,
 )
 from ._shared.configuration import read_options
 
@@ -63,11 +66,19 @@ class SimpleContext:
             token_budget: What it must fit; without one the provider is asked, then the config decides.
             provider: Its ``get_info().defaults`` have the context window and the longest answer.
         """
+        return copies(await self._request_messages(token_budget, provider))
+
+    async def _request_messages(
+        self, token_budget: int | None = None, provider: Any | None = None
+    ) -> list[StoredMessage]:
         return await messages_for_request(self._conversation, self._options, self._hooks, token_budget, provider)
 
     async def get_messages(self) -> list[dict[str, Any]]:
         """Everything stored, never compacted."""
         return self._conversation.copy()
+
+    async def _messages(self) -> list[StoredMessage]:
+        return [*self._conversation.entries]
 
     async def set_messages(self, messages: list[dict[str, Any]]) -> None:
         """Replace everything stored by copies of these.
@@ -84,6 +95,10 @@ class SimpleContext:
     def statistics(self) -> Statistics:
         """How much is stored, and how many views had to be compacted."""
         return self._conversation.statistics()
+
+
+share(SimpleContext.get_messages_for_request, SimpleContext._request_messages)
+share(SimpleContext.get_messages, SimpleContext._messages)
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:

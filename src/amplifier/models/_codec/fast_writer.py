@@ -32,6 +32,7 @@ from amplifier.models._definition.field_types import (
     UnionType,
 )
 from amplifier.models._definition.generated_code import FunctionTable, compile_function, indented
+from amplifier.models._definition.shared_list import SharedList, shared_members
 
 from .plain_values import (
     HIGHEST_SURE_FLOAT,
@@ -74,6 +75,7 @@ def _make_writer(cls: Any) -> Callable[[Any, list[Any]], dict[str, Any]]:
     fields = cls.__model_fields_of__
     names: dict[str, Any] = {"Decline": Decline, "LEAVES": LEAVES, "Decimal": Decimal, "datetime": datetime}
     names |= {"lowest": LOWEST_SURE_FLOAT, "highest": HIGHEST_SURE_FLOAT, "writers": _WRITERS}
+    names |= {"SharedList": SharedList, "shared_members": shared_members}
     names["known"] = frozenset(field.name for field in fields)
     # The leading fields that are always written go into one dict display; the others follow one by one.
     leading = next((index for index, field in enumerate(fields) if field.is_left_out_when_none), len(fields))
@@ -136,7 +138,9 @@ def _write_lines(value: str, field_type: FieldType) -> list[str]:
     if isinstance(field_type, ListType) and isinstance(field_type.inner, (ModelType, TaggedUnionType)):
         return [  # a loop, because a comprehension is a function call of its own before Python 3.12
             f"if {value}.__class__ is not list:",
-            "    raise Decline",
+            f"    if {value}.__class__ is not SharedList:",
+            "        raise Decline",
+            f"    {value} = shared_members({value})",
             "written = []",
             f"for member in {value}:",
             "    written.append(writers[type(member)](member, free))",

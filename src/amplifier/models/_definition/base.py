@@ -222,7 +222,8 @@ class Model:
         for attribute in attrs.fields(cls):
             value = getattr(self, attribute.name)
             kind = type(value)
-            object.__setattr__(copied, attribute.name, value.copy() if kind is dict or kind is list else value)
+            is_copied = kind is dict or issubclass(kind, list)
+            object.__setattr__(copied, attribute.name, value.copy() if is_copied else value)
         return copied
 
 

@@ -21,6 +21,7 @@ from amplifier.errors import ModelError
 
 from .base import Coercion, FieldType, Model
 from .problems import Path, short, type_name
+from .shared_list import SharedList, shared_members
 
 # An integer a person may have typed: what the reference accepts for an int field ("5", " 5 ", "5.0", "1_000").
 _WHOLE_NUMBER = re.compile(r"\s*([+-]?\d+(?:_\d+)*)(?:\.0+)?\s*")
@@ -229,6 +230,8 @@ class ListType(FieldType):
             return self.wrong(value, path, coercion)
         if type(self.inner) is FieldType:
             return coercion.free_list(value, path)
+        if isinstance(self.inner, ModelType) and {self.inner.cls}.issuperset(map(type, shared_members(value))):
+            return value.share() if type(value) is SharedList else [*value]
         coerce = self.inner.coerce
         return [coerce(member, (path, index), coercion) for index, member in enumerate(value)]
 

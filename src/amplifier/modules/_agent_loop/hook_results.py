@@ -7,7 +7,6 @@ durable injections of tool hooks out first and has them stored when the results 
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 from amplifier.contracts import Coordinator
 from amplifier.models import ContextInjection, HookResult
@@ -52,22 +51,10 @@ class HookResults:
             else:
                 await self._process_alone(result)
 
-    def add_ephemeral(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The messages of one request with the ephemeral injections, which are shown once and never stored."""
+    def take_ephemeral(self) -> list[ContextInjection]:
+        """The injections for the next request, which are shown once and never stored."""
         ephemeral, self._ephemeral = self._ephemeral, []
-        messages = list(messages)
-        for item in ephemeral:
-            last = messages[-1] if messages else None
-            if item.append_to_last_tool_result and last is not None and last.get("role") == "tool":
-                content = last.get("content")
-                if isinstance(content, list):
-                    joined: Any = [*content, {"type": "text", "text": item.content}]
-                else:
-                    joined = f"{content or ''}\n\n{item.content}"
-                messages[-1] = {**last, "content": joined}
-            else:
-                messages.append({"role": item.role, "content": item.content})
-        return messages
+        return ephemeral
 
     def _take_durable(self, result: HookResult, event: str) -> HookResult:
         items = _injections(result)

@@ -113,27 +113,31 @@ class ToolRunner:
             )
             for call in calls
         ]
-        waiting, storing = deque(attempts), anyio.Lock()
+        if len(attempts) == 1:
+            await self._run_one(attempts[0], None)
+            await self._store(attempts[0].call, self.results[attempts[0].call.id])
+        else:
+            await self._run_several(attempts)
+        return [
+            ResumedCall(attempt.call, attempt.has_begun, attempt.has_run, attempt.step.was_started)
+            for attempt in attempts
+        ]
 
-        async def run_and_store(attempt: _Attempt, limiter: anyio.CapacityLimiter | None) -> None:
+    async def _run_several(self, attempts: list[_Attempt]) -> None:
+        waiting, storing = deque(attempts), anyio.Lock()
+        limiter = anyio.CapacityLimiter(self._options.max_parallel_tools)
+
+        async def run_and_store(attempt: _Attempt) -> None:
             await self._run_one(attempt, limiter)
             async with storing:
                 while waiting and waiting[0].is_over:
                     await self._store(waiting[0].call, self.results[waiting[0].call.id])
                     waiting.popleft()
 
-        if len(attempts) == 1:
-            await run_and_store(attempts[0], None)
-        else:
-            ordered_steps(attempt.step for attempt in attempts)
-            limiter = anyio.CapacityLimiter(self._options.max_parallel_tools)
-            await run_together(
-                partial(self._undisturbed, attempt.call.name, run_and_store, attempt, limiter) for attempt in attempts
-            )
-        return [
-            ResumedCall(attempt.call, attempt.has_begun, attempt.has_run, attempt.step.was_started)
-            for attempt in attempts
-        ]
+        ordered_steps(attempt.step for attempt in attempts)
+        await run_together(
+            partial(self._undisturbed, attempt.call.name, run_and_store, attempt) for attempt in attempts
+        )
 
     async def known_result(self, call: ToolCall) -> ToolResult | None:
         """The result of a call that an earlier turn left open, if a step wrapper has kept it; the call is not made."""

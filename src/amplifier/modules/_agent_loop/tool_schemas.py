@@ -8,6 +8,7 @@ from typing import Any
 from amplifier.contracts import Tool, contained_failure, tool_schema
 from amplifier.errors import ContractError
 from amplifier.models import ToolSpec
+from amplifier.models._definition.shared_list import SharedList, detached
 
 jsonschema: Any
 try:
@@ -29,7 +30,10 @@ class ToolSchemas:
         self._validators: dict[str, Any] = {}
 
     def specs(self) -> list[ToolSpec]:
-        """The tools as the request lists them; a tool that cannot describe itself is left out and logged."""
+        """The tools as the request lists them; a tool that cannot describe itself is left out and logged.
+
+        A schema is the tool's own. Whoever reads the list gets copies.
+        """
         specs = []
         for name, tool in self._tools.items():
             try:
@@ -38,7 +42,7 @@ class ToolSchemas:
             except BaseException as exc:  # a tool's properties are foreign code
                 failure = contained_failure(exc)
                 logger.error("tool %r cannot describe itself and is not offered to the model", name, exc_info=failure)
-        return specs
+        return SharedList(specs, detached)
 
     def problem(self, name: str, given: dict[str, Any]) -> str | None:
         """What is wrong with an input, as text for the model; None if nothing is, or if it cannot be checked."""

@@ -13,13 +13,14 @@ from typing import Any
 import anyio
 import attrs
 
+from amplifier._json import copy_json
 from amplifier.contracts import ContextManager, Coordinator, Provider
-from amplifier.errors import ContractError
-from amplifier.models import ChatResponse, Message, TextBlock, ToolCall, ToolCallBlock, ToolResult, to_dict
+from amplifier.models import ChatResponse, TextBlock, ToolCall, ToolCallBlock, ToolResult, to_dict
 
-from .._chat_history import is_aside, missing_results, open_calls
+from .._chat_history import is_aside, missing_results, open_calls, shared_form
 from .._shared.shielded import run_shielded
 from .containment import Contained
+from .request_messages import RequestMessages, checked_messages
 
 INTERRUPTED = "[interrupted: the turn ended before this call returned]"
 UNANSWERED = "[interrupted: the turn ended before there was an answer]"
@@ -63,11 +64,6 @@ def result_message(call: ToolCall, result: ToolResult) -> dict[str, Any]:
     if result.content:
         content = [to_dict(block) for block in result.content]
     return {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": content}
-
-
-def as_request_messages(messages: list[dict[str, Any]]) -> list[Message]:
-    """Context messages as the provider gets them."""
-    return [Message(**(m if m.get("content") is not None else {**m, "content": ""})) for m in messages]
 
 
 def closing_messages(stored: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -125,7 +121,7 @@ def _input(arguments: Any) -> dict[str, Any]:
     if isinstance(arguments, str):
         with suppress(ValueError):
             arguments = json.loads(arguments)
-    return arguments if isinstance(arguments, dict) else {}
+    return copy_json(arguments) if isinstance(arguments, dict) else {}
 
 
 class Transcript:
@@ -138,10 +134,12 @@ class Transcript:
         self._open: list[ToolCall] = []
 
     async def stored(self) -> list[dict[str, Any]]:
-        """The whole conversation."""
+        """The whole conversation, which must not be changed."""
         with self._contained:
-            messages: Any = await self._context.get_messages()
-        return self._checked(messages, "get_messages")
+            shared = shared_form(self._context.get_messages)
+            if shared is not None:
+                return [stored.message for stored in await shared()]
+            return checked_messages(self._context, "get_messages", await self._context.get_messages())
 
     async def close_unanswered(
         self, stored: list[dict[str, Any]], known_result: Callable[[ToolCall], Awaitable[ToolResult | None]]
@@ -163,20 +161,10 @@ class Transcript:
                     message = result_message(call, result)  # noqa: PLW2901
             await self.add(message)
 
-    async def for_request(self, provider: Provider) -> list[dict[str, Any]]:
+    async def for_request(self, provider: Provider) -> RequestMessages:
         """What the model is to be shown."""
         with self._contained:
-            messages: Any = await self._context.get_messages_for_request(provider=provider)
-        return self._checked(messages, "get_messages_for_request")
-
-    def _checked(self, messages: Any, method: str) -> list[dict[str, Any]]:
-        if isinstance(messages, list):
-            return messages
-        name = type(self._context).__name__
-        raise ContractError(
-            f"context {name} returned {type(messages).__name__} from {method}(); expected a list of messages",
-            module=name,
-        )
+            return await RequestMessages.read(self._context, provider)
 
     async def add(self, message: dict[str, Any]) -> None:
         """Store a message that is neither an answer nor a result."""

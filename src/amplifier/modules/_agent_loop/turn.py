@@ -26,11 +26,12 @@ from amplifier.models import ChatRequest, ChatResponse, ToolCall, to_dict
 from .hook_results import HookResults
 from .options import TurnOptions
 from .provider_caller import ProviderCaller, choose_provider
+from .request_messages import RequestMessages
 from .resumed_calls import ResumedCall
 from .steps import TurnSteps
 from .tool_runner import ToolRunner
 from .tool_schemas import ToolSchemas
-from .transcript import Transcript, UnfinishedTurn, as_request_messages, text_of, unfinished_turn
+from .transcript import Transcript, UnfinishedTurn, text_of, unfinished_turn
 from .typed_answer import TypedAnswer
 
 _PREVIEW = 200
@@ -209,7 +210,7 @@ class Turn:
         if messages is None:
             return False
         request = ChatRequest(
-            messages=as_request_messages(messages),
+            messages=messages.for_provider(),
             tools=self._schemas.specs() or None,
             response_format=None if self._answer is None else self._answer.response_format,
             model=self._options.model,
@@ -269,7 +270,7 @@ class Turn:
         self._text = f"Operation denied: {reason or 'no reason given'}"
         return ExecutionDenied(self._text, event=event, reason=reason)
 
-    async def _request_messages(self, caller: ProviderCaller) -> list[dict[str, Any]] | None:
+    async def _request_messages(self, caller: ProviderCaller) -> RequestMessages | None:
         """The messages of the next request, or None when the turn is being stopped.
 
         Raises:
@@ -281,7 +282,7 @@ class Turn:
             {
                 "provider": caller.name,
                 "model": self._options.model,
-                "messages": messages,
+                "messages": messages.for_event(self._hooks),
                 "iteration": self._steps.iteration,
             },
         )
@@ -293,4 +294,5 @@ class Turn:
             return None  # stopped while the hooks were deciding
         if injects:
             messages = await self._transcript.for_request(caller.provider)
-        return self._hook_results.add_ephemeral(messages)
+        messages.add_ephemeral(self._hook_results.take_ephemeral())
+        return messages

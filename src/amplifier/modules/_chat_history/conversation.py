@@ -1,7 +1,7 @@
 """The conversation in memory: messages in order, with what the view needs to know of each, computed once.
 
-A stored message is never changed and never handed out; what goes in and out are copies. No method awaits, so that
-on one event loop every method is one step.
+A stored message is never changed. What modules give and get are copies; only the built-in loops read what is stored, see
+`stored_message`. No method awaits, so that on one event loop every method is one step.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import attrs
 
 from amplifier._json import copy_json
 
+from .stored_message import StoredMessage
 from .token_estimate import count_tokens
 from .tool_call_pairs import CallId, call_ids, result_ids
 
@@ -20,12 +21,11 @@ SYSTEM_ROLES = frozenset({"system", "developer"})
 
 
 @final
-@attrs.frozen(eq=False)
-class Entry:
+@attrs.define(eq=False, kw_only=True)
+class Entry(StoredMessage):
     """One stored message, with what every view asks of it.
 
     Attributes:
-        message: The message; belongs to the conversation.
         tokens: What it takes of a budget, roughly.
         answers: Positions of the messages whose tool calls it answers.
         is_orphan: It answers calls that no message made, so that no provider would accept it.
@@ -33,7 +33,6 @@ class Entry:
         is_prompt: It is text of a user; results in a user's message are not.
     """
 
-    message: dict[str, Any]
     tokens: int
     answers: tuple[int, ...]
     is_orphan: bool
@@ -66,6 +65,7 @@ class Conversation:
 
     Attributes:
         entries: What is stored; a new list whenever everything is replaced, so that a reader may hold on to the old.
+        shown: The entries that a view may show: all but orphans. A new list whenever everything is replaced.
         tokens: What can be shown of it takes, roughly.
         compactions: How many views were compacted; counted by those who make them.
     """
@@ -74,6 +74,7 @@ class Conversation:
         self._chars_per_token = chars_per_token
         self._call_positions: dict[CallId, int] = {}
         self.entries: list[Entry] = []
+        self.shown: list[StoredMessage] = []
         self.tokens = 0
         self.compactions = 0
 
@@ -82,7 +83,8 @@ class Conversation:
         position = len(self.entries)
         results = result_ids(message)
         # Ids should be unique over a conversation. Where they are not, a result belongs to the latest call of its id.
-        answers = tuple(dict.fromkeys(self._call_positions[call] for call in results if call in self._call_positions))
+        positions = self._call_positions
+        answers = tuple(dict.fromkeys(positions[call] for call in results if call in positions)) if results else ()
         role = message["role"]
         is_orphan = bool(results) and not answers and _says_nothing_else(message)
         entry = Entry(
@@ -93,14 +95,16 @@ class Conversation:
             is_system=role in SYSTEM_ROLES,
             is_prompt=role == "user" and not answers and not is_orphan,
         )
-        self._call_positions.update(dict.fromkeys(call_ids(message), position))
+        for call in call_ids(message) if role == "assistant" else ():
+            positions[call] = position
         self.entries.append(entry)
         if not entry.is_orphan:
+            self.shown.append(entry)
             self.tokens += entry.tokens
 
     def replace(self, messages: Iterable[dict[str, Any]]) -> None:
         """Replace everything by these messages, which belong to the conversation from here on."""
-        self.entries, self.tokens, self.compactions = [], 0, 0
+        self.entries, self.shown, self.tokens, self.compactions = [], [], 0, 0
         self._call_positions = {}
         for message in messages:
             self.append(message)
@@ -110,7 +114,8 @@ class Conversation:
 
         Thousands of messages take time to go through; this way they can be in a worker thread.
         """
-        self.entries, self.tokens, self.compactions = other.entries, other.tokens, other.compactions
+        self.entries, self.shown = other.entries, other.shown
+        self.tokens, self.compactions = other.tokens, other.compactions
         self._call_positions = other._call_positions
 
     def copy(self) -> list[dict[str, Any]]:
@@ -123,9 +128,9 @@ class Conversation:
         return Statistics(messages=len(self.entries), tokens=tokens, compactions=self.compactions)
 
 
-def copies(entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """The messages of some entries, for others to keep."""
-    copied: list[dict[str, Any]] = copy_json([entry.message for entry in entries])
+def copies(messages: Sequence[StoredMessage]) -> list[dict[str, Any]]:
+    """Copies of stored messages, for others to keep."""
+    copied: list[dict[str, Any]] = copy_json([stored.message for stored in messages])
     return copied
 
 

@@ -8,10 +8,11 @@ from typing import Any, TypeGuard
 from amplifier.contracts import Coordinator, Hooks
 from amplifier.events import CONTEXT_COMPACTION, CONTEXT_POST_COMPACT, CONTEXT_PRE_COMPACT
 
-from .conversation import Conversation, Entry, copies
+from .conversation import Conversation, Entry
 from .message_selection import select_messages
 from .options import ContextOptions
 from .shortening import shorten
+from .stored_message import StoredMessage
 
 logger = logging.getLogger("amplifier.modules.context")
 
@@ -29,8 +30,8 @@ async def messages_for_request(
     hooks: Hooks | None,
     token_budget: int | None,
     provider: Any | None,
-) -> list[dict[str, Any]]:
-    """What the model is to be shown: everything if it fits, else a compacted view; copies in any case.
+) -> list[StoredMessage]:
+    """What the model is to be shown: everything if it fits, else a compacted view.
 
     The handlers of the events may use the context: nothing is held meanwhile, and the view is of the conversation as
     the handlers of ``context:pre_compact`` leave it.
@@ -38,7 +39,7 @@ async def messages_for_request(
     budget = _budget(options, token_budget, provider)
     limit = int(budget * options.compaction_threshold)
     if conversation.tokens <= limit:
-        return copies([entry for entry in conversation.entries if not entry.is_orphan])
+        return conversation.shown.copy()
     before = {"message_count": len(conversation.entries), "token_count": conversation.tokens}
     if hooks is not None:
         await hooks.emit(CONTEXT_PRE_COMPACT, before)
@@ -59,12 +60,12 @@ async def messages_for_request(
     return view
 
 
-def _view(entries: list[Entry], options: ContextOptions, budget: int, limit: int) -> tuple[list[dict[str, Any]], int]:
+def _view(entries: list[Entry], options: ContextOptions, budget: int, limit: int) -> tuple[list[StoredMessage], int]:
     target = int(budget * options.compaction_target)
     chosen = [entries[position] for position in select_messages(entries, budget=budget, limit=limit, target=target)]
     tokens = sum(entry.tokens for entry in chosen)
     if tokens <= budget or not chosen:
-        return copies(chosen), tokens
+        return [*chosen], tokens
     view, tokens = shorten([entry.message for entry in chosen], budget, options.chars_per_token)
     if tokens > budget:
         logger.warning(
@@ -73,7 +74,7 @@ def _view(entries: list[Entry], options: ContextOptions, budget: int, limit: int
             budget,
             tokens,
         )
-    return view, tokens
+    return [StoredMessage(message) for message in view], tokens
 
 
 def _budget(options: ContextOptions, token_budget: int | None, provider: Any | None) -> int:

@@ -22,11 +22,15 @@ def count_tokens(message: Any, chars_per_token: float) -> int:
     """Tokens of one message, roughly; at least one."""
     pictures = 0
     content = message.get("content") if isinstance(message, dict) else None
-    if isinstance(content, list):
+    if isinstance(content, list) and any(map(_may_hold_picture, content)):
         rest, pictures = _without_pictures(content)
         if pictures:
             message = {**message, "content": rest}
     return max(1, math.ceil(_json_size(message) / chars_per_token) + pictures * _PICTURE_TOKENS)
+
+
+def _may_hold_picture(block: Any) -> bool:
+    return isinstance(block, dict) and block.get("type") in ("tool_result", *_MEDIA)
 
 
 def _without_pictures(blocks: list[Any]) -> tuple[list[Any], int]:

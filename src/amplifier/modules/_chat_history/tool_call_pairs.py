@@ -6,7 +6,7 @@ spellings of block and id that providers use are known. Anything malformed simpl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
 import attrs
@@ -18,11 +18,10 @@ CALL_BLOCKS = frozenset({"tool_call", "tool_use"})
 RESULT_BLOCKS = frozenset({"tool_result"})
 
 
-def blocks_of(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def blocks_of(message: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
     """The content blocks that are dicts."""
     content = message.get("content")
-    if isinstance(content, list):
-        yield from (block for block in content if isinstance(block, dict))
+    return [block for block in content if isinstance(block, dict)] if isinstance(content, list) else ()
 
 
 @attrs.frozen

@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from amplifier.models import ChatRequest, Message, Usage, to_dict
+from amplifier.models._definition.shared_list import shared_members
 
 _CHARACTERS_PER_TOKEN = 4
 
@@ -34,7 +35,9 @@ def _characters(value: Any) -> int:
 
 def estimated_usage(request: ChatRequest, content: Iterable[Any]) -> Usage:
     """Estimate the usage of a request and its answer; the cost is 0."""
-    asked = estimate_tokens([_counted_content(message) for message in request.messages], request.tools or ())
+    asked = estimate_tokens(
+        [_counted_content(message) for message in shared_members(request.messages)], request.tools or ()
+    )
     answered = estimate_tokens(list(content))
     return Usage(input_tokens=asked, output_tokens=answered, total_tokens=asked + answered, cost_usd=Decimal(0))
 

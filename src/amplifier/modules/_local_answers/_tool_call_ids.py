@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from amplifier.models import ChatRequest, Message, ToolCall, ToolCallBlock, ToolResultBlock
+from amplifier.models._definition.shared_list import shared_members
 
 
 def calls_in(message: Message) -> list[ToolCall]:
@@ -28,7 +29,7 @@ def calls_in(message: Message) -> list[ToolCall]:
 def used_ids(request: ChatRequest) -> set[str]:
     """Return every tool-call id in the conversation."""
     ids: set[str] = set()
-    for message in request.messages:
+    for message in shared_members(request.messages):
         ids.update(call.id for call in calls_in(message))
         if message.tool_call_id:
             ids.add(message.tool_call_id)

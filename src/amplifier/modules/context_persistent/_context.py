@@ -20,12 +20,15 @@ from amplifier.errors import SessionStateError
 from .._chat_history import (
     Conversation,
     Statistics,
+    StoredMessage,
     checked_copy,
+    copies,
     is_aside,
     messages_for_request,
     missing_results,
     open_calls,
     require_role,
+    share,
 )
 from .._shared.shielded import run_shielded
 from ._log_records import STEPS, encode_message
@@ -196,11 +199,19 @@ class PersistentContext:
             token_budget: What it must fit; without one the provider is asked, then the config decides.
             provider: Its ``get_info().defaults`` have the context window and the longest answer.
         """
+        return copies(await self._request_messages(token_budget, provider))
+
+    async def _request_messages(
+        self, token_budget: int | None = None, provider: Any | None = None
+    ) -> list[StoredMessage]:
         return await messages_for_request(self._conversation, self._options, self._hooks, token_budget, provider)
 
     async def get_messages(self) -> list[dict[str, Any]]:
         """Everything stored, never compacted."""
         return self._conversation.copy()
+
+    async def _messages(self) -> list[StoredMessage]:
+        return [*self._conversation.entries]
 
     async def set_messages(self, messages: list[dict[str, Any]]) -> None:
         """Replace everything stored, on disk, too; ignored where the conversation came from its file.
@@ -270,6 +281,10 @@ class PersistentContext:
 
     async def _in_thread(self, fn: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(fn, limiter=self._thread)
+
+
+share(PersistentContext.get_messages_for_request, PersistentContext._request_messages)
+share(PersistentContext.get_messages, PersistentContext._messages)
 
 
 def _last_answer(messages: Sequence[dict[str, Any]]) -> int:

@@ -69,7 +69,7 @@ _MAX_DEPTH = 200  # below what the decoder manages on any stack
 _NOT_JSON = "message cannot be kept as JSON"
 
 
-@attrs.frozen
+@attrs.define(eq=False)  # not frozen: one is made for each line of a long file; it never changes
 class Chain:
     """The end of a file, to which the next line is linked.
 
@@ -113,7 +113,7 @@ class Chain:
         return chain, None
 
 
-@attrs.frozen
+@attrs.define(eq=False)  # not frozen: one is made for each line of a long file
 class _Line:
     """A line as it was written: its number and link, if it has them, and its JSON."""
 
@@ -245,7 +245,7 @@ def _decode(line: bytes) -> _Line | None:
 
 def _parse(body: bytes) -> dict[str, Any] | None:
     try:
-        value = json.loads(body)
+        value = json.loads(str(body, "utf-8", "surrogatepass"))  # of bytes it would guess the encoding first
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

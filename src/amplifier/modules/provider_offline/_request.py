@@ -15,6 +15,7 @@ from typing import Any
 import attrs
 
 from amplifier.models import ChatRequest, Message, TextBlock, ToolResultBlock
+from amplifier.models._definition.shared_list import shared_members
 
 from .._local_answers import calls_in, fresh_id, used_ids
 
@@ -54,7 +55,7 @@ class Turn:
 
 def read_turn(request: ChatRequest) -> Turn:
     """Read the turn that a request belongs to."""
-    messages = request.messages
+    messages = [*shared_members(request.messages)]
     start = _prompt_index(messages)
     prompt = "" if start is None else _text(messages[start])
     since = messages if start is None else messages[start + 1 :]
@@ -71,7 +72,8 @@ def read_turn(request: ChatRequest) -> Turn:
             steps = max(steps, int(found["step"]))
     tools = () if request.tool_choice == "none" else request.tools or ()
     taken = frozenset(used_ids(request))
-    return Turn(prompt, results, steps, frozenset(spec.name for spec in tools), taken, _mark(request, prompt, taken))
+    mark = _mark(messages, prompt, taken)
+    return Turn(prompt, results, steps, frozenset(spec.name for spec in tools), taken, mark)
 
 
 def _prompt_index(messages: list[Message]) -> int | None:
@@ -97,10 +99,10 @@ def _results(message: Message) -> dict[str, str]:
     return {}
 
 
-def _mark(request: ChatRequest, prompt: str, taken: frozenset[str]) -> str:
+def _mark(messages: list[Message], prompt: str, taken: frozenset[str]) -> str:
     # The number and the end of the messages distinguish requests whose context leaves out all earlier ids.
-    last = _text(request.messages[-1])[-200:] if request.messages else ""
-    seen = "\0".join([str(len(request.messages)), prompt, last, *sorted(taken)])
+    last = _text(messages[-1])[-200:] if messages else ""
+    seen = "\0".join([str(len(messages)), prompt, last, *sorted(taken)])
     return hashlib.sha256(seen.encode("utf-8", "surrogatepass")).hexdigest()[:10]
 
 

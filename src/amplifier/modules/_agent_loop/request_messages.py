@@ -1,0 +1,91 @@
+"""The messages of one request, in the forms that the events and the provider get.
+
+A built-in context hands out what it stores, built once; the event and the request get lists that copy it when they are
+read. Any other context hands out what the contract says, and it is passed on as it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from amplifier._json import copy_json
+from amplifier.contracts import ContextManager, Hooks, Provider
+from amplifier.errors import ContractError
+from amplifier.events import PROVIDER_REQUEST
+from amplifier.models import ContextInjection, Message
+from amplifier.models._definition.shared_list import SharedList, detached
+
+from .._chat_history import StoredMessage, copies, shared_form
+
+_EVERY_EVENT = "*"
+
+
+def checked_messages(context: ContextManager, method: str, messages: Any) -> list[dict[str, Any]]:
+    """What a method of a context returned.
+
+    Raises:
+        ContractError: It is no list.
+    """
+    if isinstance(messages, list):
+        return messages
+    name = type(context).__name__
+    raise ContractError(
+        f"context {name} returned {type(messages).__name__} from {method}(); expected a list of messages", module=name
+    )
+
+
+class RequestMessages:
+    """What the model is to be shown.
+
+    Args:
+        messages: In order.
+        are_shared: They belong to the context, and are copied when the event or the request is read.
+    """
+
+    def __init__(self, messages: list[StoredMessage], *, are_shared: bool) -> None:
+        self._messages = messages
+        self._are_shared = are_shared
+
+    @classmethod
+    async def read(cls, context: ContextManager, provider: Provider) -> RequestMessages:
+        """Ask a context."""
+        shared = shared_form(context.get_messages_for_request)
+        if shared is not None:
+            return cls(await shared(provider=provider), are_shared=True)
+        method = "get_messages_for_request"
+        given = checked_messages(context, method, await context.get_messages_for_request(provider=provider))
+        return cls([StoredMessage(message) for message in given], are_shared=False)
+
+    def for_event(self, hooks: Hooks) -> list[dict[str, Any]]:
+        """For the payload of an event. Without handlers, which most sessions have none of, no one reads it."""
+        messages = [stored.message for stored in self._messages]
+        if not self._are_shared:
+            return messages
+        listed = hooks.list_handlers()
+        if listed.get(PROVIDER_REQUEST) or listed.get(_EVERY_EVENT):
+            return copies(self._messages)
+        return SharedList(messages, copy_json)
+
+    def add_ephemeral(self, injections: Sequence[ContextInjection]) -> None:
+        """Add injections, which are shown once and never stored."""
+        for item in injections:
+            last = self._messages[-1].message if self._messages else {}
+            if item.append_to_last_tool_result and last.get("role") == "tool":
+                content = last.get("content")
+                if isinstance(content, list):
+                    joined: Any = [*content, {"type": "text", "text": item.content}]
+                else:
+                    joined = f"{content or ''}\n\n{item.content}"
+                self._messages[-1] = StoredMessage({**last, "content": joined})
+            else:
+                self._messages.append(StoredMessage({"role": item.role, "content": item.content}))
+
+    def for_provider(self) -> list[Message]:
+        """As the provider gets them.
+
+        Raises:
+            ModelError: One of them is no message that a provider would understand.
+        """
+        messages = [stored.model or stored.build_model() for stored in self._messages]
+        return SharedList(messages, detached) if self._are_shared else messages
