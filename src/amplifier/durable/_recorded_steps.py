@@ -16,7 +16,7 @@ from amplifier.contracts import Step
 from amplifier.errors import ModelError
 from amplifier.models import ChatResponse, ToolResult, from_dict, to_dict
 
-from ._attempt_store import AttemptStore
+from ._stores import AttemptStore
 from ._turn_rows import ClaimedTurn
 
 

@@ -15,10 +15,10 @@ from amplifier.errors import ContractError, ExecutionCancelled
 from amplifier.kernel import AmplifierSession
 from amplifier.plan._changes import module_hashes, plan_changes
 
-from ._attempt_store import AttemptStore
 from ._engine import Question, SessionFactory
 from ._errors import EngineUnavailableError, TurnLost
 from ._recorded_steps import RecordedSteps
+from ._stores import AttemptStore
 from ._turn_rows import ClaimedTurn, Outcome, StopRequest
 
 _LAST = 2**31

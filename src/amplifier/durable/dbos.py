@@ -126,6 +126,7 @@ class _DbosEngine(StoredTurns):
 
     def __init__(self, store: TurnStore, poll: float, lease: float, url: str, client: DBOSClient) -> None:
         super().__init__(store, poll)
+        self._store = store
         self._lease = lease
         self._url = url
         self._client = client

@@ -1,4 +1,4 @@
-"""What an attempt of a turn needs of its engine: where it records what happens."""
+"""What turns need of their engine: what clients ask it, and where an attempt records what happens."""
 
 from __future__ import annotations
 
@@ -7,8 +7,40 @@ from typing import Any, Protocol
 
 from amplifier.contracts import Step
 
-from ._engine import Question
+from ._engine import Question, TurnStatus, WatchedEvent
 from ._turn_rows import ClaimedTurn, Outcome
+
+
+class ClientStore(Protocol):
+    """Where clients find turns; errors as in `DurableEngine`."""
+
+    async def start(self, session_id: str, prompt: str, turn_id: str | None) -> str:
+        """Store a turn and make it ready for a worker."""
+        ...
+
+    async def status(self, turn_id: str) -> TurnStatus:
+        """What a turn does now."""
+        ...
+
+    async def events_after(self, turn_id: str, position: int) -> tuple[list[WatchedEvent], TurnStatus]:
+        """Events behind a position, and what the turn did when there were no more."""
+        ...
+
+    async def answer(self, turn_id: str, question_id: str, option: str) -> None:
+        """Store the answer to a question."""
+        ...
+
+    async def request_stop(self, turn_id: str, graceful: bool, reason: str | None) -> None:
+        """Note that a turn is to end."""
+        ...
+
+    async def resume(self, turn_id: str) -> None:
+        """Let a held turn go on with any plan."""
+        ...
+
+    async def messages(self, session_id: str) -> list[dict[str, Any]]:
+        """The conversation of a session."""
+        ...
 
 
 class AttemptStore(Protocol):
