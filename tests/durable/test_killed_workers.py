@@ -11,6 +11,7 @@ import random
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -18,6 +19,7 @@ import orjson
 import pytest
 
 from amplifier.durable import DurableEngine
+from amplifier.durable.temporal._workflows import TurnWorkflow, turn_workflow_id
 from tests.durable.agents import open_engine
 from tests.durable.worker_processes import LEASE, worker_processes
 from tests.modules.durable_agent import ANSWERS, TOOLS, transcript_problems
@@ -39,7 +41,7 @@ def all_effects(folder: Path) -> int:
     return sum(file.read_bytes().count(b"\n") for file in folder.glob("*.effects"))
 
 
-async def recorded(engine: DurableEngine) -> dict[tuple[str, str], str]:
+async def recorded(engine: Any, open_turns: dict[str, str]) -> dict[tuple[str, str], str]:
     """The tool results of open turns that are recorded, by session and call."""
 
     def read(run):
@@ -48,7 +50,13 @@ async def recorded(engine: DurableEngine) -> dict[tuple[str, str], str]:
             "WHERE what = 'finished' AND is_open = 1"
         )
 
-    rows = await engine._store._do(read)  # type: ignore[attr-defined]
+    if hasattr(engine, "_store"):
+        rows = await engine._store._do(read)
+    else:
+        rows = []
+        for session, turn in open_turns.items():
+            workflow = turn_workflow_id(engine._queue, turn)
+            rows += [(session, *row) for row in await engine._server.query(workflow, TurnWorkflow.results, 0)]
     results = {(session, step.split("/")[2]): orjson.loads(text) for session, step, text in rows if "/c" in step}
     return {key: str(result.get("output") or result) for key, result in results.items()}
 
@@ -88,7 +96,7 @@ async def kill_workers(kind: str, backend: str, place: str, folder: Path, kills:
                 running = [pid for pid in workers.living if any(f"-{pid}-" in name for name in busy)]
                 if not running:
                     continue
-                snapshot = await recorded(engine)
+                snapshot = await recorded(engine, {name: turn for name, turn in turns.items() if name not in done})
                 acknowledged |= {key: (text, times(*key)) for key, text in snapshot.items()}
                 workers.kill(chance.choice(running))
                 counted["kills"] += 1
@@ -138,7 +146,7 @@ def check_session(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["local", "dbos"])
+@pytest.mark.parametrize("kind", ["local", "dbos", "temporal"])
 async def test_turns_of_killed_workers_go_on_elsewhere(kind, place, tmp_path, anyio_backend_name):
     counted = await kill_workers(kind, anyio_backend_name, place, tmp_path, 3, 280)
     assert counted["kills"] == 3
@@ -146,15 +154,19 @@ async def test_turns_of_killed_workers_go_on_elsewhere(kind, place, tmp_path, an
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", ["local", "dbos", "postgres"])
+@pytest.mark.parametrize("kind", ["local", "dbos", "postgres", "temporal"])
 async def test_ten_kills(kind, place, tmp_path, anyio_backend_name):
     await kill_workers(kind, anyio_backend_name, place, tmp_path, 10, 850)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("kind", ["local", "dbos", "postgres"])
-async def test_a_hundred_kills(kind, place, tmp_path, anyio_backend_name, capsys):
-    counted = await kill_workers(kind, anyio_backend_name, place, tmp_path, 100, 1700)
+@pytest.mark.parametrize(
+    ("kind", "kills"),
+    [("local", 100), ("dbos", 100), ("postgres", 100), ("temporal", 30)],
+    ids=str,
+)
+async def test_many_kills(kind, kills, place, tmp_path, anyio_backend_name, capsys):
+    counted = await kill_workers(kind, anyio_backend_name, place, tmp_path, kills, 1700)
     with capsys.disabled():
         print(f"\n{kind} {anyio_backend_name}: {dict(counted)}")
