@@ -14,6 +14,8 @@ from dbos import DBOS
 
 import amplifier.durable.dbos as module
 from amplifier.durable import EngineUnavailableError, NewerFormatError, open_local_engine
+from amplifier.durable._database import DatabaseDown, SqliteDatabase
+from amplifier.durable._local import open_store
 from amplifier.durable._turn_store import TurnStore
 from amplifier.durable.dbos import open_dbos_engine
 from amplifier.errors import SessionStateError
@@ -111,6 +113,28 @@ async def test_a_file_that_is_locked_for_too_long_ends_the_worker_and_the_next_o
             with anyio.fail_after(60):
                 assert await engine.result(turn) == "Two."
         assert (await engine.messages("s"))[2]["content"] == "seen again"
+
+
+async def test_a_file_that_is_locked_when_the_engine_is_opened_is_waited_for(tmp_path):
+    refused = []
+
+    class Database(SqliteDatabase):
+        def transaction(self, work, *, only_reads=False):
+            try:
+                return super().transaction(work, only_reads=only_reads)
+            except DatabaseDown as error:
+                refused.append(error)
+                other.execute("ROLLBACK")
+                raise
+
+    async with open_local_engine(tmp_path / "turns.db"):
+        pass
+    with closing(sqlite3.connect(tmp_path / "turns.db", isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with anyio.fail_after(60):
+            async with open_store(Database(tmp_path / "turns.db"), patience=30.0) as transactions:
+                assert await transactions(lambda run: run("SELECT COUNT(*) FROM amplifier_turns")) == [(0,)]
+    assert len(refused) == 1
 
 
 async def test_a_worker_that_was_taken_for_dead_writes_nothing_and_goes_on_with_other_turns(tmp_path):

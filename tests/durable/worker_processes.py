@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests._support.tree import ROOT
@@ -81,6 +81,7 @@ def worker_processes(kind: str, backend: str, place: str, folder: Path) -> Itera
             yield workers
         finally:
             for process in list(workers.living):
-                workers.kill(process)
+                with suppress(ProcessLookupError):  # it gave up by itself, and wrote why
+                    workers.kill(process)
             server.stdin.close()
             server.wait(timeout=60)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import cache
 from typing import Any, final
 
 import anyio
 from anyio import TASK_STATUS_IGNORED
 from anyio.abc import TaskStatus
 from temporalio.client import Client
+from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from .._engine import DurableEngine, SessionFactory
@@ -23,6 +26,17 @@ from ._server import Server, unavailable
 from ._workflows import SessionWorkflow, TurnWorkflow
 
 _CONNECT_SECONDS = 10.0
+
+logger = logging.getLogger("amplifier.durable")
+
+
+@cache
+def _runtime() -> Runtime:
+    """The threads of the SDK, one set per process; what it logs goes to our logger, by default it is printed."""
+    log = LoggingConfig(
+        filter=TelemetryFilter(core_level="WARN", other_level="ERROR"), forwarding=LogForwardingConfig(logger=logger)
+    )
+    return Runtime(telemetry=TelemetryConfig(logging=log))
 
 
 @final
@@ -84,7 +98,7 @@ async def open_temporal_engine(
 
     async def connect() -> Client:
         with anyio.fail_after(_CONNECT_SECONDS):
-            return await Client.connect(address, namespace=namespace, tls=tls, api_key=api_key)
+            return await Client.connect(address, namespace=namespace, tls=tls, api_key=api_key, runtime=_runtime())
 
     async with open_asyncio_thread() as thread:
         try:
