@@ -15,10 +15,13 @@ from dbos import DBOS
 import amplifier.durable.dbos as module
 from amplifier.durable import EngineUnavailableError, NewerFormatError, open_local_engine
 from amplifier.durable._database import DatabaseDown, SqliteDatabase
+from amplifier.durable._errors import TurnLost
 from amplifier.durable._local import open_store
+from amplifier.durable._running_turn import RunningTurn
 from amplifier.durable._turn_store import TurnStore
 from amplifier.durable.dbos import open_dbos_engine
 from amplifier.errors import SessionStateError
+from amplifier.models import HookResult
 from tests._support.engine_servers import postgres
 from tests.durable.agents import agent, answering, effect_agent, open_engine, tool, until, working
 from tests.modules.durable_agent import transcript_problems
@@ -135,6 +138,40 @@ async def test_a_file_that_is_locked_when_the_engine_is_opened_is_waited_for(tmp
             async with open_store(Database(tmp_path / "turns.db"), patience=30.0) as transactions:
                 assert await transactions(lambda run: run("SELECT COUNT(*) FROM amplifier_turns")) == [(0,)]
     assert len(refused) == 1
+
+
+async def test_a_worker_that_has_lost_a_turn_does_not_withdraw_the_question_of_the_next_one(tmp_path):
+    async def ask(event, data):
+        return HookResult(action="ask_user", approval_prompt="May I pay?", approval_options=["Allow", "Deny"])
+
+    async def mount(coordinator, config):
+        coordinator.hooks.register("tool:pre", ask, name="ask")
+
+    make_session = agent(answering([("pay", {})]), tool("pay", lambda given: "paid"), hooks={"hooks-ask": mount})
+    async with open_engine("local", tmp_path) as engine, anyio.create_task_group() as group:
+        store = store_of(engine)
+        turn = await engine.start("s", "pay")
+        claimed = await store.claim(turn, "late")
+        assert claimed is not None
+        late = RunningTurn(store, claimed)
+        ended = anyio.Event()
+
+        async def run():
+            assert not await late.run(make_session)
+            ended.set()
+
+        group.start_soon(run)
+        [question] = (await until(engine, turn, lambda status: status.questions)).questions
+        again = await store.claim(turn, "next")
+        assert again is not None
+        assert await store.ask(again, question) is None
+        late.lose()
+        with anyio.fail_after(60):
+            await ended.wait()
+        await late.flush()
+        with pytest.raises(TurnLost):
+            await store.withdraw(claimed, question.question_id)
+        assert (await engine.status(turn)).questions == (question,)
 
 
 async def test_a_worker_that_was_taken_for_dead_writes_nothing_and_goes_on_with_other_turns(tmp_path):

@@ -89,7 +89,7 @@ class RunningTurn:
         Not when a question is given up: that happens as well when the worker leaves, and then the question can still be answered.
         """
         async with self._storing:
-            if self._is_over:
+            if self._is_over or self._is_lost:  # the next worker asks the same questions
                 return
             position, events = self._take_events()
             try:

@@ -304,6 +304,7 @@ class TurnStore:
         """Remove a question that no one waits for any more, unless it was answered."""
 
         def work(run: Run) -> None:
+            hold_turn(run, turn)
             run(
                 "DELETE FROM amplifier_questions WHERE turn_id = :turn AND question_id = :question AND answer IS NULL "
                 "RETURNING 1",

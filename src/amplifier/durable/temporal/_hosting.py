@@ -52,9 +52,9 @@ class _Visit:
         self.outcome: dict[str, Any] | None = None
 
     @property
-    def attempt_number(self) -> int | None:
-        """The fencing number of the turn that runs."""
-        return None if self.running is None else self.running.turn.attempt
+    def fence(self) -> tuple[str, int | None]:
+        """The turn and its fencing number, once it is claimed."""
+        return self.turn_id, None if self.running is None else self.running.turn.attempt
 
     def lose(self) -> None:
         """Another worker has the turn; on the host."""
@@ -83,7 +83,7 @@ class Host:
         self._queue = queue
         self._name = new_worker_name()
         self._own_queue = f"{queue}-{self._name}"
-        self._visits: dict[str, _Visit] = {}
+        self._visits: list[_Visit] = []
         self._send: MemoryObjectSendStream[_Visit] | None = None
 
     async def run(self, concurrency: int, on_start: Callable[[], None]) -> None:
@@ -108,27 +108,24 @@ class Host:
     # ── on the host ──
 
     async def _run_turn(self, visit: _Visit) -> None:
-        record = TurnRecord(self._server, self._queue, visit.turn_id)
+        record = visit.record = TurnRecord(self._server, self._queue, visit.turn_id)
+        self._visits.append(visit)
         try:
             turn = await record.claim(visit.run_number, visit.attempt, self._name, self._own_queue)
-            visit.record = record
             visit.running = RunningTurn(record, turn)
-            if not visit.is_lost:
-                self._visits[visit.turn_id] = visit
-                if await visit.running.run(self._make_session):
-                    visit.outcome = record.outcome
+            if not visit.is_lost and await visit.running.run(self._make_session):
+                visit.outcome = record.outcome
         except TurnLost:
             logger.info("another worker has turn %s", visit.turn_id)
         finally:
-            if self._visits.get(visit.turn_id) is visit:
-                del self._visits[visit.turn_id]
             with anyio.move_on_after(_ENDING_SECONDS, shield=True):
                 await record.close()
+            self._visits.remove(visit)
             self._thread.post(visit.ended.set)
 
     async def _beat(self) -> None:
         while True:
-            for visit in list(self._visits.values()):
+            for visit in list(self._visits):
                 visit.is_alive = True
                 if visit.record is not None:
                     try:
@@ -147,22 +144,22 @@ class Host:
     async def _flush(self) -> None:
         while True:
             await anyio.sleep(self._poll)
-            for visit in list(self._visits.values()):
+            for visit in list(self._visits):
                 if visit.running is not None:
                     await visit.running.flush()
 
     def _take_step(self, turn_id: str, attempt: int, number: int, token: bytes) -> None:
-        visit = self._visits.get(turn_id)
-        if visit is not None and visit.attempt_number == attempt and visit.record is not None:
-            visit.record.take_step(number, token)
+        for visit in self._visits:
+            if visit.fence == (turn_id, attempt) and visit.record is not None:
+                visit.record.take_step(number, token)
 
     def _hear_news(self, turn_id: str, attempt: int, news: dict[str, Any]) -> None:
-        visit = self._visits.get(turn_id)
-        if visit is not None and visit.attempt_number == attempt and visit.running is not None:
-            if "stop" in news:
-                visit.running.stop(StopRequest(**news["stop"]))
-            for question_id, option in news.get("answers", {}).items():
-                visit.running.answer(question_id, option)
+        for visit in self._visits:
+            if visit.fence == (turn_id, attempt) and visit.running is not None:
+                if "stop" in news:
+                    visit.running.stop(StopRequest(**news["stop"]))
+                for question_id, option in news.get("answers", {}).items():
+                    visit.running.answer(question_id, option)
 
     # ── in the asyncio thread ──
 

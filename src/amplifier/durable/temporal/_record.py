@@ -24,6 +24,7 @@ _LARGEST: Final = 1_500_000
 """Characters of JSON in one value; the server takes two megabytes, in which quotes are escaped."""
 _LARGEST_BATCH: Final = 250_000
 _BATCHES_BETWEEN_CHECKS: Final = 50
+_ARRIVAL_SECONDS: Final = 1.0
 
 
 class TurnRecord:
@@ -121,6 +122,9 @@ class TurnRecord:
 
     async def close(self) -> None:
         """End the steps that were cut off, so that the next worker need not wait for the end of their heartbeats."""
+        with anyio.move_on_after(_ARRIVAL_SECONDS):
+            while not self._tokens.keys() >= set(self._steps.values()):
+                await self._arrived.wait()
         for token in self._tokens.values():
             try:
                 await self._server.fail(token, "the call was cut off")

@@ -75,6 +75,7 @@ class TurnWorkflow:
         self._open_steps: dict[int, workflow.ActivityHandle[str]] = {}
         self._news: list[workflow.ActivityHandle[None]] = []
         self._questions: dict[str, dict[str, Any]] = {}
+        self._withdrawn: set[str] = set()
         self._answers: dict[str, str] = {}
         self._events: list[tuple[int, int, str]] = []
 
@@ -195,6 +196,7 @@ class TurnWorkflow:
     def ask(self, attempt: int, question: dict[str, Any]) -> str | None:
         """Store a question; returns the answer, if there is one."""
         self._questions.setdefault(question["question_id"], question)
+        self._withdrawn.discard(question["question_id"])
         return self._answers.get(question["question_id"])
 
     @ask.validator
@@ -203,9 +205,9 @@ class TurnWorkflow:
 
     @workflow.signal
     def withdraw(self, attempt: int, question_id: str) -> None:
-        """Forget a question that no one waits for any more."""
-        if attempt == self._status["attempt"] and question_id not in self._answers:
-            self._questions.pop(question_id, None)
+        """Show a question no more that no one waits for; an answer that is on its way counts if it is asked again."""
+        if attempt == self._status["attempt"]:
+            self._withdrawn.add(question_id)
 
     @workflow.signal
     def note_plan(self, attempt: int, plan: dict[str, str]) -> None:
@@ -242,7 +244,8 @@ class TurnWorkflow:
     @workflow.query
     def status(self) -> dict[str, Any]:
         """What the turn does, with its prompt."""
-        waiting = [question for name, question in self._questions.items() if name not in self._answers]
+        closed = self._withdrawn | self._answers.keys()
+        waiting = [question for name, question in self._questions.items() if name not in closed]
         waiting.sort(key=lambda question: str(question["question_id"]))
         return {**self._status, "questions": waiting, "answers": self._answers, "prompt": self._spec["prompt"]}
 
