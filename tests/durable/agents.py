@@ -10,10 +10,11 @@ from typing import Any
 import anyio
 import pytest
 
-from amplifier import AmplifierSession, ModuleLoader
+from amplifier import AmplifierSession, ChatRequest, ModuleLoader
 from amplifier.durable import DurableEngine, TurnStatus, open_local_engine
 from amplifier.durable.dbos import open_dbos_engine
 from amplifier.durable.temporal import open_temporal_engine
+from amplifier.models import HookResult
 from amplifier.testing import MockProvider, MockTool
 from tests.modules.durable_agent import EffectTool, ScriptedModel
 
@@ -82,6 +83,26 @@ def effect_agent(folder: Path) -> Callable[[str], AmplifierSession]:
         session = agent(ScriptedModel(), *tools)(session_id)
         session.coordinator.approval_system = Denying()  # else a tool that declares nothing would wait for an answer
         return session
+
+    return make_session
+
+
+def asking_agent(folder: Path) -> Callable[[str], AmplifierSession]:
+    """Pays once, when someone has agreed."""
+
+    async def ask(event: str, data: dict[str, Any]) -> HookResult:
+        return HookResult(action="ask_user", approval_prompt="May I pay?", approval_options=["Allow", "Deny"])
+
+    async def mount(coordinator: Any, config: dict[str, Any]) -> None:
+        coordinator.hooks.register("tool:pre", ask, name="ask")
+
+    def pay_or_end(request: ChatRequest) -> Any:
+        """By the conversation alone, so that every process gets the same."""
+        return "Paid." if request.messages[-1].role == "tool" else [("pay", {})]
+
+    def make_session(session_id: str) -> AmplifierSession:
+        pay = EffectTool("pay", folder / f"{session_id}.effects", False)
+        return agent(answering(pay_or_end, pay_or_end), pay, hooks={"hooks-ask": mount})(session_id)
 
     return make_session
 

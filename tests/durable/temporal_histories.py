@@ -43,19 +43,21 @@ async def make_histories(place: str) -> dict[str, WorkflowHistory]:
     pay = tool("pay", lambda given: "paid")
     first = agent(
         answering([("look", {}), ("wait", {})]),
-        tool("look", lambda given: "two shelves"),
+        tool("look", lambda given: "two shelves", repeatable=True),
         tool("wait", hang, repeatable=True),
         pay,
         hooks=hooks,
     )
     second = agent(
         answering([("pay", {})], "Done.", [("wait", {})]),
-        tool("look", lambda given: "not called again"),
+        tool("look", lambda given: "two shelves", repeatable=True),
         tool("wait", lambda given: "waited", repeatable=True),
         pay,
         hooks=hooks,
     )
-    third = agent(answering([("wait", {})]), tool("look", lambda given: ""), tool("wait", hang), pay, hooks=hooks)
+    third = agent(
+        answering([("wait", {})]), tool("look", lambda given: "", repeatable=True), tool("wait", hang), pay, hooks=hooks
+    )
     async with open_engine("temporal", place) as engine:
         answered = await engine.start("s", "look around, then pay")
         async with working(engine, first):

@@ -20,7 +20,7 @@ import pytest
 
 from amplifier.durable import DurableEngine
 from amplifier.durable.temporal._workflows import TurnWorkflow, turn_workflow_id
-from tests.durable.agents import open_engine
+from tests.durable.agents import open_engine, until
 from tests.durable.worker_processes import LEASE, worker_processes
 from tests.modules.durable_agent import ANSWERS, TOOLS, transcript_problems
 
@@ -143,6 +143,37 @@ def check_session(
         counted["interrupted"] += "interrupted" in text
         counted["repeated"] += max(0, by_call[call] - 1)
         counted["effects"] += by_call[call]
+
+
+ALL_BUT_POSTGRES_SLOW = [
+    *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("local", "dbos", "temporal")),
+    pytest.param("postgres", marks=pytest.mark.long),
+]
+
+
+@pytest.mark.parametrize("answered", ["while no worker runs", "when the next worker asks"])
+@pytest.mark.parametrize("kind", ALL_BUT_POSTGRES_SLOW)
+async def test_a_question_is_answered_after_the_worker_that_asked_was_killed(
+    kind, place, tmp_path, anyio_backend_name, answered
+):
+    async with open_engine(kind, place, lease=LEASE, patience=120.0) as engine:
+        with worker_processes(kind, anyio_backend_name, place, tmp_path, "asks") as workers, anyio.fail_after(110):
+            turn = await engine.start("s", "pay")
+            await anyio.to_thread.run_sync(workers.start)
+            [question] = (await until(engine, turn, lambda status: status.questions)).questions
+            workers.kill(workers.living[0])
+            if answered == "while no worker runs":
+                await engine.approve(turn, question.question_id, "Allow")
+            await anyio.to_thread.run_sync(workers.start)
+            [second] = workers.living
+            if answered == "when the next worker asks":
+                await until(engine, turn, lambda status: f"-{second}-" in str(status.worker) and status.questions)
+                await engine.approve(turn, question.question_id, "Allow")
+            assert await engine.result(turn) == "Paid."
+            status = await engine.status(turn)
+            assert f"-{second}-" in str(status.worker)
+            assert status.attempt >= 2
+    assert len(effects_of(tmp_path, "s")) == 1
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from temporalio.workflow import NondeterminismError
 
+from amplifier.durable.temporal._engine import sdk_runtime
 from amplifier.durable.temporal._workflows import SessionWorkflow, TurnWorkflow
 from tests.durable.temporal_histories import RECORDED, make_histories
 
@@ -18,13 +19,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.parametrize("kind", ["temporal"])]
 
 
 def replay(history: WorkflowHistory) -> None:
-    replayer = Replayer(workflows=[SessionWorkflow, TurnWorkflow], workflow_runner=UnsandboxedWorkflowRunner())
+    replayer = Replayer(
+        workflows=[SessionWorkflow, TurnWorkflow], workflow_runner=UnsandboxedWorkflowRunner(), runtime=sdk_runtime()
+    )
     asyncio.run(replayer.replay_workflow(history))
 
 
 async def test_new_histories_are_replayed(kind, place):
-    histories = await make_histories(place)
-    await anyio.to_thread.run_sync(lambda: [replay(history) for history in histories.values()])
+    for history in (await make_histories(place)).values():
+        await anyio.to_thread.run_sync(replay, history)
 
 
 @pytest.mark.parametrize("name", ["session", "answered_turn", "stopped_turn"])

@@ -46,7 +46,7 @@ class TemporalTurns:
         def operation() -> Any:
             return WithStartWorkflowOperation(
                 SessionWorkflow.run,
-                {"session_id": session_id, "number": 0, "messages": "[]"},
+                {"session_id": session_id, "queue": self._queue, "number": 0, "messages": "[]"},
                 id=session_workflow_id(self._queue, session_id),
                 task_queue=self._queue,
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,

@@ -31,7 +31,7 @@ logger = logging.getLogger("amplifier.durable")
 
 
 @cache
-def _runtime() -> Runtime:
+def sdk_runtime() -> Runtime:
     """The threads of the SDK, one set per process; what it logs goes to our logger, by default it is printed."""
     log = LoggingConfig(
         filter=TelemetryFilter(core_level="WARN", other_level="ERROR"), forwarding=LogForwardingConfig(logger=logger)
@@ -98,7 +98,7 @@ async def open_temporal_engine(
 
     async def connect() -> Client:
         with anyio.fail_after(_CONNECT_SECONDS):
-            return await Client.connect(address, namespace=namespace, tls=tls, api_key=api_key, runtime=_runtime())
+            return await Client.connect(address, namespace=namespace, tls=tls, api_key=api_key, runtime=sdk_runtime())
 
     async with open_asyncio_thread() as thread:
         try:

@@ -303,12 +303,13 @@ class SessionWorkflow:
     """One session: its conversation between turns, and one open turn at a time. It stays until someone terminates it.
 
     Args:
-        state: ``session_id``, ``number`` of the latest turn, ``messages`` as JSON.
+        state: ``session_id``, the task ``queue``, ``number`` of the latest turn, ``messages`` as JSON.
     """
 
     @workflow.init
     def __init__(self, state: dict[str, Any]) -> None:
         self._session_id: str = state["session_id"]
+        self._queue: str = state["queue"]
         self._number: int = state["number"]
         self._messages: str = state["messages"]
         self._open_turn: str | None = None
@@ -323,7 +324,14 @@ class SessionWorkflow:
                 and workflow.all_handlers_finished()
             )
         )
-        workflow.continue_as_new({"session_id": self._session_id, "number": self._number, "messages": self._messages})
+        workflow.continue_as_new(
+            {
+                "session_id": self._session_id,
+                "queue": self._queue,
+                "number": self._number,
+                "messages": self._messages,
+            }
+        )
 
     @workflow.update
     async def start_turn(self, turn_id: str, prompt: str, lease: float, poll: float) -> None:
@@ -344,7 +352,7 @@ class SessionWorkflow:
             handle = await workflow.start_child_workflow(
                 TurnWorkflow.run,
                 spec,
-                id=turn_workflow_id(workflow.info().task_queue, turn_id),
+                id=turn_workflow_id(self._queue, turn_id),
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                 parent_close_policy=workflow.ParentClosePolicy.ABANDON,
                 task_timeout=workflow.info().task_timeout,
