@@ -67,6 +67,8 @@ class Worker:
         Raises:
             EngineUnavailableError: What happens cannot be recorded any more.
         """
+        if turn.turn_id in self._running:  # this worker was taken for dead, and given its own turn
+            self._running[turn.turn_id].lose()
         running = self._running[turn.turn_id] = RunningTurn(self._store, turn)
         try:
             return await running.run(self._make_session)
