@@ -11,7 +11,7 @@ from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from temporalio.workflow import NondeterminismError
 
-from amplifier.durable.temporal._engine import sdk_runtime
+from amplifier.durable.temporal._sdk import sdk_runtime
 from amplifier.durable.temporal._workflows import SessionWorkflow, TurnWorkflow
 from tests.durable.temporal_histories import RECORDED, make_histories
 

@@ -4,13 +4,7 @@ A turn is a workflow, and its model calls and tool calls are activities of it. T
 inside one more activity, on asyncio or trio. `_workflows` has what is recorded, `_hosting` the worker, `_client` what applications ask.
 """
 
-from amplifier.errors import MissingExtraError
-
-try:
-    from ._engine import open_temporal_engine
-except ModuleNotFoundError as _error:
-    if _error.name is None or not _error.name.startswith("temporalio"):
-        raise
-    raise MissingExtraError("amplifier.durable.temporal", extra="temporal", missing=_error.name) from _error
+from ._sdk import sdk_runtime as _sdk_runtime  # noqa: F401 — first, see there
+from ._temporal_engine import open_temporal_engine
 
 __all__ = ["open_temporal_engine"]

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from functools import cache
 from typing import Any, final
 
 import anyio
 from anyio import TASK_STATUS_IGNORED
 from anyio.abc import TaskStatus
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
-from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
+from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from .._engine import DurableEngine, SessionFactory
@@ -22,21 +21,11 @@ from .._stored_turns import StoredTurns
 from ._asyncio_thread import open_asyncio_thread
 from ._client import TemporalTurns
 from ._hosting import Host, polling
+from ._sdk import sdk_runtime
 from ._server import Server, unavailable
 from ._workflows import SessionWorkflow, TurnWorkflow
 
 _CONNECT_SECONDS = 10.0
-
-logger = logging.getLogger("amplifier.durable")
-
-
-@cache
-def sdk_runtime() -> Runtime:
-    """The threads of the SDK, one set per process; what it logs goes to our logger, by default it is printed."""
-    log = LoggingConfig(
-        filter=TelemetryFilter(core_level="WARN", other_level="ERROR"), forwarding=LogForwardingConfig(logger=logger)
-    )
-    return Runtime(telemetry=TelemetryConfig(logging=log))
 
 
 @final
@@ -98,12 +87,14 @@ async def open_temporal_engine(
 
     async def connect() -> Client:
         with anyio.fail_after(_CONNECT_SECONDS):
-            return await Client.connect(address, namespace=namespace, tls=tls, api_key=api_key, runtime=sdk_runtime())
+            client = await Client.connect(address, namespace=namespace, tls=tls, api_key=api_key, runtime=sdk_runtime())
+            await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=namespace))
+            return client
 
     async with open_asyncio_thread() as thread:
         try:
             client = await thread.call(connect)
-        except (RuntimeError, TimeoutError) as error:
+        except (RPCError, RuntimeError, TimeoutError) as error:
             raise unavailable(name, error) from error
         server = Server(thread, client, name, patience)
 
