@@ -1,7 +1,8 @@
 """Real worker processes are killed (SIGKILL) at random moments, and others go on with their turns, on both backends.
 
 No result at the wrong call, nothing acknowledged is lost or repeated, no tool that is declared as not repeatable runs twice, and no more
-calls are repeated than were running when a worker was killed. ``AMPLIFIER_TEST_SEED`` gives other moments.
+calls are repeated than were running when a worker was killed. ``AMPLIFIER_TEST_SEED`` gives other moments, ``AMPLIFIER_TEST_KILLS`` another
+number of kills to the longest test.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tests.durable.worker_processes import LEASE, worker_processes
 from tests.modules.durable_agent import ANSWERS, TOOLS, transcript_problems
 
 SEED = os.environ.get("AMPLIFIER_TEST_SEED", "0")
+KILLS = os.environ.get("AMPLIFIER_TEST_KILLS")
 OPEN_TURNS = 4
 WORKERS = 2
 
@@ -71,9 +73,9 @@ async def kill_workers(kind: str, backend: str, place: str, folder: Path, kills:
         return sum(each == call for each, _ in effects_of(folder, session))
 
     async def keep_busy(engine: DurableEngine) -> list[str]:
-        states = [await engine.status(turn) for turn in turns.values()]
+        states = [await engine.status(turn) for session, turn in turns.items() if session not in done]
         for status in states:
-            if status.is_final and status.session_id not in done:
+            if status.is_final:
                 done.add(status.session_id)
         while len(turns) - len(done) < OPEN_TURNS:
             session = f"s{len(turns)}"
@@ -198,6 +200,6 @@ async def test_ten_kills(kind, place, tmp_path, anyio_backend_name):
     ids=str,
 )
 async def test_many_kills(kind, kills, place, tmp_path, anyio_backend_name, capsys):
-    counted = await kill_workers(kind, anyio_backend_name, place, tmp_path, kills, 1700)
+    counted = await kill_workers(kind, anyio_backend_name, place, tmp_path, int(KILLS or kills), 1700)
     with capsys.disabled():
         print(f"\n{kind} {anyio_backend_name}: {dict(counted)}")

@@ -97,7 +97,7 @@ def test_a_session_beside_an_asyncio_loop_inside_trio_runs_on_the_backend_of_its
 class LoopWithoutThreads(asyncio.SelectorEventLoop):
     """As the loop of a workflow engine: nothing can call it from outside."""
 
-    def call_soon_threadsafe(self, *args, **kwargs):
+    def call_soon_threadsafe(self, *args, **kwargs):  # type: ignore[override]
         raise NotImplementedError
 
 
