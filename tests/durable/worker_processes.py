@@ -88,5 +88,4 @@ def worker_processes(
             for process in list(workers.living):
                 with suppress(ProcessLookupError):  # it gave up by itself, and wrote why
                     workers.kill(process)
-            server.stdin.close()
-            server.wait(timeout=60)
+            server.kill()  # it only forks
