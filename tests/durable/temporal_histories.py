@@ -18,6 +18,7 @@ from amplifier.durable import TurnStoppedError
 from amplifier.durable.temporal._workflows import session_workflow_id, turn_workflow_id
 from amplifier.models import HookResult
 from tests._support.engine_servers import temporal
+from tests._support.tree import ROOT
 from tests.durable.agents import agent, answering, open_engine, tool, until, working
 
 RECORDED = Path(__file__).parent / "histories"
@@ -90,10 +91,12 @@ async def make_histories(place: str) -> dict[str, WorkflowHistory]:
 
 
 def main() -> None:
-    """Record them anew, without the name of this machine."""
+    """Record them anew, without the name and the paths of this machine."""
     with temporal() as server:
         for name, history in anyio.run(make_histories, f"{server.address}/recorded").items():
             text = history.to_json().replace(socket.gethostname(), "host")
+            for place in (str(ROOT), sys.base_prefix):  # in stack traces
+                text = text.replace(place, "project")
             (RECORDED / f"{name}.json").write_text(text + "\n", encoding="utf-8")
             sys.stdout.write(f"{name}: {len(history.events)} events\n")
 
